@@ -31,7 +31,7 @@ pub enum RunEvent {
         uid: u32,
         /// The sha256 of everything that determines which toolchains the run uses: the caller's home directory, `PATH`,
         /// `CARGO_HOME` and `RUSTUP_HOME`, the host paths that steps can see, and the identities of the program files
-        /// in the plan. `None` in logs of daemons that did not record it.
+        /// in the plan. Absent in logs of daemons that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         toolchain_env_sha256: Option<Sha256Hex>,
         /// The caller's trace span that is the parent of the run; absent if the caller sent none.
@@ -56,7 +56,7 @@ pub enum RunEvent {
         snapshot: SnapshotId,
         /// The kind of the verified tree.
         source: TreeSource,
-        /// Git's description of the tree. `None` in logs of daemons that did not record it.
+        /// Git's description of the tree. Absent in logs of daemons that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         git: Option<GitIdentity>,
         /// The sandbox mode, which determines how missing controls are handled.
@@ -90,7 +90,7 @@ pub enum RunEvent {
         /// Timeout, in milliseconds.
         timeout_ms: u64,
         /// Duration of the step when it last passed in this profile and repository, in milliseconds. It is an estimate,
-        /// not a limit. `None` if it is not known or was less than a second.
+        /// not a limit. Absent if it is not known or was less than a second.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expected_ms: Option<u64>,
     },

@@ -35,7 +35,7 @@ pub const PREVIEW_BYTES: usize = 4 << 10;
 /// `verify/<skill>.json`: the evidence of one skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkillEvidence {
-    /// Version of the document format: [`VERSION`].
+    /// Version of the document format.
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
     /// The changeset; `null` if the run had none.
@@ -133,11 +133,11 @@ pub struct StepEvidence {
     pub exit_code: Option<u8>,
     /// Time from the start of the command to the end of its process tree, in milliseconds; 0 if it never ran.
     pub duration_ms: u64,
-    /// Its standard output.
+    /// Standard output.
     #[serde(flatten, with = "stdout_fields")]
     #[schemars(with = "StdoutFields")]
     pub stdout: StreamEvidence,
-    /// Its standard error.
+    /// Standard error.
     #[serde(flatten, with = "stderr_fields")]
     #[schemars(with = "StderrFields")]
     pub stderr: StreamEvidence,
@@ -191,9 +191,9 @@ pub struct AttemptEvidence {
     pub termination: Termination,
     /// Time from the start of the command to the end of its process tree, in milliseconds.
     pub duration_ms: u64,
-    /// The sha256 of all of its standard output.
+    /// The sha256 of the complete standard output.
     pub stdout_sha256: Sha256Hex,
-    /// The sha256 of all of its standard error.
+    /// The sha256 of the complete standard error.
     pub stderr_sha256: Sha256Hex,
     /// Processes that the attempt left behind; absent in the same cases as in the evidence of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -326,7 +326,7 @@ pub struct Summary {
 /// `verify/_toolchain.json`: the evidence of the checks that must pass before any skill runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolchainEvidence {
-    /// Version of the document format: [`VERSION`].
+    /// Version of the document format.
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
     /// The changeset; `null` if the run had none.

@@ -22,7 +22,7 @@ pub enum Termination {
         /// 128 + the signal that killed the process, or the code with which it exited after SIGTERM.
         exit_code: u8,
     },
-    /// The process ended because it hit a limit.
+    /// The process was ended because of a limit, or it failed after hitting one.
     LimitHit {
         /// The limit.
         limit: LimitKind,

@@ -1,6 +1,6 @@
 //! A plan: a resolved spec and profile with all defaults applied.
 //!
-//! A plan has no optional values, is immutable, and has a digest. The executor runs from the plan and the record embeds
+//! A plan is immutable and has a digest. The executor runs from the plan and the record embeds
 //! it; no defaults are applied after `resolve`.
 
 mod limit;

@@ -25,7 +25,7 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LastRun {
-    /// Version of the format of this object: [`VERSION`]. An absent version means 1.
+    /// Version of the format of this object; 1 if absent.
     #[serde(default = "first_version")]
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
@@ -176,7 +176,7 @@ pub fn check(old: Option<&[u8]>) -> Result<(), StatusError> {
 /// Returns `verification.last_run` of a status file; `None` if the file has none.
 ///
 /// # Errors
-/// Returns an error if the file is not a valid status file or the object was not written by Proctor.
+/// Returns an error if the file is not a valid status file or the object does not have the expected format.
 pub fn last_run(status: &[u8]) -> Result<Option<LastRun>, LastRunError> {
     let mut document = read(Some(status))?;
     let Some(value) = verification(&mut document)?.remove("last_run") else { return Ok(None) };

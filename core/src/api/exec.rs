@@ -49,7 +49,7 @@ pub struct ExecSubmission {
     /// Resource limits.
     #[serde(default)]
     pub limits: LimitSettings,
-    /// Ignores the spec of the repository, which may then be invalid.
+    /// If true, the spec of the repository is ignored; it may then be invalid.
     #[serde(default)]
     pub no_spec: bool,
     /// How to handle missing sandbox controls.

@@ -25,7 +25,7 @@ pub struct RunSubmission {
     /// A revision that names a commit. Its tree is verified, separately from the worktree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rev: Option<String>,
-    /// Checks out the commit's submodules.
+    /// If true, the commit's submodules are checked out too.
     #[serde(default)]
     pub submodules: bool,
     /// The highest tier that may run. Default: 2.
@@ -34,10 +34,10 @@ pub struct RunSubmission {
     /// How to handle missing sandbox controls.
     #[serde(default)]
     pub sandbox: SandboxMode,
-    /// Starts no further skills after a skill has not passed.
+    /// If true, no further skill starts after the first skill that does not pass.
     #[serde(default)]
     pub fail_fast: bool,
-    /// Treatment of the changes that steps make.
+    /// How to handle the changes that steps make.
     #[serde(default)]
     pub changes: ChangesAsked,
     /// Reuse of earlier results.
@@ -46,8 +46,8 @@ pub struct RunSubmission {
     /// The skills of the profile to run.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
-    /// Starts each skill with empty caches and discards what it leaves in them. Earlier results do not answer
-    /// such a request.
+    /// If true, each skill starts with empty caches, and what it leaves in them is discarded. An earlier result does
+    /// not answer such a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
     /// The environment from which `env_allowlist` of the spec takes variables. If it is absent, the daemon uses its own
@@ -60,7 +60,7 @@ fn two() -> Tier {
     Tier::TWO
 }
 
-/// Treatment of the changes that steps make.
+/// How to handle the changes that steps make.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangesAsked {
@@ -102,7 +102,7 @@ impl SkillsAsked {
     }
 }
 
-/// A recorded request: a [`RunSubmission`] without the caller's environment.
+/// A recorded request: the submission without the caller's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Asked {
     /// Canonical path of the root of the repository's worktree; bytes that are not text are written as `\xNN`.
@@ -113,20 +113,20 @@ pub struct Asked {
     pub changeset_id: Option<ChangesetId>,
     /// The revision as given.
     pub rev: Option<String>,
-    /// Checks out the commit's submodules.
+    /// If true, the commit's submodules are checked out too.
     pub submodules: bool,
     /// The highest tier that may run.
     pub max_tier: Tier,
     /// How to handle missing sandbox controls.
     pub sandbox: SandboxMode,
-    /// Starts no further skills after a skill has not passed.
+    /// If true, no further skill starts after the first skill that does not pass.
     pub fail_fast: bool,
-    /// Treatment of the changes that steps make.
+    /// How to handle the changes that steps make.
     pub changes: ChangesAsked,
     /// The skills of the profile to run; all skills if absent.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
-    /// Starts each skill with empty caches; `false` if absent.
+    /// If true, each skill starts with empty caches; `false` if absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
 }
@@ -161,13 +161,13 @@ pub struct GateAsked {
     /// Maximum age of the run: a duration such as `30m`, `24h`, `7d`, or `unlimited`. Default: `24h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<String>,
-    /// Accepts a run that is not recorded in Proctor's state directory.
+    /// If true, a run that is not recorded in Proctor's state directory is accepted.
     #[serde(default)]
     pub accept_unattested: bool,
     /// The widest accepted trust scope of cache contents. Default: `default`, which accepts all.
     #[serde(default)]
     pub max_cache_trust: CacheTrust,
-    /// Refuses a run whose steps could see files that its snapshot does not cover: ignored files, or the
+    /// If true, a run is refused if its steps could see files that its snapshot does not cover: ignored files, or the
     /// worktree itself.
     #[serde(default)]
     pub strict_inputs: bool,

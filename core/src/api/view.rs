@@ -127,7 +127,7 @@ pub struct RunView {
     /// The sha256 of the plan; `null` until it is known.
     pub plan_sha256: Option<Sha256Hex>,
     /// The selection of skills for a request to run only those that had not passed. Absent for other requests, and
-    /// until it is known. A run that left out skills is no result for the whole profile.
+    /// until it is known. A run that left out skills is not a result for the whole profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
     /// The toolchain checks that have ended, in order.
@@ -259,7 +259,7 @@ impl StepView {
 }
 
 impl RunView {
-    /// Returns whether the run left out skills of its profile, so that it is no result for the whole profile.
+    /// Returns whether the run left out skills of its profile, so that it is not a result for the whole profile.
     pub fn is_partial(&self) -> bool {
         self.rerun.as_ref().is_some_and(Rerun::is_partial)
     }

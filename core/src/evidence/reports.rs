@@ -51,7 +51,7 @@ pub enum ReportFault {
     SymbolicLink,
     /// The path is a directory, a FIFO, a socket or a device.
     NoRegularFile,
-    /// The file is larger than [`MAX_REPORT_BYTES`].
+    /// The file is larger than 16 MiB.
     TooLarge,
     /// The path is in a `.git` directory.
     InGit,

@@ -32,7 +32,7 @@ pub const LIMITS: Limits = Limits {
     cpu_seconds: Limit::Unlimited,
     // Far above what compilers, test runners and bundlers open (node's file watchers and linkers of large Rust
     // workspaces need several thousand). Low enough for programs that close every descriptor number up to the limit:
-    // with the billion that some container runtimes allow, that takes minutes. A lower hard limit of the host still
+    // closing a billion, which some container runtimes allow, takes minutes. A lower hard limit of the host still
     // applies.
     open_files: Limit::Max(65_536),
 };

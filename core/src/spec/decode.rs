@@ -454,9 +454,9 @@ pub(super) trait Record {
     const KEYS: &'static [&'static str];
 }
 
-/// Implements [`Decode`] for a struct by the names of its fields. Code with a missing field does not compile. Without a
-/// `required` key, decoding returns `None`. A missing `kept` key is an error too, but decoding continues with an empty
-/// value; otherwise references to the names in it would be reported as unknown.
+/// Implements [`Decode`] for a struct by the names of its fields. A field that is not listed causes a compile error. If
+/// a `required` key is missing, decoding returns `None`. A missing `kept` key is an error too, but decoding continues
+/// with an empty value; otherwise references to the names in it would be reported as unknown.
 macro_rules! record {
     ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*]) => {
         impl Record for $name {

@@ -127,7 +127,7 @@ codes! {
     NeedCycle,
     /// A profile includes a skill without another skill that it needs.
     NeedNotIncluded,
-    /// Two skills whose evidence would have the same file name.
+    /// Two skills, or a skill and the toolchain checks, whose evidence would have the same file name.
     ArtifactClash,
     /// An invalid version range.
     BadVersionRange,
@@ -201,7 +201,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// A one-line message, as a lower-case fragment. Quoted text from the spec is escaped and shortened.
     pub message: String,
-    /// The position; `None` if the problem has none, such as a requested profile that does not exist.
+    /// The position; `null` if the problem has none, such as a requested profile that does not exist.
     pub span: Option<Span>,
     /// Additional positions.
     pub labels: Vec<Label>,

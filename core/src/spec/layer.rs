@@ -184,7 +184,7 @@ pub(super) fn by_default<T>(value: T) -> Chosen<T> {
     Chosen { value, origin: Origin::BuiltIn }
 }
 
-/// Returns the operator's default, or the built-in one, lowered to the operator's ceiling.
+/// Returns the operator's default, if any; otherwise the built-in default, lowered to the operator's ceiling.
 pub(super) fn unspoken(operator: Option<Limit>, built_in: Limit, most: Limit) -> Chosen<Limit> {
     match operator {
         Some(value) => Chosen { value, origin: Origin::Operator },

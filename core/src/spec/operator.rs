@@ -205,7 +205,7 @@ struct LimitsFile {
     pids: Option<Bound>,
     /// Size of the step's writable layer.
     disk: Option<Bound>,
-    /// Size of what is kept of each output stream.
+    /// Amount of each output stream that is kept.
     output: Option<Bound>,
     /// CPU time, in seconds.
     cpu_seconds: Option<Bound>,

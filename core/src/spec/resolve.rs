@@ -334,7 +334,7 @@ impl<'a> Resolver<'a> {
         self.bounded(field, chosen, most, show_count).get_or_max()
     }
 
-    /// Returns the value of a limit; reports a value that exceeds the operator's.
+    /// Records and returns the value of a limit. Reports it if it exceeds the operator's ceiling.
     fn bounded(&mut self, field: &str, chosen: Chosen<Limit>, most: Limit, show: fn(&Limit) -> String) -> Limit {
         if exceeds(chosen.value, most) {
             self.refuse(field, &show(&chosen.value), &format!("{} at most", show(&most)), chosen.origin);
