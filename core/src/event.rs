@@ -30,8 +30,8 @@ pub enum RunEvent {
         /// User ID of the caller.
         uid: u32,
         /// The sha256 of everything that determines which toolchains the run uses: the caller's home directory, `PATH`,
-        /// `CARGO_HOME` and `RUSTUP_HOME`, the host paths that steps can see, and the identities of the program files
-        /// in the plan. Absent in logs of daemons that did not record it.
+        /// `CARGO_HOME`, `RUSTUP_HOME`, visible host paths, and the program files in the plan. Absent in logs of
+        /// daemons that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         toolchain_env_sha256: Option<Sha256Hex>,
         /// The caller's trace span that is the parent of the run; absent if the caller sent none.

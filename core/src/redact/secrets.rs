@@ -29,8 +29,8 @@ const ANYWHERE: [&str; 15] = [
     "ENCRYPTIONKEY",
     "AUTHCONFIG",
 ];
-/// A variable is secret if the last word of its name is one of these, ignoring numbers: `HTTP_AUTH` but not `AUTHOR`,
-/// `STRIPE_KEY_2` but not `KEY_TYPE`, whose value is an ordinary word.
+/// A variable is secret if the last word of its name is one of these, ignoring numbers. Examples are `HTTP_AUTH` and
+/// `STRIPE_KEY_2`, but not `AUTHOR` and `KEY_TYPE`, whose values are ordinary words.
 const LAST: [&str; 11] = ["AUTH", "AUTHORIZATION", "OAUTH", "CRED", "CREDS", "DSN", "JWT", "KEY", "PASS", "PAT", "PWD"];
 /// Variables that match the rules above but are not secret.
 const PLACES: [&str; 2] = ["PWD", "OLDPWD"];

@@ -64,8 +64,8 @@ impl Report {
         self.unlisted_warnings += unlisted_warnings;
     }
 
-    /// Returns whether a problem at `span` may be a mere consequence of an earlier error: there is an error within
-    /// `span`, or `span` is the default one of a missing value.
+    /// Returns whether a problem at `span` may be a mere consequence of an earlier error. That is the case if there is
+    /// an error within `span`, or if `span` is the default one of a missing value.
     fn is_in_doubt(&self, span: Span) -> bool {
         span == Span::default() || self.errors.iter().filter_map(|error| error.span).any(|found| span.contains(found))
     }

@@ -28,8 +28,8 @@ pub struct Spec {
     pub version: Spanned<u64>,
     /// Tools that must be available before any skill runs, by name.
     pub toolchains: Option<Table<ToolchainName, Toolchain>>,
-    /// The git-ignored files, such as `node_modules`, `.venv` and `.env`, that steps see in a run of a worktree:
-    /// `worktree` (the default) shows the worktree's ignored files, `hidden` shows none.
+    /// The git-ignored files that steps see in a run of a worktree: `worktree` (the default) shows those of the
+    /// worktree, `hidden` shows none. Examples are `node_modules`, `.venv` and `.env`.
     pub ignored: Option<Spanned<Ignored>>,
     /// Settings for all steps; skills and steps can override them.
     pub defaults: Option<Defaults>,

@@ -1,8 +1,14 @@
 //! Parses YAML to a small tree with spans, in one pass with bounded cost.
 //!
-//! Constructs that YAML readers interpret differently, or whose cost exceeds their size, are rejected: ambiguous
-//! characters, anchors and aliases, tags, directives, further documents, keys that are not scalars, duplicate keys and
-//! deep nesting. The same pass also parses the configurations of other tools, which use aliases (see [`Kind`]).
+//! The parser rejects constructs that YAML readers interpret differently, or whose cost exceeds their size:
+//!
+//! - ambiguous characters, tags and directives
+//! - anchors and aliases
+//! - further documents
+//! - keys that are not scalars, and duplicate keys
+//! - deep nesting
+//!
+//! The same pass also parses the configurations of other tools, which use aliases (see [`Kind`]).
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-/// Rewrites the schemas of all types: `enum` for closed lists of words, `date-time` for times, and for each variant of
-/// a tagged type a named schema with a discriminator.
+/// Rewrites the schemas of all types. Closed lists of words become an `enum`, times get the format `date-time`, and
+/// each variant of a tagged type becomes a named schema with a discriminator.
 pub(super) fn rewrite(schemas: &mut Map<String, Value>) {
     for schema in schemas.values_mut() {
         visit(schema, &mut list_words);
