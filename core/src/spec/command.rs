@@ -81,7 +81,8 @@ enum Quote {
     Double,
 }
 
-/// Returns the first unquoted shell syntax in `line` besides plain words, if any.
+/// Returns the first syntax in `line` that only a shell can interpret, if any. Quoted characters are literal, except
+/// for `$` and backticks in double quotes.
 fn shell_syntax(line: &str) -> Option<&'static str> {
     let mut quote = Quote::None;
     let mut word_start = true;

@@ -74,7 +74,7 @@ pub enum LogFormat {
 /// Retention of ended runs. Evidence in changesets is never removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// Maximum age of logs and outputs; `None` to remove none because of its age.
+    /// Maximum age of logs and outputs; `None` for no maximum.
     pub max_age: Option<Duration>,
     /// Maximum number of stored runs.
     pub max_runs: u64,
