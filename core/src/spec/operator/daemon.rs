@@ -91,7 +91,8 @@ pub struct CacheRetention {
     pub max_bytes: u64,
     /// Maximum size of the caches of one repository, in bytes.
     pub max_bytes_per_repository: u64,
-    /// Maximum number of bytes that one skill may write to one cache in one run. If it writes more, these writes are not kept.
+    /// Maximum number of bytes that one skill may write to one cache in one run. If it writes more, these writes are
+    /// not kept.
     pub max_bytes_per_run: u64,
     /// Time after which an unused cache is removed.
     pub max_unused: Duration,
@@ -178,8 +179,8 @@ struct RetentionFile {
     max_cache_bytes: Option<NonZeroU64>,
     /// Maximum size of the caches of one repository, in bytes. Default: 32 GiB.
     max_cache_bytes_per_repository: Option<NonZeroU64>,
-    /// Maximum number of bytes that one skill may write to one cache in one run. If it writes more, these writes are not kept.
-    /// Default: 16 GiB.
+    /// Maximum number of bytes that one skill may write to one cache in one run. If it writes more, these writes are
+    /// not kept. Default: 16 GiB.
     max_cache_bytes_per_run: Option<NonZeroU64>,
     /// Number of days after which an unused cache is removed. Default: 30.
     max_cache_unused_days: Option<NonZeroU64>,
