@@ -1,5 +1,5 @@
-//! What callers of the daemon send and get: the types of its HTTP API, of which the OpenAPI
-//! document is made, and the folds over a run's events that answers are. No transport here.
+//! The types of the daemon's HTTP API, from which the OpenAPI document is generated, and functions that compute
+//! responses from the events of a run. Independent of the transport.
 
 #[cfg(test)]
 mod body_tests;
@@ -20,5 +20,5 @@ pub use view::{
     RunState, RunSummary, RunView, StepView, StreamView, Submitted, Watched, all_passed,
 };
 
-/// How many runs a page holds at most, and how many where the caller does not say.
+/// Maximum number of runs on a page, and the number if the caller sets none.
 pub const MAX_PAGE: u32 = 200;

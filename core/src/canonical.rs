@@ -1,6 +1,7 @@
-//! Canonical JSON: UTF-8, keys sorted by bytes, no whitespace, shortest numbers, no trailing
-//! newline. One writer for every document of ours, and a reader that loses nothing, for
-//! documents that others write too (`05-status.json`).
+//! Canonical JSON: UTF-8, keys sorted by bytes, no whitespace, normalized numbers, no trailing newline.
+//!
+//! Proctor writes all of its documents in this form. The reader is lossless, for documents that other tools also write
+//! (`05-status.json`).
 
 mod writer;
 
@@ -11,14 +12,14 @@ use serde_json::value::RawValue;
 
 use writer::Writer;
 
-/// A JSON value whose numbers are kept as text, so that nothing of a foreign document is lost.
+/// A JSON value that keeps numbers as text, so that reading a document from another tool loses nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Json {
     /// `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number, in the shortest spelling of the same decimal value.
+    /// A number in normalized format, as returned by `shortest_number`.
     Number(String),
     /// A string.
     String(String),
@@ -28,36 +29,36 @@ pub enum Json {
     Object(BTreeMap<String, Json>),
 }
 
-/// Why a document cannot be read without losing something of it.
+/// The reason why a document cannot be read without losing content.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// It is no JSON.
+    /// The document is not valid JSON.
     #[error("not JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// An object has a key twice; writing it back would lose one of the values.
+    /// An object contains a key twice; writing it back would lose one of the values.
     #[error("the key `{0}` stands twice in one object")]
     DuplicateKey(String),
-    /// It is nested deeper than [`MAX_DEPTH`].
+    /// The document is nested deeper than [`MAX_DEPTH`].
     #[error("nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
 }
 
-/// How deep a document may be nested.
+/// Maximum nesting depth of a document.
 pub const MAX_DEPTH: usize = 64;
 
-/// The canonical JSON of `value`.
+/// Returns the canonical JSON of `value`.
 ///
 /// # Panics
-/// Never for the types of this crate: their map keys are strings and no serialiser of theirs
-/// fails; a test serialises each.
+/// Panics if `value` cannot be serialized. This does not happen for the types of this crate: their map keys are strings
+/// and their serializers do not fail. A test serializes each of them.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     to_vec_without(value, &[])
 }
 
-/// Returns the canonical JSON of `value` without these members of its top level, if it is an object.
+/// Returns the canonical JSON of `value`. If it is an object, the given members of its top level are omitted.
 ///
 /// # Panics
-/// As [`to_vec`].
+/// Panics in the same cases as [`to_vec`].
 pub fn to_vec_without<T: Serialize + ?Sized>(value: &T, left_out: &[&str]) -> Vec<u8> {
     #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
     Writer::new(left_out).write(value).expect("a type of ours serialises")
@@ -66,25 +67,25 @@ pub fn to_vec_without<T: Serialize + ?Sized>(value: &T, left_out: &[&str]) -> Ve
 fn number_text(number: &serde_json::Number) -> String {
     match number.is_f64() {
         true => shortest_number(&number.to_string()),
-        // Spelled as whole numbers are, and too small for an exponent to be shorter.
+        // Integers have at most 20 digits, too few for the format with an exponent.
         false => number.to_string(),
     }
 }
 
 impl Json {
-    /// The JSON of a value of ours.
+    /// Converts a value to JSON.
     ///
     /// # Panics
-    /// As [`to_vec`].
+    /// Panics in the same cases as [`to_vec`].
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
         #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
         Self::from(serde_json::to_value(value).expect("a type of ours serialises"))
     }
 
-    /// Reads a document that others may have written.
+    /// Parses a document that another tool may have written.
     ///
     /// # Errors
-    /// It is no JSON, an object has a key twice, or it is nested too deeply.
+    /// Returns an error if the document is not JSON, contains a duplicate key, or is nested too deeply.
     pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
         let raw: &RawValue = serde_json::from_slice(bytes)?;
         Self::from_raw(raw, 0)
@@ -108,7 +109,7 @@ impl Json {
         })
     }
 
-    /// The canonical bytes.
+    /// Returns the canonical bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.write(&mut out);
@@ -147,8 +148,7 @@ impl Json {
         }
     }
 
-    /// Returns the same document with a member a line, each level indented by `indent`, and without a line end at its
-    /// end.
+    /// Returns the document with one member per line, each level indented by `indent`, and without a trailing newline.
     pub fn to_lines(&self, indent: &str) -> Vec<u8> {
         let mut out = Vec::new();
         self.write_lines(indent, 0, &mut out);
@@ -185,7 +185,7 @@ impl Json {
         }
     }
 
-    /// The members, where this is an object.
+    /// Returns the members of an object; `None` for other values.
     pub fn as_object_mut(&mut self) -> Option<&mut BTreeMap<String, Json>> {
         match self {
             Self::Object(members) => Some(members),
@@ -193,7 +193,7 @@ impl Json {
         }
     }
 
-    /// The value of `key`, where this is an object that has it.
+    /// Returns the value of `key`; `None` if this is not an object or has no such key.
     pub fn get(&self, key: &str) -> Option<&Json> {
         match self {
             Self::Object(members) => members.get(key),
@@ -207,7 +207,7 @@ fn write_string(text: &str, out: &mut Vec<u8>) {
     serde_json::to_writer(out, text).expect("a string is written");
 }
 
-/// The members of an object, its keys checked to be unique.
+/// Returns the members of an object; fails if a key is duplicated.
 fn object_members(text: &str, depth: usize) -> Result<BTreeMap<String, Json>, JsonError> {
     struct Pairs<'a>(Vec<(String, &'a RawValue)>);
     impl<'de: 'a, 'a> serde::Deserialize<'de> for Pairs<'a> {
@@ -255,8 +255,8 @@ impl From<serde_json::Value> for Json {
     }
 }
 
-/// The shortest spelling of the decimal value that `text`, a JSON number, denotes. The value
-/// is never rounded: digits that no float could hold stay.
+/// Returns the normalized format of the JSON number `text`, which is short and depends only on the decimal value. The
+/// value is never rounded, even if a float cannot hold all digits.
 fn shortest_number(text: &str) -> String {
     let (sign, unsigned) = match text.strip_prefix('-') {
         Some(rest) => ("-", rest),
@@ -282,8 +282,8 @@ fn shortest_number(text: &str) -> String {
     format!("{sign}{}", shortest_decimal(significant, scale))
 }
 
-/// `digits × 10^scale`, where `digits` neither starts nor ends with a zero, as plain digits or
-/// with an exponent, whichever is shorter; plain where they are equal.
+/// Formats `digits × 10^scale`, where `digits` neither starts nor ends with a zero. Uses plain digits up to a length of
+/// 21 characters. Longer numbers have an exponent if that is shorter, and always above 400 characters.
 fn shortest_decimal(digits: &str, scale: i64) -> String {
     let with_exponent = format!("{digits}e{scale}");
     let count = i64::try_from(digits.len()).unwrap_or(i64::MAX);
@@ -379,7 +379,7 @@ mod tests {
             w: Form,
             empty: BTreeMap<String, u8>,
             by_number: BTreeMap<i32, char>,
-            // `\n` is before `#` as a byte and behind it as an escape.
+            // `\n` sorts before `#` as a byte, but after `#` in its escaped form.
             by_text: BTreeMap<&'static str, Option<f64>>,
             #[serde(flatten)]
             inner: Inner,
@@ -417,7 +417,7 @@ mod tests {
             prop_assert_eq!(to_vec_without(&nested, &["z"]), "{\"a\":{\"b\":false,\"é\":{}}}".as_bytes());
             let again = Json::parse(&once).expect("own output").to_vec();
             prop_assert_eq!(&once, &again);
-            // serde_json's own float parser may be off by one unit in the last place; std's is exact.
+            // serde_json's float parser may be off by one unit in the last place; the one of std is exact.
             let json = Json::parse(&once).expect("own output");
             let Some(Json::Number(spelled)) = json.get("f") else { panic!("a number") };
             prop_assert_eq!(spelled.parse::<f64>(), Ok(float));

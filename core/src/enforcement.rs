@@ -1,4 +1,4 @@
-//! What must hold for an attempt, and what the kernel was in fact made to enforce.
+//! Sandbox controls: which ones an attempt requires, and which ones were enforced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,71 +9,72 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
-    /// The step has no capability over anything of the host, and is never host uid 0.
+    /// The step has no capabilities over host resources and never runs as the host's user 0.
     UserNamespace,
-    /// Its mounts are its own.
+    /// The step has a private mount table.
     MountNamespace,
-    /// It sees and reaches its own processes only, and they all end with it.
+    /// The step can only see and signal its own processes, and they all end with it.
     PidNamespace,
-    /// It sees its own network only. Not requested under `network: allow`.
+    /// The step has an isolated network. Not requested for `network: allow`.
     NetworkNamespace,
-    /// Its System V IPC and message queues are its own.
+    /// The step has private System V IPC objects and message queues.
     IpcNamespace,
-    /// Its host name is its own.
+    /// The step has a private host name.
     UtsNamespace,
-    /// Its view of cgroups starts at its own.
+    /// The step's view of cgroups is rooted at its own cgroup.
     CgroupNamespace,
-    /// Nothing outside the tree and its scratch directories can be written.
+    /// The step cannot write outside the tree and its scratch directories.
     ReadOnlyRoot,
-    /// Homes, run-time sockets, other repositories and our own state cannot be seen.
+    /// Home directories, runtime sockets, other repositories and Proctor's state are hidden.
     HiddenPaths,
-    /// A fresh /proc.
+    /// The step has a new /proc.
     PrivateProc,
-    /// A minimal /dev.
+    /// The step has a minimal /dev.
     PrivateDev,
-    /// Its own /tmp, /var/tmp and /dev/shm, bounded.
+    /// The step has private /tmp, /var/tmp and /dev/shm of limited size.
     PrivateTmp,
-    /// Its writes to the tree go to a layer of its own.
+    /// The step's writes to the tree go to a separate layer.
     Layer,
     /// The git directory is read-only.
     GitReadOnly,
-    /// The environment was cleared and built by us.
+    /// The environment is cleared and rebuilt by Proctor.
     CleanEnvironment,
-    /// No file of ours is open in it.
+    /// The step inherits no file descriptors of Proctor.
     CloseFds,
-    /// It cannot gain privileges by executing a file.
+    /// The step cannot gain privileges by executing a file.
     NoNewPrivs,
-    /// It has no capabilities.
+    /// The step has no capabilities.
     NoCapabilities,
-    /// A session of its own, without a controlling terminal.
+    /// The step runs in a new session without a controlling terminal.
     NewSession,
-    /// Its layer and its scratch directories are bounded.
+    /// The size of the step's layer and scratch directories is limited.
     DiskLimit,
-    /// Processes and threads are bounded.
+    /// The number of processes and threads is limited.
     PidsLimit,
-    /// Memory is bounded. Requested only where the plan bounds it.
+    /// Memory is limited. Requested only if the plan sets a limit.
     MemoryLimit,
-    /// CPU time is bounded. Requested only where the plan bounds it.
+    /// CPU time is limited. Requested only if the plan sets a limit.
     CpuLimit,
-    /// Open files are bounded.
+    /// The number of open files is limited.
     OpenFilesLimit,
-    /// A group of processes of its own, by which the kernel counts and bounds it as a whole.
+    /// The step runs in a separate control group, through which the kernel accounts and limits all of its processes
+    /// together.
     Cgroup,
-    /// System calls that no check needs are refused: other address families, io_uring, bpf,
-    /// keyrings, mounts, namespaces, 32-bit entry.
+    /// System calls that checks do not need are denied: unusual address families, io_uring, bpf, keyrings, mounts,
+    /// namespaces, 32-bit system calls.
     SyscallFilter,
-    /// A second wall around files, abstract sockets and signals.
+    /// Landlock restricts files, abstract sockets and signals as a second layer of defense.
     Landlock,
-    /// What the kernel shows of the host in /proc and /sys is masked, its settings read-only.
+    /// Host information in /proc and /sys is masked, and kernel settings are read-only.
     KernelFiles,
-    /// The host's keyrings cannot be reached.
+    /// The host's keyrings are inaccessible.
     Keyring,
-    /// Sockets of the host that have no path cannot be reached.
+    /// The host's abstract sockets are inaccessible.
     AbstractSockets,
 }
 
 impl Control {
-    /// Every control.
+    /// All controls.
     pub const ALL: [Self; 30] = [
         Self::UserNamespace,
         Self::MountNamespace,
@@ -107,7 +108,7 @@ impl Control {
         Self::AbstractSockets,
     ];
 
-    /// Whether a plan may leave it out: it allows the network, or sets no such limit.
+    /// Returns whether a plan can make the control unnecessary, by allowing the network or by setting no such limit.
     pub fn is_optional(self) -> bool {
         matches!(
             self,
@@ -120,7 +121,7 @@ impl Control {
         )
     }
 
-    /// The word of the documents and of the screen.
+    /// Returns the word for documents and human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UserNamespace => "user_namespace",
@@ -157,56 +158,55 @@ impl Control {
     }
 }
 
-/// What became of one control.
+/// The state of a control in one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum ControlState {
-    /// The policy did not ask for it.
+    /// The policy did not request the control.
     NotRequested {
-        /// Why not, as a phrase for people.
+        /// A human-readable reason.
         reason: String,
     },
-    /// It was asked for, and done.
+    /// The control was requested and enforced.
     Enforced {
-        /// By what, such as `overlayfs on tmpfs`.
+        /// The mechanism, such as `overlayfs on tmpfs`.
         mechanism: String,
     },
-    /// It was asked for, and could not be had.
+    /// The control was requested but could not be enforced.
     NotEnforced {
-        /// Why not, with the kernel's answer, as a phrase for people.
+        /// A human-readable reason that includes the kernel's error.
         reason: String,
-        /// How to have it, where somebody can do something about it.
+        /// How to make the control available, if that is possible.
         hint: Option<String>,
     },
 }
 
-/// What the kernel was made to enforce, control by control: recorded by whoever did it, after
-/// it was done.
+/// The states of all controls, recorded by the code that set them up, after it did so.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("propertyNames" = Control::json_schema(&mut schemars::SchemaGenerator::default())))]
 pub struct Enforcement(pub BTreeMap<Control, ControlState>);
 
 impl Enforcement {
-    /// Records that `control` holds by `mechanism`, unless a part of it was missing before.
+    /// Records that `control` is enforced by `mechanism`, unless a part of it is already recorded as missing.
     pub fn enforced(&mut self, control: Control, mechanism: impl Into<String>) {
         if !matches!(self.0.get(&control), Some(ControlState::NotEnforced { .. })) {
             self.0.insert(control, ControlState::Enforced { mechanism: mechanism.into() });
         }
     }
 
-    /// Records that `control` was asked for and does not hold.
+    /// Records that `control` was requested but is not enforced.
     pub fn not_enforced(&mut self, control: Control, reason: impl Into<String>) {
         self.0.insert(control, ControlState::NotEnforced { reason: reason.into(), hint: None });
     }
 
-    /// Records that `control` was asked for and does not hold, and how it could be had.
+    /// Records that `control` was requested but is not enforced, with a hint on how to make it available.
     pub fn not_enforced_unless(&mut self, control: Control, reason: impl Into<String>, hint: impl Into<String>) {
         let hint = Some(hint.into()).filter(|hint| !hint.is_empty());
         self.0.insert(control, ControlState::NotEnforced { reason: reason.into(), hint });
     }
 
-    /// Takes in what holds by what was done later. A part that was missing before stays missing.
+    /// Adds the results of a later stage of the set-up. A control with a missing part stays missing.
     pub fn add(&mut self, later: Self) {
         for (control, state) in later.0 {
             match state {
@@ -216,19 +216,19 @@ impl Enforcement {
         }
     }
 
-    /// Whether `control` is known to hold.
+    /// Returns whether `control` is recorded as enforced.
     pub fn holds(&self, control: Control) -> bool {
         matches!(self.0.get(&control), Some(ControlState::Enforced { .. }))
     }
 
-    /// Records that `control` was not asked for.
+    /// Records that `control` was not requested.
     pub fn not_requested(&mut self, control: Control, reason: impl Into<String>) {
         self.0.insert(control, ControlState::NotRequested { reason: reason.into() });
     }
 
-    /// The controls of which it is not known that they hold: asked for, not had and not
-    /// `tolerated`, left out although only a plan may leave them out, or not spoken of at all. A
-    /// command that ran with one of these ran on less than was promised.
+    /// Returns the controls that are not known to be enforced. These are controls that were requested but are neither
+    /// enforced nor `tolerated`, mandatory controls that were not requested, and controls without a record. A command
+    /// that ran with such a gap was less isolated than promised.
     pub fn gaps<'a>(&'a self, tolerated: &'a Tolerated) -> impl Iterator<Item = Control> + 'a {
         Control::ALL.into_iter().filter(|control| match self.0.get(control) {
             Some(ControlState::Enforced { .. }) => false,
@@ -238,7 +238,7 @@ impl Enforcement {
         })
     }
 
-    /// The controls that were asked for and do not hold, with the reason.
+    /// Returns the controls that were requested but are not enforced, with the reasons.
     pub fn missing(&self) -> impl Iterator<Item = (Control, &str)> {
         self.0.iter().filter_map(|(control, state)| match state {
             ControlState::NotEnforced { reason, .. } => Some((*control, reason.as_str())),
@@ -246,7 +246,7 @@ impl Enforcement {
         })
     }
 
-    /// How a control that does not hold could be had, where that is known.
+    /// Returns how to make a missing control available, if that is known.
     pub fn hint(&self, control: Control) -> Option<&str> {
         match self.0.get(&control) {
             Some(ControlState::NotEnforced { hint, .. }) => hint.as_deref(),
@@ -255,24 +255,23 @@ impl Enforcement {
     }
 }
 
-/// What a caller wants to be done where controls are missing. A spec cannot ask for it.
+/// How to handle missing controls, as chosen by the caller. A spec cannot set it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxMode {
-    /// Nothing runs with less than the operator demands.
+    /// Steps run only with all controls that the operator requires.
     #[default]
     Strict,
-    /// What runs, runs with whatever can be had; the record and the tier say with how little.
+    /// Steps run with the controls that are available; the record and the tier show which ones are missing.
     BestEffort,
 }
 
-/// The controls that may be missing. A missing one is recorded and raises the tier; it does not
-/// refuse the step.
+/// The controls that may be missing. A missing one is recorded and raises the tier, but the step still runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Tolerated(BTreeSet<Control>);
 
-/// What holds where the operator says nothing: everything but the control group is demanded.
+/// The default if the operator sets none: all controls except the control group are required.
 impl Default for Tolerated {
     fn default() -> Self {
         Self([Control::Cgroup].into())
@@ -280,17 +279,17 @@ impl Default for Tolerated {
 }
 
 impl Tolerated {
-    /// Whatever can be had: the caller's `--sandbox=best-effort`.
+    /// Tolerates any missing control: the caller's `--sandbox=best-effort`.
     pub fn everything() -> Self {
         Self(Control::ALL.into())
     }
 
-    /// The controls that may be missing.
+    /// Returns the controls that may be missing.
     pub fn controls(&self) -> impl Iterator<Item = Control> + '_ {
         self.0.iter().copied()
     }
 
-    /// Whether `control` may be missing.
+    /// Returns whether `control` may be missing.
     pub fn contains(&self, control: Control) -> bool {
         self.0.contains(&control)
     }

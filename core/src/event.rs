@@ -1,5 +1,5 @@
-//! What happens in a run, as one closed list. The log of these is the truth about a run;
-//! screens, streams and records are folds over it.
+//! The events of a run, as a closed list. The log of a run consists of these events; output, streams and records are
+//! computed from it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,167 +15,165 @@ use crate::telemetry::TraceContext;
 use crate::tier::Tier;
 use crate::verdict::{Doubt, Verdict};
 
-/// One event.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// A daemon has taken the run on, and it waits for its turn.
+    /// The daemon accepted the run and queued it.
     RunQueued {
-        /// The run.
+        /// ID of the run.
         run_id: RunId,
-        /// When, RFC 3339 in UTC.
+        /// Time of the event, RFC 3339 in UTC.
         at: String,
-        /// What was asked for, without the caller's environment.
+        /// The request, without the caller's environment.
         asked: Asked,
-        /// The user who asked.
+        /// User ID of the caller.
         uid: u32,
-        /// The sha256 of which toolchains the run finds, and what decides that: the caller's home, `PATH`,
-        /// `CARGO_HOME` and `RUSTUP_HOME`, what of the host is shown to steps, and what tells the files of
-        /// the programs that the plan names from others. `None` in the logs of daemons before it was kept.
+        /// The sha256 of everything that determines which toolchains the run uses: the caller's home directory, `PATH`,
+        /// `CARGO_HOME`, `RUSTUP_HOME`, visible host paths, and the program files in the plan. Absent in logs of
+        /// daemons that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         toolchain_env_sha256: Option<Sha256Hex>,
-        /// The span of the caller that the run is a part of; absent where the caller named none.
+        /// The caller's trace span that is the parent of the run; absent if the caller sent none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<TraceContext>,
     },
-    /// The plan stands, and the snapshot is taken.
+    /// The plan is resolved and the snapshot is taken.
     RunStarted {
-        /// The run.
+        /// ID of the run.
         run_id: RunId,
-        /// When the turn of the run came, before the snapshot was taken: RFC 3339 in UTC.
+        /// Time when the run left the queue, before the snapshot was taken: RFC 3339 in UTC.
         at: String,
         /// The profile.
         profile: ProfileName,
-        /// The changeset, where there is one.
+        /// The changeset, if there is one.
         changeset_id: Option<ChangesetId>,
-        /// The spec.
+        /// The sha256 of the spec file.
         spec_sha256: Sha256Hex,
-        /// The plan.
+        /// The sha256 of the plan.
         plan_sha256: Sha256Hex,
-        /// The tree that is verified.
+        /// The verified tree.
         snapshot: SnapshotId,
-        /// Which tree that is.
+        /// The kind of the verified tree.
         source: TreeSource,
-        /// What git says of it. `None` in the logs of daemons before it was kept.
+        /// Git's description of the tree. Absent in logs of daemons that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         git: Option<GitIdentity>,
-        /// What is done where controls are missing.
+        /// The sandbox mode, which determines how missing controls are handled.
         sandbox: SandboxMode,
-        /// How many toolchain checks there are.
+        /// Number of toolchain checks.
         checks: u32,
-        /// The skills with their steps, in order.
+        /// The skills and their steps, in order.
         skills: Vec<PlannedOutline>,
-        /// What was made of it that only what had not passed was to run; absent where that was not asked for.
+        /// The selection of skills for a request to run only those that had not passed; absent for other requests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rerun: Option<Rerun>,
     },
     /// A toolchain check has ended.
     CheckFinished {
-        /// What it did.
+        /// The evidence of the check.
         check: CheckEvidence,
     },
-    /// A skill begins.
+    /// A skill starts.
     SkillStarted {
         /// The skill.
         skill: SkillName,
     },
-    /// An attempt of a step begins.
+    /// An attempt of a step starts.
     StepStarted {
         /// The skill.
         skill: SkillName,
         /// The step.
         step: StepName,
-        /// Which attempt, from 1.
+        /// Number of the attempt, from 1.
         attempt: u32,
-        /// When it must have ended, in milliseconds.
+        /// Timeout, in milliseconds.
         timeout_ms: u64,
-        /// How long the step took when it passed last in this profile of the repository, in milliseconds:
-        /// something to expect, and no bound. `None` where that is not on record, or was less than a second.
+        /// Duration of the step when it last passed in this profile and repository, in milliseconds. It is an estimate,
+        /// not a limit. Absent if it is not known or was less than a second.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expected_ms: Option<u64>,
     },
-    /// An attempt is asked to end: SIGTERM to all of its processes.
+    /// An attempt is being terminated: all of its processes get SIGTERM.
     StepTerminating {
         /// The skill.
         skill: SkillName,
         /// The step.
         step: StepName,
-        /// Why.
+        /// The reason.
         reason: EndReason,
-        /// How long it has until SIGKILL, in milliseconds.
+        /// Time until SIGKILL, in milliseconds.
         grace_ms: u64,
     },
-    /// An attempt failed and will be repeated.
+    /// An attempt failed and will be retried.
     StepRetrying {
         /// The skill.
         skill: SkillName,
         /// The step.
         step: StepName,
-        /// The attempt that failed, from 1.
+        /// Number of the failed attempt, from 1.
         attempt: u32,
-        /// What it meant.
+        /// Outcome of the failed attempt.
         outcome: Outcome,
     },
-    /// A step has its outcome.
+    /// A step has ended.
     StepFinished {
         /// The skill.
         skill: SkillName,
-        /// What it did.
+        /// The evidence of the step.
         step: StepEvidence,
     },
-    /// A skill has its outcome.
+    /// A skill has ended.
     SkillFinished {
         /// The skill.
         skill: SkillName,
-        /// What its steps mean together.
+        /// The combined outcome of its steps.
         outcome: Outcome,
         /// The effective tier.
         tier: Tier,
-        /// Why it did not run as planned; empty where it did.
+        /// The reason why the skill did not run as planned; empty if it did.
         reason: String,
     },
-    /// Something makes an honest answer impossible.
+    /// A problem makes the run inconclusive.
     Doubted {
-        /// What.
+        /// The kind of the problem.
         doubt: Doubt,
-        /// What happened, where, and what to do: a sentence for people.
+        /// A human-readable sentence: the problem, its location, and what to do.
         message: String,
     },
-    /// What the steps changed was asked for as a patch, and cannot be written as one.
+    /// A patch of the steps' changes was requested but cannot be created.
     PatchRefused {
-        /// Why, as a phrase.
+        /// The reason, as a phrase.
         reason: String,
     },
-    /// There is nothing to verify, or nothing may be: the request, the spec or the machine does not
-    /// allow a run. Its end follows.
+    /// The request, the spec or the machine does not allow the run. `run_finished` follows.
     RunRefused {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         problem: Problem,
     },
-    /// A caller or a signal asks the run to end.
+    /// A caller or a signal cancels the run.
     Cancelling {
-        /// What asked, such as `SIGINT`.
+        /// The origin of the cancellation, such as `SIGINT`.
         by: String,
     },
-    /// A document is durable.
+    /// An evidence document was written durably.
     EvidenceWritten {
-        /// Its path: below the changeset, or below the run's directory in the state directory.
+        /// Path of the document, relative to the changeset or to the run's directory in the state directory.
         file: String,
-        /// The sha256 of its bytes.
+        /// The sha256 of the document.
         sha256: Sha256Hex,
     },
-    /// The run has ended; nothing follows.
+    /// The run has ended; this is the last event.
     RunFinished {
-        /// What it means.
+        /// The verdict.
         verdict: Verdict,
-        /// The highest effective tier of its skills and checks.
+        /// The highest effective tier of the skills and checks.
         tier: Tier,
         /// The exit code of `proctor run`.
         exit_code: u8,
-        /// From the `at` of `run_started` to the end, in milliseconds; 0 where the run did not begin.
+        /// Time from `at` of `run_started` to the end, in milliseconds; 0 if the run did not start.
         duration_ms: u64,
-        /// The directory that holds the evidence, as an absolute path; `null` where the run ended
-        /// before there was any.
+        /// Absolute path of the directory with the evidence; `null` if the run ended before there was any.
         evidence_dir: Option<String>,
     },
 }
@@ -185,16 +183,16 @@ pub enum RunEvent {
 pub struct PlannedOutline {
     /// The skill.
     pub skill: SkillName,
-    /// Its steps, in order.
+    /// The steps, in order.
     pub steps: Vec<StepName>,
 }
 
-/// Why an attempt is asked to end.
+/// The reason to terminate an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// Its deadline has come.
+    /// The attempt reached its deadline.
     Timeout,
-    /// The run is cancelled.
+    /// The run was cancelled.
     Cancelled,
 }

@@ -1,8 +1,8 @@
-//! The documents below `changes/<id>/verify/`: observations made durable and hashed.
+//! The documents in `changes/<id>/verify/`: durable, hashed evidence of a run.
 //!
-//! Each document has a stable part, which the same inputs reproduce byte for byte, and a
-//! measured part: durations, times, resource use, the run's id. The document's `sha256` is
-//! that of its stable part as canonical JSON; [`stable_part`] says which fields those are.
+//! Each document has a stable part and a measured part. The same inputs reproduce the stable part byte for byte. The
+//! measured part contains durations, times, resource usage and the run ID. The `sha256` of a document is the hash of
+//! its stable part as canonical JSON; [`stable_part`] defines which fields belong to it.
 
 mod measured;
 mod reports;
@@ -27,199 +27,200 @@ pub use measured::Measured;
 pub use reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use source::{TreeKind, TreeSource};
 
-/// The version of the documents' format.
+/// Version of the document format.
 pub const VERSION: u32 = 1;
-/// How many bytes of a stream a preview shows from its start, and another from its end.
+/// Maximum number of bytes in a preview of the start of a stream, and in a preview of its end.
 pub const PREVIEW_BYTES: usize = 4 << 10;
 
-/// `verify/<skill>.json`: what one skill did.
+/// `verify/<skill>.json`: the evidence of one skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkillEvidence {
-    /// The version of the documents' format: [`VERSION`].
+    /// Version of the document format.
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// The changeset; `null` where the run had none.
+    /// The changeset; `null` if the run had none.
     pub changeset_id: Option<ChangesetId>,
-    /// The profile that was run.
+    /// The profile of the run.
     pub profile: ProfileName,
     /// The skill.
     pub skill: SkillName,
-    /// Its determinism class.
+    /// The determinism class.
     pub determinism: Determinism,
-    /// What the spec declares.
+    /// The tier declared in the spec.
     pub declared_tier: Tier,
     /// The effective tier.
     pub tier: Tier,
-    /// Why the effective tier is higher than the declared one.
+    /// Reasons why the effective tier is higher than the declared one.
     pub tier_reasons: BTreeSet<TierReason>,
-    /// What was to be done where controls are missing; `enforcement` of each step has what held.
+    /// The requested sandbox mode, which determines how missing controls are handled. `enforcement` of each step
+    /// records what was enforced.
     pub sandbox: SandboxMode,
-    /// The tree as the skill saw it at its start.
+    /// The tree at the start of the skill, as the skill saw it.
     pub repo_snapshot_before: SnapshotId,
-    /// The tree as its steps left it in their layers.
+    /// The tree at the end of the skill, including the changes in its writable layers.
     pub repo_snapshot_after: SnapshotId,
-    /// What git says of the tree that the run verifies.
+    /// Git's description of the verified tree.
     pub repo_git: GitIdentity,
-    /// Which tree that is; where it is absent, the worktree.
+    /// The kind of the verified tree; the worktree if absent.
     #[serde(default)]
     pub source: TreeSource,
-    /// The format's own summary of drift; `drift` of each step says more.
+    /// Summary of drift in the v1 format; `drift` of each step has the details.
     pub tracked_drift: TrackedDrift,
-    /// The sha256 of the spec's bytes.
+    /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
-    /// The skills of the profile that the plan of this run left out; absent where it was the whole plan.
+    /// Skills of the profile that the plan left out; absent if the plan was complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
-    /// Whether some step passed only on a repeated attempt.
+    /// True if a step passed only on a retry.
     pub flaky: bool,
-    /// The run whose result this repeats; `null` where the skill ran.
+    /// The run whose result was reused; `null` if the skill ran.
     pub cached_from: Option<RunId>,
-    /// The steps, in order, those that did not run too.
+    /// The steps in order, including those that did not run.
     pub steps: Vec<StepEvidence>,
-    /// The fold over the steps.
+    /// The combined result of the steps.
     pub summary: Summary,
-    /// What the same inputs need not reproduce.
+    /// Values that differ between runs with the same inputs.
     pub measured: Measured,
     /// The sha256 of the stable part.
     pub sha256: Sha256Hex,
 }
 
-/// What git alone says of the tree that was verified, so that anyone can find it again without
-/// us; docs/snapshot.md has the commands. Untracked content is in the snapshot only.
+/// Git's description of the verified tree. It allows anyone to find the tree again with git alone; docs/snapshot.md has
+/// the commands. Untracked content is only part of the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GitIdentity {
-    /// The commit that HEAD names; `null` before the first.
+    /// The commit of HEAD; `null` before the first commit.
     pub head_commit: Option<String>,
-    /// The branch that HEAD names; `null` where it names a commit.
+    /// The branch of HEAD; `null` if HEAD is detached.
     pub branch: Option<String>,
-    /// The tree that `git add -u` and `git write-tree` would make of the tracked content as it
-    /// stands; `null` where that cannot be told.
+    /// The tree that `git add -u` and `git write-tree` would create from the current tracked content; `null` if it
+    /// cannot be determined.
     pub tree: Option<String>,
-    /// Why `tree` is `null`.
+    /// The reason why `tree` is `null`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_tree: Option<String>,
-    /// Whether something that the snapshot covers is not as in `head_commit`: tracked content, or
-    /// something untracked; `null` where that cannot be told.
+    /// True if content that the snapshot covers, tracked or untracked, differs from `head_commit`; `null` if it cannot
+    /// be determined.
     #[serde(default)]
     pub dirty: Option<bool>,
 }
 
-/// The v1 format's summary of drift.
+/// Summary of drift in the v1 format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrackedDrift {
     /// The strictest mode of the skill's steps.
     pub mode: ReadOnly,
-    /// The paths that a step must not have changed and did, sorted.
+    /// Paths that steps changed although they were protected, sorted.
     pub changed_files: Vec<String>,
 }
 
-/// What one step did: the plan's own value, flat, and what was observed.
+/// The evidence of one step: the planned step, as flat fields, and the observations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepEvidence {
-    /// The value that the executor ran from.
+    /// The planned step that the executor ran.
     #[serde(flatten)]
     pub planned: PlannedStep,
-    /// What it means.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How its last attempt ended.
+    /// How the last attempt ended.
     pub termination: Termination,
-    /// The exit code as a shell reports it, or -1 where no process ended by itself or by a signal: the v1 format
-    /// requires an integer. Records of earlier versions have `null` instead.
+    /// The exit code as reported by a shell, or -1 if no process exited or was killed by a signal; the v1 format
+    /// requires an integer. Records of earlier versions contain `null` instead.
     #[serde(with = "exit_code_field")]
     #[schemars(with = "i16", range(min = -1, max = 255))]
     pub exit_code: Option<u8>,
-    /// From spawn to the end of its process tree, in milliseconds; 0 where it never ran.
+    /// Time from the start of the command to the end of its process tree, in milliseconds; 0 if it never ran.
     pub duration_ms: u64,
-    /// Its standard output.
+    /// Standard output.
     #[serde(flatten, with = "stdout_fields")]
     #[schemars(with = "StdoutFields")]
     pub stdout: StreamEvidence,
-    /// Its standard error.
+    /// Standard error.
     #[serde(flatten, with = "stderr_fields")]
     #[schemars(with = "StderrFields")]
     pub stderr: StreamEvidence,
-    /// What the kernel was made to enforce.
+    /// The sandbox controls and their enforcement.
     pub enforcement: Enforcement,
-    /// What it changed that it must not, and how that was found.
+    /// Changes to protected files, and the detection method.
     pub drift: DriftEvidence,
-    /// Whether it passed only on a repeated attempt.
+    /// True if the step passed only on a retry.
     pub flaky: bool,
     /// The attempts before the last one.
     pub earlier_attempts: Vec<AttemptEvidence>,
-    /// What it left of the reports that it declares, in their order; absent where it declares none,
-    /// did not run, or left nothing that can be trusted.
+    /// The declared reports as found after the step, in the order of their declaration. Absent if the step declares
+    /// none, did not run, or its files cannot be trusted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub found_reports: Vec<ReportEvidence>,
-    /// The names of the variables that it was given, without the trace context of the run.
+    /// Names of the environment variables of the step, without the trace context of the run.
     pub env_names: BTreeSet<String>,
-    /// What it used.
+    /// Resource usage.
     pub resources: Resources,
-    /// The processes that it left behind; absent where it left none, where it was ended for its
-    /// time or a limit, and where its plan has `leaks: ignore`.
+    /// Processes that the step left behind. Absent if there were none, if the step was ended because of its timeout or
+    /// a limit, and for `leaks: ignore`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
 }
 
 impl StepEvidence {
-    /// Whether there was a process: its sandbox says what was enforced.
+    /// Returns whether a process was started; in that case the sandbox recorded its enforcement.
     pub fn was_started(&self) -> bool {
         !self.enforcement.0.is_empty()
     }
 }
 
-/// What a step changed that it must not.
+/// Changes of a step to protected files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriftEvidence {
-    /// How it was looked for; `null` where the step did not run.
+    /// The detection method; `null` if the step did not run.
     pub method: Option<DriftMethod>,
-    /// What was found.
+    /// The changes.
     #[serde(flatten)]
     pub found: StepDrift,
-    /// The paths that a `read_only: off` step changed and that were applied to the worktree.
+    /// Paths that a `read_only: off` step changed and that were applied to the worktree.
     pub applied: Vec<String>,
 }
 
-/// An attempt that was repeated.
+/// An attempt that was retried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AttemptEvidence {
-    /// What it meant.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How it ended.
+    /// How the attempt ended.
     pub termination: Termination,
-    /// From spawn to the end of its process tree, in milliseconds.
+    /// Time from the start of the command to the end of its process tree, in milliseconds.
     pub duration_ms: u64,
-    /// The sha256 of its whole standard output.
+    /// The sha256 of the complete standard output.
     pub stdout_sha256: Sha256Hex,
-    /// The sha256 of its whole standard error.
+    /// The sha256 of the complete standard error.
     pub stderr_sha256: Sha256Hex,
-    /// The processes that it left behind; absent as in the step's own evidence.
+    /// Processes that the attempt left behind; absent in the same cases as in the evidence of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
 }
 
-/// One output stream: its hash covers all bytes as they came, the previews its two ends.
+/// One output stream: the hash of all original bytes, and previews of both ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamEvidence {
     /// The sha256 of all bytes.
     pub sha256: Sha256Hex,
-    /// How many bytes there were.
+    /// Total number of bytes.
     pub bytes: u64,
-    /// How many of them are kept in the store.
+    /// Number of bytes that are kept in the store.
     pub kept_bytes: u64,
-    /// Whether its end was seen; `false` where something held it open past our deadline.
+    /// True if the stream was read to its end; `false` if a process kept it open past the deadline.
     pub complete: bool,
-    /// In how many places of what is kept and shown a secret of the caller was taken out.
+    /// Number of places in the stored and shown output where a secret of the caller was removed.
     pub redacted: u64,
-    /// The first [`PREVIEW_BYTES`], without secrets, escaped.
+    /// The first [`PREVIEW_BYTES`], without secrets and escaped.
     pub preview: String,
-    /// The last [`PREVIEW_BYTES`] of what follows the preview, without secrets, escaped.
+    /// The last [`PREVIEW_BYTES`] after the preview, without secrets and escaped.
     pub tail: String,
 }
 
 impl StreamEvidence {
-    /// A stream of which nothing came.
+    /// Creates the evidence of an empty stream.
     pub fn empty() -> Self {
         let (preview, tail) = (String::new(), String::new());
         Self { sha256: Sha256Hex::of(b""), bytes: 0, kept_bytes: 0, complete: true, redacted: 0, preview, tail }
@@ -228,7 +229,7 @@ impl StreamEvidence {
 
 macro_rules! stream_fields {
     ($module:ident, $fields:ident, $sha:ident, $bytes:ident, $kept:ident, $complete:ident, $redacted:ident, $preview:ident, $tail:ident) => {
-        /// The flat spelling of a [`StreamEvidence`].
+        /// The flat fields of a [`StreamEvidence`].
         #[derive(Serialize, Deserialize, JsonSchema)]
         #[expect(missing_docs, reason = "StreamEvidence documents them")]
         pub struct $fields {
@@ -296,86 +297,86 @@ stream_fields!(
     stderr_tail
 );
 
-/// What an attempt used, as the kernel counted it.
+/// Resource usage of an attempt, as counted by the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Resources {
-    /// CPU time in user mode, in milliseconds, of all waited-for processes.
+    /// CPU time in user mode of all processes that were waited for, in milliseconds.
     pub user_ms: u64,
-    /// CPU time in the kernel, in milliseconds.
+    /// CPU time in kernel mode, in milliseconds.
     pub system_ms: u64,
-    /// The largest resident set of any of them, in KiB.
+    /// The largest resident set of any of these processes, in KiB.
     pub max_rss_kib: u64,
-    /// The most memory of all processes at one time, files in memory included, in KiB; `null`
-    /// where no control group counts it.
+    /// Peak memory of all processes together, including files in memory, in KiB; `null` if no control group counts it.
     pub memory_peak_kib: Option<u64>,
-    /// The limits that it ran into, whether it ended of that or not, as far as that can be seen.
+    /// Limits that the attempt hit, as far as this can be detected, whether or not it ended because of them.
     pub limits_hit: BTreeSet<LimitKind>,
 }
 
-/// The fold over the steps of a skill, or over the toolchain checks.
+/// The combined result of the steps of a skill, or of the toolchain checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// What they mean together.
+    /// The combined outcome.
     pub outcome: Outcome,
-    /// The code that `proctor run` would end with if this were all.
+    /// The exit code that `proctor run` would have for this result alone.
     pub overall_exit_code: u8,
-    /// The sum of the steps' durations, in milliseconds.
+    /// Sum of the durations of the steps, in milliseconds.
     pub duration_ms: u64,
 }
 
-/// `verify/_toolchain.json`: the checks that gate every skill.
+/// `verify/_toolchain.json`: the evidence of the checks that must pass before any skill runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolchainEvidence {
-    /// The version of the documents' format: [`VERSION`].
+    /// Version of the document format.
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// The changeset; `null` where the run had none.
+    /// The changeset; `null` if the run had none.
     pub changeset_id: Option<ChangesetId>,
-    /// The profile that was run.
+    /// The profile of the run.
     pub profile: ProfileName,
-    /// What was to be done where controls are missing; `enforcement` of each check has what held.
+    /// The requested sandbox mode, which determines how missing controls are handled. `enforcement` of each check
+    /// records what was enforced.
     pub sandbox: SandboxMode,
-    /// The sha256 of the spec's bytes.
+    /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
-    /// The skills of the profile that the plan of this run left out; absent where it was the whole plan.
+    /// Skills of the profile that the plan left out; absent if the plan was complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
-    /// The tree that the run verifies.
+    /// The verified tree.
     pub repo_snapshot: SnapshotId,
-    /// What git says of it.
+    /// Git's description of the verified tree.
     pub repo_git: GitIdentity,
-    /// Which tree that is; where it is absent, the worktree.
+    /// The kind of the verified tree; the worktree if absent.
     #[serde(default)]
     pub source: TreeSource,
     /// The checks, in order.
     pub checks: Vec<CheckEvidence>,
-    /// The fold over them.
+    /// The combined result of the checks.
     pub summary: Summary,
-    /// What the same inputs need not reproduce.
+    /// Values that differ between runs with the same inputs.
     pub measured: Measured,
     /// The sha256 of the stable part.
     pub sha256: Sha256Hex,
 }
 
-/// One toolchain check.
+/// The evidence of one toolchain check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckEvidence {
-    /// The toolchain that it proves.
+    /// The toolchain that the check belongs to.
     pub toolchain: ToolchainName,
-    /// What its version must be.
+    /// The required version.
     pub demand: VersionDemand,
-    /// The version that was read from its output; `null` where none could be.
+    /// The version found in the output; `null` if the output contains no version.
     pub version_read: Option<String>,
-    /// Whether the check holds: the command passed and the version satisfies the demand.
+    /// True if the check passed: the command passed and the version satisfies the requirement.
     pub satisfied: bool,
-    /// The command and what was observed.
+    /// The command and the observations.
     #[serde(flatten)]
     pub step: StepEvidence,
 }
 
-/// An exit code in a document: `None` is written as -1; `null` is read too.
+/// Serializes an exit code: `None` is written as -1; -1 and `null` are read as `None`.
 mod exit_code_field {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -393,11 +394,11 @@ mod exit_code_field {
     }
 }
 
-/// A document of ours that carries the hash of its stable part.
+/// A document that contains the hash of its stable part.
 pub trait Document: Serialize {
-    /// Whether the outputs of its commands belong to the stable part.
+    /// Returns whether the outputs of its commands belong to the stable part.
     fn outputs_are_stable(&self) -> bool;
-    /// Where its `sha256` stands.
+    /// Returns the `sha256` field.
     fn seal_slot(&mut self) -> &mut Sha256Hex;
 }
 
@@ -419,22 +420,21 @@ impl Document for ToolchainEvidence {
     }
 }
 
-/// Fills in the document's `sha256`.
+/// Fills in the `sha256` of the document.
 pub fn seal<D: Document>(mut document: D) -> D {
     let digest = Sha256Hex::of(&stable_part(&document).to_vec());
     *document.seal_slot() = digest;
     document
 }
 
-/// The bytes of a document as they stand in its file.
+/// Returns the content of the document's file.
 pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
     canonical::to_vec(document)
 }
 
-/// The part of a document that the same inputs reproduce byte for byte: everything but
-/// `sha256`, `measured`, `cached_from`, each `duration_ms`, `resources`, `leaked`, `mechanism`, `reason` and
-/// `hint` of a control, and, where the determinism class lets the output differ, but what tells of
-/// the output and of reports.
+/// Returns the part of a document that the same inputs reproduce byte for byte. It excludes `sha256`, `measured`,
+/// `cached_from`, each `duration_ms`, `resources`, `leaked`, and `mechanism`, `reason` and `hint` of controls. If the
+/// determinism class allows different output, it also excludes the fields about output and reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::of(document);
     if let Some(members) = json.as_object_mut() {
@@ -458,7 +458,7 @@ fn strip_step(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
     let goes = |key: &str| matches!(key, "duration_ms" | "resources" | "leaked") || !outputs && is_output(key);
     remove_keys(step, goes);
-    // That a control held is stable; by what, with which ids and paths of this host, is not.
+    // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {
         let goes = |key: &str| matches!(key, "mechanism" | "reason" | "hint");
         controls.values_mut().for_each(|control| remove_keys(control, goes));
@@ -474,10 +474,10 @@ fn remove_keys(json: &mut Json, goes: impl Fn(&str) -> bool) {
     }
 }
 
-/// Where a run's evidence stands: file name below the changeset → sha256 of the file's bytes.
+/// Evidence files of a run: path relative to the changeset → sha256 of the file.
 pub type EvidenceIndex = BTreeMap<String, Sha256Hex>;
 
-/// What one skill means as a whole, from its steps: the gravest of them.
+/// Returns the outcome of a skill: the most severe outcome of its steps.
 pub fn fold_steps<'a>(steps: impl IntoIterator<Item = &'a Outcome>) -> Outcome {
     let rank = |outcome: &Outcome| match outcome {
         Outcome::Drifted => 6,
@@ -491,7 +491,7 @@ pub fn fold_steps<'a>(steps: impl IntoIterator<Item = &'a Outcome>) -> Outcome {
     steps.into_iter().max_by_key(|outcome| rank(outcome)).copied().unwrap_or(Outcome::Skipped)
 }
 
-/// Why an effective tier is higher than the declared one, from what the steps did.
+/// Returns the reasons to raise the effective tier above the declared one.
 pub fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BTreeSet<TierReason> {
     let mut reasons = BTreeSet::new();
     for step in steps {
@@ -513,13 +513,13 @@ pub fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BT
     reasons
 }
 
-/// Names a step in messages: `skill/step`.
+/// Returns the name of a step for messages: `skill/step`.
 pub fn step_path(skill: &SkillName, step: &StepName) -> String {
     format!("{skill}/{step}")
 }
 
-/// Text from a step, made safe for a terminal and for JSON: valid UTF-8, control characters
-/// but newline and tab shown as `\xNN`, bidirectional controls as `\u{NNNN}`.
+/// Makes output of a step safe for terminals and JSON: valid UTF-8, with control characters except newline and tab as
+/// `\xNN`, and bidirectional controls as `\u{NNNN}`.
 pub fn escape_output(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

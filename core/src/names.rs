@@ -1,4 +1,4 @@
-//! The names that users write: each parsed once at the border, each with its own type.
+//! Types for the names in specs and requests. Each kind of name has its own type and is validated when it is parsed.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A text that is no name of the kind that was expected.
+/// Error for text that is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a {kind}: {rule}")]
 pub struct BadName {
-    /// What was expected, such as `step name`.
+    /// The expected kind of name, such as `step name`.
     pub kind: &'static str,
-    /// The text as it was given.
+    /// The text as given.
     pub text: String,
-    /// The rule that it breaks, as a phrase for people.
+    /// The violated rule, as a human-readable phrase.
     pub rule: &'static str,
 }
 
@@ -27,13 +27,13 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// What this kind of name must look like, as a phrase for people.
+            /// The rule for this kind of name, as a human-readable phrase.
             pub const RULE: &'static str = $rule;
 
             /// Parses a name.
             ///
             /// # Errors
-            /// The text breaks the rule of this kind of name.
+            /// Returns an error if the text violates the rule for this kind of name.
             pub fn new(text: impl Into<String>) -> Result<Self, BadName> {
                 let text = text.into();
                 let accepts: fn(&str) -> bool = $accepts;
@@ -44,7 +44,7 @@ macro_rules! name {
                 }
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -110,14 +110,14 @@ name!(
     |t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 );
 name!(
-    /// The name of an environment variable that a spec takes from the caller.
+    /// The name of an environment variable that a step inherits from the caller.
     EnvName, "environment variable name", r"^[A-Z0-9_]+$",
     "upper-case letters, digits and `_` are allowed",
     |t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 );
 name!(
-    /// The name of a variable that a spec sets. Wider than [`EnvName`]: programs look for
-    /// variables such as `npm_config_offline`.
+    /// The name of a variable that a spec sets. Less strict than [`EnvName`], because programs use variables such as
+    /// `npm_config_offline`.
     VarName, "environment variable name", r"^[A-Za-z_][A-Za-z0-9_]*$",
     "letters, digits and `_` are allowed, no digit first",
     |t| !t.starts_with(|c: char| c.is_ascii_digit())
@@ -125,13 +125,13 @@ name!(
         && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 );
 name!(
-    /// The identity of a proposed change: the name of its directory below `changes/`.
+    /// The ID of a proposed change: the name of its directory in `changes/`.
     ChangesetId, "changeset id", r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
     "a letter or digit, then up to 127 letters, digits, `.`, `_` or `-`, without `..`",
     changeset_id
 );
 name!(
-    /// The identity of one run: sortable by start time, safe as a file name.
+    /// The ID of a run: sortable by start time, and safe as a file name.
     RunId, "run id", r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$",
     "up to 64 letters, digits and `-`",
     |t| (1..=64).contains(&t.len())
@@ -139,7 +139,7 @@ name!(
         && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 );
 name!(
-    /// The identity of one command that a daemon runs by itself, for as long as it runs.
+    /// The ID of a single command that a daemon runs, valid while the command runs.
     ExecId, "command id", r"^[0-9a-f]{32}$",
     "32 hexadecimal digits",
     |t| t.len() == 32 && t.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
@@ -158,9 +158,9 @@ fn changeset_id(text: &str) -> bool {
 }
 
 impl SkillName {
-    /// The name of the skill's artifact below `verify/`: every character outside
-    /// `[A-Za-z0-9._-]` becomes `_`, and `.json` follows. A name that would start with `_`
-    /// or `.` after that is kept apart from `_toolchain.json` by [`artifact_clash`].
+    /// Returns the file name of the skill's evidence in `verify/`: the name with each character outside
+    /// `[A-Za-z0-9._-]` replaced by `_`, and the suffix `.json`. Different names can have the same file name; see
+    /// [`artifact_clash`].
     pub fn artifact(&self) -> String {
         let keep = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let stem: String = self.0.chars().map(|c| if keep(c) { c } else { '_' }).collect();
@@ -168,11 +168,11 @@ impl SkillName {
     }
 }
 
-/// The file that holds the toolchain checks' evidence.
+/// File name of the evidence of the toolchain checks.
 pub const TOOLCHAIN_ARTIFACT: &str = "_toolchain.json";
 
-/// The first two skills whose artifacts would be one file, or the skill whose artifact would
-/// be the toolchain's. Such a spec is refused: one would overwrite the other's evidence.
+/// Returns the first two skills with the same evidence file name, or the first skill whose file name is that of the
+/// toolchain checks. Such a spec is rejected, because one file would overwrite the other.
 pub fn artifact_clash<'a>(
     skills: impl IntoIterator<Item = &'a SkillName>,
 ) -> Option<(Option<&'a SkillName>, &'a SkillName)> {

@@ -1,79 +1,80 @@
-//! How a process ended, and what that means for its step.
+//! How a process ended, and the outcome of its step.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the process of an attempt ended. This, and not the exit code, is what counts.
+/// How the process of an attempt ended. The outcome is computed from this, not from the exit code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Termination {
-    /// It ended by itself.
+    /// The process exited.
     Exited {
-        /// Its exit status, 0–255.
+        /// The exit status, 0–255.
         code: u8,
     },
-    /// A signal that was not ours ended it.
+    /// The process was killed by a signal that Proctor did not send.
     Signaled {
-        /// The signal's number.
+        /// The signal number.
         signal: u8,
     },
-    /// It was ended at its deadline.
+    /// Proctor ended the process at its deadline.
     TimedOut {
-        /// The signal that it died of, or the code with which it answered SIGTERM.
+        /// 128 + the signal that killed the process, or the code with which it exited after SIGTERM.
         exit_code: u8,
     },
-    /// It was ended because it hit a limit.
+    /// The process was ended because of a limit, or it failed after hitting one.
     LimitHit {
-        /// Which one.
+        /// The limit.
         limit: LimitKind,
-        /// The exit code in the manner of shells.
+        /// The exit code as reported by a shell.
         exit_code: u8,
     },
-    /// The run was cancelled while it ran.
+    /// The run was cancelled while the process ran.
     Cancelled,
-    /// It never ran.
+    /// The process did not start.
     NotStarted {
-        /// Why, as a phrase for people.
+        /// A human-readable reason.
         reason: String,
-        /// Whose fault that is.
+        /// The cause.
         fault: StartFault,
     },
 }
 
-/// Why a command could not be started.
+/// The reason why a command did not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFault {
-    /// Nobody's: it was not its turn, because of what happened before it.
+    /// An earlier event prevented it, such as a failed step; not an error of this command.
     NotReached,
-    /// The program is not there, or is no program.
+    /// The program does not exist or is not executable.
     ProgramMissing,
-    /// The sandbox could not be had as the policy demands it.
+    /// The sandbox could not be set up as the policy requires.
     Sandbox,
-    /// The work directory is not there.
+    /// The working directory does not exist.
     Workdir,
-    /// Our own mistake.
+    /// An internal error of Proctor.
     Internal,
 }
 
-/// A limit that an attempt can be seen to hit. Of open files nothing tells that: the kernel counts no refusal.
+/// A limit whose violation Proctor can detect. The limit of open files is not included, because the kernel does not
+/// count failed opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
     /// Memory.
     Memory,
-    /// Processes and threads.
+    /// Number of processes and threads.
     Pids,
     /// Bytes written.
     Disk,
-    /// Files written, of which there may be so many for so many bytes of `disk`.
+    /// Number of files written. The maximum is derived from the `disk` limit.
     Inodes,
     /// CPU time.
     CpuSeconds,
 }
 
 impl LimitKind {
-    /// The limit for people.
+    /// Returns a human-readable name of the limit.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -86,8 +87,8 @@ impl LimitKind {
 }
 
 impl Termination {
-    /// The code as a shell has it: the exit status, or 128 + signal. `None` where no process
-    /// ran or where it was cancelled.
+    /// Returns the exit code as reported by a shell: the exit status, or 128 + signal. `None` if no process ran or the
+    /// run was cancelled.
     pub fn exit_code(&self) -> Option<u8> {
         match self {
             Self::Exited { code } => Some(*code),
@@ -97,8 +98,8 @@ impl Termination {
         }
     }
 
-    /// How it ended, as a phrase that follows the name of what was run, in our own words alone. Why something did
-    /// not start is left to who tells it.
+    /// Describes the termination as a phrase that follows the name of the command. The phrase contains no text from the
+    /// repository and not the reason for [`Termination::NotStarted`]; callers add the reason.
     pub fn phrase(&self) -> String {
         match self {
             Self::Exited { code } => format!("exited with code {code}"),
@@ -111,28 +112,28 @@ impl Termination {
     }
 }
 
-/// What one step means.
+/// The outcome of a step or skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It ran to its end and did what was expected.
+    /// It ran to its end with the expected result.
     Passed,
-    /// It ran to its end and did not.
+    /// It ran to its end with an unexpected result.
     Failed,
-    /// It ran out of time.
+    /// It exceeded its timeout.
     TimedOut,
-    /// It changed what it must not.
+    /// It changed protected files.
     Drifted,
-    /// It was not to run.
+    /// It was not reached.
     Skipped,
     /// The run was cancelled.
     Cancelled,
-    /// There is no honest answer.
+    /// There is no reliable result.
     Inconclusive,
 }
 
 impl Outcome {
-    /// The word of the documents and of the screen.
+    /// Returns the word for documents and human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -145,23 +146,22 @@ impl Outcome {
         }
     }
 
-    /// Whether a check failed: the step ran, and its result speaks against the tree.
+    /// Returns whether this is a failed check: the step ran, and its result is evidence against the tree.
     pub fn is_failure(self) -> bool {
         matches!(self, Self::Failed | Self::TimedOut | Self::Drifted)
     }
 }
 
-/// What an attempt did that its plan does not allow, whatever its exit code is.
+/// Violations of the plan by an attempt, independent of its exit code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Violations {
-    /// Its layer holds a change that `read_only` forbids.
+    /// The attempt made a change that `read_only` forbids.
     pub drifted: bool,
-    /// It left processes behind, and `leaks` is `fail`.
+    /// The attempt left processes behind, and `leaks` is `fail`.
     pub leaked: bool,
 }
 
-/// Folds one attempt into the outcome of its step. `expected` are the exit codes that count
-/// as success.
+/// Computes the outcome of a step from its last attempt. `expected` contains the exit codes that count as success.
 pub fn judge(termination: &Termination, expected: &[u8], violations: Violations) -> Outcome {
     match termination {
         Termination::Cancelled => Outcome::Cancelled,

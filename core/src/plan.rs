@@ -1,6 +1,7 @@
-//! A plan: spec × profile with every default applied. There is no `Option` in it, it has a
-//! digest, and it never changes. The executor runs from these values, and the record embeds
-//! the same ones: nothing is defaulted after `resolve`.
+//! A plan: a resolved spec and profile with all defaults applied.
+//!
+//! A plan is immutable and has a digest. The executor runs from the plan and the record embeds
+//! it; no defaults are applied after `resolve`.
 
 mod limit;
 
@@ -18,43 +19,43 @@ use crate::tier::Tier;
 
 pub use limit::Limit;
 
-/// Everything that one run will do.
+/// Everything that a run will do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// The version of the spec's format.
+    /// Version of the spec format.
     pub version: u32,
-    /// The profile that was resolved.
+    /// The resolved profile.
     pub profile: ProfileName,
-    /// The sha256 of the spec's bytes.
+    /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
-    /// How skills see each other.
+    /// How the skills see each other's changes.
     pub order: SkillOrder,
-    /// Checks that gate every skill, in order.
+    /// Checks that must pass before any skill runs, in order.
     pub toolchain: Vec<PlannedCheck>,
     /// The skills, in the order of `include`.
     pub skills: Vec<PlannedSkill>,
-    /// What steps see of the files that git ignores; absent where that is `worktree`.
+    /// The ignored files that steps see; absent for `worktree`.
     #[serde(default, skip_serializing_if = "Ignored::is_default")]
     pub ignored: Ignored,
-    /// The skills of the profile that are left out, since only what had not passed is to run; absent from a whole plan.
+    /// Skills of the profile that a partial run leaves out because they passed before; absent if the plan is complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
 }
 
-/// What the steps of a run of a worktree see of the files that git ignores.
+/// The git-ignored files that steps see in a run of a worktree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ignored {
-    /// Those of the worktree.
+    /// The worktree's ignored files.
     #[default]
     Worktree,
-    /// None.
+    /// No ignored files.
     Hidden,
 }
 
 impl Ignored {
-    /// Returns the word that specs and screens use.
+    /// Returns the word for specs and human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Worktree => "worktree",
@@ -62,127 +63,127 @@ impl Ignored {
         }
     }
 
-    /// Returns whether this is what holds for a spec that says nothing. Plans leave it out, so that they keep their hash.
+    /// Returns whether this is the default. Serialized plans omit the default so that their hashes do not change.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// How the skills of a plan see each other.
+/// How the skills of a plan see each other's changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SkillOrder {
-    /// No skill uses `needs`: one after the other, each on the layers of all before it.
+    /// No skill uses `needs`: skills run one after the other, and each sees the changes of all skills before it.
     Sequence,
-    /// Some skill uses `needs`: each sees the snapshot and the layers of what it needs.
+    /// At least one skill uses `needs`: each skill sees the snapshot and the changes of the skills that it needs.
     Graph {
-        /// How many skills may run at once, at least 1.
+        /// Maximum number of skills that run at once, at least 1.
         parallel: u32,
     },
 }
 
-/// One toolchain check, with the command that will run.
+/// A toolchain check with its command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedCheck {
-    /// The toolchain that it proves.
+    /// The toolchain that the check belongs to.
     pub toolchain: ToolchainName,
-    /// The range that the version must satisfy.
+    /// The required version.
     pub version: VersionDemand,
     /// The command.
     pub run: PlannedStep,
 }
 
-/// What a toolchain check demands of the version that its output names.
+/// The requirement for the version in the output of a toolchain check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum VersionDemand {
-    /// Nothing.
+    /// Any version.
     Any,
-    /// A semver range in the syntax of cargo.
+    /// A semver range in cargo's syntax.
     Range {
         /// The range as written, such as `>=1.80, <2`.
         range: String,
     },
 }
 
-/// One skill.
+/// A skill in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedSkill {
-    /// Its name.
+    /// The name.
     pub name: SkillName,
-    /// What a person wrote about it; empty where nothing was written.
+    /// The description from the spec; empty if absent.
     pub description: String,
-    /// Its determinism class.
+    /// The determinism class.
     pub determinism: Determinism,
-    /// The tier that the spec declares, 1 or 2.
+    /// The tier declared in the spec, 1 or 2.
     pub declared_tier: Tier,
-    /// The skills whose layers it sees, in the order of the plan.
+    /// The skills whose changes this skill sees, in the order of the plan.
     pub needs: Vec<SkillName>,
-    /// Directories below the repository that the skill keeps from its last pass to the next run.
+    /// Directories in the repository that the skill keeps from its last passed run for the next one.
     pub caches: Vec<RelPath>,
-    /// Where it runs, for remote execution: properties by name.
+    /// Properties of the worker machine by name, for remote execution.
     pub platform: BTreeMap<String, String>,
-    /// The container image for remote execution; empty where none was named.
+    /// The container image for remote execution; empty if the spec names none.
     pub container: String,
     /// The steps, in order; at least one.
     pub steps: Vec<PlannedStep>,
 }
 
-/// One command as it will run. (Evidence embeds it flat, so it cannot deny unknown fields.)
+/// A step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedStep {
-    /// Its name, unique in its skill.
+    /// The name, unique in the skill.
     pub name: StepName,
-    /// The argument vector; the first is the program.
+    /// The argument vector; the first word is the program.
     pub cmd: Argv,
-    /// Whose SQL it judges, where the spec has `sql` in place of a command. Our own program carries that out.
+    /// The SQL dialect if the spec has `sql` instead of a command. The command then is Proctor's own SQL checker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sql: Option<Dialect>,
-    /// Where it runs, relative to the repository.
+    /// The working directory, relative to the repository.
     pub workdir: RelPath,
-    /// When it must have ended, in milliseconds; at least 1.
+    /// Timeout, in milliseconds; at least 1.
     pub timeout_ms: u64,
-    /// How long it has between SIGTERM and SIGKILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: u64,
-    /// What network it sees.
+    /// Network access.
     pub network: Network,
-    /// What it must not change.
+    /// Files that the step must not change.
     pub read_only: ReadOnly,
-    /// The variables that it gets from the caller.
+    /// Environment variables that the step inherits from the caller.
     pub env_allowlist: Vec<EnvName>,
-    /// The variables that the spec sets.
+    /// Environment variables that the spec sets.
     pub env: BTreeMap<VarName, String>,
-    /// Its limits.
+    /// Resource limits.
     pub limits: Limits,
-    /// How often a failed attempt is repeated.
+    /// Maximum number of retries after a failed attempt.
     pub retries: u32,
-    /// What processes mean that are left when the command has ended; absent where that is `warn`.
+    /// How to treat processes that are still running when the command has ended; absent for `warn`.
     #[serde(default, skip_serializing_if = "Leaks::is_default")]
     pub leaks: Leaks,
-    /// The exit codes that count as success; at least one.
+    /// Exit codes that count as success; at least one.
     pub expect_exit: Vec<u8>,
-    /// What its result depends on.
+    /// The files on which the result depends.
     pub inputs: Inputs,
-    /// Reports that it writes.
+    /// Report files that the step declares.
     pub reports: Vec<ReportFile>,
 }
 
-/// An argument vector: at least the program, never an empty program.
+/// An argument vector: at least one word, and the first is not empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 #[schemars(extend("minItems" = 1))]
 pub struct Argv(Vec<String>);
 
-/// A list of words that is no argument vector.
+/// Error for words that are not a valid argument vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadArgv {
-    /// There is no program in it.
+    /// The words contain no program.
     #[error("the command is empty")]
     Empty,
-    /// A word holds a NUL, which no argument can.
+    /// A word contains a NUL byte, which the kernel does not allow in arguments.
     #[error("an argument holds a NUL byte")]
     Nul,
 }
@@ -191,7 +192,7 @@ impl Argv {
     /// Checks the words.
     ///
     /// # Errors
-    /// There is no program, or a word holds a NUL byte.
+    /// Returns an error if there is no program or a word contains a NUL byte.
     pub fn new(words: Vec<String>) -> Result<Self, BadArgv> {
         if words.first().is_none_or(String::is_empty) {
             return Err(BadArgv::Empty);
@@ -202,12 +203,12 @@ impl Argv {
         Ok(Self(words))
     }
 
-    /// The program: a path or a name that is looked up in `PATH`.
+    /// Returns the program: a path, or a name to look up in `PATH`.
     pub fn program(&self) -> &str {
         &self.0[0]
     }
 
-    /// All words, the program first.
+    /// Returns all words, including the program.
     pub fn words(&self) -> &[String] {
         &self.0
     }
@@ -226,7 +227,7 @@ impl From<Argv> for Vec<String> {
     }
 }
 
-/// As a POSIX shell would have to be told it.
+/// Formats the vector as a POSIX shell command line.
 impl fmt::Display for Argv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = self.0.iter().map(String::as_str);
@@ -237,27 +238,27 @@ impl fmt::Display for Argv {
     }
 }
 
-/// A path below the repository: relative, without `..`, `.` alone for the repository itself.
-/// Written with single `/` between its components and none at its end.
+/// A normalized path in the repository: relative, without `..`, with single `/` separators and no trailing `/`. `.` is
+/// the repository itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct RelPath(String);
 
-/// A path that does not lie below the repository.
+/// Error for a path that is not inside the repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{path}` {problem}")]
 pub struct BadRelPath {
-    /// The path as it was given.
+    /// The path as given.
     pub path: String,
-    /// What is wrong with it, as a phrase that follows the path.
+    /// The problem, as a phrase that follows the path.
     pub problem: &'static str,
 }
 
 impl RelPath {
-    /// Checks and normalises a path.
+    /// Checks and normalizes a path.
     ///
     /// # Errors
-    /// The path is empty or absolute, climbs with `..`, or holds a NUL byte.
+    /// Returns an error if the path is empty or absolute, contains `..`, or contains a NUL byte.
     pub fn new(path: impl Into<String>) -> Result<Self, BadRelPath> {
         let path = path.into();
         let problem = if path.is_empty() {
@@ -275,12 +276,12 @@ impl RelPath {
         Err(BadRelPath { path, problem })
     }
 
-    /// The repository itself.
+    /// Returns the path of the repository itself.
     pub fn repository() -> Self {
         Self(".".to_owned())
     }
 
-    /// The path as text; `.` is the repository itself.
+    /// Returns the path as text; `.` is the repository itself.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -305,18 +306,18 @@ impl fmt::Display for RelPath {
     }
 }
 
-/// What network a step sees.
+/// Network access of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// Its own loopback and nothing else.
+    /// An isolated loopback interface only.
     Deny,
-    /// The host's.
+    /// The host's network.
     Allow,
 }
 
 impl Network {
-    /// The word of the documents and of the screen.
+    /// Returns the word for documents and human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deny => "deny",
@@ -325,20 +326,20 @@ impl Network {
     }
 }
 
-/// What a step must not change.
+/// Files that a step must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadOnly {
-    /// Nothing is protected but `.git`; changes are applied to the worktree after a pass.
+    /// Only `.git` is protected; changes are applied to the worktree after a pass.
     Off,
-    /// Everything that the snapshot covers.
+    /// All files that the snapshot covers.
     Tracked,
-    /// The whole tree, ignored paths too, caches aside.
+    /// The whole tree including ignored files, except for caches.
     Strict,
 }
 
 impl ReadOnly {
-    /// The word of the documents and of the screen.
+    /// Returns the word for documents and human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -348,11 +349,11 @@ impl ReadOnly {
     }
 }
 
-/// What processes mean that a step leaves behind. They are killed in any case.
+/// How to treat processes that a step leaves behind. They are killed in all cases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Leaks {
-    /// Nothing: they are not looked for.
+    /// They are not detected or reported.
     Ignore,
     /// They are recorded and reported as a warning.
     #[default]
@@ -362,7 +363,7 @@ pub enum Leaks {
 }
 
 impl Leaks {
-    /// Returns the word that specs and screens use.
+    /// Returns the word for specs and human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ignore => "ignore",
@@ -371,55 +372,54 @@ impl Leaks {
         }
     }
 
-    /// Returns whether this is the mode of a step that sets none. Plans leave it out, so that they keep their hash.
+    /// Returns whether this is the default. Serialized plans omit the default so that their hashes do not change.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// D0: stable evidence is byte-equal on a rerun, output hashes included. D1: the outcome is
-/// equal, output may differ. D2: may vary; never reused.
+/// Determinism class of a skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Determinism {
-    /// Byte-equal.
+    /// The stable evidence is byte-equal on a rerun, including output hashes.
     D0,
-    /// Equal outcome.
+    /// The outcome is equal on a rerun; the output may differ.
     D1,
-    /// May vary.
+    /// The result may vary; it is never reused.
     D2,
 }
 
-/// The limits of one attempt.
+/// Resource limits of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Memory, in bytes.
     pub memory: Limit,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: Limit,
-    /// What its layer may hold, in bytes.
+    /// Size of the step's writable layer, in bytes.
     pub disk: Limit,
-    /// What is kept of its output, in bytes for each stream; all of it is hashed and counted.
+    /// Number of bytes that are kept of each output stream; all output is hashed and counted.
     pub output: Limit,
     /// CPU time of one process, in seconds.
     pub cpu_seconds: Limit,
-    /// Open files of one process.
+    /// Number of open files of one process.
     pub open_files: Limit,
 }
 
-/// One file for each so many bytes of `disk`: an empty file costs the kernel memory too, which the
-/// size of a tmpfs does not count.
+/// Number of bytes of `disk` per allowed file. An empty file also uses kernel memory, which the size limit of a tmpfs
+/// does not count.
 const BYTES_PER_FILE: u64 = 16 << 10;
-/// However little that is, so many files have room.
+/// Minimum number of allowed files.
 const MIN_FILES: u64 = 4096;
 
-/// How many files go with so many bytes of disk.
+/// Returns the number of files allowed for a disk limit of `bytes`.
 pub fn files_of(bytes: u64) -> u64 {
     (bytes / BYTES_PER_FILE).max(MIN_FILES)
 }
 
-/// What the result of a step depends on.
+/// The files on which the result of a step depends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Inputs {
@@ -429,17 +429,17 @@ pub enum Inputs {
     Globs(Vec<String>),
 }
 
-/// A report that a step writes.
+/// A report file that a step declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportFile {
-    /// Its format.
+    /// The format.
     pub format: ReportFormat,
-    /// Where the step writes it, relative to the repository.
+    /// The path, relative to the repository.
     pub path: RelPath,
 }
 
-/// The format of a report.
+/// The format of a report file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportFormat {
@@ -450,7 +450,7 @@ pub enum ReportFormat {
 }
 
 impl ReportFormat {
-    /// The word of the spec, of the documents and of paths.
+    /// Returns the word for specs, documents and paths.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Junit => "junit",
@@ -458,14 +458,14 @@ impl ReportFormat {
         }
     }
 
-    /// What a word means.
+    /// Returns the format that `word` names.
     pub fn of(word: &str) -> Option<Self> {
         [Self::Junit, Self::Sarif].into_iter().find(|format| format.as_str() == word)
     }
 }
 
 impl Plan {
-    /// The sha256 of the plan's canonical JSON.
+    /// Returns the sha256 of the plan's canonical JSON.
     pub fn digest(&self) -> Sha256Hex {
         Sha256Hex::of(&canonical::to_vec(self))
     }

@@ -1,8 +1,8 @@
-//! Takes the secrets of a caller out of what is shown and recorded of a run.
+//! Removes the secrets of a caller from the output and the records of a run.
 //!
-//! A step gets none of them unasked; this is for the one that was let in by an allow-list, that
-//! lies in the tree, or that a tool found some other way. It finds what stands there in one
-//! piece and in a usual encoding, and is no wall against a step that hides what it prints.
+//! Steps do not inherit secrets by default. Redaction covers secrets that are allowed by an allowlist, stored in the
+//! tree, or found by a tool in another way. It detects secrets that appear in one piece and in a common encoding; it
+//! cannot stop a step that disguises its output.
 
 mod record;
 mod secrets;
@@ -17,10 +17,10 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, packed};
 
 pub use secrets::{MIN_SECRET, is_secret_name};
 
-/// What stands where a secret stood.
+/// The replacement for a secret.
 pub const MARK: &str = "[redacted]";
 
-/// Knows the secrets of one caller, and never shows them.
+/// The secrets of one caller. Its `Debug` output does not contain them.
 #[derive(Clone, Default)]
 pub struct Redactor(Option<Arc<Finder>>);
 
@@ -28,7 +28,8 @@ struct Finder {
     shapes: Vec<Vec<u8>>,
     longest: usize,
     all: AhoCorasick,
-    /// Says quickly that there is none; there are machines and sets of secrets without it.
+    /// A fast check that excludes most text without secrets; `None` if the CPU or the set of patterns does not support
+    /// it.
     any: Option<packed::Searcher>,
 }
 
@@ -40,21 +41,20 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Takes the secrets out of `environment`: values of variables whose names say so
-    /// ([`is_secret_name`]), and passwords in URLs, of at least [`MIN_SECRET`] bytes. `is_path`
-    /// says whether an absolute path names something that is there.
+    /// Collects the secrets in `environment`: values of variables with secret names ([`is_secret_name`]) and passwords
+    /// in URLs, of at least [`MIN_SECRET`] bytes. `is_path` returns whether an absolute path exists.
     pub fn of<'e>(environment: impl IntoIterator<Item = (&'e str, &'e str)>, is_path: impl Fn(&str) -> bool) -> Self {
         let found = secrets::of(environment, is_path);
         let shapes: BTreeSet<Vec<u8>> = found.iter().flat_map(|secret| secrets::shapes(secret)).collect();
         Self(Finder::of(shapes.into_iter().collect()).map(Arc::new))
     }
 
-    /// How many bytes beside a part must be known to find every secret that reaches into it.
+    /// Returns the number of bytes around a part that are needed to find all secrets that overlap the part.
     pub fn margin(&self) -> usize {
         self.0.as_ref().map_or(0, |finder| finder.longest - 1)
     }
 
-    /// `text` without secrets.
+    /// Returns `text` without secrets.
     pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let spans = self.spans(text.as_bytes());
         if spans.is_empty() {
@@ -64,31 +64,31 @@ impl Redactor {
         Cow::Owned(String::from_utf8_lossy(&clean).into_owned())
     }
 
-    /// The part of `bytes` without secrets, and where in `bytes` the secrets begin that reach
-    /// into it. Right where [`Redactor::margin`] bytes on both sides of the part are there, or
-    /// all that there are.
+    /// Returns the part of `bytes` without secrets, and the start offsets in `bytes` of the secrets that overlap the
+    /// part. The result is correct if `bytes` contains [`Redactor::margin`] bytes on each side of the part, or all that
+    /// exist.
     pub fn part(&self, bytes: &[u8], part: Range<usize>) -> (Vec<u8>, Vec<usize>) {
         let mut spans = self.spans(bytes);
         spans.retain(|span| span.start < part.end && span.end > part.start);
         (without(bytes, part, &spans), spans.into_iter().map(|span| span.start).collect())
     }
 
-    /// Begins with a stream.
+    /// Creates a redactor for a stream.
     pub fn stream(&self) -> RedactedStream {
         RedactedStream { redactor: self.clone(), pending: Vec::new(), covered: 0, found: 0 }
     }
 
-    /// Where secrets stand, in order; those that overlap are one.
+    /// Returns the ranges of secrets, in order; overlapping ranges are merged.
     fn spans(&self, bytes: &[u8]) -> Vec<Range<usize>> {
         self.spans_before(bytes, bytes.len())
     }
 
-    /// The same for those that begin before `limit`.
+    /// Returns the ranges of secrets that start before `limit`, in order; overlapping ranges are merged.
     fn spans_before(&self, bytes: &[u8], limit: usize) -> Vec<Range<usize>> {
         let Some(finder) = self.0.as_ref().filter(|finder| finder.may_find(bytes)) else { return Vec::new() };
         let mut spans: Vec<Range<usize>> = Vec::new();
         for found in finder.all.find_overlapping_iter(bytes).filter(|found| found.start() < limit) {
-            // They come in the order of their ends.
+            // Matches are ordered by their ends.
             let mut span = found.start()..found.end();
             while let Some(last) = spans.pop_if(|last| last.end > span.start) {
                 span.start = span.start.min(last.start);
@@ -98,7 +98,7 @@ impl Redactor {
         spans
     }
 
-    /// How long a tail of `bytes` is that may be the beginning of a secret.
+    /// Returns the length of the longest tail of `bytes` that may be the start of a secret.
     fn begun(&self, bytes: &[u8]) -> usize {
         let Some(finder) = &self.0 else { return 0 };
         let begins = |shape: &Vec<u8>, tail: &[u8]| shape.len() > tail.len() && shape.starts_with(tail);
@@ -112,10 +112,10 @@ impl Redactor {
 }
 
 impl Finder {
-    /// `None` where there is nothing to find.
+    /// Returns `None` if there are no secrets.
     fn of(shapes: Vec<Vec<u8>>) -> Option<Self> {
         let longest = shapes.iter().map(Vec::len).max()?;
-        // A table of every byte in every state would be made anew by each short-lived process.
+        // Not a DFA: each short-lived process would have to build the complete transition table.
         let mut builder = AhoCorasick::builder();
         let all = builder.kind(Some(AhoCorasickKind::ContiguousNFA)).build(&shapes).ok()?;
         let any = packed::Searcher::new(&shapes);
@@ -127,7 +127,7 @@ impl Finder {
     }
 }
 
-/// The part of `bytes` with a mark for each of `spans`, of which each reaches into it.
+/// Returns the part of `bytes` with [`MARK`] in place of each span. All spans overlap the part.
 fn without(bytes: &[u8], part: Range<usize>, spans: &[Range<usize>]) -> Vec<u8> {
     let mut clean = Vec::with_capacity(part.len());
     let mut at = part.start;
@@ -140,44 +140,44 @@ fn without(bytes: &[u8], part: Range<usize>, spans: &[Range<usize>]) -> Vec<u8> 
     clean
 }
 
-/// A stream of bytes on its way out, without secrets, wherever the pieces are cut in which it
-/// comes. It holds back less than the longest secret.
+/// Removes secrets from a stream of bytes, even if they are split between pieces. It holds back fewer bytes than the
+/// longest secret has.
 #[derive(Debug)]
 pub struct RedactedStream {
     redactor: Redactor,
-    /// What may be the beginning of a secret.
+    /// Bytes that are held back, because they may contain the start of a secret.
     pending: Vec<u8>,
-    /// How much of `pending` belongs to a secret whose mark is written.
+    /// Number of bytes at the start of `pending` that belong to a secret whose mark was already written.
     covered: usize,
     found: u64,
 }
 
 impl RedactedStream {
-    /// Takes the next piece in; answers what can be let out.
+    /// Adds a piece of the stream and returns the bytes that can be released.
     pub fn push<'b>(&mut self, piece: &'b [u8]) -> Cow<'b, [u8]> {
         if self.redactor.0.is_none() {
             return Cow::Borrowed(piece);
         }
         self.pending.extend_from_slice(piece);
-        // What begins before here is seen whole.
+        // Secrets that start before this offset are completely buffered.
         let limit = self.pending.len().saturating_sub(self.redactor.margin());
         Cow::Owned(self.let_out(limit))
     }
 
-    /// Whether bytes are held back.
+    /// Returns whether bytes are held back.
     pub fn is_holding(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Returns all bytes that cannot belong to a secret that continues. What is left is the beginning of
-    /// a secret. For a reader that sees the stream while it pauses.
+    /// Returns all bytes that cannot be part of an unfinished secret, and keeps the rest. For readers that display the
+    /// stream while it pauses.
     pub fn release(&mut self) -> Vec<u8> {
         let begun = self.redactor.begun(&self.pending);
         self.let_out(self.pending.len() - begun)
     }
 
-    /// Answers the rest, and how many secrets there were. Where the stream was cut here, what
-    /// may be the beginning of a secret is one.
+    /// Returns the remaining bytes and the number of secrets in the stream. If the stream was cut here, a possible
+    /// start of a secret at its end counts as a secret.
     pub fn finish(mut self, cut: bool) -> (Vec<u8>, u64) {
         let begun = if cut { self.redactor.begun(&self.pending) } else { 0 };
         let mut rest = self.let_out(self.pending.len() - begun);
@@ -216,7 +216,7 @@ mod tests {
         Redactor::of(secrets.iter().map(|secret| ("A_TOKEN", *secret)), |_| false)
     }
 
-    /// The same with a pause behind each piece, in which all that may be seen is released.
+    /// Redacts `pieces` and releases as much as possible after each piece.
     fn paused(redactor: &Redactor, pieces: &[&[u8]], cut: bool) -> (String, u64) {
         let mut stream = redactor.stream();
         let mut out = Vec::new();

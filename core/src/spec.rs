@@ -1,7 +1,7 @@
-//! The spec as a person wrote it, and the way from its bytes to a plan.
+//! Parses specs and resolves them to plans.
 //!
-//! [`read`] takes bytes to a [`Spec`] and says everything that is wrong with them at once;
-//! [`resolve()`] takes a spec and a profile to a [`crate::plan::Plan`]. Files are not opened here.
+//! [`read`] parses the bytes of a spec to a [`Spec`] and reports all problems at once. [`resolve()`] turns a spec and a
+//! profile into a [`crate::plan::Plan`]. This module opens no files.
 
 pub mod built_in;
 mod command;
@@ -36,22 +36,22 @@ pub use written::{
 };
 pub use yaml::MAX_BYTES;
 
-/// Where a repository keeps its spec, relative to its root.
+/// Path of the spec, relative to the root of the repository.
 pub const PATH: &str = "spec/verification.yaml";
 
-/// A spec that can be used.
+/// A spec without errors, and its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// What is written.
+    /// The parsed spec.
     pub spec: Spec,
-    /// What probably is not meant, sorted by where it stands.
+    /// Warnings, sorted by position.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads a spec.
+/// Parses a spec.
 ///
 /// # Errors
-/// Everything that is wrong with it, warnings too, sorted by where it stands.
+/// Returns all errors and warnings, sorted by position, if the spec has at least one error.
 pub fn read(bytes: &[u8]) -> Result<Reading, Vec<Diagnostic>> {
     let mut report = report::Report::default();
     let spec = decode::read(bytes, &mut report);

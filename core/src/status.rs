@@ -1,7 +1,7 @@
-//! `changes/<id>/05-status.json`: others own it, we keep one object in it.
+//! Reads and updates `changes/<id>/05-status.json`.
 //!
-//! Every field that is not ours stays as it was; `state` is never touched. What we own is
-//! `verification.last_run`.
+//! Other tools own the file. Proctor only writes the object `verification.last_run`; it keeps all other fields and
+//! never changes `state`.
 
 use std::collections::BTreeMap;
 
@@ -18,55 +18,56 @@ use crate::tier::Tier;
 use crate::unverified::UnverifiedInputs;
 use crate::verdict::Verdict;
 
-/// The version of [`LastRun`]'s format.
+/// Version of the format of [`LastRun`].
 pub const VERSION: u32 = 1;
 
-/// `verification.last_run`.
+/// The object `verification.last_run`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LastRun {
-    /// The version of this object's format: [`VERSION`]. Where it is absent, it is 1.
+    /// Version of the format of this object; 1 if absent.
     #[serde(default = "first_version")]
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// The profile that was run.
+    /// The profile of the run.
     pub profile: ProfileName,
-    /// What the run means.
+    /// The verdict of the run.
     pub outcome: Verdict,
-    /// When it ended, RFC 3339 in UTC with milliseconds.
+    /// End time of the run, RFC 3339 in UTC with milliseconds.
     pub timestamp: String,
-    /// The run.
+    /// ID of the run.
     pub run_id: RunId,
-    /// The highest effective tier of its skills and checks.
+    /// The highest effective tier of the skills and checks.
     pub tier: Tier,
-    /// The tree that was verified.
+    /// The verified tree.
     pub snapshot: SnapshotId,
-    /// The tree that the run left: another one where a `read_only: off` step was applied; `null`
-    /// where the tree could not be looked at once more.
+    /// The tree after the run: it differs from `snapshot` if changes of a `read_only: off` step were applied. `null` if
+    /// the tree could not be scanned after the run.
     #[serde(default)]
     pub snapshot_after: Option<SnapshotId>,
-    /// Which tree that is; where it is absent, the worktree.
+    /// The kind of the verified tree; the worktree if absent.
     #[serde(default)]
     pub source: TreeSource,
-    /// The spec.
+    /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
-    /// File below the changeset → sha256 of its bytes.
+    /// Evidence files: path relative to the changeset → sha256 of the file.
     pub evidence: EvidenceIndex,
-    /// The ignore rules outside of the tree that decided what belongs to it: `info/exclude`, `core.excludesFile` and
-    /// `core.ignoreCase`, those of a repository inside behind its path and a colon, each with the sha256 of its rules.
-    /// A place without rules is not listed. Absent where the run does not record them.
+    /// The ignore rules outside the tree that determined which files belong to it. The keys are `info/exclude`,
+    /// `core.excludesFile` and `core.ignoreCase`; for a nested repository, prefixed with its path and a colon. Each
+    /// value is the sha256 of the rules. Sources without rules are not listed. Absent if the run does not record them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_ignores: Option<ExternalIgnores>,
-    /// The ignored files of the worktree, where the run was to show them to its steps. Absent where it showed none, as
-    /// where they are hidden or the tree is a commit's; where `source` is the worktree itself, they are not recorded.
+    /// The ignored files of the worktree that the run showed to its steps. Absent if it showed none, because they are
+    /// hidden or the tree is that of a commit. They are not recorded if `source` is the worktree itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified_inputs: Option<UnverifiedInputs>,
-    /// What the run left out, where it was a partial one; absent where it was whole.
+    /// The selection of skills in a partial run; absent for a complete run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
 }
 
-/// Places of ignore rules outside of a tree → sha256 of the rules: each line that holds one, and a line feed.
+/// Sources of ignore rules outside a tree → sha256 of the rules. The hash covers each line that contains a rule, with a
+/// line feed.
 pub type ExternalIgnores = BTreeMap<String, Sha256Hex>;
 
 fn first_version() -> u32 {
@@ -74,60 +75,60 @@ fn first_version() -> u32 {
 }
 
 impl LastRun {
-    /// Whether the run changed the tree that it verified, by a `read_only: off` step.
+    /// Returns whether the run changed the verified tree because of a `read_only: off` step.
     pub fn left_another_tree(&self) -> bool {
         self.snapshot_after.as_ref().is_some_and(|after| *after != self.snapshot)
     }
 }
 
-/// Why `verification.last_run` of a status file cannot be used.
+/// The reason why `verification.last_run` of a status file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LastRunError {
-    /// The file is no status file.
+    /// The file is not a valid status file.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// It was written in a format that this program does not know.
+    /// The version of the object is unknown.
     #[error("its `verification.last_run` has version {0}, and this program knows {VERSION}")]
     Version(String),
-    /// It is no object of ours.
+    /// The object does not have the expected structure.
     #[error("its `verification.last_run` is not as we write it: {0}")]
     Shape(String),
 }
 
-/// Why a status file cannot be updated without losing something of it.
+/// The reason why a status file cannot be updated without losing content.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// It cannot be read.
+    /// The file cannot be parsed.
     #[error(transparent)]
     Json(#[from] JsonError),
-    /// Its top level, or its `verification`, is something else than an object.
+    /// The top level, or `verification`, is not an object.
     #[error("{0} is not a JSON object")]
     NotAnObject(&'static str),
 }
 
-/// The largest status file that is read, in bytes.
+/// Maximum size of a status file, in bytes.
 pub const MAX_BYTES: u64 = 8 << 20;
 
-/// Returns the new bytes of the status file: `old` (`None` where there is no file yet) with
-/// `verification.last_run` set. The layout of `old` is kept: its indentation, or that it is one line, and whether it
-/// ends with a line end.
+/// Returns the new content of the status file: `old` with `verification.last_run` set. `None` means that there is no
+/// file yet. The layout of `old` is kept: its indentation, or that it is a single line, and whether it ends with a line
+/// feed.
 ///
 /// # Errors
-/// `old` is no JSON object, has a key twice, or its `verification` is no object.
+/// Returns an error if `old` is not a JSON object, contains a duplicate key, or its `verification` is not an object.
 pub fn update(old: Option<&[u8]>, last_run: &LastRun) -> Result<Vec<u8>, StatusError> {
     let mut document = read(old)?;
     verification(&mut document)?.insert("last_run".to_owned(), Json::of(last_run));
     Ok(Layout::of(old).bytes(&document))
 }
 
-/// The deepest indentation of one level that is taken over from a file, in characters.
+/// Maximum indentation of one level that is detected in an existing file, in characters.
 const MAX_INDENT: usize = 8;
 
-/// How a status file is laid out.
+/// The layout of a status file.
 struct Layout {
-    /// What each level is indented by; `None` for a file of one line.
+    /// The indentation of one level; `None` for a file with a single line.
     indent: Option<String>,
-    /// Whether a line end stands at its end.
+    /// True if the file ends with a line feed.
     ends_line: bool,
 }
 
@@ -153,8 +154,8 @@ impl Layout {
     }
 }
 
-/// What a file of ours begins with where there was none: every field that readers of the format demand, with nothing
-/// validated and nothing executed.
+/// Returns the content of a new status file: all fields that readers of the format require, with nothing validated and
+/// nothing executed.
 fn blank() -> Json {
     Json::of(&serde_json::json!({
         "schema_version": "v1",
@@ -164,18 +165,18 @@ fn blank() -> Json {
     }))
 }
 
-/// Whether [`update`] would take `old`: asked before a run starts, so that no run is wasted.
+/// Checks whether [`update`] would accept `old`. Callers check this before a run starts, so that no run is wasted.
 ///
 /// # Errors
-/// As [`update`].
+/// Returns an error in the same cases as [`update`].
 pub fn check(old: Option<&[u8]>) -> Result<(), StatusError> {
     verification(&mut read(old)?).map(drop)
 }
 
-/// `verification.last_run` of a status file; `None` where it has none.
+/// Returns `verification.last_run` of a status file; `None` if the file has none.
 ///
 /// # Errors
-/// The file is no status file, or what stands there is not ours.
+/// Returns an error if the file is not a valid status file or the object does not have the expected format.
 pub fn last_run(status: &[u8]) -> Result<Option<LastRun>, LastRunError> {
     let mut document = read(Some(status))?;
     let Some(value) = verification(&mut document)?.remove("last_run") else { return Ok(None) };
@@ -192,7 +193,7 @@ fn read(old: Option<&[u8]>) -> Result<Json, StatusError> {
     Ok(old.map_or_else(|| Ok(blank()), Json::parse)?)
 }
 
-/// The members of `verification`, made where there is none.
+/// Returns the members of `verification`; creates the object if it does not exist.
 fn verification(document: &mut Json) -> Result<&mut BTreeMap<String, Json>, StatusError> {
     let top = document.as_object_mut().ok_or(StatusError::NotAnObject("the status file"))?;
     top.entry("verification".to_owned())

@@ -1,11 +1,11 @@
 //! Deserializes structs from objects only.
 //!
-//! A derived `Deserialize` also accepts a sequence and assigns its items to the fields by position:
-//! `["/repo", "pr"]` reads as a request. The documents that Proctor accepts define objects, so this
-//! module refuses a sequence wherever a struct is expected, at any depth.
+//! A derived `Deserialize` also accepts a sequence and assigns its items to the fields by position: it would accept
+//! `["/repo", "pr"]` as a request. The formats that Proctor accepts define objects, so this module rejects a sequence
+//! wherever a struct is expected, at any depth.
 //!
-//! Serde buffers the content of untagged, internally tagged and flattened types. A struct inside of
-//! such a buffer is out of reach. The tests of `api::operation` find a request type that has one.
+//! Limitation: serde buffers the content of untagged, internally tagged and flattened types, and this module cannot
+//! check structs inside such a buffer. The tests in `api` detect request types with that problem.
 
 use std::fmt;
 
@@ -19,10 +19,10 @@ const JSON_OBJECT: &str = "an object";
 /// The name of an object in TOML.
 const TOML_TABLE: &str = "a table";
 
-/// Reads a value from JSON.
+/// Parses a value from JSON.
 ///
 /// # Errors
-/// The bytes are not JSON, or are not such a value.
+/// Returns an error if the bytes are not JSON or do not match the type.
 pub fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = T::deserialize(Strict::new(&mut reader, JSON_OBJECT))?;
@@ -30,24 +30,23 @@ pub fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Err
     Ok(value)
 }
 
-/// Reads a value from JSON that is parsed already.
+/// Converts a JSON value to a typed value.
 ///
 /// # Errors
-/// The JSON is not such a value.
+/// Returns an error if the JSON does not match the type.
 pub fn from_json_value<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, serde_json::Error> {
     T::deserialize(Strict::new(value, JSON_OBJECT))
 }
 
-/// Reads a value from TOML.
+/// Parses a value from TOML.
 ///
 /// # Errors
-/// The text is not TOML, or is not such a value.
+/// Returns an error if the text is not TOML or does not match the type.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     T::deserialize(Strict::new(toml::Deserializer::parse(text)?, TOML_TABLE))
 }
 
-/// Returns the message of an error with the words of JSON in place of those of serde: `array` and
-/// `object` instead of `sequence` and `map`.
+/// Replaces serde's terms in an error message with those of JSON: `array` and `object` instead of `sequence` and `map`.
 pub fn in_words_of_json(message: &str) -> String {
     let renamed =
         [("sequence", "array"), ("map", "object"), ("unit value", "null")].iter().find_map(|(serde, json)| {
@@ -57,10 +56,10 @@ pub fn in_words_of_json(message: &str) -> String {
     renamed.unwrap_or_else(|| message.to_owned())
 }
 
-/// Wraps a deserializer, and what serde's traits hand on from it.
+/// Wraps a deserializer, or a helper object of one.
 struct Strict<T> {
     inner: T,
-    /// What a struct is read from, as a phrase for messages.
+    /// The name of an object in error messages.
     object: &'static str,
 }
 
@@ -74,7 +73,7 @@ impl<T> Strict<T> {
     }
 }
 
-/// Wraps a visitor. With `of_struct` the visitor builds a struct, and gets no sequence.
+/// Wraps a visitor. With `of_struct`, the visitor builds a struct and rejects sequences.
 struct StrictVisitor<V> {
     visitor: Strict<V>,
     of_struct: bool,

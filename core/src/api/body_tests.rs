@@ -1,11 +1,12 @@
-//! Every body of the API, made from its schema and then broken, one object at a time.
+//! Tests that each request body rejects an array in place of any of its objects, with bodies generated from the
+//! schemas.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::operation::Outline;
 
-/// Returns a value that a schema accepts, with every property that it names.
+/// Returns a value that matches the schema, with all properties set.
 fn example(schema: &Value, root: &Value) -> Value {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
@@ -38,7 +39,7 @@ fn example(schema: &Value, root: &Value) -> Value {
     }
 }
 
-/// Calls `check` with the value in which one object after the other is an array of its members.
+/// Calls `check` with copies of the value in which one object is replaced by an array of its values.
 fn each_with_an_array(value: &Value, keyed: bool, check: &mut dyn FnMut(Value)) {
     match value {
         Value::Object(members) => {

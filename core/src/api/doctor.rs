@@ -1,4 +1,4 @@
-//! What a daemon's machine can enforce, as `GET /v1/doctor` answers it.
+//! The response to `GET /v1/doctor`: the sandbox controls that the daemon's machine can enforce.
 
 use std::collections::BTreeSet;
 
@@ -7,38 +7,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::enforcement::{Control, Enforcement, SandboxMode, Tolerated};
 
-/// The answer of `GET /v1/doctor`: what a sandbox over the repository was made to enforce, found by
-/// doing it once where the daemon runs.
+/// The response to `GET /v1/doctor`: the sandbox controls for the repository, determined by setting up a sandbox once
+/// on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorAnswer {
-    /// Whether the set-up happens as root of the host.
+    /// True if the daemon sets up sandboxes as the host's root user.
     pub root: bool,
-    /// Who a step over this repository is; `null` where there can be no step.
+    /// The account of steps in this repository; `null` if no step can run.
     pub user: Option<StepAccount>,
-    /// Where control groups are made; `null` where there are none.
+    /// The parent of the control groups; `null` if control groups are not available.
     pub control_groups: Option<String>,
-    /// What the kernel was made to enforce with nothing demanded; empty where not even that was
-    /// possible.
+    /// The controls that were enforced in best-effort mode; empty if the set-up failed.
     pub enforcement: Enforcement,
-    /// Why no step can run at all; empty where one can.
+    /// The reasons why no step can run; empty if steps can run.
     pub findings: Vec<DoctorFinding>,
-    /// Where the daemon keeps outputs, and evidence without a changeset.
+    /// The directory with outputs, and with evidence of runs without a changeset.
     pub state_dir: String,
-    /// The controls that its operator lets be missing.
+    /// The controls that the operator allows to be missing.
     pub may_miss: BTreeSet<Control>,
-    /// Whether its operator allows `sandbox: best_effort`.
+    /// True if the operator allows the sandbox mode `best_effort`.
     pub allows_best_effort: bool,
-    /// The private copies of the repository, each compared with its record; `null` where `deep` was not asked for.
+    /// The private copies of the repository, each compared with its record; `null` unless `deep` was requested.
     #[serde(default)]
     pub copies: Option<Vec<CopyReport>>,
 }
 
-/// What a look at the machine includes.
+/// The scope of a doctor request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DoctorScope {
-    /// What the machine can enforce.
+    /// The sandbox controls of the machine.
     Machine,
-    /// The private copies of the repository too. Damaged ones are removed.
+    /// Also the private copies of the repository. Damaged copies are removed.
     MachineAndCopies,
 }
 
@@ -49,16 +48,17 @@ impl DoctorScope {
     }
 }
 
-/// A private copy of a worktree, compared with its record.
+/// A private copy of a worktree, and its comparison with its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CopyReport {
-    /// The copy's directory below the state directory.
+    /// Path of the copy, relative to the state directory.
     pub copy: String,
-    /// What was found.
+    /// The result of the comparison.
     pub state: CopyState,
-    /// The damaged path and what is wrong with it, or why the copy could not be compared; `null` where it is sound or held.
+    /// The damaged path and the damage, or the reason why the copy could not be compared; `null` for a sound or held
+    /// copy.
     pub problem: Option<String>,
-    /// Whether the copy was removed, so that the next run makes it anew.
+    /// True if the copy was removed; the next run creates it again.
     pub removed: bool,
 }
 
@@ -66,38 +66,38 @@ pub struct CopyReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CopyState {
-    /// Each file is as it was copied.
+    /// All files match the record.
     Sound,
-    /// A run holds the copy, so it was not compared.
+    /// A run uses the copy, so it was not compared.
     Held,
-    /// A file is not as it was copied.
+    /// A file does not match the record.
     Damaged,
-    /// The copy could not be compared.
+    /// The copy could not be compared because of an error.
     Unverified,
 }
 
-/// Who a step is.
+/// The account of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepAccount {
-    /// The user.
+    /// User ID.
     pub uid: u32,
-    /// The group.
+    /// Group ID.
     pub gid: u32,
 }
 
-/// Something without which no step runs.
+/// A missing prerequisite for running steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorFinding {
-    /// The control that cannot be had, where it is one.
+    /// The affected control, if any.
     pub control: Option<Control>,
-    /// What was tried and what the system says.
+    /// The failed operation and the error of the system.
     pub message: String,
-    /// How to mend it; empty where that is not known.
+    /// How to fix it; empty if that is not known.
     pub hint: String,
 }
 
 impl DoctorAnswer {
-    /// What may be missing for a caller who asks for `mode`; `None` where it may not be asked for.
+    /// Returns the controls that may be missing in sandbox mode `mode`; `None` if the operator does not allow the mode.
     pub fn tolerated(&self, mode: SandboxMode) -> Option<Tolerated> {
         match mode {
             SandboxMode::Strict => Some(self.may_miss.iter().copied().collect()),

@@ -1,5 +1,4 @@
-//! The OpenAPI 3.1 document of the daemon's HTTP API, made of the table of operations and of the
-//! types that they carry.
+//! Generates the OpenAPI 3.1 document of the daemon's HTTP API from the table of operations and their types.
 
 mod portable;
 
@@ -10,12 +9,12 @@ use serde_json::{Map, Value, json};
 use super::Problem;
 use super::operation::{Answer, Content, Outline, Parameter, Place};
 
-/// Where the document keeps the schemas of types.
+/// The location of type schemas in the document.
 const DEFINITIONS: &str = "/components/schemas";
 
-/// The document. The same on every call.
+/// Returns the document; it is the same on every call.
 pub fn document() -> Value {
-    // What is sent may leave out what has a default; what comes back has it.
+    // Requests may omit fields that have defaults; responses contain them.
     let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = DEFINITIONS.into());
     let mut sent = settings().for_deserialize().into_generator();
     let mut told = settings().for_serialize().into_generator();
@@ -106,12 +105,13 @@ fn response(answer: &Answer, told: &mut SchemaGenerator) -> Value {
     json!({ "description": answer.when, "content": content })
 }
 
-/// Lines of JSON, as a text: generators of clients leave out an operation whose answer is of a type that they do not know.
+/// Returns the schema of JSON lines, as a string. Client generators skip operations whose response has an unknown
+/// content type.
 fn lines(line: &Schema) -> Value {
     json!({ "type": "string", "contentMediaType": "application/x-ndjson", "contentSchema": line })
 }
 
-/// One event of a stream.
+/// Returns the schema of one server-sent event.
 fn event(data: &Schema) -> Value {
     json!({
         "type": "object",
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// What each side makes of a type is one schema, or the document would hold the wrong one.
+    /// The schemas for serialization and deserialization must be equal, because the document contains only one of them.
     #[test]
     fn a_type_that_is_sent_and_told_has_one_schema() {
         let settings = SchemaSettings::draft2020_12;

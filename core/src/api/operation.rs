@@ -1,5 +1,5 @@
-//! What can be asked for over HTTP: the one table of operations, of which the daemon makes its
-//! routes and [`super::openapi`] the document. How each is answered is the daemon's.
+//! The table of all HTTP operations. The daemon builds its routes from it, and [`super::openapi`] builds the OpenAPI
+//! document. The daemon implements the operations.
 
 mod schemas;
 
@@ -21,146 +21,146 @@ use schemas::{
     step_number, stream, text, unit, wait,
 };
 
-/// How a part of the document says what its values look like.
+/// A function that generates the schema of a value in the document.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// One thing that can be asked for.
+/// An operation of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// A run.
+    /// Submits a run.
     SubmitRun,
-    /// The runs there are.
+    /// Lists runs.
     ListRuns,
-    /// One run, now or when there is news.
+    /// Returns a run, optionally waiting for changes.
     GetRun,
-    /// The end of a run.
+    /// Cancels a run.
     CancelRun,
-    /// The events of a run.
+    /// Streams the events of a run.
     StreamEvents,
-    /// What a step or a check printed.
+    /// Reads the output of a step or a check.
     ReadOutput,
-    /// A report that a step wrote.
+    /// Reads a report file of a step.
     ReadReport,
-    /// What the steps of a run changed.
+    /// Reads the changes of a run's steps as a patch.
     ReadPatch,
-    /// A document of a run's evidence.
+    /// Reads an evidence document of a run.
     ReadEvidence,
-    /// A command by itself.
+    /// Runs a single command.
     Exec,
-    /// The end of such a command.
+    /// Cancels a single command.
     CancelExec,
-    /// What would run.
+    /// Resolves a plan without running it.
     ResolvePlan,
-    /// Whether a tree is verified.
+    /// Checks whether a tree is verified.
     AskGate,
-    /// What SQL does, and whether it may.
+    /// Checks SQL statements.
     VerifySql,
-    /// What the machine can enforce.
+    /// Reports which sandbox controls the machine can enforce.
     AskDoctor,
-    /// How the daemon is.
+    /// Reports the health of the daemon.
     GetHealth,
-    /// Whether new runs are taken on.
+    /// Reports whether the daemon accepts new runs.
     GetReadiness,
-    /// What is counted.
+    /// Returns the metrics.
     GetMetrics,
-    /// This table, as a document.
+    /// Returns the OpenAPI document.
     GetOpenApi,
 }
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// Reads.
+    /// Reads a resource.
     Get,
-    /// Asks for something.
+    /// Submits a request.
     Post,
-    /// Asks for an end.
+    /// Cancels a run or a command.
     Delete,
 }
 
-/// An operation as it is asked for.
+/// The description of an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Outline {
-    /// Which one.
+    /// The operation.
     pub operation: Operation,
-    /// Its name in the document.
+    /// The operation ID in the OpenAPI document.
     pub id: &'static str,
-    /// By which method.
+    /// The HTTP method.
     pub method: Method,
-    /// Under which path; `{name}` stands for one segment.
+    /// The path; `{name}` is a placeholder for one segment.
     pub path: &'static str,
-    /// What it is, as a phrase.
+    /// A short summary, as a phrase.
     pub summary: &'static str,
-    /// What else there is to know.
+    /// Further documentation.
     pub description: &'static str,
-    /// What can be said beside the body.
+    /// Parameters in the path, the query string and headers.
     pub parameters: &'static [Parameter],
-    /// The JSON that is sent, where some is.
+    /// The JSON request body, if there is one.
     pub body: Option<Body>,
-    /// What comes back where nothing goes wrong. Everything else is a problem.
+    /// The responses in case of success. All errors are problems.
     pub answers: &'static [Answer],
 }
 
-/// The JSON that a request carries.
+/// The JSON body of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Body {
-    /// Its schema.
+    /// The schema of the body.
     pub schema: SchemaOf,
-    /// Checks that bytes are such a body.
+    /// Validates bytes as a body of this type.
     pub check: fn(&[u8]) -> Result<(), serde_json::Error>,
 }
 
-/// Something that is said beside the body.
+/// A request parameter outside the body.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Where it is said.
+    /// The part of the request that contains it.
     pub place: Place,
-    /// What it means.
+    /// The documentation.
     pub description: &'static str,
-    /// What its values look like.
+    /// The schema of the value.
     pub schema: SchemaOf,
-    /// Whether there is no answer without it.
+    /// True if the parameter is required.
     pub required: bool,
 }
 
-/// Where a parameter is said.
+/// The part of a request that contains a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the path.
+    /// The path.
     Path,
-    /// Behind the `?`.
+    /// The query string.
     Query,
-    /// In a header.
+    /// A header.
     Header,
 }
 
-/// An answer.
+/// A successful response.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer {
-    /// The status code.
+    /// The HTTP status code.
     pub status: u16,
-    /// When it is this one.
+    /// The condition for this response.
     pub when: &'static str,
-    /// What is in it.
+    /// The content type and schema.
     pub content: Content,
 }
 
-/// What is in an answer.
+/// The content of a response.
 #[derive(Debug, Clone, Copy)]
 pub enum Content {
-    /// JSON.
+    /// A JSON document.
     Json(SchemaOf),
     /// Text of this media type.
     Text(&'static str),
-    /// Server-sent events, each with JSON as its data.
+    /// Server-sent events with JSON data.
     Events(SchemaOf),
-    /// Lines, each with a JSON value in it, as they come.
+    /// Lines of JSON values, streamed.
     Lines(SchemaOf),
-    /// Bytes as they were printed: text where they are UTF-8.
+    /// Raw output bytes: plain text if they are UTF-8.
     Bytes,
-    /// Nothing.
+    /// No content.
     Nothing,
 }
 
@@ -195,7 +195,7 @@ const fn json<T: JsonSchema>(status: u16, when: &'static str) -> Answer {
 const RUN: Parameter = path("id", of::<RunId>, "The run.");
 
 impl Outline {
-    /// Every operation, those of one path beside each other.
+    /// All operations; those with the same path are adjacent.
     pub const ALL: &[Self] = &[
         Self {
             operation: Operation::SubmitRun,
@@ -523,14 +523,14 @@ impl Outline {
         },
     ];
 
-    /// The parameters that stand behind the `?`.
+    /// Returns the names of the query parameters.
     pub fn query(&self) -> impl Iterator<Item = &'static str> + Clone {
         self.parameters.iter().filter(|parameter| parameter.place == Place::Query).map(|parameter| parameter.name)
     }
 }
 
 impl Method {
-    /// As requests have it.
+    /// Returns the method as written in requests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",

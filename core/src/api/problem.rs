@@ -1,5 +1,5 @@
-//! Errors as RFC 9457 has them (`application/problem+json`), with what our own callers need
-//! beside: what to do, and the exit code that `proctor` ends with.
+//! Errors in the format of RFC 9457 (`application/problem+json`), with additional members for Proctor's clients: a
+//! hint, and the exit code of `proctor`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,73 +8,73 @@ use crate::code::{Code, Coded as _};
 use crate::spec::Diagnostic;
 use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 
-/// Why there is no result.
+/// The reason why a request has no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// What kind of problem.
+    /// The type of the problem.
     #[serde(rename = "type")]
     pub kind: ProblemType,
-    /// The kind in words, the same for every problem of it.
+    /// A short description of the type, the same for all problems of this type.
     pub title: String,
-    /// The code of the message, such as `P0202`; older logs lack it.
+    /// The code of the message, such as `P0202`; absent in older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// The status code of HTTP.
+    /// The HTTP status code.
     pub status: u16,
-    /// What happened, and where.
+    /// The error and its context.
     pub detail: String,
-    /// What to do about it, where that is known.
+    /// How to fix the problem, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What `proctor` exits with.
+    /// The exit code of `proctor`.
     pub exit_code: u8,
-    /// The number of seconds after which the same request may succeed, where the daemon can estimate it. HTTP repeats
-    /// it as `Retry-After`.
+    /// Number of seconds after which the same request may succeed, if the daemon can estimate it. The `Retry-After`
+    /// header has the same value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
-    /// What is wrong with the spec, where that is the problem.
+    /// The diagnostics of the spec, if the problem is an invalid spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<SpecProblem>,
 }
 
-/// Everything that is wrong with one spec.
+/// An invalid spec and its diagnostics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpecProblem {
-    /// The file.
+    /// Path of the spec file.
     pub file: String,
-    /// Its text; empty where it is no text.
+    /// Content of the file; empty if it is not text.
     pub source: String,
-    /// What is wrong, sorted by where it stands.
+    /// The diagnostics, sorted by position.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 macro_rules! problem_types {
     ($($(#[$doc:meta])* $variant:ident = $urn:literal, $status:literal, $exit:expr, $title:literal;)*) => {
-        /// What kind of problem. A type never changes its meaning.
+        /// The type of a problem. The meaning of a type never changes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum ProblemType {
             $($(#[$doc])* #[serde(rename = $urn)] $variant,)*
         }
 
         impl ProblemType {
-            /// Every type.
+            /// All types.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The status code of HTTP.
+            /// Returns the HTTP status code.
             pub fn status(self) -> u16 {
                 match self {
                     $(Self::$variant => $status,)*
                 }
             }
 
-            /// In words.
+            /// Returns the short description.
             pub fn title(self) -> &'static str {
                 match self {
                     $(Self::$variant => $title,)*
                 }
             }
 
-            /// What `proctor` exits with, where nothing nearer to the cause says otherwise.
+            /// Returns the default exit code of `proctor`; a more specific cause can set another.
             pub fn exit_code(self) -> u8 {
                 match self {
                     $(Self::$variant => $exit,)*
@@ -85,46 +85,46 @@ macro_rules! problem_types {
 }
 
 problem_types! {
-    /// The request is none that can be read.
+    /// The request is malformed.
     InvalidRequest = "urn:proctor:problem:invalid-request", 400, EXIT_USAGE, "the request is not valid";
-    /// The caller may not ask for this.
+    /// The caller is not allowed to do this.
     Forbidden = "urn:proctor:problem:forbidden", 403, EXIT_USAGE, "not allowed";
-    /// There is no such thing.
+    /// The resource does not exist.
     NotFound = "urn:proctor:problem:not-found", 404, EXIT_USAGE, "not found";
-    /// The path is there, and not for this method.
+    /// The path does not support the method.
     MethodNotAllowed = "urn:proctor:problem:method-not-allowed", 405, EXIT_USAGE, "the method is not allowed";
-    /// The client accepts no form in which the answer can be sent.
+    /// The client accepts none of the available content types.
     NotAcceptable = "urn:proctor:problem:not-acceptable", 406, EXIT_USAGE, "no accepted form of an answer";
-    /// The body took too long to come.
+    /// The body was not received in time.
     RequestTimeout = "urn:proctor:problem:request-timeout", 408, EXIT_INCONCLUSIVE, "the request took too long";
-    /// An idempotency key was used for another request.
+    /// The idempotency key was used for a different request.
     Conflict = "urn:proctor:problem:conflict", 409, EXIT_USAGE, "it contradicts what is there";
-    /// It was there, and is kept no longer.
+    /// The resource existed but is no longer stored.
     Gone = "urn:proctor:problem:gone", 410, EXIT_INCONCLUSIVE, "it is kept no longer";
-    /// The body is larger than any request.
+    /// The body exceeds the size limit.
     TooLarge = "urn:proctor:problem:too-large", 413, EXIT_USAGE, "the request is too large";
-    /// The body is no JSON by its content type.
+    /// The content type of the body is not JSON.
     UnsupportedMediaType = "urn:proctor:problem:unsupported-media-type", 415, EXIT_USAGE, "the content type is not supported";
-    /// The output ends before the range of bytes begins.
+    /// The requested range starts after the end of the output.
     RangeNotSatisfiable = "urn:proctor:problem:range-not-satisfiable", 416, EXIT_USAGE, "there is nothing in that range";
-    /// The spec cannot be used.
+    /// The spec is invalid.
     InvalidSpec = "urn:proctor:problem:invalid-spec", 422, EXIT_USAGE, "the spec is not valid";
-    /// The repository, the spec or the operator does not allow what was asked for.
+    /// The repository, the spec or the operator does not allow the request.
     Unprocessable = "urn:proctor:problem:unprocessable", 422, EXIT_USAGE, "it cannot be done as asked";
-    /// Too many runs or requests wait.
+    /// Too many runs or requests are waiting.
     TooManyRequests = "urn:proctor:problem:too-many-requests", 429, EXIT_INCONCLUSIVE, "too many requests wait";
     /// The run ended before there was anything to record.
     Interrupted = "urn:proctor:problem:interrupted", 409, EXIT_INTERRUPTED, "it was interrupted";
-    /// The head of the request is larger than any.
+    /// The head of the request exceeds the size limit.
     HeadTooLarge = "urn:proctor:problem:head-too-large", 431, EXIT_USAGE, "the head of the request is too large";
-    /// Something of ours failed.
+    /// Proctor had an internal error.
     Internal = "urn:proctor:problem:internal", 500, EXIT_INCONCLUSIVE, "proctor could not do its job";
     /// The machine does not allow a run.
     Unavailable = "urn:proctor:problem:unavailable", 503, EXIT_INCONCLUSIVE, "it cannot be done here and now";
 }
 
 impl Problem {
-    /// A problem of `kind`; `detail` says what happened and where.
+    /// Creates a problem of type `kind`; `detail` describes the error and its context.
     pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
         Self {
             kind,
@@ -139,30 +139,30 @@ impl Problem {
         }
     }
 
-    /// The same, with what to do.
+    /// Sets the hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Returns the same problem with the number of seconds after which a retry may succeed.
+    /// Sets the number of seconds after which a retry may succeed.
     #[must_use]
     pub fn retry_after(self, seconds: u32) -> Self {
         Self { retry_after_s: Some(seconds), ..self }
     }
 
-    /// The same, with the code of what is nearer to the cause.
+    /// Sets a more specific code.
     #[must_use]
     pub fn coded(self, code: Code) -> Self {
         Self { code: Some(code), ..self }
     }
 
-    /// The code of the message: that of its kind, where nothing nearer to the cause is known.
+    /// Returns the code of the message; the default is the code of the type.
     pub fn code(&self) -> Code {
         self.code.unwrap_or_else(|| self.kind.code())
     }
 
-    /// The same, with the exit code that the cause calls for.
+    /// Sets the exit code.
     #[must_use]
     pub fn exiting(self, exit_code: u8) -> Self {
         Self { exit_code, ..self }

@@ -1,4 +1,4 @@
-//! What callers ask of the daemon.
+//! Requests to the daemon.
 
 use std::collections::BTreeMap;
 
@@ -14,44 +14,44 @@ use crate::tier::Tier;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunSubmission {
-    /// The top of the repository's work tree, as an absolute path.
+    /// Absolute path of the root of the repository's worktree.
     #[schemars(extend("pattern" = "^/"))]
     pub repo: String,
     /// The profile.
     pub profile: ProfileName,
-    /// The changeset that gets the evidence; without one it goes to the daemon's store.
+    /// The changeset that receives the evidence. Without one, the evidence is written to the daemon's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changeset_id: Option<ChangesetId>,
-    /// A revision that names one commit: its tree is verified, apart from the worktree.
+    /// A revision that names a commit. Its tree is verified, separately from the worktree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rev: Option<String>,
-    /// Whether the commit's submodules are checked out too.
+    /// If true, the commit's submodules are checked out too.
     #[serde(default)]
     pub submodules: bool,
     /// The highest tier that may run. Default: 2.
     #[serde(default = "two")]
     pub max_tier: Tier,
-    /// What is done where controls of the sandbox are missing.
+    /// How to handle missing sandbox controls.
     #[serde(default)]
     pub sandbox: SandboxMode,
-    /// Whether no further skill starts after the first that does not pass.
+    /// If true, no further skill starts after the first skill that does not pass.
     #[serde(default)]
     pub fail_fast: bool,
-    /// What becomes of the changes that steps make.
+    /// How to handle the changes that steps make.
     #[serde(default)]
     pub changes: ChangesAsked,
-    /// Whether an earlier result may be the answer.
+    /// Reuse of earlier results.
     #[serde(default)]
     pub reuse: Reuse,
-    /// Which skills of the profile run.
+    /// The skills of the profile to run.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
-    /// Whether each skill begins with empty caches and what it leaves in them is thrown away. No earlier result is
-    /// the answer then.
+    /// If true, each skill starts with empty caches, and what it leaves in them is discarded. An earlier result does
+    /// not answer such a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
-    /// What `env_allowlist` of the spec takes variables from. Where it is absent, the daemon's own
-    /// environment stands in for it, or, where the daemon serves several users, nothing.
+    /// The environment from which `env_allowlist` of the spec takes variables. If it is absent, the daemon uses its own
+    /// environment, or no variables if it serves several users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
 }
@@ -60,72 +60,73 @@ fn two() -> Tier {
     Tier::TWO
 }
 
-/// What becomes of the changes that steps make.
+/// How to handle the changes that steps make.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangesAsked {
-    /// Those of `read_only: off` steps are applied to the worktree, where that is what is verified.
+    /// Changes of `read_only: off` steps are applied to the worktree, if the run verifies the worktree.
     #[default]
     Applied,
-    /// All of them are kept as one patch, and nothing is applied.
+    /// All changes are stored as one patch, and none are applied.
     Patch,
 }
 
-/// Whether an earlier result may be the answer.
+/// Reuse of earlier results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reuse {
-    /// A passed run of this very tree, spec and plan, whose evidence still stands, is the answer.
+    /// A passed run of the same tree, spec and plan answers the request if its evidence is still valid.
     #[default]
     Verified,
-    /// Everything runs, unless the same is running already.
+    /// A new run starts, unless the same run is already queued or running.
     Never,
 }
 
-/// Which skills of the profile run.
+/// The skills of the profile to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SkillsAsked {
-    /// All of them.
+    /// All skills.
     #[default]
     All,
-    /// Those that did not pass when they last ran, and what they need; all of them where that is none. Such a run never
-    /// stands for the whole profile: no gate takes it, and it has neither a changeset nor a `rev`.
+    /// The skills that did not pass when they last ran, and the skills that they need; all skills if that selects none.
+    /// The result does not count for the whole profile: the gate does not accept it, and the request cannot have a
+    /// changeset or a `rev`.
     NotPassed,
 }
 
 impl SkillsAsked {
-    /// Whether all of them run.
+    /// Returns whether all skills run.
     pub fn is_all(&self) -> bool {
         *self == Self::All
     }
 }
 
-/// What was asked for, as it is on record: a [`RunSubmission`] without the caller's environment.
+/// A recorded request: the submission without the caller's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Asked {
-    /// The top of the repository's work tree, canonical; bytes that are no text as `\xNN`.
+    /// Canonical path of the root of the repository's worktree; bytes that are not text are written as `\xNN`.
     pub repo: String,
     /// The profile.
     pub profile: ProfileName,
-    /// The changeset, where there is one.
+    /// The changeset, if there is one.
     pub changeset_id: Option<ChangesetId>,
-    /// The revision, as it was written.
+    /// The revision as given.
     pub rev: Option<String>,
-    /// Whether the commit's submodules are checked out too.
+    /// If true, the commit's submodules are checked out too.
     pub submodules: bool,
     /// The highest tier that may run.
     pub max_tier: Tier,
-    /// What is done where controls of the sandbox are missing.
+    /// How to handle missing sandbox controls.
     pub sandbox: SandboxMode,
-    /// Whether no further skill starts after the first that does not pass.
+    /// If true, no further skill starts after the first skill that does not pass.
     pub fail_fast: bool,
-    /// What becomes of the changes that steps make.
+    /// How to handle the changes that steps make.
     pub changes: ChangesAsked,
-    /// Which skills of the profile run; where it is absent, all of them.
+    /// The skills of the profile to run; all skills if absent.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
-    /// Whether each skill begins with empty caches; where it is absent, it does not.
+    /// If true, each skill starts with empty caches; `false` if absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
 }
@@ -134,10 +135,10 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanAsked {
-    /// The top of the repository's work tree, as an absolute path.
+    /// Absolute path of the root of the repository's worktree.
     #[schemars(extend("pattern" = "^/"))]
     pub repo: String,
-    /// The profile whose plan is wanted; without one, the spec is validated.
+    /// The profile to resolve; if absent, the spec is only validated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileName>,
 }
@@ -146,34 +147,34 @@ pub struct PlanAsked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GateAsked {
-    /// The top of the repository's work tree, as an absolute path.
+    /// Absolute path of the root of the repository's worktree.
     #[schemars(extend("pattern" = "^/"))]
     pub repo: String,
     /// The profile that must have passed.
     pub profile: ProfileName,
-    /// The changeset whose evidence counts; without one, that of runs without one.
+    /// The changeset whose evidence is checked; if absent, the evidence of runs without a changeset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changeset_id: Option<ChangesetId>,
-    /// The highest effective tier that is accepted. Default: 2.
+    /// The highest accepted effective tier. Default: 2.
     #[serde(default = "two")]
     pub max_tier: Tier,
-    /// How old the run may be: a duration such as `30m`, `24h`, `7d`, or `unlimited`. Default: `24h`.
+    /// Maximum age of the run: a duration such as `30m`, `24h`, `7d`, or `unlimited`. Default: `24h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<String>,
-    /// Whether a run that our own state does not know is accepted.
+    /// If true, a run that is not recorded in Proctor's state directory is accepted.
     #[serde(default)]
     pub accept_unattested: bool,
-    /// From how wide a scope content of caches may come. Default: `default`, which is any.
+    /// The widest accepted trust scope of cache contents. Default: `default`, which accepts all.
     #[serde(default)]
     pub max_cache_trust: CacheTrust,
-    /// Whether a run is refused whose steps could see files that its snapshot does not cover: ignored files, or the
+    /// If true, a run is refused if its steps could see files that its snapshot does not cover: ignored files, or the
     /// worktree itself.
     #[serde(default)]
     pub strict_inputs: bool,
 }
 
 impl RunSubmission {
-    /// A request that says no more than it must: what its body leaves out is as it is there.
+    /// Creates a request with the default for all other fields.
     pub fn new(repo: String, profile: ProfileName) -> Self {
         Self {
             repo,
@@ -192,7 +193,7 @@ impl RunSubmission {
         }
     }
 
-    /// What of it goes on record; `repo` is the canonical path.
+    /// Returns the recorded form of the request; `repo` is the canonical path.
     pub fn asked(&self, repo: String) -> Asked {
         Asked {
             repo,

@@ -1,7 +1,7 @@
-//! Serializes a value to canonical JSON without a tree in between.
+//! Serializes a value directly to canonical JSON, without building a tree.
 //!
-//! Members are written in the order in which serde hands them out, each with a comma behind it. At the end of an object
-//! they are moved to their order, and the last comma becomes the bracket.
+//! Members are written in the order in which serde emits them, each followed by a comma. At the end of an object, the
+//! writer sorts the written members and replaces the last comma with the closing bracket.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use serde_json::{Error, Value};
 
 use super::{number_text, write_string};
 
-/// Writes one document.
+/// Writer for one document.
 pub(super) struct Writer<'a> {
     out: Vec<u8>,
-    /// The members of all objects that are not closed, outermost first.
+    /// The members of all open objects, outermost first.
     members: Vec<Member>,
-    /// Members on their way to another place.
+    /// Buffer for sorting members.
     moved: Vec<u8>,
-    /// Keys of the outermost object that are not written.
+    /// Keys of the outermost object that are omitted.
     left_out: &'a [&'a str],
 }
 
-/// A member of an object, with its comma.
+/// The position of a written member, including its comma.
 struct Member {
     key: Cow<'static, str>,
     start: usize,
@@ -37,7 +37,8 @@ impl<'a> Writer<'a> {
     /// Returns the canonical JSON of a value.
     ///
     /// # Errors
-    /// It has a map whose keys are no strings, or its own serializer fails.
+    /// Returns an error if a map has keys that are not strings, numbers or booleans, or if the value's own serializer
+    /// fails.
     pub(super) fn write<T: Serialize + ?Sized>(mut self, value: &T) -> Result<Vec<u8>, Error> {
         value.serialize(&mut self)?;
         Ok(self.out)
@@ -47,7 +48,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// Opens an object or an array of one member: what a variant with content is.
+    /// Opens an object that contains only the content of an enum variant.
     fn open_variant(&mut self, variant: &str) {
         self.put("{");
         write_string(variant, &mut self.out);
@@ -65,7 +66,7 @@ impl<'a> Writer<'a> {
         Array { is_empty: true, close, writer: self }
     }
 
-    /// Moves the members from `first` on to the order of their keys. The later of two equal keys counts.
+    /// Sorts the members from index `first` by key. If a key occurs twice, the later member is kept.
     fn sort(&mut self, first: usize) {
         let members = &mut self.members[first..];
         let (Some(start), Some(end)) = (members.first().map(|one| one.start), members.last().map(|one| one.end)) else {
@@ -74,7 +75,7 @@ impl<'a> Writer<'a> {
         if members.is_sorted_by(|one, next| one.key < next.key) {
             return;
         }
-        // Of equal keys the earlier one stays before the later one.
+        // The sort is stable, so the later of two members with equal keys stays last.
         members.sort_by(|one, other| one.key.cmp(&other.key));
         self.moved.clear();
         for (at, member) in members.iter().enumerate() {
@@ -88,12 +89,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// An object that is not closed.
+/// An object that is being written.
 pub(super) struct Object<'w, 'a> {
     writer: &'w mut Writer<'a>,
     first: usize,
     is_outermost: bool,
-    /// The key of a map whose value comes next.
+    /// The last written key of a map, until its value is written.
     key: Option<String>,
     close: &'static str,
 }
@@ -122,7 +123,7 @@ impl Object<'_, '_> {
     }
 }
 
-/// An array that is not closed.
+/// An array that is being written.
 pub(super) struct Array<'w, 'a> {
     writer: &'w mut Writer<'a>,
     is_empty: bool,

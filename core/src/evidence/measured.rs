@@ -1,4 +1,4 @@
-//! What of a document belongs to its run alone.
+//! The part of a document that belongs to a single run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CacheEvidence;
 use crate::names::RunId;
 
-/// What the same inputs need not reproduce.
+/// Values that differ between runs with the same inputs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Measured {
-    /// The run.
+    /// ID of the run.
     pub run_id: RunId,
-    /// When the skill began, RFC 3339 in UTC with milliseconds.
+    /// Start time of the skill or the checks, RFC 3339 in UTC with milliseconds.
     pub started_at: String,
-    /// When it ended.
+    /// End time.
     pub finished_at: String,
-    /// The caches of the skill, in the plan's order; absent where it has none, or no step of it ran.
+    /// The caches of the skill, in the plan's order; absent if it has none or none of its steps ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caches: Vec<CacheEvidence>,
 }

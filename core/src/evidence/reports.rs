@@ -1,4 +1,4 @@
-//! What became of the reports that a step was to write: `reports` of the plan, as they were found.
+//! The reports that a step declared, as found after it ran.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,65 +6,65 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Sha256Hex;
 use crate::plan::{RelPath, ReportFormat};
 
-/// How many bytes a report has at most; a larger one is refused.
+/// Maximum size of a report in bytes; a larger one is refused.
 pub const MAX_REPORT_BYTES: u64 = 16 << 20;
 
-/// One declared report, as its step left it.
+/// A declared report and its state after the step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReportEvidence {
-    /// Its format, as declared. Nobody has looked whether the bytes are of it.
+    /// The declared format. The content has not been checked against it.
     pub format: ReportFormat,
-    /// Where the step was to write it, relative to the repository.
+    /// The declared path, relative to the repository.
     pub path: RelPath,
-    /// What was found there.
+    /// The state of the file.
     #[serde(flatten)]
     pub state: ReportState,
 }
 
-/// What was found of a report.
+/// The state of a declared report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum ReportState {
-    /// The step wrote it, and it is kept as outputs are.
+    /// The step wrote the file. It is stored in the same way as outputs.
     Read {
-        /// The sha256 of its bytes as the step wrote them.
+        /// The sha256 of the bytes that the step wrote.
         sha256: Sha256Hex,
-        /// How many those were.
+        /// The number of bytes that the step wrote.
         bytes: u64,
-        /// In how many places of what is kept a secret of the caller was taken out.
+        /// The number of places in the stored copy where a secret of the caller was removed.
         redacted: u64,
     },
-    /// The step wrote no file there. One that had been there before does not count.
+    /// The step did not write the file. A file from before the step does not count.
     Missing,
-    /// Something is there that is not read.
+    /// The path exists but was not read.
     Refused {
-        /// Why.
+        /// The reason.
         reason: ReportFault,
     },
 }
 
-/// Why a report is not read.
+/// The reason why a report was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportFault {
-    /// It is a symbolic link, or one stands on the way to it.
+    /// The file is a symbolic link, or its path contains one.
     SymbolicLink,
-    /// It is a directory, a fifo, a socket or a device.
+    /// The path is a directory, a FIFO, a socket or a device.
     NoRegularFile,
-    /// It has more than [`MAX_REPORT_BYTES`].
+    /// The file is larger than 16 MiB.
     TooLarge,
-    /// It lies in a `.git`.
+    /// The path is in a `.git` directory.
     InGit,
-    /// The system does not let us read it.
+    /// The file cannot be read because of a system error.
     Unreadable,
-    /// It changed while it was read.
+    /// The file changed while it was read.
     Changing,
-    /// It could not be kept: the store is full, or cannot be written.
+    /// The report could not be stored: the store is full or not writable.
     NotKept,
 }
 
 impl ReportFault {
-    /// Why, as a phrase that follows the path.
+    /// Returns the reason as a phrase that follows the path.
     pub fn phrase(self) -> &'static str {
         match self {
             Self::SymbolicLink => "is a symbolic link, or lies behind one",
@@ -79,7 +79,7 @@ impl ReportFault {
 }
 
 impl ReportEvidence {
-    /// What is wrong with it, as a sentence; `None` where it was read.
+    /// Returns a message about the problem; `None` if the report was read.
     pub fn problem(&self) -> Option<String> {
         match &self.state {
             ReportState::Read { .. } => None,

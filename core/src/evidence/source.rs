@@ -1,43 +1,43 @@
-//! Which tree a run verifies.
+//! The tree that a run verifies.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Which tree a run verifies.
+/// The tree that a run verifies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TreeSource {
-    /// The worktree, with what is not committed.
+    /// The worktree, including uncommitted changes.
     Worktree {
-        /// Which directory the steps see; where it is absent, `shared`.
+        /// The directory that the steps see; `shared` if absent.
         #[serde(default)]
         tree: TreeKind,
     },
-    /// The tree of a commit, checked out apart from the worktree: its blobs as they are, without
-    /// filters and conversions.
+    /// The tree of a commit, checked out separately from the worktree. Blobs are written unchanged, without filters and
+    /// conversions.
     Rev {
-        /// The commit, in full.
+        /// The full commit ID.
         commit: String,
-        /// Whether submodules were checked out too; else their directories are empty.
+        /// True if submodules were checked out; otherwise their directories are empty.
         submodules: bool,
-        /// How many files are pointers of git-lfs: what they point to was not there.
+        /// Number of files that are git-lfs pointers. The contents of these files were not available.
         lfs_pointers: u64,
     },
 }
 
-/// Which directory the steps of a run of a worktree see.
+/// The directory that steps see in a run of a worktree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeKind {
-    /// The worktree itself: an edit during the run can reach a step.
+    /// The worktree itself; edits during the run can affect steps.
     #[default]
     Shared,
-    /// A private copy of the worktree as it was at one moment: edits during the run reach no step.
+    /// A private copy of the worktree at one point in time; edits during the run do not affect steps.
     Private,
 }
 
 impl TreeKind {
-    /// Returns the word of the documents and of the operator's config.
+    /// Returns the word for documents and the operator's config.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -52,20 +52,20 @@ impl TreeSource {
     /// A private copy of the worktree.
     pub const PRIVATE: Self = Self::Worktree { tree: TreeKind::Private };
 
-    /// Returns whether the run verifies the worktree, itself or a copy of it, and no commit.
+    /// Returns whether the run verifies the worktree or a private copy of it, not a commit.
     pub fn is_worktree(&self) -> bool {
         matches!(self, Self::Worktree { .. })
     }
 }
 
-/// Records of the first version have no source, and their steps saw the worktree itself.
+/// Records of the first version have no source; their steps saw the worktree itself.
 impl Default for TreeSource {
     fn default() -> Self {
         Self::SHARED
     }
 }
 
-/// A source as records of all versions have it.
+/// A source as stored in records of all versions.
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Recorded {
@@ -73,7 +73,7 @@ enum Recorded {
         #[serde(default)]
         tree: TreeKind,
     },
-    /// A private copy of the worktree, in records of an earlier version.
+    /// A private copy of the worktree, as written by an earlier version.
     Private,
     Rev {
         commit: String,

@@ -1,4 +1,4 @@
-//! One bound of a plan.
+//! A limit in a plan.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A bound, or its absence said aloud.
+/// An upper limit, or explicitly none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// At most this many.
     Max(u64),
-    /// No bound of ours.
+    /// No limit set by Proctor.
     Unlimited,
 }
 
 impl Limit {
-    /// The bound as a number that an API takes, `u64::MAX` where there is none.
+    /// Returns the limit as a number for an API; `u64::MAX` for unlimited.
     pub fn get_or_max(self) -> u64 {
         match self {
             Self::Max(bound) => bound,
@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Limit {
     }
 }
 
-/// Reads a limit. A derived reader says of an array that it is no value at all.
+/// Deserializes a limit. A derived implementation reports a misleading error for an array: that there is no value.
 struct Written;
 
 impl<'de> Visitor<'de> for Written {

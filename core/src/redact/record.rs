@@ -1,5 +1,5 @@
-//! The texts of records and events in which a secret may stand. Names, hashes and numbers
-//! stay as they are; streams come without secrets from whoever read them.
+//! Removes secrets from the texts of records and events. Names, hashes and numbers are not changed; the code that reads
+//! output streams redacts them.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ use crate::outcome::Termination;
 use crate::plan::{Argv, PlannedStep};
 
 impl Redactor {
-    /// Takes secrets out of `text`, in place.
+    /// Removes secrets from `text`, in place.
     pub fn clean(&self, text: &mut String) {
         if let Cow::Owned(clean) = self.text(text) {
             *text = clean;
         }
     }
 
-    /// Takes secrets out of the record of a step.
+    /// Removes secrets from the evidence of a step.
     pub fn clean_step(&self, step: &mut StepEvidence) {
         if self.0.is_none() {
             return;
@@ -31,7 +31,7 @@ impl Redactor {
         step.earlier_attempts.iter_mut().for_each(|attempt| self.clean_termination(&mut attempt.termination));
     }
 
-    /// Takes secrets out of an event.
+    /// Removes secrets from an event.
     pub fn clean_event(&self, event: &mut RunEvent) {
         match event {
             RunEvent::CheckFinished { check } => self.clean_step(&mut check.step),
@@ -51,7 +51,7 @@ impl Redactor {
         }
     }
 
-    /// Takes secrets out of what a caller is told instead of a result.
+    /// Removes secrets from a problem that a caller gets instead of a result.
     pub fn clean_problem(&self, problem: &mut Problem) {
         self.clean(&mut problem.detail);
         problem.hint.iter_mut().for_each(|hint| self.clean(hint));

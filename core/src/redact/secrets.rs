@@ -1,18 +1,17 @@
-//! Which values of an environment are secrets, and in which shapes each of them shows up in
-//! text. How they are found there is not decided here.
+//! Detects secrets in an environment and computes the byte patterns of their common encodings.
 
 use std::collections::BTreeSet;
 
 use crate::drift::display_path;
 use crate::evidence::escape_output;
 
-/// The shortest value that counts as a secret, in bytes: shorter ones are ordinary words, and
-/// taking them out would leave nothing readable.
+/// Minimum length of a secret, in bytes. Shorter values are often ordinary words, and removing them would make the
+/// output unreadable.
 pub const MIN_SECRET: usize = 8;
-/// The longest value that is also looked for in other encodings.
+/// Maximum length of a secret that is also searched for in other encodings, in bytes.
 const MAX_ENCODED: usize = 4 << 10;
 
-/// What makes a name one of a secret wherever it stands, `_` and the like left out.
+/// A variable is secret if its name contains one of these, ignoring separators such as `_`.
 const ANYWHERE: [&str; 15] = [
     "TOKEN",
     "SECRET",
@@ -30,16 +29,16 @@ const ANYWHERE: [&str; 15] = [
     "ENCRYPTIONKEY",
     "AUTHCONFIG",
 ];
-/// The same, as the last word, numbers aside: `HTTP_AUTH` and not `AUTHOR`, `STRIPE_KEY_2` and not
-/// `KEY_TYPE`, whose value is an ordinary word.
+/// A variable is secret if the last word of its name is one of these, ignoring numbers. Examples are `HTTP_AUTH` and
+/// `STRIPE_KEY_2`, but not `AUTHOR` and `KEY_TYPE`, whose values are ordinary words.
 const LAST: [&str; 11] = ["AUTH", "AUTHORIZATION", "OAUTH", "CRED", "CREDS", "DSN", "JWT", "KEY", "PASS", "PAT", "PWD"];
-/// Names that only look like it.
+/// Variables that match the rules above but are not secret.
 const PLACES: [&str; 2] = ["PWD", "OLDPWD"];
-/// The least length of a user name in a URL that is a token and no name.
+/// Minimum length of a user name in a URL that counts as a token.
 const MIN_TOKEN_USER: usize = 20;
 
-/// The secrets of an environment. `is_path` says whether an absolute path names something that
-/// is there; such a value tells where a secret lies and is none.
+/// Returns the secrets of an environment. `is_path` returns whether an absolute path exists; such a value names the
+/// location of a secret and is not secret itself.
 pub(super) fn of<'e>(
     environment: impl IntoIterator<Item = (&'e str, &'e str)>,
     is_path: impl Fn(&str) -> bool,
@@ -49,7 +48,7 @@ pub(super) fn of<'e>(
         let value = value.trim();
         if is_secret_name(name) && !(value.starts_with('/') && is_path(value)) {
             secrets.insert(value.to_owned());
-            // Tools show a key of several lines with something before each.
+            // Tools print multi-line keys with a prefix on each line, so each line is a secret too.
             secrets.extend(value.lines().map(|line| line.trim().to_owned()));
         }
         for header in header_values(name, value) {
@@ -65,7 +64,7 @@ pub(super) fn of<'e>(
     secrets
 }
 
-/// Whether a variable of this name holds a secret.
+/// Returns whether a variable with this name holds a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let words = words(name);
     let joined = words.concat();
@@ -75,7 +74,7 @@ pub fn is_secret_name(name: &str) -> bool {
         && (ANYWHERE.iter().any(|part| joined.contains(part)) || last.is_some_and(|last| LAST.contains(&last)))
 }
 
-/// The words of a name in capitals: `npm_authToken` is `NPM`, `AUTH`, `TOKEN`.
+/// Splits a name into words in upper case: `npm_authToken` becomes `NPM`, `AUTH`, `TOKEN`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';
@@ -92,16 +91,15 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Returns the values of the headers that an exporter of OpenTelemetry sends: `OTEL_EXPORTER_OTLP_HEADERS` and the like
-/// hold `name=value,name=value`.
+/// Returns the values of OpenTelemetry export headers. Variables such as `OTEL_EXPORTER_OTLP_HEADERS` contain
+/// `name=value,name=value`.
 fn header_values<'v>(name: &str, value: &'v str) -> impl Iterator<Item = &'v str> {
     let is_list = name.starts_with("OTEL_EXPORTER_OTLP_") && name.ends_with("HEADERS");
     let pairs = value.split(',').filter(move |_| is_list);
     pairs.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value.trim())
 }
 
-/// What stands for a password in the URLs of a value: `scheme://user:password@host`, and a
-/// user name that is a token.
+/// Returns the passwords in URLs of the form `scheme://user:password@host`, and user names that are tokens.
 fn passwords_in_urls(value: &str) -> impl Iterator<Item = &str> {
     let authority = |rest: &'_ str| rest.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(rest.len());
     value.split("://").skip(1).filter_map(move |rest| {
@@ -124,8 +122,8 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The shapes in which `secret` is looked for: as it is, as our own documents write it, as
-/// JSON, XML and URLs do, and in base64 wherever in the encoded text it may begin.
+/// Returns the byte patterns to search for: the secret itself, its escaped forms in Proctor's documents, JSON, XML and
+/// URLs, and its base64 forms at each alignment.
 pub(super) fn shapes(secret: &str) -> BTreeSet<Vec<u8>> {
     let mut shapes = BTreeSet::from([secret.as_bytes().to_vec()]);
     if secret.len() <= MAX_ENCODED {
@@ -148,8 +146,8 @@ fn in_json(secret: &str) -> String {
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// What writers of XML put for characters: all of the five, the apostrophe by number or not at all,
-/// and in text without quotes.
+/// The escape tables of different XML writers: all five characters with `&apos;`, with a numeric apostrophe (two
+/// forms), without the apostrophe, and without quotes.
 const XML: [&[(char, &str)]; 5] = [
     &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&apos;")],
     &[('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")],
@@ -181,8 +179,8 @@ fn percent_encoded(secret: &str, digits: &[u8; 16]) -> Vec<u8> {
     encoded
 }
 
-/// The part of a base64 text (RFC 4648) that is the same whatever `shift` bytes stand before
-/// `secret` and whatever follows it. `specials` are the last two of the alphabet.
+/// Returns the part of a base64 encoding (RFC 4648) of `secret` that does not depend on the `shift` bytes before it and
+/// on the bytes after it. `specials` are the last two characters of the alphabet.
 fn base64_within(secret: &[u8], shift: usize, specials: [u8; 2]) -> Vec<u8> {
     const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     let bytes = [&[0; 2][..shift], secret].concat();
@@ -274,7 +272,7 @@ mod tests {
     #[test]
     fn base64_is_found_wherever_it_begins() {
         let within = |shift| String::from_utf8(base64_within(b"s3cr3t-value", shift, *b"+/")).expect("ASCII");
-        // printf 's3cr3t-value' | base64, then with `a` and `ab` before it.
+        // Expected values: `printf 's3cr3t-value' | base64`, then with `a` and `ab` before the secret.
         assert_eq!("czNjcjN0LXZhbHVl", within(0));
         assert!("YXMzY3IzdC12YWx1ZQ==".contains(&within(1)) && within(1).len() == 15);
         assert!("YWJzM2NyM3QtdmFsdWU=".contains(&within(2)) && within(2).len() == 15);

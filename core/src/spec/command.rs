@@ -1,7 +1,7 @@
-//! A command as it is written, and the argument vector that it means.
+//! Parses commands of a spec into argument vectors.
 //!
-//! A list is an argument vector and never meets a shell. A string is split as a POSIX shell
-//! splits words (XCU 2.2 and 2.6.5), and refused where only a shell could give it its meaning.
+//! A list is an argument vector and never passes through a shell. A string is split into words as a POSIX shell does
+//! (XCU 2.2 and 2.6.5). A string that uses other shell syntax is rejected.
 
 use std::fmt;
 
@@ -12,41 +12,42 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::written::Text;
 use crate::plan::{Argv, BadArgv};
 
-/// A command as it is written.
+/// A command as written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Command {
     /// An argument vector.
     Words(Vec<Text>),
-    /// A line that is split into words.
+    /// A line to split into words.
     Line(Text),
 }
 
-/// Why a command has no argument vector.
+/// Error for a command that has no valid argument vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadCommand {
-    /// There is no program in it.
+    /// The command names no program.
     #[error("the command is empty")]
     Empty,
-    /// A word holds a NUL byte.
+    /// A word contains a NUL byte.
     #[error("an argument holds a NUL byte")]
     Nul,
     /// A quote is not closed, or a backslash ends the line.
     #[error("the command ends inside a quote")]
     OpenQuote,
-    /// Only a shell could give it its meaning.
+    /// The line uses syntax that only a shell can interpret.
     #[error("{what} needs a shell, and a command is run without one")]
     NeedsShell {
-        /// What in it needs a shell, as a phrase for people.
+        /// Human-readable name of the shell syntax.
         what: &'static str,
     },
 }
 
 impl Command {
-    /// The argument vector.
+    /// Returns the argument vector.
     ///
     /// # Errors
-    /// There is no program, a word cannot be an argument, or the line needs a shell.
+    /// Returns an error if there is no program, a word contains a NUL byte, a quote is not closed, or the line needs a
+    /// shell.
     pub fn argv(&self) -> Result<Argv, BadCommand> {
         let words = match self {
             Self::Words(words) => words.iter().map(|word| word.0.clone()).collect(),
@@ -60,7 +61,7 @@ impl Command {
 }
 
 fn split(line: &str) -> Result<Vec<String>, BadCommand> {
-    // A block scalar (`cmd: >`) ends in a line break, which a shell would not mind either.
+    // A block scalar (`cmd: >`) ends with a line break; a shell ignores it too.
     let line = line.trim();
     if let Some(what) = shell_syntax(line) {
         return Err(BadCommand::NeedsShell { what });
@@ -72,7 +73,7 @@ fn split(line: &str) -> Result<Vec<String>, BadCommand> {
     }
 }
 
-/// The state of a scan over a line: what the character at hand is inside of.
+/// The kind of quotes around the current character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quote {
     None,
@@ -80,7 +81,8 @@ enum Quote {
     Double,
 }
 
-/// The first thing in `line` that a shell would not take for itself.
+/// Returns the first syntax in `line` that only a shell can interpret, if any. Quoted characters are literal, except
+/// for `$` and backticks in double quotes.
 fn shell_syntax(line: &str) -> Option<&'static str> {
     let mut quote = Quote::None;
     let mut word_start = true;
@@ -108,12 +110,12 @@ fn shell_syntax(line: &str) -> Option<&'static str> {
     None
 }
 
-/// Whether a `$` before `rest` begins an expansion; a lone one is itself.
+/// Returns whether a `$` before `rest` starts an expansion. A lone `$` is literal.
 fn expands(rest: &str) -> bool {
     rest.starts_with(|c: char| c.is_ascii_alphanumeric() || "_{(@*#?-$!'\"".contains(c))
 }
 
-/// What an unquoted character is to a shell; `begins` says that it begins a word.
+/// Returns the shell syntax that the unquoted character `c` starts. `begins` is true if `c` is the first of a word.
 fn operator(c: char, begins: bool, rest: &str) -> Option<&'static str> {
     let rest_of_word = || rest.split([' ', '\t', '\n']).next().unwrap_or("");
     match c {
@@ -131,7 +133,7 @@ fn operator(c: char, begins: bool, rest: &str) -> Option<&'static str> {
     }
 }
 
-/// Why the first word of a command is no program but something of a shell's own.
+/// Returns the shell construct if the first word of a command is not a program.
 fn shell_word(word: &str) -> Option<&'static str> {
     const RESERVED: [&str; 16] = [
         "!", "{", "}", "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",

@@ -1,8 +1,7 @@
-//! The tree of a spec's YAML → [`Spec`], saying everything that is wrong on the way.
+//! Decodes the YAML tree of a spec to a [`Spec`] and reports all problems on the way.
 //!
-//! Scalars are read as serde_yaml reads them, and in the end serde_yaml itself reads the same
-//! bytes: a spec on which the two differ is refused. What values mean together is decided by
-//! [`super::rules`].
+//! Scalars are interpreted as serde_yaml does. Afterwards serde_yaml itself parses the same bytes, and a spec with a
+//! different result is rejected. [`super::rules`] checks constraints between values.
 
 use std::str::FromStr;
 
@@ -22,7 +21,7 @@ use crate::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::sql::{Dialect, Policy};
 use crate::tier::Tier;
 
-/// Reads a spec as far as it can be read. It is whole where `report` has no errors after that.
+/// Decodes as much of a spec as possible. The result is complete if `report` has no errors.
 pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Spec> {
     let root = yaml::parse(bytes, report)?;
     let spec = Spec::decode(&root, report)?;
@@ -35,11 +34,11 @@ pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Spec> {
     Some(spec)
 }
 
-/// Has serde_yaml read the same bytes, and refuses the spec where it reads anything else.
+/// Parses the same bytes with serde_yaml and reports an error if the result differs.
 fn second_opinion(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut Report) {
     const HINT: &str = "quote the value, or write it in a simpler way";
     let message = "two YAML readers disagree about this value";
-    // serde_yaml takes a byte order mark for content; what follows it is the same text.
+    // serde_yaml treats a byte order mark as content; without it, the text is the same.
     match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
         Ok(other) if other == *spec => {}
         Ok(other) => {
@@ -54,7 +53,8 @@ fn second_opinion(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut Repor
     }
 }
 
-/// Where serde_yaml stopped. Its own index counts characters, so the offset is found by the line.
+/// Returns the position where serde_yaml stopped. Its own index counts characters, so the byte offset is computed from
+/// line and column.
 fn located(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
     let location = error.location()?;
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -68,7 +68,7 @@ fn located(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
     Some(Span { start, end: start, line: number(location.line()), column: number(location.column()) })
 }
 
-/// The first value that the two readings do not share.
+/// Returns the position of the first value that differs between the two results.
 fn differing(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
     match (serde_json::to_value(ours), serde_json::to_value(theirs)) {
         (Ok(ours), Ok(theirs)) => first_difference(root, &ours, &theirs),
@@ -97,9 +97,9 @@ fn first_difference(node: &Node<'_>, ours: &serde_json::Value, theirs: &serde_js
     }
 }
 
-/// A type that can be read off a node of the tree.
+/// A type that can be decoded from a node of the tree.
 pub(super) trait Decode: Sized {
-    /// Reads it; `None` where that cannot be, which `report` then says.
+    /// Decodes the node. Returns `None` and adds an error to `report` if that fails.
     fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self>;
 }
 
@@ -173,7 +173,7 @@ fn bad_name(span: Span, bad: &BadName) -> Diagnostic {
     Diagnostic::error(Code::BadName, span, message).hint(bad.rule)
 }
 
-/// A scalar that is read by its text, quoted or not.
+/// Decodes a scalar from its text, quoted or not.
 fn parsed<T: FromStr>(node: &Node<'_>, code: Code, report: &mut Report) -> Option<T>
 where
     T::Err: ScalarProblem,
@@ -191,7 +191,7 @@ where
     }
 }
 
-/// An error of a scalar's own parser that can be shown at its place.
+/// A parse error of a scalar that can be converted to a diagnostic.
 trait ScalarProblem {
     fn diagnostic(&self, code: Code, span: Span) -> Diagnostic;
 }
@@ -228,7 +228,7 @@ impl Decode for String {
     }
 }
 
-/// The text of a scalar: what is written, whatever it would be elsewhere.
+/// Returns the text of a scalar as written, even if YAML would give it another type.
 fn text_of(node: &Node<'_>, report: &mut Report) -> Option<String> {
     match &node.value {
         Value::Scalar { text, .. } if text.contains('\0') => {
@@ -244,7 +244,7 @@ fn text_of(node: &Node<'_>, report: &mut Report) -> Option<String> {
     }
 }
 
-/// Words of which one is expected.
+/// Implements [`Decode`] for an enum from a list of allowed words.
 macro_rules! words {
     ($name:ident, $what:literal, [$($text:literal => $value:expr),*]) => {
         impl Decode for $name {
@@ -302,7 +302,7 @@ macro_rules! integers {
 }
 integers!(u8, u32, u64);
 
-/// A whole number from 0 to `most`.
+/// Decodes a whole number from 0 to `most`.
 fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
     let number = match &node.value {
         Value::Scalar { text, plain: true } => unsigned(text),
@@ -325,8 +325,8 @@ fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
     Some(number)
 }
 
-/// A plain scalar as serde_yaml reads a whole number: decimal without leading zeros, or after
-/// `0x`, `0o` or `0b`; a `+` may stand before it.
+/// Parses a plain scalar as serde_yaml parses a whole number: decimal without leading zeros, or with the prefix `0x`,
+/// `0o` or `0b`; with an optional leading `+`.
 fn unsigned(text: &str) -> Option<u64> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
@@ -383,10 +383,10 @@ fn wrong_type(node: &Node<'_>, expected: &str, report: &mut Report) {
     report.add(Diagnostic::error(Code::WrongType, span, format!("expected {expected}, found {found}")));
 }
 
-/// The keys of one map while a record is read off it.
+/// The keys of one map, during the decoding of a record.
 struct Fields<'n, 'a> {
     head: Span,
-    /// `None` where it is no map, which was said already.
+    /// `None` if the node is not a map, which has already been reported.
     entries: Option<&'n [(Key<'a>, Node<'a>)]>,
 }
 
@@ -403,7 +403,7 @@ impl<'n, 'a> Fields<'n, 'a> {
             report.add_with(|| unknown_key(key, what, known));
         }
         let fields = Self { head: node.head, entries };
-        // A step without either would be one that does nothing, and passes.
+        // A step without a command and SQL would do nothing and pass.
         let is_said = |name: &str| fields.get(name).is_some_and(|node| !node.is_null());
         if what == Step::WHAT && !is_said("cmd") && !is_said("sql") {
             fields.missing("cmd", report);
@@ -415,7 +415,7 @@ impl<'n, 'a> Fields<'n, 'a> {
         self.entries.unwrap_or_default().iter().find(|(key, _)| key.text == name).map(|(_, value)| value)
     }
 
-    /// A value that may be absent; one that reads as nothing is.
+    /// Decodes an optional value; a null value counts as absent.
     fn optional<T: Decode>(&self, name: &str, report: &mut Report) -> Option<T> {
         let node = self.get(name)?;
         if node.is_null() { None } else { T::decode(node, report) }
@@ -448,15 +448,15 @@ fn unknown_key(key: &Key<'_>, what: &str, known: &[&str]) -> Diagnostic {
 
 /// A struct that is written as a map with known keys.
 pub(super) trait Record {
-    /// What it is called in messages.
+    /// The name of the type in messages.
     const WHAT: &'static str;
-    /// Its keys.
+    /// The allowed keys.
     const KEYS: &'static [&'static str];
 }
 
-/// Reads a struct off a map by its fields' names. A field that is not listed does not compile.
-/// Without a `required` one there is no record; a `kept` one must be there too, but the record
-/// is read on without it, so that nothing is said of its name being unknown.
+/// Implements [`Decode`] for a struct by the names of its fields. A field that is not listed causes a compile error. If
+/// a `required` key is missing, decoding returns `None`. A missing `kept` key is an error too, but decoding continues
+/// with an empty value; otherwise references to the names in it would be reported as unknown.
 macro_rules! record {
     ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*]) => {
         impl Record for $name {
@@ -506,7 +506,8 @@ mod tests {
     const TEXT: &str = "version: 1\nprofiles: { p: { include: [s] } }\nskills:\n  s:\n    env: { A: x }\n    \
         steps:\n      - { name: a, cmd: make, timeout_ms: 5 }\n";
 
-    /// Where two readings of [`TEXT`] are said to differ, after `change` on one of them.
+    /// Returns the reported position of the difference between two results for [`TEXT`], one of which `change`
+    /// modified.
     fn place(change: impl FnOnce(&mut Spec)) -> String {
         let mut report = Report::default();
         let root = yaml::parse(TEXT.as_bytes(), &mut report).expect("a tree");

@@ -1,6 +1,6 @@
-//! What is wrong with a spec, as values: a stable code, one line, where it stands, what to do.
+//! Diagnostics for specs: a stable code, a one-line message, a position and hints.
 //!
-//! Excerpts and carets are drawn by whoever has a screen; nothing here renders.
+//! Diagnostics are plain values; the callers render excerpts and carets.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::span::Span;
 use crate::code::Coded as _;
 
-/// How much a diagnostic weighs.
+/// Severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The spec cannot be used.
     Error,
-    /// The spec can be used, and probably does not say what was meant.
+    /// The spec can be used, but probably does not mean what the author intended.
     Warning,
 }
 
 impl Severity {
-    /// The word of the screen.
+    /// Returns the word for human-readable output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -32,17 +32,17 @@ impl Severity {
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident,)*) => {
-        /// What kind of thing is wrong. The text of a code never changes and is never reused.
+        /// The kind of a problem. The name of a code never changes and is never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($(#[$doc])* $variant,)*
         }
 
         impl Code {
-            /// Every code, in the order in which a spec meets them.
+            /// All codes, in the order of the stages of parsing and checking.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The code's name, such as `spec::unknown_key`; [`crate::code`] has its number.
+            /// Returns the name of the code, such as `spec::unknown_key`; [`crate::code`] has its number.
             pub fn as_str(self) -> &'static str {
                 self.code().name()
             }
@@ -51,17 +51,17 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The file has more bytes than a spec may have.
+    /// The file is larger than the limit for specs.
     TooLarge,
     /// The file is not UTF-8.
     NotUtf8,
-    /// A control character, or one that YAML readers take for different things.
+    /// A control character, or a character that YAML readers interpret differently.
     ForbiddenCharacter,
-    /// The file is no YAML.
+    /// The file is not valid YAML.
     Syntax,
-    /// There is nothing in the file.
+    /// The file is empty.
     Empty,
-    /// Values are nested too deep.
+    /// Values are nested too deeply.
     TooDeep,
     /// There are too many values.
     TooManyValues,
@@ -75,79 +75,79 @@ codes! {
     SecondDocument,
     /// A key that is a list or a map.
     ComplexKey,
-    /// A key that stands twice in one map.
+    /// A key that occurs twice in one map.
     DuplicateKey,
-    /// Two YAML readers read different things.
+    /// Two YAML parsers read different values.
     ReadersDisagree,
-    /// More is wrong than is worth listing.
+    /// There are more problems than the list holds.
     TooManyProblems,
-    /// A key that means nothing there.
+    /// A key that is not defined in this place.
     UnknownKey,
-    /// A key that must be there.
+    /// A required key is missing.
     MissingKey,
-    /// A value of another type than is expected.
+    /// A value of the wrong type.
     WrongType,
-    /// A value that is not one of those allowed.
+    /// A value outside the allowed set or range.
     BadValue,
-    /// A name that breaks its rule.
+    /// A name that breaks the rule for its kind.
     BadName,
-    /// A path that does not lie below the repository.
+    /// A path outside the repository.
     BadPath,
-    /// An SQL step.
+    /// An invalid SQL step.
     SqlStep,
-    /// A version of the format that is not 1.
+    /// A format version other than 1.
     UnsupportedVersion,
     /// A profile without skills.
     EmptyProfile,
-    /// A profile names a skill that is not there.
+    /// A profile names a skill that does not exist.
     UnknownSkill,
     /// A profile names a skill twice.
     DuplicateInclude,
     /// A skill without steps.
     NoSteps,
-    /// Two steps of a skill have one name.
+    /// Two steps of a skill have the same name.
     DuplicateStep,
     /// A skill declares tier 3.
     TierThree,
     /// A command without a program.
     EmptyCommand,
-    /// A command string that only a shell could run.
+    /// A command string that uses shell syntax.
     NeedsShell,
     /// A command string that cannot be split into words.
     BadCommand,
-    /// A bound of zero where something must be able to run.
+    /// A limit of zero; nothing could run with it.
     Zero,
-    /// A skill needs one that is not there.
+    /// A skill needs a skill that does not exist.
     UnknownNeed,
     /// A skill needs itself.
     SelfNeed,
     /// A skill needs another twice.
     DuplicateNeed,
-    /// Skills that need each other.
+    /// Skills that need each other in a cycle.
     NeedCycle,
-    /// A profile includes a skill without one that it needs.
+    /// A profile includes a skill without another skill that it needs.
     NeedNotIncluded,
-    /// Two skills whose evidence would be one file.
+    /// Two skills, or a skill and the toolchain checks, whose evidence would have the same file name.
     ArtifactClash,
-    /// A version range that is none.
+    /// An invalid version range.
     BadVersionRange,
-    /// A glob that is none.
+    /// An invalid glob.
     BadGlob,
-    /// A list that must not be empty.
+    /// An empty list where at least one item is required.
     EmptyList,
-    /// A cache that would hide the repository or its git directory.
+    /// A cache directory that would hide the repository, its git directory or `changes`.
     BadCache,
     /// A skill that no profile includes.
     UnusedSkill,
-    /// A toolchain that checks nothing.
+    /// A toolchain without checks.
     NoChecks,
-    /// A `parallel` that changes nothing.
+    /// A `parallel` without effect.
     IdleParallel,
-    /// The profile that was asked for is not there.
+    /// The requested profile does not exist.
     UnknownProfile,
-    /// The spec asks for more than the operator allows.
+    /// The spec requests more than the operator allows.
     OverCeiling,
-    /// The operator's config cannot be read.
+    /// The operator's config is invalid.
     BadConfig,
 }
 
@@ -166,7 +166,7 @@ impl Serialize for Code {
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // Older logs have the name.
+        // Older logs contain the name instead of the number.
         let found = crate::code::Code::find(&text);
         let code = Self::ALL.iter().find(|code| Some(code.code()) == found);
         code.copied().ok_or_else(|| serde::de::Error::custom(format!("{} is no code of ours", quoted(&text))))
@@ -183,64 +183,64 @@ impl JsonSchema for Code {
     }
 }
 
-/// A second place that a diagnostic points at.
+/// An additional position that a diagnostic refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Label {
-    /// The place.
+    /// The position.
     pub span: Span,
-    /// What is to be seen there, as a phrase.
+    /// A phrase that explains the position.
     pub text: String,
 }
 
-/// One thing that is wrong.
+/// One problem with a spec or config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
-    /// What kind of thing.
+    /// The kind of the problem.
     pub code: Code,
-    /// How much it weighs.
+    /// The severity.
     pub severity: Severity,
-    /// One line, a lower-case fragment. Text from the spec in it is escaped and bounded.
+    /// A one-line message, as a lower-case fragment. Quoted text from the spec is escaped and shortened.
     pub message: String,
-    /// Where; `None` where it has no place in the text, such as a profile asked for by a caller.
+    /// The position; `null` if the problem has none, such as a requested profile that does not exist.
     pub span: Option<Span>,
-    /// Other places that matter.
+    /// Additional positions.
     pub labels: Vec<Label>,
-    /// What to do, one line each.
+    /// Hints on how to fix the problem, one line each.
     pub hints: Vec<String>,
 }
 
 impl Diagnostic {
-    /// An error at `span`.
+    /// Creates an error at `span`.
     pub fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
         Self { span: Some(span), ..Self::unplaced(code, message) }
     }
 
-    /// A warning at `span`.
+    /// Creates a warning at `span`.
     pub fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(code, span, message) }
     }
 
-    /// An error that has no place in the text.
+    /// Creates an error without a position.
     pub fn unplaced(code: Code, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, severity: Severity::Error, message, span: None, labels: vec![], hints: vec![] }
     }
 
-    /// The same, with one more place.
+    /// Adds an additional position.
     #[must_use]
     pub fn label(mut self, span: Span, text: impl Into<String>) -> Self {
         self.labels.push(Label { span, text: text.into() });
         self
     }
 
-    /// The same, with one more hint.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, text: impl Into<String>) -> Self {
         self.hints.push(text.into());
         self
     }
 
-    /// The same, with what `candidates` offers for `given`.
+    /// Adds the hint "did you mean" if one of `candidates` is similar to `given`.
     #[must_use]
     pub fn did_you_mean<'a>(self, given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Self {
         match nearest(given, candidates) {
@@ -250,7 +250,7 @@ impl Diagnostic {
     }
 }
 
-/// `code: message at line:column`.
+/// Formats the diagnostic as `code: message at line:column`.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.message)?;
@@ -261,8 +261,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The candidate that differs least from `given`, where it is near enough to be meant. Only so
-/// many candidates are looked at, and only such as are of about its length.
+/// Returns the candidate most similar to `given`, if it is similar enough. To bound the cost, it compares only the
+/// first 1000 candidates, and only those of similar length.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LONGEST: usize = 200;
     const CANDIDATES: usize = 1000;
@@ -281,8 +281,7 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, name)| name)
 }
 
-/// Text from outside as it may stand in a message: in backticks, control characters escaped,
-/// cut after 80 characters.
+/// Quotes untrusted text for a message: in backticks, with control characters escaped, cut after 80 characters.
 pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 80;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -291,7 +290,7 @@ pub fn quoted(text: &str) -> String {
     format!("`{escaped}{ellipsis}`")
 }
 
-/// A list of names for a message: quoted, at most ten.
+/// Formats a list of names for a message: quoted, at most ten.
 pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 10;
     let names: Vec<&str> = names.into_iter().collect();
@@ -302,7 +301,7 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     text
 }
 
-/// Sorts diagnostics by where they stand; those without a place come first.
+/// Sorts diagnostics by position; those without a position come first.
 pub(super) fn sort(diagnostics: &mut [Diagnostic]) {
     diagnostics.sort_by_key(|d| (d.span.map(|span| (span.start, span.end)), d.severity, d.code));
 }

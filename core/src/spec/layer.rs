@@ -1,4 +1,4 @@
-//! The levels on which a setting may stand, and which of them is the nearest that says something.
+//! The layers that can set a value, and lookup of the nearest layer that sets it.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use crate::names::{EnvName, VarName};
 use crate::plan::{Argv, Leaks, Limit, Network, ReadOnly, RelPath};
 use crate::sql::Dialect;
 
-/// One command that is run by itself, with what its caller set.
+/// A single command with the settings of its caller.
 #[derive(Debug, Clone)]
 pub struct Adhoc {
     /// The command.
     pub cmd: Argv,
-    /// Where it runs, relative to the repository.
+    /// The directory in which it runs, relative to the repository.
     pub workdir: Option<RelPath>,
-    /// Its timeout, in milliseconds.
+    /// Timeout, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: Option<u64>,
-    /// What network it sees.
+    /// Network access.
     pub network: Option<Network>,
-    /// What it must not change.
+    /// Files that the command must not change.
     pub read_only: Option<ReadOnly>,
-    /// What processes mean that it leaves behind.
+    /// How to treat processes that the command leaves behind.
     pub leaks: Option<Leaks>,
-    /// The variables that it gets from the caller.
+    /// Environment variables that the command inherits from the caller.
     pub env_allowlist: Option<Vec<EnvName>>,
-    /// The variables that are set.
+    /// Environment variables that are set.
     pub env: BTreeMap<VarName, String>,
-    /// What it may use.
+    /// Resource limits.
     pub limits: LimitSettings,
 }
 
-/// What one level of the spec says of the settings that may stand on every level.
+/// The settings of one layer of the spec; defaults, skills and steps can all set them.
 #[derive(Clone, Copy)]
 pub(super) struct Settings<'a> {
     pub(super) origin: fn(Span) -> Origin,
@@ -70,7 +70,7 @@ impl<'a> Settings<'a> {
     pub(super) fn of_skill(skill: &'a Skill) -> Self {
         settings!(skill, Origin::Skill)
     }
-    /// An absent section is an empty one.
+    /// Returns the settings of `defaults`; an absent section sets nothing.
     pub(super) fn of_defaults(defaults: Option<&'a Defaults>) -> Self {
         match defaults {
             Some(defaults) => settings!(defaults, Origin::Defaults),
@@ -88,7 +88,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// What a caller set, in the shape of a level of the spec.
+/// The settings of a caller, in the form of a spec layer.
 pub(super) struct Overrides(Defaults);
 
 impl Overrides {
@@ -113,10 +113,10 @@ impl Overrides {
     }
 }
 
-/// What only a step, or the caller of one command, can say.
+/// The source of settings that exist only for a step or a single command.
 #[derive(Clone, Copy)]
 pub(super) enum Own<'a> {
-    /// A toolchain check says nothing of this.
+    /// A toolchain check, which cannot have these settings.
     Nothing,
     Step(&'a Step),
     CommandLine(&'a Adhoc),
@@ -130,7 +130,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Whose SQL it judges, where it has that in place of a command.
+    /// Returns the dialect if the step checks SQL instead of running a command.
     pub(super) fn sql(self) -> Option<Dialect> {
         match self {
             Self::Step(Step { cmd: None, sql: Some(sql), .. }) => Some(sql.value.check().dialect),
@@ -148,7 +148,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// One of the limits, which a step writes as a number and the command line may lift.
+    /// Returns one of the limits. A step can only set a number; the command line can also set it to unlimited.
     pub(super) fn limit<T: Copy + Into<u64>>(
         self,
         written: impl Fn(&StepLimits) -> Option<Spanned<T>>,
@@ -165,7 +165,7 @@ impl<'a> Own<'a> {
     }
 }
 
-/// A value, and where it came from.
+/// A value and its origin.
 pub(super) struct Chosen<T> {
     pub(super) value: T,
     pub(super) origin: Origin,
@@ -184,7 +184,7 @@ pub(super) fn by_default<T>(value: T) -> Chosen<T> {
     Chosen { value, origin: Origin::BuiltIn }
 }
 
-/// The operator's value, or else the built-in one as far as the operator's ceiling lets it be.
+/// Returns the operator's default, if any; otherwise the built-in default, lowered to the operator's ceiling.
 pub(super) fn unspoken(operator: Option<Limit>, built_in: Limit, most: Limit) -> Chosen<Limit> {
     match operator {
         Some(value) => Chosen { value, origin: Origin::Operator },

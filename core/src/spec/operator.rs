@@ -1,7 +1,7 @@
-//! The operator's config (`proctord.toml`): the ceiling over what a spec may ask for, and the
-//! values where a spec says nothing.
+//! Parses the operator's config (`proctord.toml`): ceilings for what a spec may request, and defaults for values that a
+//! spec does not set.
 //!
-//! Where the file lies and who reads it is not decided here.
+//! The callers locate and read the file.
 
 mod daemon;
 mod telemetry;
@@ -29,77 +29,77 @@ use crate::plan::{Limit, Limits, ReadOnly};
 use crate::strict;
 use crate::tier::Tier;
 
-/// What the operator allows, and what holds where a spec says nothing.
+/// The operator's ceilings and defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
-    /// Whether a spec may ask for the host's network. Where it may, asking raises the tier to 2.
+    /// Allows specs to request the host's network. A step that uses it raises the tier to 2.
     pub allow_network: bool,
-    /// The weakest protection of the tree that a spec may ask for.
+    /// The weakest protection of the tree that a spec may request.
     pub least_read_only: ReadOnly,
-    /// The longest timeout, in milliseconds.
+    /// Maximum timeout, in milliseconds.
     pub max_timeout_ms: Limit,
-    /// The longest time between SIGTERM and SIGKILL, in milliseconds.
+    /// Maximum time between SIGTERM and SIGKILL, in milliseconds.
     pub max_grace_ms: Limit,
-    /// The most retries.
+    /// Maximum number of retries.
     pub max_retries: Limit,
-    /// The most skills that run at once.
+    /// Maximum number of skills that run at once.
     pub max_parallel: Limit,
-    /// The highest tier that any caller may run. It bounds the caller's own choice; a spec is
-    /// not refused for it.
+    /// The highest tier that any caller may run. It limits the tier that callers choose; a spec with a higher tier is
+    /// still valid.
     pub max_tier: Tier,
-    /// The limits that a step may ask for at most.
+    /// Maximum limits that a step may request.
     pub ceiling: Limits,
-    /// What holds where a spec says nothing.
+    /// Defaults for values that a spec does not set.
     pub defaults: OperatorDefaults,
-    /// Paths that are shown to steps read-only, beside those that are found by themselves; each
-    /// is absolute or starts with `~/`.
+    /// Paths that steps can read, in addition to the tool directories that Proctor detects. Each path is absolute or
+    /// starts with `~/`.
     pub tool_mounts: Vec<String>,
-    /// Files and directories in them that steps see as empty, beside those that are known to
-    /// hold credentials; each is absolute or starts with `~/`.
+    /// Files and directories that steps see as empty, in addition to the known locations of credentials. Each path is
+    /// absolute or starts with `~/`.
     pub tool_masks: Vec<String>,
-    /// The controls of the sandbox that a step may do without.
+    /// Sandbox controls that may be missing.
     pub may_miss: Tolerated,
-    /// Whether a caller may ask for whatever the machine can enforce, however little.
+    /// Allows callers to request best-effort mode, which accepts any missing control.
     pub allow_best_effort: bool,
-    /// Which directory the steps of a run of a worktree see.
+    /// The directory that steps see in a run of a worktree.
     pub tree: TreeSettings,
-    /// How the daemon listens, how much it takes on, and what it keeps.
+    /// Settings of the daemon: socket, capacity and retention.
     pub daemon: DaemonSettings,
-    /// Where the spans of runs are sent.
+    /// Settings of the export of trace spans.
     pub telemetry: TelemetrySettings,
 }
 
-/// What the operator says for specs that say nothing; `None` leaves the built-in value.
+/// The operator's defaults for values that a spec does not set; `None` keeps the built-in value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OperatorDefaults {
-    /// The timeout, in milliseconds.
+    /// Timeout, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: Option<u64>,
-    /// The limits.
+    /// Resource limits.
     pub limits: LimitSettings,
 }
 
-/// Limits of which some are set.
+/// Resource limits, each of which may be unset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitSettings {
     /// Memory, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Limit>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<Limit>,
-    /// What a layer may hold, in bytes.
+    /// Size of the step's writable layer, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Limit>,
-    /// What is kept of each output stream, in bytes.
+    /// Number of bytes that are kept of each output stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Limit>,
     /// CPU time, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<Limit>,
-    /// Open files.
+    /// Number of open files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_files: Option<Limit>,
 }
@@ -118,11 +118,11 @@ impl LimitSettings {
     }
 }
 
-/// The most retries where the operator says nothing: a step that fails every time must end.
+/// Maximum number of retries if the operator sets none: a step that always fails must end.
 const MAX_RETRIES: Limit = Limit::Max(10);
 
-/// No file: everything that a spec can ask for is allowed but endless retries, and the built-in
-/// values hold.
+/// Settings without a config file: a spec may request everything except unlimited retries, and the built-in values
+/// apply.
 impl Default for Operator {
     fn default() -> Self {
         Self {
@@ -146,53 +146,53 @@ impl Default for Operator {
     }
 }
 
-/// The file as it is written.
+/// The config file as written.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OperatorFile {
-    /// Whether a spec may ask for the host's network. Default: true.
+    /// Allows specs to request the host's network. Default: true.
     allow_network: Option<bool>,
-    /// The weakest `read_only` that a spec may ask for. Default: off.
+    /// The weakest `read_only` that a spec may request. Default: off.
     least_read_only: Option<ReadOnly>,
-    /// The longest timeout, in milliseconds.
+    /// Maximum timeout, in milliseconds. Default: no limit.
     max_timeout_ms: Option<NonZeroU64>,
-    /// The longest time between SIGTERM and SIGKILL, in milliseconds.
+    /// Maximum time between SIGTERM and SIGKILL, in milliseconds. Default: no limit.
     max_grace_ms: Option<u64>,
-    /// The most retries. Default: 10.
+    /// Maximum number of retries. Default: 10.
     max_retries: Option<u64>,
-    /// The most skills that run at once.
+    /// Maximum number of skills that run at once. Default: no limit.
     max_parallel: Option<NonZeroU64>,
     /// The highest tier that a caller may run. Default: 3.
     max_tier: Option<Tier>,
-    /// The limits that a step may ask for at most.
+    /// Maximum limits that a step may request. Default: no limits.
     ceiling: Option<LimitsFile>,
-    /// What holds where a spec says nothing.
+    /// Defaults for values that a spec does not set.
     defaults: Option<DefaultsFile>,
-    /// Paths that are shown to steps read-only: absolute, or starting with `~/`.
+    /// Paths that steps can read: absolute, or starting with `~/`.
     tool_mounts: Option<Vec<String>>,
     /// Files and directories that steps see as empty: absolute, or starting with `~/`.
     tool_masks: Option<Vec<String>>,
-    /// The controls of the sandbox that may be missing where the machine cannot enforce them; that
-    /// raises the tier to 2. Default: cgroup alone. An empty list demands everything.
+    /// Sandbox controls that may be missing if the machine cannot enforce them. A run with a missing control is raised
+    /// to tier 2. Default: cgroup only. With an empty list, all controls are required.
     may_miss: Option<Vec<Control>>,
-    /// Whether a caller may say `--sandbox=best-effort`. Default: true.
+    /// Allows callers to use `--sandbox=best-effort`. Default: true.
     allow_best_effort: Option<bool>,
-    /// Which directory the steps of a run of a worktree see.
+    /// The directory that steps see in a run of a worktree.
     tree: Option<TreeFile>,
-    /// How the daemon listens, how much it takes on, and what it keeps.
+    /// Settings of the daemon: socket, capacity and retention.
     daemon: Option<DaemonFile>,
-    /// Where the spans of runs are sent, as OpenTelemetry defines them.
+    /// Settings of the export of runs as OpenTelemetry spans.
     telemetry: Option<TelemetryFile>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DefaultsFile {
-    /// The timeout, in milliseconds.
+    /// Timeout, in milliseconds.
     timeout_ms: Option<NonZeroU64>,
-    /// The time between SIGTERM and SIGKILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL, in milliseconds.
     grace_ms: Option<u64>,
-    /// The limits.
+    /// Resource limits.
     limits: Option<LimitsFile>,
 }
 
@@ -201,15 +201,15 @@ struct DefaultsFile {
 struct LimitsFile {
     /// Memory.
     memory: Option<Bound>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pids: Option<Bound>,
-    /// What a layer may hold.
+    /// Size of the step's writable layer.
     disk: Option<Bound>,
-    /// What is kept of each output stream.
+    /// Amount of each output stream that is kept.
     output: Option<Bound>,
     /// CPU time, in seconds.
     cpu_seconds: Option<Bound>,
-    /// Open files.
+    /// Number of open files.
     open_files: Option<Bound>,
 }
 
@@ -266,10 +266,10 @@ impl LimitsFile {
 }
 
 impl Operator {
-    /// Reads the text of a `proctord.toml`.
+    /// Parses the text of a `proctord.toml`.
     ///
     /// # Errors
-    /// The text is no TOML, has a key or a value that means nothing here, or contradicts itself.
+    /// Returns the problems if the text is not TOML, has an unknown key or an invalid value, or contradicts itself.
     pub fn parse(text: &str) -> Result<Self, Vec<Diagnostic>> {
         let file: OperatorFile = strict::from_toml(text).map_err(|error| vec![from_toml(text, &error)])?;
         let operator = Self::from_file(&file);
@@ -277,7 +277,7 @@ impl Operator {
         if problems.is_empty() { Ok(operator) } else { Err(problems) }
     }
 
-    /// The JSON Schema of the file.
+    /// Returns the JSON Schema of the config file.
     pub(super) fn schema() -> schemars::Schema {
         schemars::schema_for!(OperatorFile)
     }
@@ -310,7 +310,7 @@ impl Operator {
         }
     }
 
-    /// What may be missing for a caller who asks for `mode`; `None` where it may not be asked for.
+    /// Returns the controls that may be missing in sandbox mode `mode`; `None` if the operator does not allow the mode.
     pub fn tolerated(&self, mode: SandboxMode) -> Option<Tolerated> {
         match mode {
             SandboxMode::Strict => Some(self.may_miss.clone()),
@@ -318,7 +318,8 @@ impl Operator {
         }
     }
 
-    /// Defaults above the operator's own ceiling, and mounts and masks that name no place.
+    /// Returns problems: defaults above the operator's own ceilings, relative tool paths, and invalid daemon or
+    /// telemetry settings.
     fn contradictions(&self) -> impl Iterator<Item = Diagnostic> {
         let (of, most) = (self.defaults.limits, self.ceiling);
         let of_number = |number: Option<u64>| number.map(Limit::Max);
@@ -354,7 +355,7 @@ impl Operator {
     }
 }
 
-/// Whether `asked` is more than `most` allows.
+/// Returns whether `asked` exceeds `most`.
 pub(super) fn exceeds(asked: Limit, most: Limit) -> bool {
     asked.get_or_max() > most.get_or_max() || asked == Limit::Unlimited && most != Limit::Unlimited
 }

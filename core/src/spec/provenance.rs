@@ -1,12 +1,11 @@
-//! Where the values of a plan came from.
+//! Records where the values of a plan came from.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::span::Span;
 
-/// Where the values of a plan came from: those of the whole run, and those of each step and each toolchain check, by its
-/// path.
+/// The origins of a plan's values: those of the whole run, and those of each step and toolchain check by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Provenance {
     pub(super) of_run: Vec<Sourced>,
@@ -14,54 +13,54 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// The fields that hold for the whole run.
+    /// Returns the values that apply to the whole run.
     pub fn of_run(&self) -> &[Sourced] {
         &self.of_run
     }
 
-    /// The fields of `skill/step`, or of `toolchain/check` for a check; in a fixed order.
+    /// Returns the values of `skill/step`, or of `toolchain/check` for a check, in a fixed order.
     pub fn get(&self, path: &str) -> Option<&[Sourced]> {
         self.of_steps.get(path).map(Vec::as_slice)
     }
 
-    /// Every path that [`Self::get`] knows, sorted.
+    /// Returns all paths that [`Self::get`] accepts, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.of_steps.keys().map(String::as_str)
     }
 }
 
-/// One value of a plan.
+/// One value of a plan with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sourced {
     /// The field, such as `timeout_ms`, `limits.memory` or `env.CI`.
     pub field: String,
     /// The value as text.
     pub value: String,
-    /// Where it came from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The caller's command line.
     CommandLine,
     /// The top level of the spec.
     Spec(Span),
-    /// The step, or the toolchain check.
+    /// The step or the toolchain check.
     Step(Span),
-    /// The step's skill.
+    /// The skill of the step.
     Skill(Span),
     /// The `defaults` of the spec.
     Defaults(Span),
     /// The operator's config.
     Operator,
-    /// Nobody said anything.
+    /// The built-in default.
     BuiltIn,
 }
 
 impl Origin {
-    /// Where it is written in the spec, where it is.
+    /// Returns the position in the spec, if the value comes from the spec.
     pub fn span(self) -> Option<Span> {
         match self {
             Self::Spec(span) | Self::Step(span) | Self::Skill(span) | Self::Defaults(span) => Some(span),
@@ -70,7 +69,7 @@ impl Origin {
     }
 }
 
-/// Such as `skill at 12:5` or `built in`.
+/// Formats the origin, such as `skill at 12:5` or `built in`.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,15 +1,15 @@
-//! What is wrong with a spec, as it is found: bounded, so that a hostile spec cannot make saying
-//! so costly.
+//! Collects the problems of a spec. The number of diagnostics is limited, so a hostile spec cannot make reporting
+//! expensive.
 
 use super::diagnostic::{self, Code, Diagnostic, Severity};
 use super::span::Span;
 
-/// How many errors are listed; what is beyond is counted.
+/// Maximum number of errors that are listed; further ones are only counted.
 const MAX_ERRORS: usize = 256;
-/// How many warnings are listed; what is beyond is counted.
+/// Maximum number of warnings that are listed; further ones are only counted.
 const MAX_WARNINGS: usize = 64;
 
-/// What is wrong so far.
+/// The problems found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     errors: Vec<Diagnostic>,
@@ -24,7 +24,7 @@ impl Report {
         self.add_with(|| error);
     }
 
-    /// Adds the error that `make` tells, which is not asked where no more errors are listed.
+    /// Adds the error that `make` returns. Does not call `make` if the list of errors is full.
     pub(super) fn add_with(&mut self, make: impl FnOnce() -> Diagnostic) {
         if self.is_full() {
             self.unlisted_errors += 1;
@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Adds the warning that `make` tells, which is not asked where no more warnings are listed.
+    /// Adds the warning that `make` returns. Does not call `make` if the list of warnings is full.
     pub(super) fn warn_with(&mut self, make: impl FnOnce() -> Diagnostic) {
         if self.warnings.len() >= MAX_WARNINGS {
             self.unlisted_warnings += 1;
@@ -42,17 +42,17 @@ impl Report {
         }
     }
 
-    /// Whether no more errors will be listed.
+    /// Returns whether the list of errors is full.
     pub(super) fn is_full(&self) -> bool {
         self.errors.len() >= MAX_ERRORS
     }
 
-    /// Whether the spec cannot be used.
+    /// Returns whether there are errors, which make the spec unusable.
     pub(super) fn has_errors(&self) -> bool {
         self.unlisted_errors > 0 || !self.errors.is_empty()
     }
 
-    /// Adds what rules found, as far as they could see what they speak of.
+    /// Adds the problems that rules found, except those about parts of the spec that have decoding errors.
     pub(super) fn add_undoubted(&mut self, of_rules: Self) {
         let Self { mut errors, mut warnings, unlisted_errors, unlisted_warnings } = of_rules;
         let seen = |problem: &Diagnostic| problem.span.is_some_and(|span| !self.is_in_doubt(span));
@@ -64,13 +64,13 @@ impl Report {
         self.unlisted_warnings += unlisted_warnings;
     }
 
-    /// Whether nothing can be said of the whole of `span`: an error was found in it, or it is
-    /// that of a value that is not there.
+    /// Returns whether a problem at `span` may be a mere consequence of an earlier error. That is the case if there is
+    /// an error within `span`, or if `span` is the default one of a missing value.
     fn is_in_doubt(&self, span: Span) -> bool {
         span == Span::default() || self.errors.iter().filter_map(|error| error.span).any(|found| span.contains(found))
     }
 
-    /// All of it, sorted by where it stands. There is an error in it where [`Self::has_errors`].
+    /// Returns all diagnostics, sorted by position. They include an error if [`Self::has_errors`].
     pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
         let mut found = self.errors;
         found.append(&mut self.warnings);

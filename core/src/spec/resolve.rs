@@ -1,7 +1,7 @@
-//! Spec × profile × operator → plan, with every default applied once, here and nowhere else.
+//! Resolves a spec, a profile and the operator's config to a plan. All defaults are applied here and nowhere else.
 //!
-//! Each value of the plan is taken together with where it came from, so that `explain` can
-//! never tell another story than the plan.
+//! Each value is recorded with its origin when it enters the plan, so the output of `explain` cannot differ from the
+//! plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,21 +24,21 @@ use crate::plan::{
 };
 use crate::tier::Tier;
 
-/// A plan, and where its values came from.
+/// A plan and the origins of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
-    /// What will run.
+    /// The plan.
     pub plan: Plan,
-    /// Where each value came from.
+    /// The origin of each value.
     pub provenance: Provenance,
 }
 
-/// Resolves a profile of a spec that [`super::read`] accepted. `cpus` is the number of
-/// processors, which bounds skills that may run at once where the spec does not say.
+/// Resolves a profile of a spec that [`super::read`] accepted. `cpus` is the number of processors. It limits the number
+/// of skills that run at once if the profile does not set `parallel`.
 ///
 /// # Errors
-/// The profile is not there, or the spec asks for more than the operator allows: every such
-/// place, sorted.
+/// Returns diagnostics, sorted by position, if the profile does not exist or the spec requests more than the operator
+/// allows.
 pub fn resolve(
     spec: &Spec,
     profile: &ProfileName,
@@ -68,11 +68,11 @@ pub fn resolve(
     Ok(Resolved { plan, provenance })
 }
 
-/// Plans one command exactly as a step of `spec` would be planned that sets what `adhoc` sets.
-/// Where the repository has no spec, the operator's and the built-in values hold.
+/// Plans a single command like a step of `spec` with the settings in `adhoc`. Without a spec, the operator's and the
+/// built-in values apply.
 ///
 /// # Errors
-/// It asks for more than the operator allows: every such thing.
+/// Returns one diagnostic for each setting that exceeds the operator's ceiling.
 pub fn adhoc_step(
     adhoc: &Adhoc,
     name: StepName,
@@ -104,12 +104,12 @@ fn step_key(group: &str, step: &str) -> String {
     format!("{group}/{step}")
 }
 
-/// The names that toolchain checks cannot take any more.
+/// Names that are not available for toolchain checks.
 struct CheckNames {
     names: BTreeSet<String>,
-    /// `skill/step` of steps that are named as checks are; their provenance has the same form.
+    /// `skill/step` paths of all steps. Provenance keys of checks have the same form and must not collide with them.
     steps: BTreeSet<String>,
-    /// The last number that was put behind a name, so that no free one is looked for twice.
+    /// The last numeric suffix used for each base name, so that the search does not start over.
     suffixes: BTreeMap<String, usize>,
 }
 
@@ -124,7 +124,7 @@ impl CheckNames {
     }
 }
 
-/// Collects the plan's values, their sources, and what is wrong.
+/// Collects the values of a plan, their origins and the problems.
 struct Resolver<'a> {
     operator: &'a Operator,
     problems: Vec<Diagnostic>,
@@ -142,18 +142,18 @@ impl<'a> Resolver<'a> {
             return Ok(self.provenance);
         }
         diagnostic::sort(&mut self.problems);
-        // A value of the defaults is met once for every step that takes it.
+        // A value of `defaults` is reported once for each step that uses it.
         self.problems.dedup();
         Err(self.problems)
     }
 
-    /// Notes where a value came from, and takes it.
+    /// Records the origin of a value and returns the value.
     fn take<T>(&mut self, field: &str, chosen: Chosen<T>, show: impl Fn(&T) -> String) -> T {
         self.fields.push(Sourced { field: field.to_owned(), value: show(&chosen.value), origin: chosen.origin });
         chosen.value
     }
 
-    /// Refuses what the spec asks for beyond the operator's ceiling.
+    /// Reports a value that exceeds the operator's ceiling.
     fn refuse(&mut self, field: &str, asked: &str, allowed: &str, origin: Origin) {
         let message = format!("`{field}` is {asked}, and the operator allows {allowed}");
         let mut problem = Diagnostic::unplaced(Code::OverCeiling, message)
@@ -181,7 +181,7 @@ impl<'a> Resolver<'a> {
                 let Some(name) = self.check_name(&toolchain.value, index + 1, &mut taken) else { continue };
                 let origin = Origin::Step(check.cmd.span);
                 let tracked = Spanned::new(built_in::READ_ONLY, Span::default());
-                // A check reads a version; the protection of the tree is not the spec's to lower there.
+                // A check only reads a version, so the spec cannot lower the protection of the tree for it.
                 let fixed =
                     Settings { origin: |_| Origin::BuiltIn, read_only: Some(&tracked), ..Settings::of_defaults(None) };
                 let layers = [fixed, Settings::of_defaults(spec.defaults.as_ref())];
@@ -197,8 +197,8 @@ impl<'a> Resolver<'a> {
         planned
     }
 
-    /// `<toolchain>.<n>` as a step name, told apart from those in `taken` and from the steps of a
-    /// skill that has the toolchain's name.
+    /// Returns the step name `<toolchain>.<n>`, with a suffix if the name is in `taken` or if a skill with the
+    /// toolchain's name has such a step.
     fn check_name(&mut self, toolchain: &ToolchainName, number: usize, taken: &mut CheckNames) -> Option<StepName> {
         let keep = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
         let base = format!("{}.{number}", toolchain.as_str().chars().map(keep).collect::<String>());
@@ -274,7 +274,7 @@ impl<'a> Resolver<'a> {
         Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, Own::Step(step)))
     }
 
-    /// One planned step, from the nearest layer that says something of each field.
+    /// Plans one step; each value comes from the nearest layer that sets it.
     fn step(
         &mut self,
         key: &str,
@@ -334,7 +334,7 @@ impl<'a> Resolver<'a> {
         self.bounded(field, chosen, most, show_count).get_or_max()
     }
 
-    /// Takes a bound after holding it against the operator's.
+    /// Records and returns the value of a limit. Reports it if it exceeds the operator's ceiling.
     fn bounded(&mut self, field: &str, chosen: Chosen<Limit>, most: Limit, show: fn(&Limit) -> String) -> Limit {
         if exceeds(chosen.value, most) {
             self.refuse(field, &show(&chosen.value), &format!("{} at most", show(&most)), chosen.origin);
@@ -516,7 +516,7 @@ fn show_list<'a>(items: impl Iterator<Item = &'a str>) -> String {
     let items: Vec<&str> = items.collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
 }
-/// How much a mode protects.
+/// Returns a rank that orders modes by protection.
 fn strength(mode: ReadOnly) -> u8 {
     match mode {
         ReadOnly::Off => 0,

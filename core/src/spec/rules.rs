@@ -1,6 +1,6 @@
-//! What must hold in a spec beyond the form of its values: one named, pure check for each rule.
+//! Checks what must hold in a spec beyond the form of single values: one pure function for each rule.
 //!
-//! A rule sees what could be read of the spec, and says what it can say of that.
+//! Rules also run on a spec that was only partly decoded and check the parts that are present.
 
 mod needs;
 mod profiles;
@@ -18,7 +18,7 @@ use crate::tier::Tier;
 pub(super) use profiles::unknown_skill;
 pub(super) use steps::bad_command;
 
-/// The version of the format.
+/// The supported version of the format.
 const VERSION: u64 = 1;
 
 type Rule = fn(&Facts<'_>, &mut Report);
@@ -50,13 +50,13 @@ const RULES: &[Rule] = &[
     bounds_let_something_run,
 ];
 
-/// A spec, and its skills by name.
+/// A spec with an index of its skills by name.
 struct Facts<'a> {
     spec: &'a Spec,
     skills: BTreeMap<&'a str, &'a Skill>,
 }
 
-/// Adds everything that breaks a rule, in no order.
+/// Runs all rules and adds the problems to `found`, unsorted.
 pub(super) fn check(spec: &Spec, found: &mut Report) {
     let skills = spec.skills.iter().map(|(name, skill)| (name.value.as_str(), skill)).collect();
     let facts = Facts { spec, skills };
@@ -86,12 +86,12 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether the spec orders its skills by what they need.
+/// Returns whether the spec orders its skills by `needs`.
 pub(super) fn uses_needs(spec: &Spec) -> bool {
     spec.skills.iter().any(|(_, skill)| skill.needs.is_some())
 }
 
-/// Calls `each` for every value that stood in the list before, with where it first stood.
+/// Calls `each` with every value that repeats an earlier one, and with the span of the first occurrence.
 fn repeated<'a, T: Ord + 'a>(
     values: impl IntoIterator<Item = &'a Spanned<T>>,
     mut each: impl FnMut(&'a Spanned<T>, Span),
@@ -147,7 +147,7 @@ fn tiers_can_be_declared(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// Two skills must not overwrite each other's evidence, nor that of the toolchain checks.
+/// Rejects skills whose evidence files would overwrite each other or the evidence of the toolchain checks.
 fn artifacts_do_not_clash(facts: &Facts<'_>, found: &mut Report) {
     let mut seen: BTreeMap<String, &Spanned<SkillName>> = BTreeMap::new();
     for (name, _) in facts.skills() {

@@ -1,16 +1,16 @@
-//! JSON Schemas (2020-12) of what people write, made from the types that read it.
+//! Generates the JSON Schemas (draft 2020-12) of the spec and of the operator's config from the types that parse them.
 
 use serde_json::Value;
 
 use super::operator::Operator;
 use super::written::Spec;
 
-/// The schema of `spec/verification.yaml`, for editors and for other readers.
+/// Returns the schema of `spec/verification.yaml`, for editors and other tools.
 pub fn schema() -> Value {
     titled(schemars::schema_for!(Spec), "Proctor verification spec, version 1")
 }
 
-/// The schema of `proctord.toml`.
+/// Returns the schema of `proctord.toml`.
 pub fn operator_schema() -> Value {
     titled(Operator::schema(), "Proctor operator's config")
 }
@@ -30,7 +30,7 @@ mod tests {
     };
     use super::*;
 
-    /// The maps of the language: where their schema stands, and the keys that the decoder takes.
+    /// Returns the map types of the spec: the JSON pointer of each schema, and the keys that the decoder accepts.
     fn records() -> Vec<(&'static str, &'static [&'static str])> {
         vec![
             ("", Spec::KEYS),

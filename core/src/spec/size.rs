@@ -1,4 +1,4 @@
-//! Sizes in bytes as people write them.
+//! Parses and formats sizes in bytes.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::plan::Limit;
 
-/// A number of bytes, written as such or with a unit: `1048576`, `512MiB`, `10MB`.
+/// A number of bytes, written plain or with a unit: `1048576`, `512MiB`, `10MB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Size(pub u64);
@@ -19,13 +19,13 @@ impl From<Size> for u64 {
     }
 }
 
-/// A text that is no size.
+/// Error for text that is not a valid size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSize {
-    /// It is no whole number with a unit that we know.
+    /// The text is not a whole number with a known unit.
     #[error("a size is a whole number of bytes, or one with a unit such as `512MiB` or `10MB`")]
     Form,
-    /// It is more than can be counted.
+    /// The size does not fit into 64 bits.
     #[error("the size is over 16 EiB")]
     TooLarge,
 }
@@ -61,18 +61,18 @@ impl std::str::FromStr for Size {
     }
 }
 
-/// A text that is no bound.
+/// Error for text that is not a valid limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadBound {
-    /// It is no size.
+    /// The text is not a valid size.
     #[error(transparent)]
     Size(#[from] BadSize),
-    /// It is nothing: a step could not run with it.
+    /// The limit is zero; a step could not run with it.
     #[error("a bound is at least 1, or `unlimited`")]
     Zero,
 }
 
-/// A size, or `unlimited`.
+/// Parses a size or `unlimited`.
 impl std::str::FromStr for Limit {
     type Err = BadBound;
     fn from_str(text: &str) -> Result<Self, BadBound> {
@@ -86,7 +86,7 @@ impl std::str::FromStr for Limit {
     }
 }
 
-/// In the largest unit of 1024 that divides it.
+/// Formats the size in the largest power-of-1024 unit that divides it.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

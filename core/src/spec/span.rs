@@ -1,49 +1,48 @@
-//! Positions in the spec's text, and values that know theirs.
+//! Positions in the text of a spec, and values that carry their position.
 
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A range of the spec's bytes, and where it starts as a person counts.
+/// A range of bytes in the spec, and the line and column of its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Span {
-    /// The offset of its first byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// The offset after its last byte.
+    /// Offset after the last byte.
     pub end: u32,
-    /// The line of its start, counted from 1.
+    /// Line of the start, counted from 1.
     pub line: u32,
-    /// The column of its start in characters, counted from 1.
+    /// Column of the start in characters, counted from 1.
     pub column: u32,
 }
 
 impl Span {
-    /// Whether `other` lies in this span.
+    /// Returns whether this span contains all of `other`.
     pub fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 }
 
-/// `line:column`.
+/// Formats the start as `line:column`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
 }
 
-/// A value and where it is written. Two of them are equal where their values are; in documents
-/// they look like their value.
+/// A value with its position. Comparison and serialization ignore the position.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spanned<T> {
     /// The value.
     pub value: T,
-    /// Where it stands. A value that was not read from a spec has the default span.
+    /// The position. A value that was not read from a spec has the default span.
     pub span: Span,
 }
 
 impl<T> Spanned<T> {
-    /// `value`, written at `span`.
+    /// Creates a value at `span`.
     pub fn new(value: T, span: Span) -> Self {
         Self { value, span }
     }

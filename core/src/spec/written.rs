@@ -1,6 +1,6 @@
-//! The spec as a person wrote it: what is absent is `None`, nothing is defaulted.
+//! Types for the spec as written: an absent key is `None`, and no defaults are applied.
 //!
-//! The doc comments of fields are the descriptions that an editor shows from the JSON Schema.
+//! The doc comments of fields become the descriptions in the JSON Schema, which editors show.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -19,19 +19,19 @@ use crate::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::sql::{Allow, Check, Dialect, Limits, Policy};
 use crate::tier::Tier;
 
-/// A verification spec, version 1: what is checked in this repository, and how.
+/// A verification spec, version 1: the checks of this repository and how they run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
     /// The version of this format: 1.
     #[schemars(schema_with = "version_schema")]
     pub version: Spanned<u64>,
-    /// The tools that must be there before any skill runs, by name.
+    /// Tools that must be available before any skill runs, by name.
     pub toolchains: Option<Table<ToolchainName, Toolchain>>,
-    /// What the steps of a run of a worktree see of the files that git ignores, such as `node_modules`, `.venv` and
-    /// `.env`: `worktree` (the default) those of the worktree, `hidden` none.
+    /// The git-ignored files that steps see in a run of a worktree: `worktree` (the default) shows those of the
+    /// worktree, `hidden` shows none. Examples are `node_modules`, `.venv` and `.env`.
     pub ignored: Option<Spanned<Ignored>>,
-    /// Settings for every step that does not have its own.
+    /// Settings for all steps; skills and steps can override them.
     pub defaults: Option<Defaults>,
     /// Named lists of skills; `proctor run --profile NAME` runs one of them.
     pub profiles: Table<ProfileName, Profile>,
@@ -39,46 +39,47 @@ pub struct Spec {
     pub skills: Table<SkillName, Skill>,
 }
 
-/// A tool, and the checks that prove it.
+/// A tool and the checks for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Toolchain {
-    /// Checks that must all hold; one that fails ends the run as inconclusive.
+    /// Checks that must all pass; if one fails, the run is inconclusive.
     pub required: Option<Vec<ToolCheck>>,
 }
 
-/// One proof that a tool is there.
+/// A check that a tool is available.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolCheck {
-    /// The command; it must exit with 0.
+    /// The command; it must exit with code 0.
     pub cmd: Spanned<Command>,
-    /// A semver range that the first version in its output must satisfy, such as `>=1.80, <2`.
+    /// A semver range, such as `>=1.80, <2`. The first version in the output of the command must satisfy it.
     pub version: Option<Spanned<String>>,
 }
 
-/// Settings for every step that does not have its own.
+/// Settings for all steps; skills and steps can override them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Defaults {
     /// The directory in which commands run, relative to the repository. Default: `.`.
     pub workdir: Option<Spanned<RelPath>>,
-    /// When a command must have ended, in milliseconds. Default: 600000.
+    /// Timeout of a command, in milliseconds. Default: 600000.
     #[schemars(range(min = 1))]
     pub timeout_ms: Option<Spanned<u64>>,
-    /// What network commands see: `deny` (the default) is a loopback of their own, `allow` the
-    /// host's network, which raises the tier to 2.
+    /// Network access of commands: `deny` (the default) gives each command an isolated loopback interface only, `allow`
+    /// the host's network, which raises the tier to 2.
     pub network: Option<Spanned<Network>>,
-    /// What commands must not change: `off` nothing, `tracked` (the default) what the snapshot
-    /// covers, `strict` the whole tree, `caches` aside.
+    /// Files that commands must not change: `off` protects only `.git`, `tracked` (the default) the files that the
+    /// snapshot covers, `strict` the whole tree except for `caches`.
     pub read_only: Option<Spanned<ReadOnly>>,
-    /// What processes mean that are left when a command has ended: `ignore` nothing, `warn` (the
-    /// default) a warning, `fail` that the step fails. They are killed in any case.
+    /// How to treat processes that are still running when a command has ended: `ignore` does not report them, `warn`
+    /// (the default) reports a warning, `fail` fails the step. They are killed in all cases.
     pub leaks: Option<Spanned<Leaks>>,
-    /// Variables that are passed on from the caller. The nearest list wins as a whole.
+    /// Environment variables that commands inherit from the caller. A list in a skill or step replaces this list; the
+    /// lists are not merged.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
-    /// Variables that are set. Maps of defaults, skill and step are merged by name; the nearest
-    /// value of a name wins.
+    /// Environment variables that are set. The maps of defaults, skill and step are merged by name; step values
+    /// override skill values, which override defaults.
     pub env: Option<Table<VarName, Text>>,
 }
 
@@ -89,8 +90,8 @@ pub struct Profile {
     /// The skills, in the order in which they run.
     #[schemars(length(min = 1))]
     pub include: Spanned<Vec<Spanned<SkillName>>>,
-    /// How many skills may run at once where some skill of the spec uses `needs`. Default: the
-    /// number of processors.
+    /// The maximum number of skills that run at once if any skill of the spec uses `needs`. Default: the number of
+    /// processors.
     #[schemars(range(min = 1))]
     pub parallel: Option<Spanned<u32>>,
 }
@@ -99,125 +100,126 @@ pub struct Profile {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Skill {
-    /// What it is for, for people.
+    /// A human-readable description.
     pub description: Option<Text>,
-    /// `D0`: a rerun gives the same output. `D1`: the same outcome. `D2` (the default): may vary.
+    /// `D0`: a rerun gives the same output. `D1`: a rerun gives the same outcome. `D2` (the default): results may vary.
     pub determinism: Option<Spanned<Determinism>>,
-    /// 1: anyone may run it, agents too. 2 (the default): needs trust.
+    /// 1: any caller may run it, including agents. 2 (the default): the caller must be trusted.
     #[schemars(with = "Option<DeclaredTier>")]
     pub tier: Option<Spanned<Tier>>,
-    /// The skills whose changes this one sees. Where no skill of the spec has this key, each
-    /// sees those of all skills before it.
+    /// The skills whose changes this skill sees. If no skill of the spec has this key, each skill sees the changes of
+    /// all skills before it.
     pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
-    /// Directories below the repository that the skill keeps from its last pass to the next run, such as `target`.
+    /// Directories in the repository that the skill keeps from its last passed run for the next one, such as `target`.
     pub caches: Option<Vec<Spanned<RelPath>>>,
-    /// The container image in which it runs, for remote execution.
+    /// The container image for remote execution.
     pub container: Option<Spanned<Text>>,
-    /// Properties of the machine on which it runs, for remote execution.
+    /// Properties of the worker machine for remote execution.
     pub platform: Option<Table<Text, Text>>,
-    /// The commands, in order; the first that fails ends the skill.
+    /// The steps, in order; the first step that fails ends the skill.
     #[schemars(length(min = 1))]
     pub steps: Spanned<Vec<Step>>,
     /// The directory in which commands run, relative to the repository.
     pub workdir: Option<Spanned<RelPath>>,
-    /// When a command must have ended, in milliseconds.
+    /// Timeout of a command, in milliseconds.
     #[schemars(range(min = 1))]
     pub timeout_ms: Option<Spanned<u64>>,
-    /// What network commands see: `deny` or `allow`.
+    /// Network access of commands: `deny` or `allow`.
     pub network: Option<Spanned<Network>>,
-    /// What commands must not change: `off`, `tracked` or `strict`.
+    /// Files that commands must not change: `off`, `tracked` or `strict`.
     pub read_only: Option<Spanned<ReadOnly>>,
-    /// What processes mean that are left when a command has ended: `ignore`, `warn` or `fail`.
+    /// How to treat processes that are still running when a command has ended: `ignore`, `warn` or `fail`.
     pub leaks: Option<Spanned<Leaks>>,
-    /// Variables that are passed on from the caller, instead of those of the defaults.
+    /// Environment variables that commands inherit from the caller; replaces the list of `defaults`.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
-    /// Variables that are set, beside those of the defaults.
+    /// Environment variables that are set, in addition to those of `defaults`.
     pub env: Option<Table<VarName, Text>>,
 }
 
 impl Skill {
-    /// The skills that it needs, as written.
+    /// Returns the skills that this skill needs, as written.
     pub(super) fn needs(&self) -> impl Iterator<Item = &Spanned<SkillName>> {
         self.needs.iter().flat_map(|needs| &needs.value)
     }
 }
 
-/// One command.
+/// A command or an SQL check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [{ "required": ["cmd"] }, { "required": ["sql"] }]))]
 pub struct Step {
-    /// Its name, unique in its skill.
+    /// The name, unique in the skill.
     pub name: Spanned<StepName>,
-    /// The command: a list of words, or a string that is split into words as a POSIX shell does.
-    /// No shell ever sees it; write `["sh", "-c", "…"]` where one is meant.
+    /// The command: a list of words, or a string that is split into words as a POSIX shell does. Proctor runs it
+    /// without a shell; write `["sh", "-c", "…"]` to use one.
     pub cmd: Option<Spanned<Command>>,
-    /// SQL that is judged by the engine that would run it, in place of a command.
+    /// SQL to check with its own database engine, instead of a command.
     pub sql: Option<Spanned<SqlStep>>,
-    /// The directory in which it runs, relative to the repository.
+    /// The directory in which the step runs, relative to the repository.
     pub workdir: Option<Spanned<RelPath>>,
-    /// When it must have ended, in milliseconds.
+    /// Timeout, in milliseconds.
     #[schemars(range(min = 1))]
     pub timeout_ms: Option<Spanned<u64>>,
-    /// How long it has between SIGTERM and SIGKILL, in milliseconds. Default: 5000.
+    /// Time between SIGTERM and SIGKILL, in milliseconds. Default: 5000.
     pub grace_ms: Option<Spanned<u64>>,
-    /// What network it sees: `deny` or `allow`.
+    /// Network access: `deny` or `allow`.
     pub network: Option<Spanned<Network>>,
-    /// What it must not change: `off`, `tracked` or `strict`.
+    /// Files that the step must not change: `off`, `tracked` or `strict`.
     pub read_only: Option<Spanned<ReadOnly>>,
-    /// What processes mean that are left when it has ended: `ignore`, `warn` or `fail`.
+    /// How to treat processes that are still running when the command has ended: `ignore`, `warn` or `fail`.
     pub leaks: Option<Spanned<Leaks>>,
-    /// Variables that are passed on from the caller, instead of those of skill and defaults.
+    /// Environment variables that the step inherits from the caller; replaces the lists of the skill and of `defaults`.
     pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
-    /// Variables that are set, beside those of skill and defaults.
+    /// Environment variables that are set, in addition to those of the skill and of `defaults`.
     pub env: Option<Table<VarName, Text>>,
-    /// Bounds on what it may use.
+    /// Resource limits.
     pub limits: Option<StepLimits>,
-    /// How often a failed attempt is repeated; a pass after that is recorded as flaky. Default: 0.
+    /// Maximum number of retries after a failed attempt. A step that passes on a retry is recorded as flaky. Default:
+    /// 0.
     pub retries: Option<Spanned<u32>>,
-    /// Globs of the files on which its result depends. Default: the whole tree.
+    /// Globs of the files on which the result depends. Default: the whole tree.
     #[schemars(length(min = 1))]
     pub inputs: Option<Spanned<Vec<Spanned<Text>>>>,
-    /// Reports that it writes, relative to the repository; they are merged into ours.
+    /// Report files that the step writes, relative to the repository. Proctor merges them into its own reports.
     pub reports: Option<Reports>,
-    /// What counts as success.
+    /// The condition for success.
     pub expect: Option<Expect>,
 }
 
-/// SQL that is judged: files of the repository, or one query.
+/// An SQL check of files of the repository, or of one query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SqlStep {
-    /// Globs of the files that are judged, in the order of their names.
+    /// Globs of the files to check, in the order of their names.
     #[schemars(length(min = 1))]
     pub files: Option<Spanned<Vec<Spanned<Text>>>>,
-    /// One query, in place of files.
+    /// One query, instead of files.
     pub query: Option<Spanned<Text>>,
-    /// Whose SQL it is: `sqlite` or `duckdb`.
+    /// The SQL dialect: `sqlite` or `duckdb`.
     pub dialect: Spanned<Dialect>,
-    /// Files with the statements that make the schema, in order.
+    /// Files with the statements that create the schema, in order.
     pub schema: Option<Vec<Spanned<RelPath>>>,
-    /// A database file to judge against; it is never changed.
+    /// A database file to check against; it is never changed.
     pub database: Option<Spanned<RelPath>>,
-    /// What a statement may do: `read`, `write` rows, or `migrate` the schema. Default: `read`.
+    /// Allowed kinds of statements: `read`, `write` rows, or `migrate` the schema. Default: `read`.
     pub policy: Option<Spanned<Policy>>,
-    /// What somebody wanted to know, for one query.
+    /// The question that the query should answer, in natural language.
     pub question: Option<Spanned<Text>>,
-    /// The only tables that may be named.
+    /// The only tables that statements may use.
     pub tables: Option<Vec<Spanned<Text>>>,
-    /// The only columns of their tables that may be named, as `table.column`.
+    /// The only columns of these tables that statements may use, as `table.column`.
     pub columns: Option<Vec<Spanned<Text>>>,
-    /// Functions that may be called beside the harmless ones.
+    /// Functions that statements may call in addition to those known to be harmless.
     pub functions: Option<Vec<Spanned<Text>>>,
-    /// Bounds on each file.
+    /// Limits for the check of each file.
     pub limits: Option<SqlLimits>,
-    /// The confidence in percent from which on a warning rejects. Default: warnings never reject.
+    /// The confidence in percent at which a warning rejects a statement. Default: warnings never reject.
     #[schemars(range(min = 1, max = 100))]
     pub reject_at: Option<Spanned<u64>>,
 }
 
 impl SqlStep {
-    /// What it has judged, with everything that it leaves out.
+    /// Returns the check to run, with the defaults filled in.
     pub(super) fn check(&self) -> Check {
         let texts = |list: Option<&Vec<Spanned<Text>>>| -> Vec<String> {
             list.into_iter().flatten().map(|text| text.value.0.clone()).collect()
@@ -253,73 +255,73 @@ impl SqlStep {
     }
 }
 
-/// Bounds on the judging of one file.
+/// Limits for the check of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SqlLimits {
-    /// How long it may take, in milliseconds. Default: 5000.
+    /// Time limit, in milliseconds. Default: 5000.
     #[schemars(range(min = 1, max = 600_000))]
     pub time_ms: Option<Spanned<u64>>,
-    /// How many instructions of SQLite's machine a statement may take. Default: 200000000.
+    /// Maximum number of SQLite virtual machine instructions for one statement. Default: 200000000.
     #[schemars(range(min = 1))]
     pub steps: Option<Spanned<u64>>,
-    /// How many rows are read of a result. Default: 10000.
+    /// Maximum number of rows that are read from a result. Default: 10000.
     #[schemars(range(min = 1))]
     pub rows: Option<Spanned<u64>>,
-    /// How much memory the engine may hold. Default: 512MiB.
+    /// Memory limit of the engine. Default: 512MiB.
     pub memory: Option<Spanned<Size>>,
-    /// How large a result may be. Default: 16MiB.
+    /// Maximum size of a result. Default: 16MiB.
     pub result: Option<Spanned<Size>>,
 }
 
-/// Bounds on what a step may use. Sizes are bytes, or a number with B, kB, MB, GB, TB (powers
-/// of 1000), KiB, MiB, GiB or TiB (powers of 1024).
+/// Resource limits of a step. Sizes are in bytes, or numbers with a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB,
+/// GiB or TiB (powers of 1024).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepLimits {
-    /// Memory. Default: no bound.
+    /// Memory. Default: no limit.
     pub memory: Option<Spanned<Size>>,
-    /// Processes and threads. Default: 4096.
+    /// Number of processes and threads. Default: 4096.
     #[schemars(range(min = 1))]
     pub pids: Option<Spanned<u64>>,
-    /// What it may write. Default: 2GiB.
+    /// Amount of data that the step may write. Default: 2GiB.
     pub disk: Option<Spanned<Size>>,
-    /// How much of its output is kept, for each stream. Default: 64MiB.
+    /// Number of bytes that are kept of each output stream. Default: 64MiB.
     pub output: Option<Spanned<Size>>,
-    /// CPU time of one process, in seconds. Default: no bound.
+    /// CPU time of one process, in seconds. Default: no limit.
     #[schemars(range(min = 1))]
     pub cpu_seconds: Option<Spanned<u64>>,
-    /// Open files of one process. Default: 65536.
+    /// Number of open files of one process. Default: 65536.
     #[schemars(range(min = 1))]
     pub open_files: Option<Spanned<u64>>,
 }
 
-/// Reports that a step writes.
+/// Report files that a step writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reports {
-    /// A JUnit XML file.
+    /// Path of a JUnit XML file.
     pub junit: Option<Spanned<RelPath>>,
-    /// A SARIF 2.1.0 file.
+    /// Path of a SARIF 2.1.0 file.
     pub sarif: Option<Spanned<RelPath>>,
 }
 
-/// What counts as success.
+/// The condition for success.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// The exit codes that count as success. Default: `[0]`.
+    /// Exit codes that count as success. Default: `[0]`.
     #[schemars(length(min = 1))]
     pub exit: Option<Spanned<Vec<u8>>>,
 }
 
-/// Text whose value is what is written: `1.10` is `1.10`, and `no` is `no`.
+/// Text exactly as written: `1.10` stays `1.10`, and `no` stays `no`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Text(pub String);
 
 impl Text {
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -343,7 +345,7 @@ impl JsonSchema for Text {
     }
 }
 
-/// A map that a person wrote: in the order of the file, each key with its place.
+/// A map as written: entries in file order, each key with its span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table<K, V>(pub Vec<(Spanned<K>, V)>);
 
@@ -354,22 +356,22 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K: Borrow<str>, V> Table<K, V> {
-    /// The entries, in the order of the file.
+    /// Returns the entries in file order.
     pub fn iter(&self) -> impl Iterator<Item = (&Spanned<K>, &V)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// The keys as text, in the order of the file.
+    /// Returns the keys in file order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(key, _)| key.value.borrow())
     }
 
-    /// The entry of a name.
+    /// Returns the key and the value of `name`.
     pub fn entry(&self, name: &str) -> Option<(&Spanned<K>, &V)> {
         self.iter().find(|(key, _)| key.value.borrow() == name)
     }
 
-    /// The value of a name.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&V> {
         self.entry(name).map(|(_, value)| value)
     }
@@ -419,7 +421,7 @@ impl<K: JsonSchema, V: JsonSchema> JsonSchema for Table<K, V> {
     }
 }
 
-/// What a key must look like: keys are strings always, so of their schema the pattern counts.
+/// Returns the schema for the keys of a map. Keys are always strings, so only the pattern of `schema` matters.
 fn key_schema(schema: &Schema) -> serde_json::Value {
     match schema.get("pattern") {
         Some(pattern) => serde_json::json!({ "pattern": pattern }),
@@ -431,7 +433,7 @@ fn version_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "const": 1 })
 }
 
-/// The tiers that may be declared; stands for [`Tier`] in the schema only.
+/// The tiers that a skill may declare; replaces [`Tier`] in the schema.
 struct DeclaredTier;
 
 impl JsonSchema for DeclaredTier {

@@ -1,9 +1,14 @@
-//! YAML bytes → a small tree with spans, in one bounded pass.
+//! Parses YAML to a small tree with spans, in one pass with bounded cost.
 //!
-//! What could be read in two ways, or costs more than it says, is refused here: characters on
-//! which YAML readers differ, anchors and aliases, tags, directives, further documents, keys
-//! that are no scalars, keys that stand twice, deep nesting. What the tree means is not decided
-//! here. Configurations of other tools, which use aliases, are read by the same pass ([`Kind`]).
+//! The parser rejects constructs that YAML readers interpret differently, or whose cost exceeds their size:
+//!
+//! - ambiguous characters, tags and directives
+//! - anchors and aliases
+//! - further documents
+//! - keys that are not scalars, and duplicate keys
+//! - deep nesting
+//!
+//! The same pass also parses the configurations of other tools, which use aliases (see [`Kind`]).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,29 +19,29 @@ use super::diagnostic::{Code, Diagnostic, quoted};
 use super::report::Report;
 use super::span::Span;
 
-/// How many bytes a spec may have.
+/// Maximum size of a spec, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-/// The byte order mark in UTF-8, which may stand at the start of a spec.
+/// The UTF-8 byte order mark, which is allowed at the start of a spec.
 pub(super) const BOM: &[u8] = "\u{feff}".as_bytes();
-/// How deep values may be nested.
+/// Maximum nesting depth of values.
 pub(super) const MAX_DEPTH: usize = 64;
-/// How many values a spec may have; at 1 MiB a hundred thousand are ten bytes each.
+/// Maximum number of values in a spec: at 1 MiB, a hundred thousand values have ten bytes each.
 pub(super) const MAX_NODES: usize = 100_000;
-/// How many bytes of text the aliases of a file may repeat, all together.
+/// Maximum number of bytes of text that all aliases of a file may repeat together.
 const MAX_REPEATED: usize = 4 * MAX_BYTES;
 
-/// What kind of file is read.
+/// The kind of file to parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A spec of ours, in which an alias is an error.
+    /// A Proctor spec; aliases are errors.
     Spec,
-    /// The configuration of another tool. What an alias names stands in its place; what that comes
-    /// to counts as if it were written out.
+    /// The configuration of another tool. Aliases are replaced by the values of their anchors, which count towards the
+    /// limits as if they were written out.
     Foreign,
 }
 
 impl Kind {
-    /// What messages call it.
+    /// Returns the noun for messages.
     fn noun(self) -> &'static str {
         match self {
             Self::Spec => "spec",
@@ -45,13 +50,13 @@ impl Kind {
     }
 }
 
-/// A value, and where it stands.
+/// A value with its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {
-    /// The whole value.
+    /// The position of the whole value.
     pub(crate) span: Span,
-    /// The key whose value it is, or else its own start: what a message about it points at where
-    /// the value is long.
+    /// The position of the key of the value, or the start of the value if it has no key. Messages about long values
+    /// point to it.
     pub(crate) head: Span,
     pub(crate) value: Value<'a>,
 }
@@ -64,7 +69,7 @@ pub(crate) enum Value<'a> {
     },
     Seq(Vec<Node<'a>>),
     Map(Vec<(Key<'a>, Node<'a>)>),
-    /// A value that was refused already; nothing more is said about it.
+    /// A value that has already been reported as an error; no further errors are reported for it.
     Refused,
 }
 
@@ -75,7 +80,7 @@ pub(crate) struct Key<'a> {
 }
 
 impl Node<'_> {
-    /// Whether it reads as nothing: plain and empty, `~` or `null`.
+    /// Returns whether the value is null: plain and empty, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         match &self.value {
             Value::Scalar { text, plain: true } => matches!(text.as_ref(), "" | "~" | "null" | "Null" | "NULL"),
@@ -83,8 +88,8 @@ impl Node<'_> {
         }
     }
 
-    /// How many values it is made of and how many bytes of text they have; `None` where that is more than
-    /// `nodes` and `bytes`.
+    /// Returns the number of values in the node and the number of bytes of their text; `None` if they exceed `nodes` or
+    /// `bytes`.
     fn weight(&self, nodes: usize, bytes: usize) -> Option<(usize, usize)> {
         let (mut count, mut size) = (0_usize, 0_usize);
         let mut rest = vec![self];
@@ -108,13 +113,12 @@ impl Node<'_> {
     }
 }
 
-/// Checks the bytes and builds the tree. `None` where there is none; what is wrong goes to
-/// `report`.
+/// Parses a spec to a tree. Adds problems to `report`, and returns `None` if there is no tree.
 pub(super) fn parse<'a>(bytes: &'a [u8], report: &mut Report) -> Option<Node<'a>> {
     parse_as(Kind::Spec, bytes, report)
 }
 
-/// The same, of any kind of file.
+/// Parses any kind of file to a tree, like [`parse`].
 pub(crate) fn parse_as<'a>(kind: Kind, bytes: &'a [u8], report: &mut Report) -> Option<Node<'a>> {
     let text = match checked_text(kind, bytes) {
         Ok(text) => text,
@@ -126,7 +130,7 @@ pub(crate) fn parse_as<'a>(kind: Kind, bytes: &'a [u8], report: &mut Report) -> 
     Builder::new(kind, text, report).build()
 }
 
-/// The bytes as text on whose lines and characters all readers agree.
+/// Checks the bytes and returns them as text. All YAML readers agree on the lines and characters of this text.
 fn checked_text(kind: Kind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
     let noun = kind.noun();
     if bytes.len() > MAX_BYTES {
@@ -155,7 +159,7 @@ fn checked_text(kind: Kind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
     }
 }
 
-/// Controls, and what some readers of YAML take for line breaks and others do not.
+/// Returns whether `c` is a control character, or a line break for some YAML readers only.
 fn is_forbidden(at: usize, c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' => false,
@@ -165,7 +169,7 @@ fn is_forbidden(at: usize, c: char) -> bool {
     }
 }
 
-/// The span of `length` bytes at byte `at` of `text`.
+/// Returns the span of `length` bytes at byte `at` of `text`.
 fn position(text: &str, at: usize, length: usize) -> Span {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -181,12 +185,12 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A collection whose end has not come yet.
+/// A collection whose end has not been parsed yet.
 struct Open<'a> {
     start: Span,
     head: Span,
     block: bool,
-    /// What aliases call it; 0 where it has no anchor.
+    /// The ID that aliases refer to; 0 if the collection has no anchor.
     anchor: usize,
     content: Content<'a>,
 }
@@ -196,11 +200,11 @@ enum Content<'a> {
     Map { entries: Vec<(Key<'a>, Node<'a>)>, key: PendingKey<'a>, seen: HashMap<Cow<'a, str>, Span> },
 }
 
-/// The key of a map whose value has not come yet.
+/// A key of a map whose value has not been parsed yet.
 enum PendingKey<'a> {
     None,
     Key(Key<'a>),
-    /// It stood there before; its value is dropped.
+    /// A key that occurred before; its value is dropped.
     Duplicate(Span),
 }
 
@@ -214,7 +218,7 @@ impl PendingKey<'_> {
     }
 }
 
-/// The pass can not go on; what is wrong was reported.
+/// Parsing stopped; the problem was reported.
 struct Stop;
 
 struct Builder<'a, 'r> {
@@ -225,9 +229,9 @@ struct Builder<'a, 'r> {
     root: Option<Node<'a>>,
     nodes: usize,
     documents: usize,
-    /// The values that have an anchor, as far as they have ended.
+    /// The completed values that have an anchor.
     anchored: HashMap<usize, Node<'a>>,
-    /// How many bytes of text aliases have repeated.
+    /// Number of bytes of text that aliases have repeated so far.
     repeated: usize,
 }
 
@@ -286,7 +290,7 @@ impl<'a, 'r> Builder<'a, 'r> {
             }
             Event::Scalar(text, style, anchor, _) => {
                 let plain = style == ScalarStyle::Plain;
-                // The parser gives nothing at all as `~`; serde_yaml reads it as an empty text.
+                // The parser returns an empty value as `~`; serde_yaml reads it as an empty string.
                 let nothing = plain && text == "~" && self.text.get(at.byte_range().unwrap_or_default()) != Some("~");
                 let text = if nothing { Cow::Borrowed("") } else { text };
                 self.scalar(span, Value::Scalar { text, plain }, anchor)
@@ -303,7 +307,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         }
     }
 
-    /// Reports something beside which the pass can go on, unless there is too much of it.
+    /// Reports an error after which parsing can continue, unless the report is full.
     fn refuse(&mut self, code: Code, span: Span, message: &str) -> Result<(), Stop> {
         self.report.add(Diagnostic::error(code, span, message).hint("write the value out in plain YAML"));
         if self.report.is_full() { Err(Stop) } else { Ok(()) }
@@ -323,7 +327,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         Err(self.stop(Diagnostic::error(Code::SecondDocument, span, message)))
     }
 
-    /// A scalar: a key where a map waits for one, or else a value.
+    /// Adds a scalar: as a key if the innermost map expects one, otherwise as a value.
     fn scalar(&mut self, span: Span, value: Value<'a>, anchor: usize) -> Result<(), Stop> {
         self.counted(1, span)?;
         self.remember(anchor, || Node { span, head: span, value: value.clone() });
@@ -354,7 +358,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         Ok(())
     }
 
-    /// Puts what an anchor names in the place of an alias.
+    /// Replaces an alias with the value of its anchor.
     fn repeat(&mut self, span: Span, id: usize) -> Result<(), Stop> {
         let Some(named) = self.anchored.get(&id) else {
             let problem = Diagnostic::error(Code::Alias, span, "this alias stands in what it names");
@@ -411,7 +415,7 @@ impl<'a, 'r> Builder<'a, 'r> {
                 (Value::Map(entries), last)
             }
         };
-        // The end of a block collection is the start of whatever follows it.
+        // The parser ends a block collection at the start of whatever follows it.
         let end = if block { last.unwrap_or(start.end) } else { end.end };
         let node = Node { span: Span { end: end.max(start.end), ..start }, head, value };
         self.remember(anchor, || node.clone());
@@ -419,7 +423,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         Ok(())
     }
 
-    /// What a message about a value that starts at `start` points at.
+    /// Returns the position for messages about a value that starts at `start`.
     fn head(&self, start: Span) -> Span {
         match self.open.last() {
             Some(Open { content: Content::Map { key, .. }, .. }) => key.span().unwrap_or(start),

@@ -1,10 +1,10 @@
-//! Rewrites the schemas of the document into the forms that generators of clients understand. The
-//! values that a schema accepts stay the same.
+//! Rewrites the schemas of the document to forms that client generators understand. The set of accepted values does not
+//! change.
 
 use serde_json::{Map, Value, json};
 
-/// Rewrites the schemas of all types: `enum` for closed lists of words, `date-time` for times, and a
-/// named schema with a discriminator for each variant of a tagged type.
+/// Rewrites the schemas of all types. Closed lists of words become an `enum`, times get the format `date-time`, and
+/// each variant of a tagged type becomes a named schema with a discriminator.
 pub(super) fn rewrite(schemas: &mut Map<String, Value>) {
     for schema in schemas.values_mut() {
         visit(schema, &mut list_words);
@@ -17,7 +17,7 @@ pub(super) fn rewrite(schemas: &mut Map<String, Value>) {
     }
 }
 
-/// Calls `change` for every object in a value, the inner ones first.
+/// Calls `change` for all objects in a value, inner objects first.
 fn visit(value: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| visit(item, change)),
@@ -29,7 +29,8 @@ fn visit(value: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     }
 }
 
-/// Rewrites a `oneOf` of constant strings as an `enum`. The descriptions of the words follow that of the list.
+/// Rewrites a `oneOf` of constant strings as an `enum`, and appends the descriptions of the words to the description of
+/// the type.
 fn list_words(schema: &mut Map<String, Value>) {
     let Some(choices) = schema.get("oneOf").and_then(Value::as_array) else { return };
     let Some(words) = choices.iter().map(|choice| choice["const"].as_str()).collect::<Option<Vec<_>>>() else { return };
@@ -47,7 +48,7 @@ fn list_words(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Gives the properties that hold a time their format. All of them are named `at`, or end in `_at`.
+/// Sets the format of properties that hold a time: those named `at` or ending in `_at`.
 fn mark_times(schema: &mut Map<String, Value>) {
     let Some(Value::Object(properties)) = schema.get_mut("properties") else { return };
     for (name, property) in properties {
@@ -58,8 +59,8 @@ fn mark_times(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Replaces the variants of a tagged type by references, and returns them with names of their own. Each has
-/// the properties that all of them share.
+/// Replaces the variants of a tagged type with references, and returns the variants with their names. Each variant gets
+/// the properties that all variants share.
 fn name_variants(parent: &str, schema: &mut Value) -> Vec<(String, Value)> {
     let Some(variants) = schema["oneOf"].as_array() else { return Vec::new() };
     let Some((tag, words)) = tag_of(variants) else { return Vec::new() };
@@ -85,7 +86,7 @@ fn name_variants(parent: &str, schema: &mut Value) -> Vec<(String, Value)> {
     named
 }
 
-/// Returns the property that tells the variants apart, and its word in each of them.
+/// Returns the property that distinguishes the variants, and its value in each of them.
 fn tag_of(variants: &[Value]) -> Option<(String, Vec<String>)> {
     let constants = |variant: &Value| -> Vec<(String, String)> {
         let properties = variant["properties"].as_object();
@@ -97,7 +98,7 @@ fn tag_of(variants: &[Value]) -> Option<(String, Vec<String>)> {
     Some((tag.clone(), variants.iter().map(word).collect::<Option<Vec<_>>>()?))
 }
 
-/// Adds the properties that stand beside the variants to one of them.
+/// Adds the shared properties of a type to one of its variants.
 fn share(schema: &Value, variant: &mut Value) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         variant["properties"][name.as_str()] = property.clone();

@@ -1,10 +1,11 @@
-//! The schemas of parameters and answers that are no types of their own.
+//! Schemas of parameters and responses that have no Rust type.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::api::{LoggedEvent, OutputEvent};
 
-/// The data of events. Those of the type `output` have a schema of their own.
+/// Returns the schema of event data. Events of the type `output` have a different schema, which is added to the
+/// definitions.
 pub(super) fn event_data(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<OutputEvent>();
     generator.subschema_for::<LoggedEvent>()

@@ -1,4 +1,4 @@
-//! One output stream of a step, as the daemon answers it.
+//! The view of one output stream of a step.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ use crate::evidence::{ReportEvidence, ReportState, StreamEvidence};
 pub struct StreamView {
     /// The sha256 of all bytes.
     pub sha256: Sha256Hex,
-    /// How many bytes there were.
+    /// Total number of bytes.
     pub bytes: u64,
-    /// How many of them are kept.
+    /// Number of bytes that are stored.
     pub kept_bytes: u64,
-    /// Whether its end was seen.
+    /// True if the stream was read to its end.
     pub complete: bool,
-    /// In how many places of what is kept a secret of the caller was taken out.
+    /// Number of places in the stored output where a secret of the caller was removed.
     pub redacted: u64,
 }
 
@@ -34,7 +34,7 @@ impl From<&StreamEvidence> for StreamView {
 }
 
 impl StreamView {
-    /// A report that was read, as an output of which all is kept; `None` where it was not.
+    /// Returns a report that was read as a completely stored stream; `None` for other reports.
     pub fn of_report(report: &ReportEvidence) -> Option<Self> {
         match &report.state {
             ReportState::Read { sha256, bytes, redacted } => Some(Self {

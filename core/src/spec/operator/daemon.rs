@@ -1,4 +1,4 @@
-//! `[daemon]` of `proctord.toml`: how the daemon listens, how much it takes on, what it keeps.
+//! Parses `[daemon]` of `proctord.toml`: socket, capacity and retention of the daemon.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -6,99 +6,99 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the daemon listens, how much it takes on, and what it keeps.
+/// Settings of the daemon: socket, capacity and retention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonSettings {
-    /// Where the socket is; `None` for the place of the user or of the system.
+    /// Path of the socket; `None` for the default path of the user or the system.
     pub socket: Option<String>,
-    /// Who may ask beside the daemon's own user.
+    /// Users that may connect in addition to the daemon's own user.
     pub allow_users: Vec<UserRef>,
-    /// How many runs are under way at once; `None` for one a CPU.
+    /// Maximum number of runs at once; `None` for one per CPU.
     pub max_runs: Option<u32>,
-    /// How many of them are one caller's; `None` for as many as there are.
+    /// Maximum number of runs of one caller at once; `None` for no limit per caller.
     pub max_runs_per_caller: Option<u32>,
-    /// How many runs wait.
+    /// Maximum number of queued runs.
     pub max_queued: u32,
-    /// How many of them are one caller's.
+    /// Maximum number of queued runs of one caller.
     pub max_queued_per_caller: u32,
-    /// How many connections are open at once. Beyond that, those that have been idle for longest
-    /// are closed.
+    /// Maximum number of open connections. Above it, the daemon closes the connections that have been idle longest.
     pub max_connections: u32,
-    /// How long the head of a request, its body, and each write of an answer may take.
+    /// Timeout for receiving the head of a request, for receiving its body, and for each write of a response.
     pub request_timeout: Duration,
-    /// How long runs that are under way may go on after SIGTERM before they are cancelled.
+    /// Time that active runs have to finish after SIGTERM before the daemon cancels them.
     pub drain: Duration,
-    /// After how long without a run and a connection the daemon ends; `None` for never.
+    /// Time without runs and connections after which the daemon exits; `None` for never.
     pub idle_exit: Option<Duration>,
-    /// Whether a changeset needs a file `APPROVED` before anything above tier 1 runs in it.
+    /// Requires a file `APPROVED` in a changeset for runs above tier 1.
     pub approve_tier2: bool,
-    /// What is written to the log.
+    /// Settings of the log.
     pub log: LogSettings,
-    /// What is kept of runs that have ended.
+    /// Retention of ended runs.
     pub retention: Retention,
 }
 
-/// A user, as the operator names one.
+/// A user, as written by the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum UserRef {
-    /// By number.
+    /// A user ID.
     Uid(u32),
-    /// By the name of an account.
+    /// An account name.
     Name(String),
 }
 
-/// What is written to the log.
+/// Settings of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// From which level on, in the syntax of `tracing-subscriber`'s filters.
+    /// Log level, in the filter syntax of `tracing-subscriber`.
     pub level: String,
-    /// In which form.
+    /// Output format.
     pub format: LogFormat,
 }
 
-/// The form of the log.
+/// Output format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// Fields of the journal where standard error is one, else text.
+    /// Journal fields if standard error is connected to the systemd journal, otherwise text.
     #[default]
     Auto,
-    /// Lines for people.
+    /// Human-readable lines.
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// Fields of the journal.
+    /// Journal fields.
     Journald,
 }
 
-/// What is kept of runs that have ended. Evidence in changesets is never removed.
+/// Retention of ended runs. Evidence in changesets is never removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// For how long their logs and outputs are kept; `None` for as long as there is room.
+    /// Maximum age of logs and outputs; `None` for no maximum.
     pub max_age: Option<Duration>,
-    /// How many runs are kept.
+    /// Maximum number of stored runs.
     pub max_runs: u64,
-    /// How many bytes of outputs are kept, as they are stored.
+    /// Maximum size of the stored outputs, in bytes on disk.
     pub max_output_bytes: u64,
-    /// What is kept of caches of skills.
+    /// Retention of skill caches.
     pub caches: CacheRetention,
 }
 
-/// What is kept of caches of skills. The least recently used go first.
+/// Retention of skill caches. The least recently used caches are removed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheRetention {
-    /// How many bytes in all.
+    /// Maximum size of all caches, in bytes.
     pub max_bytes: u64,
-    /// How many bytes of them are one repository's.
+    /// Maximum size of the caches of one repository, in bytes.
     pub max_bytes_per_repository: u64,
-    /// How many bytes one skill may write to one cache in one run; more is not kept.
+    /// Maximum number of bytes that one skill may write to one cache in one run. If it writes more, these writes are
+    /// not kept.
     pub max_bytes_per_run: u64,
-    /// For how long one is kept that no run uses.
+    /// Time after which an unused cache is removed.
     pub max_unused: Duration,
 }
 
-/// No file: one user's daemon on one machine.
+/// Settings without a config file: a daemon for one user on one machine.
 impl Default for DaemonSettings {
     fn default() -> Self {
         Self::from_file(&DaemonFile::default())
@@ -118,71 +118,71 @@ const MAX_CACHE_BYTES_PER_REPOSITORY: u64 = 32 << 30;
 const MAX_CACHE_BYTES_PER_RUN: u64 = 16 << 30;
 const MAX_CACHE_UNUSED_DAYS: u64 = 30;
 
-/// The table as it is written.
+/// The table as written.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DaemonFile {
-    /// Where the socket is, as an absolute path. Default: `$XDG_RUNTIME_DIR/proctor/proctord.sock`;
-    /// `/run/proctor/proctord.sock` for root.
+    /// Absolute path of the socket. Default: `$XDG_RUNTIME_DIR/proctor/proctord.sock`; for root,
+    /// `/run/proctor/proctord.sock`.
     socket: Option<String>,
-    /// Who may ask beside the daemon's own user: names of accounts, or numbers.
+    /// Users that may connect in addition to the daemon's own user: account names or user IDs.
     allow_users: Option<Vec<UserRef>>,
-    /// How many runs are under way at once. Default: one a CPU.
+    /// Maximum number of runs at once. Default: one per CPU.
     max_runs: Option<Count>,
-    /// How many of them are one caller's. Default: as many as there are.
+    /// Maximum number of runs of one caller at once. Default: no limit per caller.
     max_runs_per_caller: Option<Count>,
-    /// How many runs wait. Default: 1024.
+    /// Maximum number of queued runs. Default: 1024.
     max_queued: Option<Count>,
-    /// How many of them are one caller's. Default: 256.
+    /// Maximum number of queued runs of one caller. Default: 256.
     max_queued_per_caller: Option<Count>,
-    /// How many connections are open at once. Default: 4096.
+    /// Maximum number of open connections. Default: 4096.
     max_connections: Option<Count>,
-    /// How long the head of a request, its body, and each write of an answer may take, in
+    /// Timeout for receiving the head of a request, for receiving its body, and for each write of a response, in
     /// milliseconds. Default: 10000.
     request_timeout_ms: Option<NonZeroU64>,
-    /// How long runs that are under way may go on after SIGTERM before they are cancelled, in
-    /// milliseconds. Default: 30000.
+    /// Time that active runs have to finish after SIGTERM before the daemon cancels them, in milliseconds. Default:
+    /// 30000.
     drain_ms: Option<u64>,
-    /// After how many milliseconds without a run and a connection the daemon ends. Default: never.
+    /// Time without runs and connections after which the daemon exits, in milliseconds. Default: never.
     idle_exit_ms: Option<NonZeroU64>,
-    /// Whether a changeset needs a file `APPROVED` before anything above tier 1 runs in it.
-    /// Default: false.
+    /// Requires a file `APPROVED` in a changeset for runs above tier 1. Default: false.
     approve_tier2: Option<bool>,
-    /// What is written to the log.
+    /// Settings of the log.
     log: Option<LogFile>,
-    /// What is kept of runs that have ended.
+    /// Retention of ended runs.
     retention: Option<RetentionFile>,
 }
 
-/// A number of things, at least 1.
+/// A positive number.
 type Count = std::num::NonZeroU32;
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LogFile {
-    /// From which level on: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
-    /// `info,proctor_runner=debug`. Default: `info`.
+    /// Log level: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,proctor_runner=debug`. Default:
+    /// `info`.
     level: Option<String>,
-    /// In which form. Default: `auto`.
+    /// Output format. Default: `auto`.
     format: Option<LogFormat>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RetentionFile {
-    /// For how many days logs and outputs of runs are kept. Default: as long as there is room.
+    /// Number of days for which logs and outputs of runs are kept. Default: no limit.
     max_age_days: Option<NonZeroU64>,
-    /// How many runs are kept. Default: 10000.
+    /// Maximum number of stored runs. Default: 10000.
     max_runs: Option<NonZeroU64>,
-    /// How many bytes of outputs are kept, as they are stored. Default: 4 GiB.
+    /// Maximum size of the stored outputs, in bytes on disk. Default: 4 GiB.
     max_output_bytes: Option<NonZeroU64>,
-    /// How many bytes of caches are kept; the least recently used go first. Default: 64 GiB.
+    /// Maximum size of all caches, in bytes; the least recently used caches are removed first. Default: 64 GiB.
     max_cache_bytes: Option<NonZeroU64>,
-    /// How many bytes of them are one repository's. Default: 32 GiB.
+    /// Maximum size of the caches of one repository, in bytes. Default: 32 GiB.
     max_cache_bytes_per_repository: Option<NonZeroU64>,
-    /// How many bytes one skill may write to one cache in one run; more is not kept. Default: 16 GiB.
+    /// Maximum number of bytes that one skill may write to one cache in one run. If it writes more, these writes are
+    /// not kept. Default: 16 GiB.
     max_cache_bytes_per_run: Option<NonZeroU64>,
-    /// For how many days a cache is kept that no run uses. Default: 30.
+    /// Number of days after which an unused cache is removed. Default: 30.
     max_cache_unused_days: Option<NonZeroU64>,
 }
 
@@ -235,7 +235,7 @@ impl DaemonSettings {
         }
     }
 
-    /// What of it contradicts itself or means nothing, one sentence each.
+    /// Returns a message for each contradictory or invalid setting.
     pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
         let socket = self.socket.as_deref().filter(|path| !path.starts_with('/'));
         let socket = socket.map(|path| format!("`daemon.socket` {} is not absolute", super::super::quoted(path)));

@@ -1,4 +1,4 @@
-//! `[telemetry]` of `proctord.toml`: where the spans of runs are sent.
+//! Parses `[telemetry]` of `proctord.toml`: the export of trace spans.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Where the spans of runs are sent. The standard variables of OpenTelemetry override each of these.
+/// Settings of the export of trace spans. The standard OpenTelemetry environment variables override each of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TelemetrySettings {
-    /// The base address of an OTLP/HTTP receiver; `None` for the one that the environment names.
+    /// Base URL of an OTLP/HTTP receiver; `None` to use the environment variable.
     pub endpoint: Option<String>,
-    /// Headers of each request, which may be secret.
+    /// Headers of each request; they may contain secrets.
     pub headers: SecretHeaders,
-    /// The name of the service; `None` for the name of the program.
+    /// Name of the service; `None` for the name of the program.
     pub service_name: Option<String>,
-    /// More attributes of the resource.
+    /// Additional resource attributes.
     pub resource_attributes: BTreeMap<String, String>,
-    /// How long one request may take; `None` for the default.
+    /// Timeout of a request; `None` for the default.
     pub timeout: Option<Duration>,
 }
 
-/// Headers by name. Their values are not shown.
+/// HTTP headers by name. `Debug` output does not contain the values.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct SecretHeaders(pub BTreeMap<String, String>);
@@ -35,23 +35,23 @@ impl fmt::Debug for SecretHeaders {
     }
 }
 
-/// The longest that a request may take, in milliseconds.
+/// The largest allowed timeout of a request, in milliseconds.
 const MAX_TIMEOUT_MS: u64 = 60_000;
 
-/// The table as it is written.
+/// The table as written.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TelemetryFile {
-    /// The base address of a receiver of OTLP over HTTP, such as `http://127.0.0.1:4318`; spans are posted to
-    /// `/v1/traces` below it. Default: what `OTEL_EXPORTER_OTLP_ENDPOINT` says; without that, nothing is exported.
+    /// Base URL of an OTLP/HTTP receiver, such as `http://127.0.0.1:4318`; spans are posted to `/v1/traces` below it.
+    /// Default: the value of `OTEL_EXPORTER_OTLP_ENDPOINT`; if that is not set either, nothing is exported.
     endpoint: Option<String>,
-    /// Headers of each request, such as a key of the receiver. Their values are never logged.
+    /// Headers of each request, such as an API key for the receiver. Their values are never logged.
     headers: Option<SecretHeaders>,
-    /// The name of the service (`service.name`). Default: the name of the program.
+    /// Name of the service (`service.name`). Default: the name of the program.
     service_name: Option<String>,
-    /// More attributes of the resource, such as `deployment.environment.name`.
+    /// Additional resource attributes, such as `deployment.environment.name`.
     resource_attributes: Option<BTreeMap<String, String>>,
-    /// How long one request may take, in milliseconds, up to 60000. Default: 10000.
+    /// Timeout of a request in milliseconds, at most 60000. Default: 10000.
     timeout_ms: Option<NonZeroU64>,
 }
 
@@ -66,7 +66,7 @@ impl TelemetrySettings {
         }
     }
 
-    /// Returns what of it has no meaning, a sentence each.
+    /// Returns a message for each invalid setting.
     pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
         let is_http = |text: &&str| !text.starts_with("http://") && !text.starts_with("https://");
         let endpoint = self.endpoint.as_deref().filter(is_http);

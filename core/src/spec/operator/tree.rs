@@ -1,4 +1,4 @@
-//! Which directory the steps of a run of a worktree see: `[tree]`.
+//! Parses `[tree]` of `proctord.toml`: the directory that steps see in a run of a worktree.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -7,21 +7,21 @@ use super::Bound;
 use crate::evidence::TreeKind;
 use crate::plan::Limit;
 
-/// The mode where the operator sets none. `docs/spec.md`, `docs/snapshot.md` and the description of `mode` below name it.
+/// The default mode. `docs/spec.md`, `docs/snapshot.md` and the description of `mode` below name it.
 const DEFAULT_MODE: TreeKind = TreeKind::Private;
-/// The bound on entries where the operator sets none.
+/// The default maximum number of entries.
 const MAX_ENTRIES: Limit = Limit::Max(400_000);
-/// The bound on bytes where the operator sets none.
+/// The default maximum number of bytes.
 const MAX_BYTES: Limit = Limit::Max(4 << 30);
 
-/// Which directory the steps of a run of a worktree see.
+/// The directory that steps see in a run of a worktree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeSettings {
-    /// Whether they see a private copy, which no process outside of the run can change.
+    /// The worktree itself, or a private copy that no process outside the run can change.
     pub mode: TreeKind,
-    /// The most entries of a worktree, covered and ignored ones together, that are copied.
+    /// Maximum number of entries that are copied from a worktree, covered and ignored ones together.
     pub max_entries: Limit,
-    /// The most bytes of a worktree, of covered and ignored files together, that are copied.
+    /// Maximum number of bytes that are copied from a worktree, of covered and ignored files together.
     pub max_bytes: Limit,
 }
 
@@ -34,14 +34,15 @@ impl Default for TreeSettings {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TreeFile {
-    /// `private`: steps see a private copy of the worktree, and edits during a run reach none of them. `shared`: they see
-    /// the worktree itself. Default: `private`.
+    /// `private`: steps see a private copy of the worktree, and edits during a run do not affect them. `shared`: steps
+    /// see the worktree itself. Default: `private`.
     mode: Option<TreeKind>,
-    /// The most entries of a worktree that are copied, covered and ignored ones together. Ignored ones beyond it are left
-    /// out; a run of a worktree with more covered ones is over the worktree itself. Default: 400000.
+    /// Maximum number of entries that are copied from a worktree, covered and ignored ones together. Ignored entries
+    /// beyond it are not copied. If the covered entries alone exceed it, the run uses the worktree itself. Default:
+    /// 400000.
     max_entries: Option<Bound>,
-    /// The most bytes of a worktree that are copied, of covered and ignored files together. Ignored files beyond it are
-    /// left out; a run of a worktree with more in covered ones is over the worktree itself. Default: 4GiB.
+    /// Maximum number of bytes that are copied from a worktree, of covered and ignored files together. Ignored files
+    /// beyond it are not copied. If the covered files alone exceed it, the run uses the worktree itself. Default: 4GiB.
     max_bytes: Option<Bound>,
 }
 

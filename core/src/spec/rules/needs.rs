@@ -1,4 +1,4 @@
-//! Rules about what skills need of each other.
+//! Rules for `needs` of skills.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,15 +38,15 @@ pub(super) fn stand_once(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// A skill whose needs are being followed.
+/// A skill on the path of the traversal.
 struct Visit<'a, I> {
     name: &'a str,
     needs: I,
-    /// The need that is being followed.
+    /// The need that leads to the next skill on the path.
     followed: Option<&'a Spanned<SkillName>>,
 }
 
-/// Follows needs depth first, each skill once, without recursion; tells the first cycle.
+/// Visits skills depth first, each once and without recursion; reports the first cycle.
 pub(super) fn have_no_cycle(facts: &Facts<'_>, found: &mut Report) {
     let visit = |name: &'_ str| {
         facts.skills.get_key_value(name).map(|(name, skill)| Visit { name, needs: skill.needs(), followed: None })
@@ -83,7 +83,7 @@ pub(super) fn have_no_cycle(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// A cycle as a message: at most ten of its skills, from the one that stands first in the file.
+/// Builds the diagnostic of a cycle. It names at most ten skills, starting with the one that is first in the file.
 fn told(cycle: &[&Spanned<SkillName>]) -> Diagnostic {
     const SHOWN: usize = 10;
     let first = (0..cycle.len()).min_by_key(|at| cycle[*at].span.start).unwrap_or(0);

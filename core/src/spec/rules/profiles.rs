@@ -1,4 +1,4 @@
-//! Rules about profiles: what they include.
+//! Rules for the skills that profiles include.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub(super) fn name_known_skills(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// What is said of the name of a skill that is not there.
+/// Builds the diagnostic for the name of a skill that does not exist.
 pub(in super::super) fn unknown_skill(spec: &Spec, name: &Spanned<SkillName>) -> Diagnostic {
     let message = format!("there is no skill {}", quoted(name.value.as_str()));
     let problem = Diagnostic::error(Code::UnknownSkill, name.span, message);
@@ -47,7 +47,7 @@ pub(super) fn include_what_is_needed(facts: &Facts<'_>, found: &mut Report) {
     for (profile_name, profile) in facts.profiles() {
         let included: BTreeSet<&str> = profile.include.value.iter().map(|name| name.value.as_str()).collect();
         for name in &profile.include.value {
-            // Profiles times needs can be many more than there are values in the file.
+            // The number of profiles times needs can exceed the number of values in the file by far.
             if found.is_full() {
                 return;
             }

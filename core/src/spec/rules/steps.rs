@@ -1,4 +1,4 @@
-//! Rules about steps and their commands.
+//! Rules for steps and their commands.
 
 use globset::GlobBuilder;
 
@@ -34,7 +34,7 @@ pub(super) fn have_unique_names(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// A command or SQL: what has neither is told where it is read.
+/// Rejects a step with both `cmd` and `sql`. The decoder reports a step that has neither.
 pub(super) fn have_a_command_or_sql(facts: &Facts<'_>, found: &mut Report) {
     for step in facts.steps() {
         if let (Some(cmd), Some(sql)) = (&step.cmd, &step.sql) {
@@ -46,7 +46,7 @@ pub(super) fn have_a_command_or_sql(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// Something to judge, by bounds that are some.
+/// Rejects `sql` without exactly one of `files` and `query`, and limits out of range.
 pub(super) fn judge_some_sql(facts: &Facts<'_>, found: &mut Report) {
     for sql in facts.steps().filter_map(|step| step.sql.as_ref()) {
         let wrong = match (&sql.value.files, &sql.value.query) {
@@ -90,7 +90,7 @@ pub(super) fn have_commands_that_run(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// What is said of a command that cannot be run.
+/// Builds the diagnostic for a command that cannot run.
 pub(in super::super) fn bad_command(cmd: &Spanned<Command>, bad: &BadCommand) -> Diagnostic {
     let code = match bad {
         BadCommand::Empty => Code::EmptyCommand,
@@ -106,7 +106,7 @@ pub(in super::super) fn bad_command(cmd: &Spanned<Command>, bad: &BadCommand) ->
     }
 }
 
-/// How to write a line so that a shell runs it. A long one is not repeated.
+/// Adds hints on how to run `line` in a shell. A long line is not repeated.
 fn in_a_shell(problem: Diagnostic, line: &Text) -> Diagnostic {
     const SHOWN: usize = 200;
     let shown = if line.as_str().len() > SHOWN { "…" } else { line.as_str() };
@@ -154,7 +154,8 @@ pub(super) fn expect_what_can_be(facts: &Facts<'_>, found: &mut Report) {
     }
 }
 
-/// A report is a file of the tree, and nobody writes to `.git`.
+/// Rejects reports that cannot be files of the tree: the repository itself and paths in `.git`, which is never
+/// writable.
 pub(super) fn report_into_the_tree(facts: &Facts<'_>, found: &mut Report) {
     let reports = facts.steps().filter_map(|step| step.reports.as_ref());
     let paths = reports.flat_map(|reports| reports.junit.iter().chain(&reports.sarif));
