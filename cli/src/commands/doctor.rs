@@ -1,5 +1,5 @@
-//! `proctor doctor`: what this machine can enforce, found by doing it once, and what that is
-//! enough for.
+//! Implements `proctor doctor`, which sets up one sandbox to find out what this machine can enforce, and reports
+//! whether that is sufficient.
 
 mod fix;
 mod machine;
@@ -77,7 +77,7 @@ pub(crate) enum Reach {
 impl Reach {
     fn of(report: &DoctorAnswer) -> Self {
         let missing: Vec<Control> = report.enforcement.missing().map(|(control, _)| control).collect();
-        // A control that nobody spoke of is one of which nothing is known.
+        // A control that is missing from the report is unknown, so the machine cannot count as complete.
         let is_whole = Control::ALL.iter().all(|control| report.enforcement.0.contains_key(control));
         if !report.findings.is_empty() || !is_whole {
             return Self::Refused;
@@ -121,11 +121,11 @@ pub(crate) struct FindingRecord {
     pub refuses: bool,
 }
 
-/// Sets a sandbox up once, and says what came of it: code 0 where a step can run, 5 where not, 1 where a private copy is
-/// damaged.
+/// Sets up a sandbox once and reports the result. Returns code 0 if a step can run, 5 if not, and 1 if a private copy
+/// is damaged.
 ///
 /// # Errors
-/// Not even the trial could be made.
+/// The trial itself could not be made.
 pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.apparmor_profile {
         let helper = installation::helpers(caller)?.sandbox;
@@ -135,7 +135,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     }
     let found = installation::repository(&args.repo, caller);
     let is_found = found.is_ok();
-    // It is there for as long as the trial over it.
+    // Keeps the directory in existence until the trial is over.
     let empty: TempDir;
     let repo = match (&args.repo.repo, found) {
         (_, Ok(repo)) => repo,
@@ -149,7 +149,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     let operator = installation::operator(&args.way.operator, caller)?;
     let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
     let scope = DoctorScope::from_deep(args.deep);
-    // A daemon looks at repositories of its callers, and at no other directory.
+    // A daemon only inspects repositories of its callers, no other directories.
     let asks = is_found || args.way.daemon.daemon;
     let answer = match if asks { daemon::who_does_it(wanted, caller, screen).await? } else { None } {
         Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?, scope).await.map_err(client_error)?,
@@ -159,7 +159,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     let tolerated = answer.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
     let mut record = record(answer, &Demand { mode, tolerated }, &repo);
     record.fixes = fix::fixes(&record.findings, &Machine::read(caller), &places(&repo, caller));
-    // Nothing has to be done about a copy.
+    // Added after the fixes were computed, because a damaged copy needs no action.
     record.findings.extend(record.copies.iter().flatten().filter_map(copy_finding));
     match args.format {
         Format::Human if args.fix => screen.out(&fix::render(&record.fixes)),
@@ -169,7 +169,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     Ok(exit_code(&record))
 }
 
-/// Returns the exit code: what keeps steps from running stands before what was found of the copies.
+/// Returns the exit code. A problem that keeps steps from running takes precedence over problems of private copies.
 fn exit_code(record: &DoctorRecord) -> u8 {
     let has = |state| record.copies.iter().flatten().any(|copy| copy.state == state);
     match record.ready {
@@ -179,7 +179,8 @@ fn exit_code(record: &DoctorRecord) -> u8 {
     }
 }
 
-/// Returns the finding of a private copy that is damaged or could not be verified. No step is refused because of it.
+/// Returns the finding for a private copy that is damaged or could not be verified; such a finding never refuses a
+/// step.
 fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
     let problem = report.problem.as_deref().unwrap_or_default();
     let (message, hint) = match (report.state, report.removed) {
@@ -200,8 +201,9 @@ fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
     Some(FindingRecord { control: None, message, hint: hint.to_owned(), refuses: false })
 }
 
-/// Whether a trial can be made over a directory that is no repository: it must be ours, and neither the
-/// home nor our state may lie in it, which steps never see. Whoever has just logged in is in such a one.
+/// Checks whether the trial can use a directory that is no repository. The caller must own it, and it must not
+/// contain the home or state directory, which are hidden from steps. The second rule excludes the directory in which
+/// a login shell starts.
 fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, CliError> {
     let state = installation::state_dir(&args.way.state, caller)?;
     let is_ours = std::fs::metadata(directory).is_ok_and(|found| found.uid() == caller.uid);
@@ -209,7 +211,7 @@ fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, 
     Ok(is_ours && !hides.into_iter().any(|hidden| hidden.starts_with(directory)))
 }
 
-/// A place of our own for a trial, which is removed with the value.
+/// Creates an empty directory for the trial; it is removed when the value is dropped.
 fn empty_directory() -> Result<TempDir, CliError> {
     let made = tempfile::Builder::new().prefix("proctor-doctor-").tempdir();
     made.map_err(|error| CliError::Environment {
@@ -238,7 +240,7 @@ async fn tried_here(
     Ok(DoctorAnswer { copies, ..report.answer(&operator, &state_dir) })
 }
 
-/// What must hold for a step.
+/// The requirements of a step.
 struct Demand {
     mode: SandboxMode,
     tolerated: Tolerated,
@@ -263,12 +265,12 @@ fn record(answer: DoctorAnswer, demand: &Demand, repo: &Path) -> DoctorRecord {
     }
 }
 
-/// Our own program and the repository, as a shell must be told.
+/// Returns the paths of the program and of the repository, quoted for a shell.
 fn places(repo: &Path, caller: &Caller) -> Places {
     Places { proctor: quoted(&caller.bin_dir.join("proctor")), repo: quoted(repo) }
 }
 
-/// A path as one word of a shell's, `sh`(1p), 2.2.2.
+/// Quotes a path as one word for a shell, see `sh`(1p), 2.2.2.
 fn quoted(path: &Path) -> String {
     let text = show(path);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
