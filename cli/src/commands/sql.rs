@@ -24,7 +24,7 @@ use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style;
 
-/// The largest text that is read, in bytes, whatever the limit says.
+/// Largest text that is read, in bytes, whatever the requested limit.
 const MOST: u64 = 64 << 20;
 
 /// The judgements of several files.
