@@ -43,8 +43,8 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(delivered(code, &mut screen))
 }
 
-/// Prints the output of the argument parser and exits: help, the version, or a usage error. A usage error gets an
-/// error code of ours.
+/// Prints the output of the argument parser and exits: help, the version, or a usage error. A usage error is printed
+/// with its error code.
 fn leave_with(mut refused: clap::Error) -> ! {
     if !refused.use_stderr() {
         refused.exit();

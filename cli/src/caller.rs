@@ -11,9 +11,9 @@ use proctor_daemon::installation::Surroundings;
 pub(crate) struct Caller {
     /// The environment, the directories and the user.
     pub around: Surroundings,
-    /// Whether standard output is a terminal.
+    /// True if standard output is a terminal.
     pub stdout_is_terminal: bool,
-    /// Whether standard error is a terminal.
+    /// True if standard error is a terminal.
     pub stderr_is_terminal: bool,
 }
 

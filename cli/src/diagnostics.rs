@@ -29,46 +29,46 @@ pub(crate) struct Problems<'a> {
     pub diagnostics: &'a [Diagnostic],
 }
 
-/// One diagnostic in JSON. Lines and columns count from 1, columns in characters; offsets are
-/// bytes. The place is `null` where there is none in the text.
+/// A diagnostic in JSON. Lines and columns count from 1, columns in characters; offsets are in bytes. The position is
+/// `null` if the diagnostic has no position in the text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DiagnosticRecord {
     /// The code of the message, such as `P0116`; `proctor explain P0116` says more.
     pub code: MessageCode,
-    /// What kind of thing is wrong, such as `spec::unknown_key`.
+    /// The kind of problem, such as `spec::unknown_key`.
     pub name: String,
     /// `error` or `warning`.
     pub severity: String,
-    /// One line.
+    /// The message, on one line.
     pub message: String,
     /// The file.
     pub file: String,
-    /// The line on which it starts.
+    /// The line of its start.
     pub line: Option<usize>,
-    /// The column at which it starts.
+    /// The column of its start.
     pub column: Option<usize>,
-    /// The line on which it ends.
+    /// The line of its end.
     pub end_line: Option<usize>,
-    /// The column behind its last character.
+    /// The column after its last character.
     pub end_column: Option<usize>,
     /// The offset of its first byte.
     pub start: Option<usize>,
     /// The offset after its last byte.
     pub end: Option<usize>,
-    /// Other places that matter.
+    /// Related positions.
     pub labels: Vec<LabelRecord>,
-    /// What to do, one line each.
+    /// Suggested actions, one line each.
     pub hints: Vec<String>,
 }
 
-/// Another place that matters.
+/// A related position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LabelRecord {
-    /// The line on which it starts.
+    /// The line of its start.
     pub line: usize,
-    /// The column at which it starts.
+    /// The column of its start.
     pub column: usize,
-    /// What is to be seen there.
+    /// A description of the position.
     pub text: String,
 }
 

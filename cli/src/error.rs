@@ -59,25 +59,25 @@ pub(crate) enum CliError {
     Internal(String),
 }
 
-/// An error as `--format json` and `jsonl` show it.
+/// An error as `--format json` and `jsonl` print it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ErrorRecord {
-    /// What happened.
+    /// The error.
     pub error: ErrorBody,
 }
 
-/// What happened, and what to do.
+/// An error with suggested actions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ErrorBody {
     /// The code of the message, such as `P0202`; `proctor explain P0202` says more.
     pub code: Code,
-    /// What and where.
+    /// The cause and its location.
     pub message: String,
-    /// What to do, one line each.
+    /// Suggested actions, one line each.
     pub hints: Vec<String>,
     /// The exit code of the process.
     pub exit_code: u8,
-    /// What is wrong with the spec or the operator's config, where that is the error.
+    /// The diagnostics, if the spec or the operator's config is wrong.
     pub diagnostics: Vec<DiagnosticRecord>,
 }
 

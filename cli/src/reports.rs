@@ -26,7 +26,7 @@ pub(crate) use tools::Keeper;
 
 /// First line of `jsonl`: the schema of the other lines.
 pub(crate) const EVENTS: &str = "https://github.com/proctor-verify/proctor/schemas/event.schema.json";
-/// Most bytes of events that are kept for a file.
+/// Maximum size of the events that are kept for a file, in bytes.
 const MAX_LINES: usize = 64 << 20;
 
 /// A report that is written to a file: `--report FORMAT=FILE`.

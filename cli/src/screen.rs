@@ -18,10 +18,10 @@ pub(crate) struct Screen {
     stderr: AutoStream<io::Stderr>,
     /// First error of standard output, other than a broken pipe.
     lost: Option<io::Error>,
-    /// Whether the reader of standard output has closed the pipe.
+    /// True if the reader of standard output has closed the pipe.
     is_unread: bool,
     is_colored: bool,
-    /// Whether standard error gets live progress.
+    /// True if standard error gets live progress.
     pub live: bool,
     /// Character set for progress output.
     pub glyphs: Glyphs,
@@ -42,8 +42,8 @@ pub(crate) enum Glyphs {
 pub(crate) struct Room {
     /// Number of columns in a line.
     pub columns: usize,
-    /// Whether untrusted text is wrapped to `columns`. True only on a terminal: elsewhere programs may search the
-    /// text.
+    /// True if untrusted text is wrapped to `columns`. Text is only wrapped on a terminal: elsewhere programs may
+    /// search it.
     pub wraps: bool,
 }
 

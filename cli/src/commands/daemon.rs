@@ -17,12 +17,12 @@ use crate::screen::Screen;
 use crate::style::{DIM, GOOD, UNSURE, paint};
 use crate::text::{duration, shown_line};
 
-/// What `proctor daemon status --format json` prints.
+/// The output of `proctor daemon status --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DaemonRecord {
-    /// The socket at which it answers.
+    /// The socket of the daemon.
     pub socket: String,
-    /// How it is.
+    /// The health of the daemon.
     #[serde(flatten)]
     pub health: Health,
 }

@@ -30,45 +30,46 @@ use crate::text::{shown, shown_line};
 use fix::{FixRecord, Places};
 use machine::Machine;
 
-/// What `proctor doctor --format json` prints.
+/// The output of `proctor doctor --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DoctorRecord {
-    /// Whether a step can run here, as `sandbox` and the operator demand.
+    /// True if a step can run here under the requested sandbox mode and the operator's config.
     pub ready: bool,
-    /// How much of the sandbox this machine reaches.
+    /// The extent of the sandbox on this machine.
     pub reach: Reach,
-    /// What is done where controls are missing.
+    /// The sandbox mode, which decides how missing controls are treated.
     pub sandbox: SandboxMode,
-    /// Whether we are root.
+    /// True if the program runs as root.
     pub root: bool,
-    /// Who a step is; `null` where there can be no step.
+    /// The user of a step; `null` if no step can run.
     pub user: Option<UserRecord>,
-    /// The tree over which it was tried.
+    /// The tree that the trial used.
     pub repo: String,
-    /// Where outputs and evidence without a changeset are kept.
+    /// The directory for outputs and for evidence without a changeset.
     pub state_dir: String,
-    /// Where control groups are made; `null` where none can be.
+    /// The location of control groups; `null` if no group can be created.
     pub control_groups: Option<String>,
-    /// What the kernel was made to enforce.
+    /// The enforced and missing controls.
     pub enforcement: Enforcement,
-    /// What is missing, and how to mend it: first what keeps every step from running.
+    /// Missing requirements with hints; those that keep every step from running come first.
     pub findings: Vec<FindingRecord>,
-    /// What has to be done on this machine so that it is not missing, each cause once, in order.
+    /// The fixes, each cause once, in the order in which they must be applied.
     pub fixes: Vec<FixRecord>,
-    /// The private copies of the repository, each compared with its record; `null` without `--deep`. Damaged ones are
-    /// among the findings.
+    /// The private copies of the repository, each compared with its record; `null` without `--deep`. Damaged copies
+    /// also appear in the findings.
     pub copies: Option<Vec<CopyReport>>,
 }
 
-/// How much of the sandbox a machine reaches.
+/// The extent of the sandbox on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reach {
-    /// Everything.
+    /// All controls.
     Full,
-    /// Everything but control groups: limits hold for each process apart, and are watched over.
+    /// All controls except control groups: limits apply to each process separately, and a monitor watches the totals.
     FullWithoutCgroup,
-    /// Less: for `--sandbox=best-effort` only, unless the operator lets the rest be missing.
+    /// Fewer controls. This is only enough for `--sandbox=best-effort`, or if the operator tolerates the missing
+    /// controls.
     Degraded,
     /// No step can run.
     Refused,
@@ -99,25 +100,25 @@ impl Reach {
     }
 }
 
-/// Who a step is on the host.
+/// The user of a step on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct UserRecord {
-    /// Its user id.
+    /// The user id.
     pub uid: u32,
-    /// Its group id.
+    /// The group id.
     pub gid: u32,
 }
 
-/// Something that is missing.
+/// A missing requirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct FindingRecord {
-    /// The control that cannot be had, where it is one.
+    /// The missing control, if the finding is about a control.
     pub control: Option<Control>,
-    /// What was tried and what the system says.
+    /// The attempted operation and the error of the system.
     pub message: String,
-    /// How to mend it.
+    /// The way to fix it.
     pub hint: String,
-    /// Whether no step runs here because of it.
+    /// True if the finding keeps steps from running.
     pub refuses: bool,
 }
 
@@ -201,7 +202,7 @@ fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
     Some(FindingRecord { control: None, message, hint: hint.to_owned(), refuses: false })
 }
 
-/// Checks whether the trial can use a directory that is no repository. The caller must own it, and it must not
+/// Checks whether the trial can use a directory that is not in a repository. The caller must own it, and it must not
 /// contain the home or state directory, which are hidden from steps. The second rule excludes the directory in which
 /// a login shell starts.
 fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, CliError> {

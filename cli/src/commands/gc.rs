@@ -16,16 +16,16 @@ use crate::screen::Screen;
 use crate::style::{DIM, paint};
 use crate::text::shown_line;
 
-/// What `proctor gc --format json` prints.
+/// The output of `proctor gc --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct GcRecord {
-    /// Whether all copies and caches were removed, instead of those beyond the bounds.
+    /// True if all copies and caches were removed, instead of only those beyond the bounds.
     pub all: bool,
     /// The state directory.
     pub state_dir: String,
-    /// What was removed of each kind.
+    /// The removed items of each kind.
     pub freed: Collected,
-    /// The bytes that were freed together.
+    /// The total number of freed bytes.
     pub bytes: u64,
 }
 

@@ -23,16 +23,16 @@ use crate::style::{DIM, GOOD, STRONG, UNSURE, paint, warning_with};
 use crate::text::{count, shown_line};
 use config::Config;
 
-/// What `proctor import --format json` prints.
+/// The output of `proctor import --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ImportRecord {
-    /// The configuration, as the caller would name it.
+    /// The path of the configuration, relative to the current directory.
     pub file: String,
-    /// Where the spec is, relative to the repository; `null` where none was written.
+    /// The path of the written spec, relative to the repository; `null` if it was not written.
     pub written: Option<String>,
-    /// The tools that the spec needs and that are not in the `PATH` of the caller.
+    /// The tools that the spec needs and that are missing from the caller's `PATH`.
     pub missing: Vec<String>,
-    /// What became of each hook, and the spec.
+    /// The result for each hook, and the spec.
     #[serde(flatten)]
     pub imported: Imported,
 }

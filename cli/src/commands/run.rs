@@ -174,7 +174,7 @@ pub(super) struct Runs<'a> {
     interrupts: Interrupts,
     /// Destination of the patch, if one was requested.
     target: Option<patch::Target>,
-    /// Whether the result of an earlier run may be reused.
+    /// Controls whether the result of an earlier run may be reused.
     reuse: Reuse,
     exports: Exports,
 }

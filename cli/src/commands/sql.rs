@@ -34,16 +34,16 @@ pub(crate) struct Judgements {
     version: u32,
     /// The worst of the verdicts.
     verdict: Verdict,
-    /// Each file, in order.
+    /// The files, in order.
     files: Vec<Judged>,
 }
 
 /// A text that was judged.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Judged {
-    /// Its file; `-` is standard input.
+    /// The file name; `-` is standard input.
     pub(crate) file: String,
-    /// What is said about it.
+    /// The judgement.
     pub(crate) judgement: Judgement,
     /// The text.
     #[serde(skip)]

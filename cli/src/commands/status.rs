@@ -12,7 +12,7 @@ use crate::screen::Screen;
 
 /// Number of runs shown without `--all`.
 const NEWEST: u32 = 20;
-/// Most pages that are read, which hold more runs than any daemon keeps.
+/// Maximum number of pages that are read; they hold more runs than any daemon keeps.
 const MAX_PAGES: usize = 10_000;
 
 /// Shows the runs. The code is 0 if they could be shown, whatever their results.

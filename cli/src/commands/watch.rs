@@ -23,7 +23,7 @@ use crate::screen::Screen;
 const ASK: Duration = Duration::from_millis(500);
 /// Number of runs that are fetched, newest first.
 const LOOKED_AT: u32 = 100;
-/// Most runs that a terminal shows, if it has enough lines.
+/// Maximum number of runs that a terminal shows.
 const SHOWN: usize = 30;
 /// Lines of a terminal that stay free.
 const FREE: usize = 2;

@@ -16,7 +16,7 @@ pub(super) struct Step<'a> {
     pub timeout_ms: Option<u64>,
     /// Duration of the last time, in milliseconds.
     pub expected_ms: Option<u64>,
-    /// Last line that the step has printed; empty if there is none.
+    /// Last line that the step has printed; empty if it has printed nothing.
     pub printed: &'a str,
 }
 

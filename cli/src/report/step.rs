@@ -113,7 +113,8 @@ impl<'a> Found<'a> {
         format!("  {}\n", paint(DIM, format!("{}: {}, without an error", self.label, size(self.stream.bytes))))
     }
 
-    /// Renders the lines around the first error; the start and end if there is none; a short stream as a whole.
+    /// Renders the lines around the first error, or the start and end of a stream without an error. A short stream is
+    /// shown as a whole.
     fn block(&self, is_failed: bool, room: Room) -> String {
         let Some(opening) = self.opening.as_ref().filter(|_| is_failed) else {
             return stream_block(self.label, self.stream, room);

@@ -10,25 +10,25 @@ use super::FindingRecord;
 use super::machine::{Family, Machine};
 use crate::text::shown_line;
 
-/// What mends one cause.
+/// The fix for one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct FixRecord {
-    /// The controls that are missing for this cause; empty where it is none of them.
+    /// The controls that are missing for this cause; empty if the cause affects no control.
     pub controls: Vec<Control>,
-    /// What the cause is.
+    /// The cause.
     pub cause: String,
-    /// What is to be done, in order; empty where no command on this machine mends it.
+    /// The commands, in order; empty if no command can fix the cause on this machine.
     pub steps: Vec<FixStep>,
-    /// What is to be done besides, or instead.
+    /// Further or alternative advice.
     pub advice: String,
 }
 
-/// One command.
+/// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct FixStep {
-    /// What it does.
+    /// The effect of the command.
     pub does: String,
-    /// What is typed into a shell, `sudo` in it where it needs root.
+    /// The command line for a shell, with `sudo` if it needs root.
     pub command: String,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::caller::Caller;
 
-/// Most bytes that are read from one file.
+/// Maximum number of bytes read from one file.
 const MAX: u64 = 1 << 20;
 
 /// The known facts about a machine.
@@ -15,11 +15,11 @@ const MAX: u64 = 1 << 20;
 pub(super) struct Machine {
     /// The distribution family.
     pub family: Family,
-    /// Whether this process runs in a container.
+    /// True if this process runs in a container.
     pub container: bool,
-    /// Whether systemd is the init system.
+    /// True if systemd is the init system.
     pub systemd: bool,
-    /// Whether the caller is root.
+    /// True if the caller is root.
     pub root: bool,
     /// The caller's user id.
     pub uid: u32,
@@ -31,17 +31,17 @@ pub(super) struct Machine {
     pub no_namespaces: Vec<String>,
     /// Active security modules in the kernel's order; empty if unknown.
     pub modules: Vec<String>,
-    /// Whether the kernel was built with Landlock, if its config is readable.
+    /// True if the kernel was built with Landlock; `None` if its config is not readable.
     pub has_landlock: Option<bool>,
-    /// Whether overlayfs is available now.
+    /// True if overlayfs is available now.
     pub has_overlay: bool,
-    /// Whether cgroup v2 is mounted at its usual path.
+    /// True if cgroup v2 is mounted at its usual path.
     pub has_unified: bool,
-    /// Whether the memory and pids controllers are delegated to the user's systemd manager.
+    /// True if the memory and pids controllers are delegated to the user's systemd manager; `None` if unknown.
     pub delegated: Option<bool>,
-    /// Whether the caller's session has a bus.
+    /// True if the caller's session has a bus.
     pub has_bus: bool,
-    /// Whether the systemd units for a user's own daemon are installed.
+    /// True if the systemd units for a user's own daemon are installed.
     pub has_user_unit: bool,
 }
 

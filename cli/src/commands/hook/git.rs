@@ -27,7 +27,7 @@ const ELSEWHERE: [&str; 5] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT
 pub(super) struct Git<'a> {
     /// The directory in which git runs.
     pub at: &'a Path,
-    /// Whether the caller named the directory, in which case variables that select another repository are removed.
+    /// True if the caller named the directory. Variables that select another repository are then removed.
     pub is_named: bool,
     pub caller: &'a Caller,
 }

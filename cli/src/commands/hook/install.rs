@@ -188,10 +188,10 @@ fn warn_without_spec(place: &Place, screen: &mut Screen) {
     }
 }
 
-/// Removes the named hooks, or all of ours.
+/// Removes the named hooks, or all installed ones.
 ///
 /// # Errors
-/// A named hook is not ours, or was edited.
+/// A named hook was not installed by Proctor, or was edited.
 pub(super) fn uninstall(args: &HookUninstallArgs, place: &Place, screen: &mut Screen) -> Result<u8, CliError> {
     let named = if args.hooks.is_empty() { &HookName::ALL[..] } else { &args.hooks };
     let mut first = None;

@@ -33,7 +33,7 @@ pub(super) struct Configured {
     pub value: String,
 }
 
-/// Who uses a hook directory.
+/// The users of a hook directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Users {
     /// Only this repository.
@@ -69,7 +69,7 @@ impl Place {
         Ok(Self { top, common_dir: common_dir.canonicalize().unwrap_or(common_dir), hooks, configured })
     }
 
-    /// Returns who uses the directory.
+    /// Returns the users of the directory.
     pub(super) fn users(&self) -> Users {
         let is_wide = self.configured.as_ref().is_some_and(|set| !matches!(set.scope.as_str(), "local" | "worktree"));
         let top = self.top.canonicalize().unwrap_or_else(|_| self.top.clone());

@@ -139,7 +139,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
     }
 }
 
-/// A commit with the exit code of its own run.
+/// A commit with its exit code.
 struct Verified<'a> {
     commit: &'a NamedCommit,
     exit_code: u8,

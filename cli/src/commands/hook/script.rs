@@ -25,7 +25,7 @@ pub(super) struct Script<'a> {
     pub options: &'a HookOptions,
     /// The absolute path of the program.
     pub program: &'a str,
-    /// Whether other repositories use the hook too.
+    /// True if other repositories use the hook too.
     pub shared: bool,
 }
 

@@ -34,9 +34,9 @@ pub(super) enum Standing {
 pub(super) struct Hook {
     /// Owner of the hook.
     pub whose: Whose,
-    /// Whether the file is executable, so that git runs it.
+    /// True if the file is executable, so that git runs it.
     pub is_executable: bool,
-    /// Whether the path is a symbolic link.
+    /// True if the path is a symbolic link.
     pub is_link: bool,
     /// The first bytes of the file.
     pub bytes: Vec<u8>,

@@ -18,7 +18,7 @@ use crate::specfile::Specification;
 use crate::style::{self, BAD, DIM, GOOD, UNSURE, paint};
 use crate::text::shown_line;
 
-/// Shows the hooks. If one of ours would not work, the exit code is that of an inconclusive run.
+/// Shows the hooks. If a hook that Proctor installed would not work, the exit code is that of an inconclusive run.
 pub(super) fn status(place: &Place, caller: &Caller, screen: &mut Screen) -> u8 {
     screen.out(&format!("{} {}, {}\n", paint(DIM, "hooks:"), show(&place.hooks), place.reason()));
     let mut code = 0;

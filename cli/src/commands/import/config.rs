@@ -33,7 +33,7 @@ impl Config {
     /// Finds the configuration: the named file, or that of the repository.
     ///
     /// # Errors
-    /// There is none or more than one, it cannot be read, or its format is not recognised.
+    /// The configuration is missing, ambiguous or unreadable, or its format is not recognised.
     pub(super) fn find(args: &ImportArgs, repo: &Directory, caller: &Caller) -> Result<Self, CliError> {
         let from = args.from.map(|from| from.source());
         let Some(file) = &args.file else { return Self::of_repository(from, repo) };

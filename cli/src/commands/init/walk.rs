@@ -14,7 +14,7 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::text::shown_line;
 
-/// Most names that are scanned, in total and in one directory.
+/// Maximum number of scanned names, in total and in one directory.
 const MAX_NAMES: usize = 100_000;
 const MAX_NAMES_OF_ONE: usize = 20_000;
 /// Bytes of a file that are read to find its first line.

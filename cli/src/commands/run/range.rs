@@ -15,29 +15,29 @@ use proctor_core::record::RunRecord;
 /// Number of digits of a commit id that are shown.
 const SHORT: usize = 12;
 
-/// The runs of a range: what `proctor run --rev A..B --format json` prints.
+/// The runs of a range, which is the output of `proctor run --rev A..B --format json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct RangeRecord {
     /// The commits, oldest first.
     pub commits: Vec<CommitRecord>,
-    /// How many commits of the range were left out after one that did not pass.
+    /// Number of commits that were left out after a commit that did not pass.
     pub left_out: usize,
-    /// The exit code of the process: that of the worst of them.
+    /// The exit code of the process, which is that of the worst commit.
     pub exit_code: u8,
 }
 
-/// One commit of a range.
+/// A commit of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct CommitRecord {
-    /// Its id, in full.
+    /// The full commit id.
     pub commit: String,
     /// The first line of its message, escaped and cut.
     pub subject: String,
-    /// The exit code that it alone would have.
+    /// The exit code of this commit's run.
     pub exit_code: u8,
-    /// Its run; `null` where there is none.
+    /// The run; `null` if the commit could not be run.
     pub run: Option<RunRecord>,
-    /// Why there is none.
+    /// The reason why the commit could not be run.
     pub error: Option<ErrorBody>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct CommitRecord {
 const WORST_FIRST: [u8; 7] =
     [EXIT_INTERRUPTED, EXIT_DRIFT, EXIT_TIMEOUT, EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_USAGE, 0];
 
-/// Returns the worst exit code, or inconclusive if there are none or only unknown ones.
+/// Returns the worst exit code; inconclusive if the list is empty or has only unknown codes.
 pub(in crate::commands) fn worst(codes: &[u8]) -> u8 {
     WORST_FIRST.into_iter().find(|code| codes.contains(code)).unwrap_or(EXIT_INCONCLUSIVE)
 }

@@ -20,7 +20,7 @@ use crate::daemon::{self, client_error, lost, problem_error};
 use crate::error::CliError;
 use crate::progress::last_lines::{self, LinesSender};
 
-/// Most events that are held back until the run starts.
+/// Maximum number of events that are held back until the run starts.
 const MAX_EARLY: usize = 64;
 /// Delay before a cancel request is repeated after a lost connection.
 const AGAIN: Duration = Duration::from_millis(100);
