@@ -74,7 +74,7 @@ fn through(repo: &Repo<'_>, env: &TestEnvironment, lacks: &[&str], words: &[&str
     env.finish(env.start_through(repo.path(), &lacking(lacks), words))
 }
 
-/// What is no comment of a script, which a shell must be able to read.
+/// Checks that a shell can parse the script, and returns its lines except comments.
 fn commands(env: &TestEnvironment, script: &str) -> Vec<String> {
     let file = env.root().join("fix.sh");
     machine::write(&file, script);
