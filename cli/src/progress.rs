@@ -188,7 +188,7 @@ fn name(skill: &str, step: &StepName) -> String {
     shown_line(&format!("{skill}/{step}"))
 }
 
-/// Checks whether the line of the skill makes a line for this event unnecessary: its steps that passed on the first
+/// Checks whether an event needs no line because the line of its skill covers it: a step that passed on the first
 /// attempt.
 fn is_folded(event: &RunEvent) -> bool {
     match event {

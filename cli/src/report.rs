@@ -95,7 +95,7 @@ fn was_heard(step: &StepEvidence) -> bool {
     step.stdout.bytes + step.stderr.bytes > 0
 }
 
-/// Renders the steps that passed, in full.
+/// Renders the satisfied checks and the passed steps, in full.
 fn the_others(record: &RunRecord, view: &View<'_>) -> String {
     let mut text = String::new();
     for check in record.checks.iter().filter(|check| check.satisfied) {

@@ -131,7 +131,7 @@ impl From<RunReport> for Ended {
     }
 }
 
-/// The future of a running run.
+/// The future that carries out a run.
 type Work = Pin<Box<dyn Future<Output = Result<Ended, CliError>> + Send>>;
 
 fn is_range(rev: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Tests hidden changes of the tree, and operations that are no change, in one table that is run with each method of
+//! Tests hidden changes of the tree, and operations that change nothing, in one table that is run with each method of
 //! drift detection. The repository's config, index and ignore rules hide as much as possible.
 
 use std::collections::{BTreeMap, BTreeSet};

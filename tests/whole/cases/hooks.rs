@@ -163,7 +163,7 @@ fn each_commit(env: &TestEnvironment) {
     repo.commit();
     let told = push(&repo, env, &["main"]).exits(1);
     assert!(told.everything().contains("commit 1 of 2"), "{told}");
-    // Verifying only the last commit is as good as verifying all of them.
+    // Without `--each-commit` only the last commit counts, and it is good.
     repo.proctor(&["hook", "install"]).exits(0).says(&["replaced pre-push"]);
     push(&repo, env, &["main"]).exits(0);
 }

@@ -139,7 +139,7 @@ fn known_tools(env: &TestEnvironment) {
                   https://github.com/dnephin/pre-commit-golang, rev: master, hooks: [{id: go-fmt}, {id: go-build}]}]\n";
     repo.write(".pre-commit-config.yaml", config);
     repo.write("go.mod", "module example.org/x\n\ngo 1.19\n");
-    // With several programs, `go build` would write no file; with one it writes a binary, which would be drift.
+    // `go build` writes a binary for a module with a single program; in the repository, that would be drift.
     repo.write("main.go", "package main\n\nfunc main() {\n\tprintln(1)\n}\n");
     repo.write("no-script", "#!/bin/sh\necho $1\n");
     executable(&repo, "script", "#!/bin/sh\necho hi\n");

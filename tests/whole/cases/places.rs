@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     case("places::beside_another_repository", beside_another),
 ];
 
-/// Shows that git works, that the tree is there, and that an edit of it is found.
+/// Checks that git works and that the tree is complete, and makes an edit that must be detected.
 const SCRIPT: &str = "git log --oneline --format=%s && git status --porcelain && cat src/lib.rs && echo x >> README.md";
 
 fn demand_verified(repo: &Repo<'_>) {

@@ -415,7 +415,7 @@ fn submodules(env: &TestEnvironment) {
     repo.run_with(&["--rev", "HEAD", "--submodules"]).exits(2).complains(&["submodule `sub`", "git submodule update"]);
 }
 
-/// Nothing from a refused run with submodules may remain for a later run without them.
+/// A refused run with submodules must leave no partial checkout for a later run without them.
 fn sha256_submodules(env: &TestEnvironment) {
     let inner = env.repo_at("inner", &Spec::of_script("true"));
     let repo = env.repo(&Spec::of_script("test -z \"$(ls -A sub)\""));

@@ -1,4 +1,4 @@
-//! Tests a state directory that is full or cannot be written: each reported result is on record, or is no pass.
+//! Tests a state directory that is full or cannot be written: a reported pass must be on record.
 
 use std::path::{Path, PathBuf};
 

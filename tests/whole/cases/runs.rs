@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
     case("runs::they_are_remembered_by_the_next_service", remembered),
 ];
 
-/// The user `nobody`, which has an account.
+/// Id of the user `nobody`, who has an account.
 const NOBODY: u32 = 65_534;
 const ONE_AT_A_TIME: &str = "[daemon]\nmax_runs = 1\n";
 
