@@ -78,8 +78,8 @@ fn starts(env: &TestEnvironment) {
     assert!(!socket.exists(), "it leaves no socket");
 }
 
-/// The shell passes the caller's pipe to the daemon under another number. A daemon that kept it open would block the
-/// reader of the pipe until it exits.
+/// The shell passes the caller's pipe to the daemon under another number. A daemon that kept the pipe open would
+/// block the reader of the pipe until the daemon exits.
 fn holds_nothing(env: &TestEnvironment) {
     const LEFT_OPEN: [&str; 4] = ["sh", "-c", "exec \"$@\" 7>&1", "sh"];
     let (socket, state) = (env.socket(), env.state());

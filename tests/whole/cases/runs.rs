@@ -284,7 +284,7 @@ fn other_tools(env: &TestEnvironment) {
     std::fs::create_dir_all(&home_bin).expect("a directory");
     put(&tools.join("checker"), "one");
     put(&home_bin.join("helper"), "one");
-    // The program in `PATH` may only be a version selector, which does not change when the selected version changes.
+    // The program in `PATH` may be only a version selector, which does not change when the selected version changes.
     let version = env.home().join(".rustup/toolchains/stable/bin");
     machine::write(&version.join("compiler"), "one");
     let path = tools.join("checker").display().to_string();

@@ -117,7 +117,8 @@ impl Thing {
         }
     }
 
-    /// Checks whether a run replaces the entry with its own file, because a rename over it does not follow it.
+    /// Checks whether a run replaces the entry with its own file, which is safe because a rename does not follow
+    /// links.
     fn is_replaced_at(self, place: Place) -> bool {
         let is_evidence = place.path.starts_with("verify/");
         self == Self::HardLink || (self == Self::Fifo && is_evidence)
