@@ -1,4 +1,4 @@
-//! From the words of the caller to an exit code.
+//! Parses the command line, runs the command, and returns the exit code of the process.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ use crate::interrupt;
 use crate::screen::Screen;
 use crate::style;
 
-/// The whole program.
+/// Runs the program and returns its exit code.
 pub(crate) fn main() -> ExitCode {
     interrupt::install_panic_hook();
     if let Err(error) = proctor_runner::claim_signals() {
@@ -31,7 +31,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(caller) => caller,
         Err(error) => return unreadable_caller(&error),
     };
-    // `exec` begins with what logs nothing, and starts the log behind that.
+    // `exec` starts the log itself, after the part of its work that logs nothing.
     if !matches!(cli.command, Command::Exec(_)) {
         start_log(&caller);
     }
@@ -43,13 +43,13 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(delivered(code, &mut screen))
 }
 
-/// Ends with what the reader of the command line has to say: help, the version, or an error, which is one of
-/// ours and has its code.
+/// Prints the output of the argument parser and exits: help, the version, or a usage error. A usage error is printed
+/// with its error code.
 fn leave_with(mut refused: clap::Error) -> ! {
     if !refused.use_stderr() {
         refused.exit();
     }
-    // The tip to put `--` before an unknown option: that would make the option the program of `exec`.
+    // Remove clap's tip to put `--` before an unknown option: it would make the option the program of `exec`.
     if refused.kind() == ErrorKind::UnknownArgument {
         refused.remove(ContextKind::Suggested);
     }
@@ -60,12 +60,12 @@ fn leave_with(mut refused: clap::Error) -> ! {
     std::process::exit(refused.exit_code())
 }
 
-/// What our own parts have to say about themselves, on standard error: warnings, or what
-/// `PROCTOR_LOG` asks for in the syntax of `tracing-subscriber`'s filters.
+/// Starts the log of this process on standard error. It shows warnings, or whatever the filter in `PROCTOR_LOG`
+/// selects (the syntax is that of `tracing-subscriber`).
 pub(crate) fn start_log(caller: &Caller) {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     let filter = filter.parse_lossy(caller.var("PROCTOR_LOG").unwrap_or_default());
-    // What the protocol's library says of calls that were called off is no news to anybody.
+    // The MCP library logs every cancelled call; these messages are noise.
     let filter = "rmcp::service=off".parse().map_or(filter.clone(), |quiet| filter.add_directive(quiet));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     log.with_ansi(false).without_time().init();
@@ -100,12 +100,13 @@ fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u
     }
 }
 
-/// Does work of which much goes on at the same time.
+/// Runs `work` on a multi-threaded runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     run_on(tokio::runtime::Builder::new_multi_thread(), work)
 }
 
-/// Does work that waits for others, such as a daemon: threads would take longer to start than it does.
+/// Runs `work` on a single-threaded runtime. This suits work that mostly waits, for a daemon for example: starting
+/// worker threads would take longer than the work itself.
 pub(crate) fn block_on_one_thread<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     run_on(tokio::runtime::Builder::new_current_thread(), work)
 }
@@ -119,13 +120,13 @@ fn run_on<T>(
         hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
     })?;
     let result = runtime.block_on(work);
-    // What is still under way has nobody to answer to, and must not keep us.
+    // Tasks that are still running have no result to deliver and must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-/// Says what went wrong: to people on standard error, to programs as the one document that
-/// they wait for on standard output.
+/// Reports an error on standard error. With `json`, also prints the error document that the calling program expects
+/// on standard output.
 fn fail(error: &CliError, json: bool, screen: &mut Screen) -> u8 {
     screen.err(&error.render());
     if json && screen.out_json(&error.record()).is_err() {
@@ -149,7 +150,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Daemon(args) => {
             matches!(&args.command, DaemonCommand::Status(args) if args.format == Format::Json)
         }
-        // These write it in each form that was asked for.
+        // These commands write the error in each requested format themselves.
         Command::Run(_) | Command::Report(_) => false,
         Command::Explain(_)
         | Command::Init(_)
@@ -164,8 +165,8 @@ fn wants_json(command: &Command) -> bool {
     }
 }
 
-/// The exit code, where the result has reached its reader. A pass that nobody could be told
-/// is none.
+/// Returns the exit code, corrected if the result could not be written: a pass that never reached its reader is
+/// inconclusive.
 fn delivered(code: u8, screen: &mut Screen) -> u8 {
     let Some(error) = screen.lost() else { return code };
     let hint = "look at where standard output goes: a full disk, for instance".to_owned();
@@ -179,7 +180,7 @@ fn delivered(code: u8, screen: &mut Screen) -> u8 {
 
 fn unreadable_caller(error: &std::io::Error) -> ExitCode {
     use std::io::Write as _;
-    // Standard error may be gone too.
+    // Ignore the error: standard error may be closed too.
     let _ = writeln!(
         std::io::stderr(),
         "error[P0002]: the current directory cannot be named: {error}\nhint: go to a directory that exists"

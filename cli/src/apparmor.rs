@@ -1,22 +1,22 @@
-//! The AppArmor profile that lets our helper make user namespaces, for the place where it lies.
-//! Nothing is installed here: that takes root, and is one command of the caller's.
+//! Generates the AppArmor profile that lets the sandbox helper create user namespaces, for the helper's actual path.
+//! Proctor does not install the profile: that needs root and is a separate command for the user to run.
 
 use std::path::Path;
 
-/// The profile as packages install it, for the directories that belong to root.
+/// The profile as packages install it, for helpers in directories owned by root.
 const PROFILE: &str = include_str!("../../apparmor/proctor-sandbox");
-/// The line that names the places.
+/// Start of the profile line that lists the helper's paths.
 const PLACES: &str = "@{proctor_sandbox} = ";
 
-/// The profile for the helper at an absolute path without symbolic links: AppArmor goes by the path
-/// that the kernel has.
+/// Returns the profile for the helper at `helper`, an absolute path without symbolic links: AppArmor compares with
+/// the path that the kernel has resolved.
 pub(crate) fn profile(helper: &Path) -> String {
     let place = format!("{PLACES}\"{}\"", escaped(&helper.display().to_string()));
     let lines = PROFILE.lines().map(|line| if line.starts_with(PLACES) { place.as_str() } else { line });
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Without what would be a pattern, apparmor.d(5), "Globbing".
+/// Escapes the characters that apparmor.d(5), "Globbing", gives a special meaning.
 fn escaped(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for c in path.chars() {

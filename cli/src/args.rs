@@ -1,5 +1,5 @@
-//! What a person can say on the command line, as types. Parsing only: nothing here looks at
-//! the world, and clap itself ends the process with code 2 on a usage error.
+//! Defines the command line as types. This module only parses: it reads no files and no environment. On a usage error
+//! clap itself exits with code 2.
 
 mod compare;
 mod daemon;
@@ -237,7 +237,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// How much is told.
+    /// Returns how detailed the report is.
     pub(crate) fn detail(&self) -> Detail {
         match (self.quiet, self.verbose) {
             (true, _) => Detail::Quiet,
@@ -482,7 +482,7 @@ fn rel_path(text: &str) -> Result<RelPath, String> {
     RelPath::new(text).map_err(|bad| bad.to_string())
 }
 
-/// Any name that a variable can have, so that it can be said why it is not taken.
+/// Accepts any possible variable name, so that `explain` can say why a step does not receive it.
 fn variable(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=');
     if is_name { Ok(text.to_owned()) } else { Err("the name of a variable, without `=`, is expected".to_owned()) }

@@ -1,4 +1,4 @@
-//! The caller: what this process was started with, and what its streams are. Everything else gets
+//! Describes the caller: the environment that this process was started with, and its streams. All other code receives
 //! these as values.
 
 use std::io::IsTerminal as _;
@@ -6,14 +6,14 @@ use std::ops::Deref;
 
 use proctor_daemon::installation::Surroundings;
 
-/// Who called us, from where, with what.
+/// The environment, working directory, user and streams of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// The environment, the directories and the user.
     pub around: Surroundings,
-    /// Whether standard output is a terminal.
+    /// True if standard output is a terminal.
     pub stdout_is_terminal: bool,
-    /// Whether standard error is a terminal.
+    /// True if standard error is a terminal.
     pub stderr_is_terminal: bool,
 }
 
@@ -26,10 +26,10 @@ impl Deref for Caller {
 }
 
 impl Caller {
-    /// Reads what the process was started with.
+    /// Reads the environment of this process.
     ///
     /// # Errors
-    /// The current directory or our own executable cannot be named.
+    /// The path of the current directory or of our own executable cannot be determined.
     pub(crate) fn read() -> std::io::Result<Self> {
         Ok(Self {
             around: Surroundings::read()?,
@@ -41,7 +41,7 @@ impl Caller {
 
 #[cfg(test)]
 impl Caller {
-    /// A caller for tests: nothing but what is said here.
+    /// Returns a caller for tests with exactly these variables.
     pub(crate) fn for_tests(env: &[(&str, &str)]) -> Self {
         let around = Surroundings {
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),

@@ -1,4 +1,4 @@
-//! What each command does: the caller's words in, text on the screen and an exit code out.
+//! Implements the commands: each one takes the parsed arguments, prints text and returns an exit code.
 
 pub(crate) mod cancel;
 pub(crate) mod codes;

@@ -1,5 +1,5 @@
-//! The daemon as the command line knows it: where one may be, whether it does the work, and what
-//! its answers are as errors of ours.
+//! Finds the daemon for a command, decides whether the daemon or this process does the work, and maps the daemon's
+//! errors to [`CliError`].
 
 mod find;
 
@@ -20,40 +20,40 @@ pub(crate) use find::{
     Greeted, Purpose, Wanted, demanded, greet, lock_holder, places, running, who_does_it, who_does_it_with_env,
 };
 
-/// What to do where no daemon answers.
+/// Hint for a missing daemon.
 const START_ONE: &str = "start one with `proctor daemon start`";
-/// What to do where one may listen, and not for this user.
+/// Hint for a daemon that may be listening but does not admit this user.
 const BE_ADMITTED: &str = "who runs that daemon admits users by `daemon.allow_users` of its config; without it use a daemon of your own (`proctor daemon start`) or `--no-daemon`";
 
-/// A daemon that answers.
+/// A daemon that responds.
 #[derive(Debug, Clone)]
 pub(crate) struct Daemon {
-    /// The way to it.
+    /// Connection settings of the daemon.
     pub client: Client,
-    /// How it was when it was asked.
+    /// The daemon's health response when it was found.
     pub health: Health,
 }
 
 impl Daemon {
-    /// Its socket.
+    /// Returns the path of the daemon's socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.client.place().socket
     }
 }
 
-/// The daemon that the caller means, for commands that only a daemon can do.
+/// Finds the daemon that the arguments select, for commands that only a daemon can do.
 ///
 /// # Errors
-/// None answers: code 6.
+/// No daemon responds: exit code 6.
 pub(crate) async fn of(args: &SocketArgs, purpose: Purpose, caller: &Caller) -> Result<Daemon, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     demanded(&places(args.socket.as_deref(), &operator, caller), purpose).await
 }
 
-/// Where a daemon of this caller listens that is started with these arguments.
+/// Returns the socket path of a daemon that this caller starts with these arguments.
 ///
 /// # Errors
-/// The operator's config is wrong, or there is no home.
+/// The operator's config is wrong, or the caller has no home directory.
 pub(crate) fn own_socket(
     named: Option<&Path>,
     operator: &OperatorArgs,
@@ -70,10 +70,10 @@ pub(crate) fn own_socket(
     Ok(proctor_daemon::installation::socket(caller, &installation::state_dir(state, caller)?))
 }
 
-/// A repository as a daemon is told of it.
+/// Returns the repository path as the text that a request to the daemon contains.
 ///
 /// # Errors
-/// Its path is no text.
+/// The path is not UTF-8.
 pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
     repo.to_str().map(str::to_owned).ok_or_else(|| CliError::Usage {
         message: format!("a daemon cannot be told of `{}`, whose path is not UTF-8", installation::show(repo)),
@@ -81,7 +81,7 @@ pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
     })
 }
 
-/// An answer of a daemon that is none, where what was asked for needs no more than another try.
+/// Converts a failed daemon request to an error, for requests that the user can simply repeat.
 pub(crate) fn client_error(error: ClientError) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
@@ -96,7 +96,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
     }
 }
 
-/// A daemon that went away in the middle of a run.
+/// Returns the error for a connection that was lost in the middle of a run.
 pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
@@ -109,13 +109,13 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
     }
 }
 
-/// No daemon answers, and one is demanded.
+/// Returns the error for a command that requires a daemon when none responds.
 pub(crate) fn unreachable(message: String) -> CliError {
     let code = CommandCode::Unreachable.code();
     CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE, code }
 }
 
-/// A daemon holds the lock of its socket, and nothing listens at the path.
+/// Returns the error for a daemon that holds the lock of its socket while nothing listens at the path.
 pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
     let socket = installation::show(socket);
     CliError::Engine {
@@ -129,13 +129,13 @@ pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
     }
 }
 
-/// A daemon may answer others, and none answers this user.
+/// Returns the error for a daemon that does not admit this user.
 pub(crate) fn not_allowed(message: String) -> CliError {
     let code = CommandCode::NotAdmitted.code();
     CliError::Engine { message, hint: Some(BE_ADMITTED.to_owned()), exit_code: EXIT_UNREACHABLE, code }
 }
 
-/// A problem as the engine in this process would have told it.
+/// Converts a daemon's problem document to the error that the engine in this process would have returned.
 pub(crate) fn problem_error(problem: Problem) -> CliError {
     match problem.spec {
         Some(spec) => CliError::Invalid { file: spec.file.into(), text: spec.source, diagnostics: spec.diagnostics },
@@ -143,7 +143,7 @@ pub(crate) fn problem_error(problem: Problem) -> CliError {
             code: problem.code(),
             message: problem.detail,
             hint: problem.hint,
-            // A problem is never a pass, whatever it says of itself.
+            // A problem is never a pass, whatever exit code it claims.
             exit_code: if problem.exit_code == 0 { EXIT_INCONCLUSIVE } else { problem.exit_code },
         },
     }

@@ -1,5 +1,5 @@
-//! Diagnostics for a screen, in the manner of rustc, and as JSON. All of them at once, with a
-//! closing line that counts them. The source is somebody else's text and is made safe first.
+//! Renders spec diagnostics for a screen, in the style of rustc, and as JSON. It shows all of them, followed by a
+//! line with the counts. The source is untrusted text and is escaped first.
 
 mod excerpt;
 
@@ -18,64 +18,64 @@ use self::excerpt::Lines;
 use crate::style::{self, BAD, UNSURE, paint};
 use crate::text::{count, shown_line};
 
-/// A file and what is wrong with it.
+/// A file and its diagnostics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Problems<'a> {
-    /// The file, as the caller knows it.
+    /// The path as the caller knows it.
     pub file: &'a Path,
-    /// Its text, as far as it is text.
+    /// The text of the file; invalid UTF-8 is replaced.
     pub source: &'a str,
-    /// What is wrong.
+    /// The diagnostics.
     pub diagnostics: &'a [Diagnostic],
 }
 
-/// One diagnostic in JSON. Lines and columns count from 1, columns in characters; offsets are
-/// bytes. The place is `null` where there is none in the text.
+/// A diagnostic in JSON. Lines and columns count from 1, columns in characters; offsets are in bytes. The position is
+/// `null` if the diagnostic has no position in the text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DiagnosticRecord {
     /// The code of the message, such as `P0116`; `proctor explain P0116` says more.
     pub code: MessageCode,
-    /// What kind of thing is wrong, such as `spec::unknown_key`.
+    /// The kind of problem, such as `spec::unknown_key`.
     pub name: String,
     /// `error` or `warning`.
     pub severity: String,
-    /// One line.
+    /// The message, on one line.
     pub message: String,
     /// The file.
     pub file: String,
-    /// The line on which it starts.
+    /// The line of its start.
     pub line: Option<usize>,
-    /// The column at which it starts.
+    /// The column of its start.
     pub column: Option<usize>,
-    /// The line on which it ends.
+    /// The line of its end.
     pub end_line: Option<usize>,
-    /// The column behind its last character.
+    /// The column after its last character.
     pub end_column: Option<usize>,
     /// The offset of its first byte.
     pub start: Option<usize>,
     /// The offset after its last byte.
     pub end: Option<usize>,
-    /// Other places that matter.
+    /// Related positions.
     pub labels: Vec<LabelRecord>,
-    /// What to do, one line each.
+    /// Suggested actions, one line each.
     pub hints: Vec<String>,
 }
 
-/// Another place that matters.
+/// A related position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LabelRecord {
-    /// The line on which it starts.
+    /// The line of its start.
     pub line: usize,
-    /// The column at which it starts.
+    /// The column of its start.
     pub column: usize,
-    /// What is to be seen there.
+    /// A description of the position.
     pub text: String,
 }
 
-/// How far a second place may be from the first, in lines, to be drawn with it.
+/// Largest distance in lines between a label and the primary span for both to be drawn in one snippet.
 const NEAR: usize = 20;
 
-/// All of them for a screen.
+/// Renders all diagnostics for a screen.
 pub(crate) fn render(problems: Problems<'_>) -> String {
     let lines = Lines::of(problems.source);
     let path = display_path(problems.file.as_os_str().as_encoded_bytes());
@@ -94,7 +94,7 @@ pub(crate) fn render(problems: Problems<'_>) -> String {
     text + &closing_line(problems.diagnostics, &path)
 }
 
-/// One finding about a text of another language than ours, drawn in the same way.
+/// Renders one finding about a text in another language, such as SQL, in the same style.
 pub(crate) fn drawn(
     level: Level<'_>,
     code: &str,
@@ -117,16 +117,16 @@ pub(crate) fn drawn(
     renderer.render(&[title.element(snippet.path(text.path))])
 }
 
-/// A text, and what it is called.
+/// A source text and its displayed name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drawn<'a> {
     /// The text.
     pub source: &'a str,
-    /// Its name.
+    /// The displayed name.
     pub path: &'a str,
 }
 
-/// What stands below a drawing.
+/// Renders a hint that belongs below a drawn finding.
 pub(crate) fn hint(text: &str) -> String {
     remark(style::HINT, "hint:", &shown_line(text))
 }
@@ -135,7 +135,7 @@ fn remark(style: anstyle::Style, word: &str, text: &str) -> String {
     format!("   {} {} {text}\n", paint(style::DIM, "="), paint(style, word))
 }
 
-/// The message, the place, the lines around it and what points at them.
+/// Renders the message and the source lines, with the spans marked.
 fn drawing(diagnostic: &Diagnostic, lines: &Lines<'_>, path: &str) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
@@ -159,7 +159,8 @@ fn drawing(diagnostic: &Diagnostic, lines: &Lines<'_>, path: &str) -> String {
             Some(label) => AnnotationKind::Context.span(place).label(shown_line(&label.text)),
         });
     }
-    // A snippet that is cut at its left would count columns from there.
+    // If the excerpt is cut at its left, the renderer would count columns from the cut, so state the position
+    // explicitly.
     if excerpt.is_cut_left() {
         let origin = Origin::path(path).line(wide(span.line)).char_column(wide(span.column));
         return renderer.render(&[title.element(origin).element(snippet)]);
@@ -167,7 +168,7 @@ fn drawing(diagnostic: &Diagnostic, lines: &Lines<'_>, path: &str) -> String {
     renderer.render(&[title.element(snippet.path(path))])
 }
 
-/// The lines on which the places start.
+/// Returns the range of lines on which the spans start.
 fn covering(places: &[Range<usize>], lines: &Lines<'_>) -> Range<usize> {
     let starts = || places.iter().map(|place| lines.line_of(place.start));
     starts().min().unwrap_or(0)..starts().max().unwrap_or(0) + 1
@@ -177,7 +178,7 @@ fn is_near(other: Span, span: Span, lines: &Lines<'_>) -> bool {
     lines.line_of(range(other, lines).start).abs_diff(lines.line_of(range(span, lines).start)) <= NEAR
 }
 
-/// Places that are too far away to be drawn.
+/// Returns a note for each label that is too far away to be drawn.
 fn far_labels(diagnostic: &Diagnostic, lines: &Lines<'_>) -> Vec<String> {
     let Some(span) = diagnostic.span else { return Vec::new() };
     let far = diagnostic.labels.iter().filter(|label| !is_near(label.span, span, lines));
@@ -199,7 +200,7 @@ fn closing_line(diagnostics: &[Diagnostic], path: &str) -> String {
     }
 }
 
-/// All of them as values for JSON.
+/// Converts all diagnostics to JSON records.
 pub(crate) fn records(problems: Problems<'_>) -> Vec<DiagnosticRecord> {
     let lines = Lines::of(problems.source);
     problems.diagnostics.iter().map(|diagnostic| to_record(diagnostic, problems, &lines)).collect()
@@ -234,7 +235,7 @@ fn wide(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The line and column behind `text`, which starts at `span`.
+/// Returns the line and column just after `text`, which starts at `span`.
 fn end_of(span: Span, text: &str) -> (usize, usize) {
     match text.rfind('\n') {
         Some(last) => (wide(span.line) + text.matches('\n').count(), text[last + 1..].chars().count() + 1),

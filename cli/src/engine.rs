@@ -15,7 +15,7 @@ use crate::style;
 /// Opens the engine.
 ///
 /// # Errors
-/// Something that it needs is not there: a helper, a place for state.
+/// A requirement is missing, such as a helper program or a usable state directory.
 pub(crate) fn open(
     state: &StateArgs,
     operator: Operator,
@@ -26,7 +26,7 @@ pub(crate) fn open(
     Engine::open(config(state, operator, caller)?).map_err(engine_error)
 }
 
-/// Says which variables of the caller no step can be given.
+/// Warns about environment variables of the caller that no step can receive, because they are not UTF-8.
 pub(crate) fn warn_of_unreadable(caller: &Caller, screen: &mut Screen) {
     if !caller.unreadable.is_empty() {
         let names = caller.unreadable.join(", ");
@@ -34,10 +34,10 @@ pub(crate) fn warn_of_unreadable(caller: &Caller, screen: &mut Screen) {
     }
 }
 
-/// What an engine, or a gate, needs to know of this caller and this machine.
+/// Builds the configuration of an engine or of a gate for this caller and machine.
 ///
 /// # Errors
-/// As [`open`].
+/// Same as [`open`].
 pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> Result<EngineConfig, CliError> {
     let state_dir = installation::state_dir(state, caller)?;
     proctor_daemon::installation::secure_state_dir(&state_dir)?;
@@ -53,7 +53,7 @@ pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> 
     })
 }
 
-/// An error of the engine as one of ours.
+/// Converts an error of the engine.
 pub(crate) fn engine_error(error: EngineError) -> CliError {
     match error {
         EngineError::Spec(problems) => {

@@ -1,4 +1,4 @@
-//! What can go wrong before there is a verdict: a message, what to do next, and the exit code.
+//! Errors that end a command before there is a verdict: a message, what to do next, and the exit code.
 
 use std::path::{Path, PathBuf};
 
@@ -13,76 +13,76 @@ use crate::diagnostics::{self, DiagnosticRecord, Problems};
 use crate::style;
 use crate::text::shown;
 
-/// Why a command has no result.
+/// The reason why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// The caller asked for something that is not there, or not like that.
+    /// The caller asked for something that does not exist or in a form that is not valid.
     #[error("{message}")]
     Usage {
-        /// What and where.
+        /// The cause and its location.
         message: String,
-        /// What to do.
+        /// The suggested action.
         hint: String,
     },
     /// This machine or installation lacks something.
     #[error("{message}")]
     Environment {
-        /// What and where.
+        /// The cause and its location.
         message: String,
-        /// What to do.
+        /// The suggested action.
         hint: String,
     },
-    /// A spec, or the operator's config, is wrong.
+    /// A spec or the operator's config is wrong.
     #[error("`{}` is not valid", display_path(file.as_os_str().as_encoded_bytes()))]
     Invalid {
         /// The file.
         file: PathBuf,
-        /// Its text.
+        /// The text of the file.
         text: String,
-        /// What is wrong with it.
+        /// The diagnostics.
         diagnostics: Vec<Diagnostic>,
     },
     /// The engine could not do its job.
     #[error("{message}")]
     Engine {
-        /// What and where.
+        /// The cause and its location.
         message: String,
-        /// What to do.
+        /// The suggested action.
         hint: Option<String>,
-        /// The exit code that it calls for.
+        /// The exit code of the process.
         exit_code: u8,
         /// The code of the message.
         code: Code,
     },
-    /// Our own mistake.
+    /// A bug in proctor.
     #[error("{0}; this is a bug in proctor")]
     Internal(String),
 }
 
-/// An error as `--format json` and `jsonl` show it.
+/// An error as `--format json` and `jsonl` print it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ErrorRecord {
-    /// What happened.
+    /// The error.
     pub error: ErrorBody,
 }
 
-/// What happened, and what to do.
+/// An error with suggested actions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ErrorBody {
     /// The code of the message, such as `P0202`; `proctor explain P0202` says more.
     pub code: Code,
-    /// What and where.
+    /// The cause and its location.
     pub message: String,
-    /// What to do, one line each.
+    /// Suggested actions, one line each.
     pub hints: Vec<String>,
     /// The exit code of the process.
     pub exit_code: u8,
-    /// What is wrong with the spec or the operator's config, where that is the error.
+    /// The diagnostics, if the spec or the operator's config is wrong.
     pub diagnostics: Vec<DiagnosticRecord>,
 }
 
 impl CliError {
-    /// The same, with its file named as seen from `cwd`.
+    /// Makes the path of the invalid file relative to `cwd`.
     pub(crate) fn with_paths_from(self, cwd: &Path) -> Self {
         match self {
             Self::Invalid { file, text, diagnostics } => {
@@ -92,7 +92,7 @@ impl CliError {
         }
     }
 
-    /// The exit code of the process.
+    /// Returns the exit code of the process.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::Invalid { .. } => EXIT_USAGE,
@@ -101,7 +101,7 @@ impl CliError {
         }
     }
 
-    /// What to do next.
+    /// Returns what the user can do next, one line each.
     pub(crate) fn hints(&self) -> Vec<String> {
         match self {
             Self::Usage { hint, .. } | Self::Environment { hint, .. } => vec![hint.clone()],
@@ -111,7 +111,7 @@ impl CliError {
         }
     }
 
-    /// The error for a screen.
+    /// Renders the error for a screen.
     pub(crate) fn render(&self) -> String {
         match self.problems() {
             Some(problems) => diagnostics::render(problems),
@@ -122,14 +122,14 @@ impl CliError {
         }
     }
 
-    /// The error for a program.
+    /// Converts the error to its JSON document.
     pub(crate) fn record(&self) -> ErrorRecord {
         let diagnostics = self.problems().map(diagnostics::records).unwrap_or_default();
         let (message, hints, exit_code) = (self.to_string(), self.hints(), self.exit_code());
         ErrorRecord { error: ErrorBody { code: self.code(), message, hints, exit_code, diagnostics } }
     }
 
-    /// The code of the message.
+    /// Returns the code of the message.
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Usage { .. } => CommandCode::Usage.code(),
@@ -148,7 +148,7 @@ impl CliError {
     }
 }
 
-/// A file as a caller in `cwd` would name it.
+/// Returns the path relative to `cwd` if it is below it, otherwise unchanged.
 pub(crate) fn seen_from(file: &Path, cwd: &Path) -> PathBuf {
     file.strip_prefix(cwd).unwrap_or(file).to_owned()
 }

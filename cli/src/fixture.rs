@@ -1,4 +1,4 @@
-//! Event logs for tests, made of the core's own types.
+//! Builds event logs for tests from the types of the core crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Where things are for this caller: the repository, and what the daemon looks up in the same way
-//! (`proctor_daemon::installation`): helpers, state, the operator's config.
+//! Locates the repository for this caller. Helpers, state directory and operator config are found by
+//! `proctor_daemon::installation`, which the daemon uses too.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::error::CliError;
 
 pub(crate) use proctor_daemon::installation::show;
 
-/// The repository that the caller means: the one that was named, or the nearest directory from
-/// the current one upwards that has a spec or a `.git`.
+/// Returns the repository: the directory named by `--repo`, or the nearest directory from the current one upwards
+/// that has a spec or a `.git`.
 ///
 /// # Errors
-/// The named directory is not there, or there is no repository around the current one.
+/// The named directory does not exist, or the current directory is not inside a repository.
 pub(crate) fn repository(args: &RepoArgs, caller: &Caller) -> Result<PathBuf, CliError> {
     match &args.repo {
         Some(named) => named_repository(&caller.cwd.join(named)),
@@ -49,15 +49,15 @@ fn nearest_repository(cwd: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Finds the helpers beside the running executable, or in `../libexec/proctor`.
+/// Finds the helper programs next to the running executable, or in `../libexec/proctor`.
 ///
 /// # Errors
-/// One of them is in neither place.
+/// A helper is in neither directory.
 pub(crate) fn helpers(caller: &Caller) -> Result<Helpers, CliError> {
     Ok(installation::helpers(&caller.bin_dir)?)
 }
 
-/// Where what outlives a run is kept.
+/// Returns the state directory, which holds everything that outlives a run.
 ///
 /// # Errors
 /// No directory was named, and the caller has no home directory.
@@ -65,7 +65,7 @@ pub(crate) fn state_dir(args: &StateArgs, caller: &Caller) -> Result<PathBuf, Cl
     Ok(installation::state_dir(args.state_dir.as_deref(), caller)?)
 }
 
-/// The caller's home directory.
+/// Returns the caller's home directory.
 ///
 /// # Errors
 /// The caller has none.
@@ -73,8 +73,8 @@ pub(crate) fn home(caller: &Caller) -> Result<PathBuf, CliError> {
     Ok(installation::home(caller)?)
 }
 
-/// The operator's config: the file that was named, else the system's, else the caller's own;
-/// where there is none, the built-in one.
+/// Reads the operator's config: the named file, else the system's, else the caller's own. If none exists, returns the
+/// built-in config.
 ///
 /// # Errors
 /// The file cannot be read, or is wrong.

@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks everything to end, a Ctrl-C after it ends us at once.
-//! The processes of a step die with us; the kernel sees to that.
+//! Handles signals: the first SIGINT, SIGTERM or SIGHUP requests cancellation, and a later Ctrl-C exits at once. The
+//! kernel kills the processes of a step when this process ends.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What the caller's signals ask of a run.
+/// The termination signals of this process during a run.
 pub(crate) struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
@@ -16,22 +16,22 @@ pub(crate) struct Interrupts {
     first: Option<&'static str>,
 }
 
-/// What a signal led to.
+/// The effect of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// The run was asked to end, by the signal of this name.
     ToEnd(&'static str),
-    /// It had been asked before, and is still ending.
+    /// A repeated signal; the run is still ending.
     Again,
-    /// The caller waits no longer.
+    /// Ctrl-C during the cancellation: the user does not want to wait any longer.
     ToLeave,
 }
 
 impl Interrupts {
-    /// Listens from now on; the first signal cancels `cancel`.
+    /// Starts to listen; the first signal cancels `cancel`.
     ///
     /// # Errors
-    /// The signals cannot be listened to.
+    /// The signal handlers cannot be installed.
     pub(crate) fn listen(cancel: CancellationToken) -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -42,7 +42,7 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next signal. Can be dropped and called again without losing one.
+    /// Waits for the next signal. It is cancel-safe: dropping the future loses no signal.
     pub(crate) async fn next(&mut self) -> Asked {
         let name = tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
@@ -57,7 +57,7 @@ impl Interrupts {
         asked
     }
 
-    /// The signal that asked the run to end, where one did.
+    /// Returns the name of the signal that requested cancellation, if there was one.
     pub(crate) fn first(&self) -> Option<&'static str> {
         self.first
     }
@@ -71,7 +71,7 @@ fn answer(first: Option<&'static str>, name: &'static str) -> Asked {
     }
 }
 
-/// What `work` comes to; `None` where Ctrl-C, SIGTERM or SIGHUP came before.
+/// Runs `work` to its end and returns its result, or `None` if SIGINT, SIGTERM or SIGHUP arrived first.
 pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
     let Ok(mut interrupts) = Interrupts::listen(CancellationToken::new()) else { return Some(work.await) };
     tokio::select! {
@@ -80,19 +80,19 @@ pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Opti
     }
 }
 
-/// Ends this process now.
+/// Exits immediately with the code for an interrupted run.
 pub(crate) fn leave() -> ! {
     std::process::exit(i32::from(EXIT_INTERRUPTED))
 }
 
-/// From now on a panic is a short message and, on the main thread, exit code 5.
+/// Installs a panic hook that prints a short message. A panic on the main thread exits with code 5.
 pub(crate) fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
         use std::io::Write as _;
         let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
         let what = info.payload_as_str().unwrap_or("a panic without a message");
         let message = proctor_core::evidence::escape_output(what.as_bytes());
-        // Standard error may be gone; a panic in here would abort.
+        // Ignore the error: standard error may be closed, and a panic inside the hook would abort the process.
         let _ = writeln!(
             io::stderr(),
             "error: internal error at {place}: {message}\nhint: this is a bug in proctor; please report it, with the command that you ran"

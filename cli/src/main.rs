@@ -1,5 +1,5 @@
-//! `proctor`, the command line: words in, text and an exit code out. No rule about passing or
-//! failing stands here; those are the core's.
+//! The command-line program `proctor`. It parses arguments and prints results; every rule about passing and failing
+//! is in the core crate.
 
 mod app;
 mod apparmor;

@@ -1,5 +1,5 @@
-//! `docs/cli.md` against the command line itself: every row of its tables is one that clap
-//! knows, and every option that clap knows has its row.
+//! Compares `docs/cli.md` with the command line: each row of its tables must exist in clap, and each clap option must
+//! have a row.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::args::Cli;
 
 const MANUAL: &str = include_str!("../../docs/cli.md");
 
-/// The rows of a command's table, as the manual must have them.
+/// Returns the table rows that the manual must have for a command.
 fn rows(command: &Command) -> BTreeSet<String> {
     let shown = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
     command.get_arguments().filter(shown).filter(|arg| !arg.is_global_set()).map(row).collect()
@@ -32,7 +32,7 @@ fn row(arg: &Arg) -> String {
         arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
     let help = arg.get_help().map(StyledStr::to_string).unwrap_or_default().replace('\n', " ");
     let mut text = help;
-    // Shells are clap's own list; the manual need not repeat it.
+    // The manual need not repeat clap's own list of shells.
     if !possible.is_empty() && arg.get_id() != "shell" {
         text.push_str(&format!(": {}", possible.join(", ")));
     }
@@ -42,7 +42,7 @@ fn row(arg: &Arg) -> String {
     format!("| `{name}` | {} |", text.replace('|', "\\|"))
 }
 
-/// The table rows in the manual's section on `heading`.
+/// Returns the table rows in the manual's section `heading`.
 fn manual_rows(heading: &str) -> BTreeSet<String> {
     let start =
         MANUAL.find(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("docs/cli.md has no `## {heading}`"));
@@ -51,7 +51,7 @@ fn manual_rows(heading: &str) -> BTreeSet<String> {
     section.lines().filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
 }
 
-/// The commands that do something, with the words that call them.
+/// Returns the commands without subcommands, each with its full name.
 fn commands(cli: &Command) -> Vec<(String, &Command)> {
     let own = |command: &&Command| command.get_name() != "help";
     let named = |command| -> Vec<(String, &Command)> {

@@ -1,5 +1,5 @@
-//! Progress of a run, on standard error: live on a terminal, lines elsewhere. It is told of
-//! events and of the time, and keeps no clock of its own.
+//! Shows the progress of a run on standard error: live rows on a terminal, plain lines elsewhere. Callers pass in the
+//! events and the time; this module reads no clock.
 
 pub(crate) mod last_lines;
 mod live;
@@ -18,10 +18,10 @@ use crate::style::{self, DIM, GOOD, paint};
 use crate::text::{bound, duration, shown_line};
 use live::Live;
 
-/// How often a run that has nothing to say says that it is alive.
+/// Interval between messages of a run that is otherwise silent.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// What stands where a step would, while a daemon has not begun.
+/// Displayed instead of a step while the run waits in the daemon's queue.
 const WAITS: &str = "(waiting for its turn)";
 
 /// Progress of one run.
@@ -32,30 +32,30 @@ pub(crate) struct Progress {
     steps: Steps,
 }
 
-/// How many steps there are, and how many of them have ended.
+/// Number of steps in the plan and of steps that have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Steps {
-    /// All of the plan.
+    /// All steps of the plan.
     pub all: usize,
-    /// Those that have an outcome.
+    /// Steps with an outcome.
     pub ended: usize,
 }
 
-/// A step that is under way.
+/// A running step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Running {
     /// `skill/step`.
     pub name: String,
-    /// When it started, since the start of the run.
+    /// Time of the start, counted from the start of the run.
     pub since: Duration,
-    /// When it must have ended, in milliseconds from its start; `None` where nothing says.
+    /// Timeout in milliseconds, counted from the start of the step; `None` if it is not known.
     pub timeout_ms: Option<u64>,
-    /// How long it took when it passed last, in milliseconds; `None` where that is not known.
+    /// Duration of the last attempt that passed, in milliseconds; `None` if it is not known.
     pub expected_ms: Option<u64>,
 }
 
 impl Progress {
-    /// Progress as this screen shows it: live what runs and for how long, or in lines, for logs.
+    /// Returns the progress display for this screen: live rows on a terminal, otherwise lines for a log.
     pub(crate) fn on(screen: &Screen) -> Self {
         Self { live: screen.live.then(|| Live::new(screen.glyphs)), ..Self::lines() }
     }
@@ -64,7 +64,7 @@ impl Progress {
         Self { running: Vec::new(), live: None, detail: Detail::Normal, steps: Steps::default() }
     }
 
-    /// The same, which tells so much.
+    /// Sets how detailed the progress display is.
     pub(crate) fn telling(mut self, detail: Detail) -> Self {
         self.detail = detail;
         if detail == Detail::Quiet {
@@ -73,8 +73,7 @@ impl Progress {
         self
     }
 
-    /// Takes in an event at `now`, counted from the start of the run, and gives back the line
-    /// that it is worth.
+    /// Records an event at `now`, counted from the start of the run, and returns the line to show for it, if any.
     pub(crate) fn event(&mut self, event: &RunEvent, now: Duration) -> Option<String> {
         self.track(event, now);
         match self.detail {
@@ -98,14 +97,14 @@ impl Progress {
         self.running.push(running);
     }
 
-    /// Shows the last lines that steps have printed in their rows.
+    /// Updates the rows of running steps with the last lines that the steps have printed.
     pub(crate) fn printed(&mut self, lines: &last_lines::Lines) {
         if let Some(live) = &mut self.live {
             live.printed(lines);
         }
     }
 
-    /// Shows a line above whatever is live.
+    /// Shows a line above the live rows.
     pub(crate) fn show(&self, line: &str, write: impl FnOnce(&str)) {
         match &self.live {
             Some(live) => live.above(|| write(line)),
@@ -113,7 +112,8 @@ impl Progress {
         }
     }
 
-    /// What to say when nothing was said for [`HEARTBEAT`]; nothing on a terminal.
+    /// Returns the message for a run that has printed nothing for [`HEARTBEAT`], or `None` on a terminal or for a
+    /// quiet run.
     pub(crate) fn heartbeat(&self, now: Duration) -> Option<String> {
         if self.live.is_some() || self.detail == Detail::Quiet {
             return None;
@@ -122,7 +122,7 @@ impl Progress {
         Some(lines.collect::<String>()).filter(|text| !text.is_empty())
     }
 
-    /// Takes everything live off the screen.
+    /// Removes the live rows from the screen.
     pub(crate) fn clear(&mut self) {
         if let Some(live) = self.live.take() {
             live.clear();
@@ -149,7 +149,7 @@ impl Progress {
                 self.steps.ended += 1;
                 self.count();
             }
-            // A check starts like a step of a skill that is called like its toolchain.
+            // A check is displayed as a step of a skill with the name of its toolchain.
             RunEvent::CheckFinished { check } => self.end(&name(check.toolchain.as_str(), &check.step.planned.name)),
             _ => {}
         }
@@ -170,7 +170,7 @@ impl Progress {
 }
 
 impl Running {
-    /// `skill/step 1m30s of 10 min, 50 s the last time`.
+    /// Formats the row for a log: `skill/step 1m30s of 10 min, 50 s the last time`.
     fn words(&self, now: Duration) -> String {
         let elapsed = u64::try_from(now.saturating_sub(self.since).as_millis()).unwrap_or(u64::MAX);
         let of = self.timeout_ms.map(|timeout| format!(" of {}", bound(timeout))).unwrap_or_default();
@@ -178,7 +178,7 @@ impl Running {
         format!("{} {}{of}{last}", self.name, duration(elapsed))
     }
 
-    /// The same for a row on a terminal.
+    /// Returns the row for a terminal.
     fn shown(&self) -> row::Step<'_> {
         row::Step { name: &self.name, timeout_ms: self.timeout_ms, expected_ms: self.expected_ms, printed: "" }
     }
@@ -188,7 +188,8 @@ fn name(skill: &str, step: &StepName) -> String {
     shown_line(&format!("{skill}/{step}"))
 }
 
-/// Whether the line of a skill says enough: of a step of it that passed, or a check that holds.
+/// Checks whether an event needs no line because the line of its skill covers it: a step that passed on the first
+/// attempt.
 fn is_folded(event: &RunEvent) -> bool {
     match event {
         RunEvent::StepFinished { step, .. } => step.outcome == Outcome::Passed && !step.flaky,
@@ -196,7 +197,7 @@ fn is_folded(event: &RunEvent) -> bool {
     }
 }
 
-/// The line that an event is worth; most are worth none.
+/// Returns the line for an event; most events have none.
 fn line(event: &RunEvent) -> Option<String> {
     Some(
         match event {

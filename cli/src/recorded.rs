@@ -1,5 +1,5 @@
-//! The documents of a run, from where they are on record: the state directory, a changeset of the repository, any
-//! directory that holds them, or a daemon. Each is taken only with the hash that the run's status cites.
+//! Loads the documents of a recorded run: from the state directory, a changeset of the repository, any directory that
+//! holds them, or a daemon. A document is accepted only if it has the hash that the run's status cites.
 
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -20,19 +20,19 @@ use crate::daemon::client_error;
 use crate::error::CliError;
 use crate::installation::show;
 
-/// The file that cites the others.
+/// Name of the status file, which cites the other documents.
 const STATUS: &str = "05-status.json";
-/// The document of the toolchain checks, as a status cites it.
+/// Document of the toolchain checks, as a status cites it.
 const TOOLCHAIN: &str = "verify/_toolchain.json";
-/// The largest status file that is read, in bytes.
+/// Largest status file that is read, in bytes.
 const MAX_STATUS: u64 = 8 << 20;
-/// The largest document that is read, in bytes.
+/// Largest document that is read, in bytes.
 const MAX_DOCUMENT: u64 = 64 << 20;
-/// How many changesets of a repository are looked through for a run.
+/// Number of changesets of a repository that are searched for a run.
 const MAX_CHANGESETS: usize = 10_000;
 
-/// The directory in which the documents of a run lie here: below the state directory, or a changeset's of the
-/// repository. `None` where neither has them (any more).
+/// Finds the directory that holds the documents of a run: below the state directory, or a changeset of the
+/// repository. Returns `None` if the documents are in neither (or were removed).
 pub(crate) fn find(run: &RunId, state: &Path, repo: Option<&Path>) -> Option<PathBuf> {
     let is_of_run = |dir: &PathBuf| last_run(dir).is_ok_and(|last| last.run_id == *run);
     let own = state.join("runs").join(run.as_str());
@@ -43,10 +43,10 @@ pub(crate) fn find(run: &RunId, state: &Path, repo: Option<&Path>) -> Option<Pat
     changesets.take(MAX_CHANGESETS).flatten().map(|entry| entry.path()).find(is_of_run)
 }
 
-/// The documents in a directory.
+/// Loads the documents from a directory.
 ///
 /// # Errors
-/// There is no status of ours, or a document is not the one that it cites.
+/// The directory has no valid status, or a document does not have the cited hash.
 pub(crate) fn load(dir: &Path) -> Result<RunDocuments, CliError> {
     let last_run = last_run(dir)?;
     let mut read = Documents::new(last_run);
@@ -59,10 +59,10 @@ pub(crate) fn load(dir: &Path) -> Result<RunDocuments, CliError> {
     Ok(read.finish())
 }
 
-/// The documents of a run of a daemon.
+/// Fetches the documents of a run from a daemon.
 ///
 /// # Errors
-/// There is no such run, it has not ended, or a document is kept no longer.
+/// The run does not exist, has not ended, or a document is no longer kept.
 pub(crate) async fn fetch(client: &Client, run: &RunId) -> Result<RunDocuments, CliError> {
     let view = client.run(run).await.map_err(client_error)?;
     let mut read = Documents::new(last_run_of(&view)?);
@@ -100,7 +100,7 @@ fn last_run_of(view: &RunView) -> Result<LastRun, CliError> {
     })
 }
 
-/// Documents as they are read.
+/// Documents collected so far.
 struct Documents {
     last_run: LastRun,
     toolchain: Option<ToolchainEvidence>,
@@ -129,7 +129,7 @@ fn parsed<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, String> {
     strict::from_json(bytes).map_err(|error| format!("`{file}` is no document of ours: {error}"))
 }
 
-/// What the status file in a directory says of its last run. A file that is none, or a link, is not waited for.
+/// Reads the last run from the status file in a directory. The open neither follows a link nor blocks on a FIFO.
 fn last_run(dir: &Path) -> Result<LastRun, CliError> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);

@@ -1,6 +1,6 @@
-//! A run for people: the reason first, then the skills, the evidence, where to see more, and the verdict as the
-//! last line. Written from the record, and from the outputs of steps that failed where those are longer than
-//! what the record shows of them; text of steps goes through [`shown`].
+//! Renders a run as human-readable text: the reasons first, then the skills, the evidence, where to see more, and the
+//! verdict as the last line. The input is the run record, plus the outputs of failed steps if these are longer than
+//! the excerpt in the record. Text from steps is escaped with [`shown`].
 
 pub(crate) mod outputs;
 mod step;
@@ -24,30 +24,31 @@ pub(crate) use step::{
     check_reason, command_line, drift_block, leak_hint, limit_hint, limits_met, manner_of_end, stream_block, why,
 };
 
-/// How much of a run is told.
+/// Amount of detail in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// What did not pass, and the verdict.
+    /// The steps that did not pass, and the verdict.
     Quiet,
-    /// That, and each skill on a line.
+    /// As `Quiet`, plus a line for each skill.
     Normal,
-    /// That, and every step with its command, the ends of its output, what it used and what held around it.
+    /// As `Normal`, plus every step with its command, the start and end of its output, its resource use and the
+    /// enforced controls.
     Verbose,
 }
 
-/// How a run is shown.
+/// Options of the report.
 pub(crate) struct View<'a> {
-    /// How much of it.
+    /// Amount of detail.
     pub detail: Detail,
-    /// The room for it.
+    /// Size of the output area.
     pub room: Room,
-    /// Outputs of steps that failed, as far as they were fetched.
+    /// Fetched outputs of failed steps.
     pub outputs: &'a Outputs,
-    /// What stands behind `proctor logs RUN STEP` for a reader who wants more, such as a state directory.
+    /// Options to append to the suggested `proctor logs RUN STEP`, such as the state directory.
     pub logs_options: &'a str,
 }
 
-/// The report on a run.
+/// Renders the report on a run.
 pub(crate) fn report(record: &RunRecord, view: &View<'_>) -> String {
     let mut text = String::new();
     for block in reasons(record, view) {
@@ -74,7 +75,7 @@ pub(crate) fn report(record: &RunRecord, view: &View<'_>) -> String {
     text
 }
 
-/// Where the evidence is, and how to see more of what did not pass.
+/// Renders the location of the evidence, and the command that shows more of a failed step's output.
 fn places(record: &RunRecord, finished: &Finished, view: &View<'_>) -> String {
     let mut text = String::new();
     if let Some(directory) = &finished.evidence_dir {
@@ -94,7 +95,7 @@ fn was_heard(step: &StepEvidence) -> bool {
     step.stdout.bytes + step.stderr.bytes > 0
 }
 
-/// The steps that are no reason for anything, in full.
+/// Renders the satisfied checks and the passed steps, in full.
 fn the_others(record: &RunRecord, view: &View<'_>) -> String {
     let mut text = String::new();
     for check in record.checks.iter().filter(|check| check.satisfied) {
@@ -108,13 +109,13 @@ fn the_others(record: &RunRecord, view: &View<'_>) -> String {
     text
 }
 
-/// Everything that kept the run from passing: checks of tools, steps that failed in the order of
-/// the plan, steps without an answer, doubts.
+/// Renders everything that kept the run from passing: tool checks, failed steps in plan order, steps without a
+/// result, and reasons for an inconclusive verdict.
 fn reasons(record: &RunRecord, view: &View<'_>) -> Vec<String> {
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| step::check_block(check, view));
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
     let unsure = record.steps().filter(|(_, step)| match step.outcome {
-        // What was never started has nothing to show.
+        // A step that was never started has nothing to show.
         Outcome::Cancelled => step.was_started(),
         outcome => outcome == Outcome::Inconclusive,
     });
@@ -124,13 +125,13 @@ fn reasons(record: &RunRecord, view: &View<'_>) -> Vec<String> {
     checks.chain(steps).chain(doubts).collect()
 }
 
-/// A reason why there is no honest answer.
+/// Renders a reason for an inconclusive verdict.
 pub(crate) fn doubt_block(doubt: Doubt, message: &str) -> String {
     let word = word(&doubt).replace('_', " ");
     format!("{} {}\n", paint(UNSURE, format!("inconclusive[{}], {word}:", doubt.code())), shown(message).trim_end())
 }
 
-/// Which tree it was, where that is not the worktree.
+/// Renders the source of the verified tree, unless it is the worktree.
 fn tree_line(record: &RunRecord) -> String {
     let Some(TreeSource::Rev { commit, lfs_pointers, .. }) = record.started.as_ref().map(|started| &started.source)
     else {
@@ -144,7 +145,7 @@ fn tree_line(record: &RunRecord) -> String {
     text
 }
 
-/// A line for each skill; the name stands on a line of its own where both do not fit.
+/// Renders a line for each skill. A name that is too long gets its own line.
 fn skill_table(skills: &[SkillRecord], room: usize) -> String {
     if skills.is_empty() {
         return String::new();
@@ -169,14 +170,15 @@ fn skill_table(skills: &[SkillRecord], room: usize) -> String {
     text
 }
 
-/// The columns of the cells behind a skill's name, with the blanks between.
+/// Width of the cells after a skill's name, in columns, including the blanks between them.
 const CELLS: usize = 4 + 12 + 2 + 6 + 2 + 7 + STEPS;
-/// The columns for how many of its steps passed.
+/// Width of the cell that counts the passed steps, in columns.
 const STEPS: usize = 2 + 22;
-/// A name is never given fewer columns.
+/// Minimum width of a name, in columns.
 const NAME: usize = 16;
 
-/// Its outcome, tier and time; how many of its steps passed; why it did not run as planned.
+/// Returns the cells of a skill: outcome, tier and time; number of passed steps; reason for a deviation from the
+/// plan.
 fn skill_cells(record: &SkillRecord) -> [String; 3] {
     let Some((outcome, tier)) = record.outcome.zip(record.tier) else {
         return [paint(UNSURE, "did not end"), String::new(), String::new()];
@@ -191,7 +193,7 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
     [format!("{word}  tier {tier}  {:>7}", duration(spent)), steps, shown_line(&record.reason)]
 }
 
-/// What a reader should know although it did not decide anything.
+/// Renders remarks that had no influence on the verdict.
 fn notes(record: &RunRecord) -> String {
     let checks = record.checks.iter().map(|check| &check.step);
     let mut text = missing_controls(checks.chain(record.steps().map(|(_, step)| step)));
@@ -225,7 +227,7 @@ fn notes(record: &RunRecord) -> String {
     text
 }
 
-/// Warns of the processes that checks and steps which passed left behind.
+/// Renders a warning for each check or step that passed but left processes behind.
 fn leak_warnings(record: &RunRecord) -> String {
     let checks = record.checks.iter().map(|check| (format!("toolchain {}", check.toolchain), &check.step));
     let steps = record.steps().map(|(skill, step)| (format!("{skill}/{}", step.planned.name), step));
@@ -233,7 +235,7 @@ fn leak_warnings(record: &RunRecord) -> String {
     warnings.map(|warning| style::warning(&shown_line(&warning))).collect()
 }
 
-/// What did not hold for some of these steps, in one line; nothing where everything did.
+/// Renders one line with the controls that were not enforced for some of these steps; empty if all were.
 pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> String {
     let missing: BTreeSet<_> =
         steps.into_iter().flat_map(|step| step.enforcement.missing()).map(|(control, _)| control.as_str()).collect();
@@ -244,7 +246,7 @@ pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvide
     style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` says why)"))
 }
 
-/// The last line: the verdict, that the run is partial where it is, the count of each outcome, the tier, the tree, the time.
+/// Renders the last line: the verdict, "partial" for a partial run, the count of each outcome, tier, tree and time.
 fn verdict_line(record: &RunRecord, finished: &Finished, room: Room) -> String {
     let total: usize = record.skills.iter().map(|skill| skill.planned.len()).sum();
     let mut counts = tally(record, total);
@@ -266,16 +268,16 @@ fn verdict_line(record: &RunRecord, finished: &Finished, room: Room) -> String {
     parts.extend(record.started.as_ref().map(tree_word));
     parts.push(format!("in {}", duration(finished.duration_ms)));
     parts.extend(record.cancelled_by.as_ref().map(|by| format!("interrupted by {}", shown_line(by))));
-    // What is looked for as the end of a whole run is none of a partial one.
+    // A script that searches for the last line of a complete run must not match a partial run.
     let partial = if left_out == 0 { "" } else { "partial run " };
     let word = format!("{partial}{}", finished.verdict.as_str());
     let line = format!("{word}: {}", parts.join(", "));
-    // In a log it is one line, which others look for.
+    // In a log it stays one line, because other programs search for it.
     let text = if room.wraps { wrapped(&line, room.columns).join("\n  ") } else { line };
     format!("{}{}\n", paint(style::of_verdict(finished.verdict), &text[..=word.len()]), &text[word.len() + 1..])
 }
 
-/// The tree that was verified, in short: the beginning of its commit, or of its snapshot.
+/// Returns the shortened name of the verified tree: the first digits of its commit or of its snapshot.
 fn tree_word(started: &Started) -> String {
     let short = |hex: &str| hex.chars().take(SHORT).collect::<String>();
     match &started.source {
@@ -286,10 +288,10 @@ fn tree_word(started: &Started) -> String {
     }
 }
 
-/// How many digits of a hash are shown.
+/// Number of hash digits that are shown.
 const SHORT: usize = 12;
 
-/// How many steps have each outcome, those that were never reached as skipped.
+/// Returns the number of steps with each outcome; steps that were never reached count as skipped.
 fn tally(record: &RunRecord, total: usize) -> Vec<String> {
     const ORDER: [Outcome; 7] = [
         Outcome::Drifted,
@@ -307,7 +309,7 @@ fn tally(record: &RunRecord, total: usize) -> Vec<String> {
     counted.map(|(outcome, number)| format!("{number} {}", outcome_words(outcome))).collect()
 }
 
-/// An outcome as people say it.
+/// Returns the human-readable name of an outcome.
 pub(crate) fn outcome_words(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::TimedOut => "timed out",
@@ -315,7 +317,7 @@ pub(crate) fn outcome_words(outcome: Outcome) -> &'static str {
     }
 }
 
-/// The word that a value of ours has in the documents.
+/// Returns the name of an enum value in the documents.
 pub(crate) fn word<T: Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,

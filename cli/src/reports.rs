@@ -1,5 +1,5 @@
-//! What a command came to, in every form that its caller wants: one on standard output, others in files, and
-//! GitHub's own files. The texts are `core`'s; that they arrive is seen to here.
+//! Writes the result of a command in every requested format: one to standard output, others to files, and GitHub's
+//! summary and output files. `core` renders the texts; this module delivers them.
 
 mod github;
 mod tools;
@@ -24,12 +24,12 @@ use crate::target::Target;
 
 pub(crate) use tools::Keeper;
 
-/// The first line of `jsonl`: what the others are.
+/// First line of `jsonl`: the schema of the other lines.
 pub(crate) const EVENTS: &str = "https://github.com/proctor-verify/proctor/schemas/event.schema.json";
-/// How many bytes of events are kept for a file.
+/// Maximum size of the events that are kept for a file, in bytes.
 const MAX_LINES: usize = 64 << 20;
 
-/// A report that goes to a file: `--report FORMAT=FILE`.
+/// A report that is written to a file: `--report FORMAT=FILE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReportTo {
     /// The format.
@@ -61,22 +61,22 @@ struct SchemaLine {
     schema: &'static str,
 }
 
-/// Where the results of one command go.
+/// Destinations for the results of one command.
 pub(crate) struct Reports {
     stdout: RunFormat,
     files: Vec<(RunFormat, Target)>,
-    /// The lines of `jsonl` for a file.
+    /// Lines of `jsonl` for a file.
     lines: String,
-    /// Why these are not all, where they are not.
+    /// Why `lines` is incomplete; `None` if it is complete.
     lines_problem: Option<&'static str>,
-    /// Where GitHub wants a summary and outputs, where it does.
+    /// GitHub's files for the summary and the outputs, if the environment names them.
     github: Option<github::Files>,
     token: String,
     below: String,
 }
 
 impl Reports {
-    /// The results on standard output alone, until files are added.
+    /// Starts with standard output as the only destination.
     pub(crate) fn new(stdout: RunFormat, screen: &mut Screen) -> Result<Self, CliError> {
         let mut reports = Self {
             stdout,
@@ -91,10 +91,10 @@ impl Reports {
         Ok(reports)
     }
 
-    /// Adds files, after a look at their places.
+    /// Adds destination files, after checking that they can be written.
     ///
     /// # Errors
-    /// A file cannot stand at its place, or two formats want the same one.
+    /// A file cannot be created at its path, or two formats want the same file.
     pub(crate) fn find(&mut self, files: &[ReportTo], caller: &Caller) -> Result<(), CliError> {
         let mut found = Vec::new();
         for (index, wanted) in files.iter().enumerate() {
@@ -114,17 +114,17 @@ impl Reports {
         Ok(())
     }
 
-    /// Says where the repository lies, for readers who name files from elsewhere.
+    /// Sets the location of the repository, for formats that name files relative to another directory.
     pub(crate) fn of_repository(&mut self, repo: &std::path::Path, caller: &Caller) {
         self.below = github::below(repo, caller);
     }
 
-    /// Whether some result is wanted in this format.
+    /// Checks whether some destination wants this format.
     fn wants(&self, format: RunFormat) -> bool {
         self.stdout == format || self.files.iter().any(|(wanted, _)| *wanted == format)
     }
 
-    /// A run with the reports of its tools, where some format has them in it.
+    /// Builds the reported run, including the tools' reports if some format needs them.
     pub(crate) async fn run(
         &self,
         commit: Option<ReportedCommit>,
@@ -139,15 +139,15 @@ impl Reports {
         ReportedRun { commit, came_to: CameTo::Run(Box::new(record)), files }
     }
 
-    /// Tells an event to those who want each.
+    /// Writes an event to the destinations that want each event.
     ///
     /// # Errors
-    /// It does not serialise, which would be our bug.
+    /// The event cannot be serialised, which would be a bug in proctor.
     pub(crate) fn event(&mut self, event: &RunEvent, screen: &mut Screen) -> Result<(), CliError> {
         self.line(event, screen)
     }
 
-    /// A line of `jsonl`.
+    /// Writes a line of `jsonl`.
     fn line<T: Serialize>(&mut self, value: &T, screen: &mut Screen) -> Result<(), CliError> {
         if self.stdout == RunFormat::Jsonl {
             screen.out_json(value)?;
@@ -162,18 +162,19 @@ impl Reports {
         Ok(())
     }
 
-    /// Tells that a run could not be had: the error, and the end that every run has.
+    /// Reports in `jsonl` that a run could not start: the error, then the event that ends every run.
     ///
     /// # Errors
-    /// As [`Reports::event`].
+    /// Same as [`Reports::event`].
     pub(crate) fn no_run(&mut self, error: &CliError, screen: &mut Screen) -> Result<(), CliError> {
         self.line(&error.record(), screen)?;
         self.line(&end_without_run(error.exit_code()), screen)
     }
 
-    /// The documents of a command that has no result. The error itself is told by who called it.
+    /// Writes the documents of a command that has no result. The caller prints the error itself.
     pub(crate) fn refused(&mut self, error: &CliError, screen: &mut Screen) {
-        // A line that does not serialise is our own bug, and the error that is told already stands first.
+        // Ignore the result: a line that cannot be serialised is a bug in proctor, and the original error matters
+        // more.
         let _ = self.no_run(error, screen);
         if self.stdout == RunFormat::Json {
             let _ = screen.out_json(&error.record());
@@ -183,8 +184,8 @@ impl Reports {
         self.write(Told { runs: &runs, left_out: 0, exit_code: error.exit_code(), json: &document }, screen);
     }
 
-    /// Writes everything that is written at the end, and says what could not be; whether all is where it was
-    /// wanted.
+    /// Writes all results that are due at the end of the command, and prints what could not be written. Returns
+    /// whether every destination was written.
     pub(crate) fn write(&mut self, told: Told<'_>, screen: &mut Screen) -> bool {
         let input = ReportInput {
             runs: told.runs,
@@ -213,7 +214,7 @@ impl Reports {
         problems.is_empty()
     }
 
-    /// The text of one file.
+    /// Returns the text of one file.
     fn text(&self, format: RunFormat, input: &ReportInput<'_>, document: &str) -> Result<String, String> {
         match (format.report(), self.lines_problem) {
             (Some(format), _) => Ok(format.write(input)),
@@ -227,12 +228,12 @@ impl Reports {
     }
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Clone, Copy)]
 pub(crate) struct Told<'a> {
-    /// Its runs.
+    /// The runs of the command.
     pub runs: &'a [ReportedRun],
-    /// How many commits of a range were left out.
+    /// Number of commits of a range that were left out.
     pub left_out: usize,
     /// The exit code.
     pub exit_code: u8,
@@ -240,7 +241,7 @@ pub(crate) struct Told<'a> {
     pub json: &'a str,
 }
 
-/// An error as reports tell it.
+/// Converts an error to the form that reports contain.
 pub(crate) fn refusal(error: &CliError) -> CameTo {
     let message = match error.record().error.diagnostics.first() {
         Some(first) => format!("{error}: {}", first.message),
@@ -249,7 +250,7 @@ pub(crate) fn refusal(error: &CliError) -> CameTo {
     CameTo::Nothing(Refusal { message, hints: error.hints(), exit_code: error.exit_code() })
 }
 
-/// The last event of a run that could not be had: nothing was verified, and nothing ran.
+/// Returns the final event of a run that could not start: nothing ran, so nothing was verified.
 fn end_without_run(exit_code: u8) -> RunEvent {
     let (verdict, tier) = (Verdict::Inconclusive, Tier::ONE);
     RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 0, evidence_dir: None }
@@ -268,7 +269,7 @@ fn random_token() -> Result<String, CliError> {
 }
 
 impl RunFormat {
-    /// The same as one of `core`'s, which is written when all has ended.
+    /// Returns the equivalent report format of `core`, for formats that are written when the command has ended.
     pub(crate) fn report(self) -> Option<Format> {
         match self {
             Self::Human | Self::Json | Self::Jsonl => None,

@@ -1,5 +1,5 @@
-//! Runs of the daemon for people: a line each, or one with its steps. Written from views alone;
-//! text of others goes through [`shown_line`].
+//! Renders runs of the daemon as human-readable text: one line each, or one run with its steps. The input is the
+//! daemon's views alone; untrusted text is escaped with [`shown_line`].
 
 use proctor_core::api::{RunState, RunSummary, RunView, StepView};
 use proctor_core::names::SkillName;
@@ -10,17 +10,17 @@ use crate::report::outcome_words;
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
 use crate::text::{duration, shown_line};
 
-/// How wide the word is that says how a run is.
+/// Width of the state column.
 const STATE: usize = 12;
-/// How many characters of a time of the documents are shown: up to the second.
+/// Number of characters of a timestamp that are shown: up to the second.
 const SECONDS: usize = 19;
 
-/// The head of a list of runs.
+/// Returns the column headings of a list of runs.
 pub(crate) fn heading() -> String {
     paint(DIM, format!("{:<28} {:<STATE$} {:<10} {:<19} {:>8}  WHAT", "RUN", "STATE", "PROFILE", "ASKED FOR", "TIME"))
 }
 
-/// A run on one line, without its end.
+/// Renders a run as one line, without a line break.
 pub(crate) fn line(run: &RunSummary) -> String {
     let time = run.duration_ms.map(duration).unwrap_or_default();
     format!(
@@ -33,14 +33,14 @@ pub(crate) fn line(run: &RunSummary) -> String {
     )
 }
 
-/// What is verified, and the first thing to know about it.
+/// Returns the repository, revision and changeset of a run, and the daemon's summary of its state.
 fn what(run: &RunSummary) -> String {
     let rev = run.asked.rev.as_ref().map(|rev| format!(" at {rev}")).unwrap_or_default();
     let changeset = run.asked.changeset_id.as_ref().map(|id| format!(" for {id}")).unwrap_or_default();
     format!("{}{rev}{changeset}: {}", run.asked.repo, run.reason)
 }
 
-/// How a run is: its verdict where it has ended, else where it is on its way; at least `width` wide.
+/// Returns the verdict of a run that has ended, or the state of one that has not, padded to `width`.
 pub(crate) fn word(state: RunState, verdict: Option<Verdict>, width: usize) -> String {
     match verdict {
         Some(verdict) => paint(style::of_verdict(verdict), format!("{:<width$}", verdict.as_str())),
@@ -48,12 +48,12 @@ pub(crate) fn word(state: RunState, verdict: Option<Verdict>, width: usize) -> S
     }
 }
 
-/// A time of the documents, to the second.
+/// Shortens a timestamp of the documents to the second.
 pub(crate) fn instant(at: &str) -> String {
     shown_line(at.get(..SECONDS).unwrap_or(at)).replace('T', " ")
 }
 
-/// One run with its steps.
+/// Renders one run with its steps.
 pub(crate) fn block(run: &RunView) -> String {
     let mut text = format!("{} {}\n", paint(STRONG, format!("run {}:", run.id)), word(run.state, run.verdict, 0));
     let mut row = |label: &str, value: &str| {
@@ -86,12 +86,12 @@ fn words(skills: &[SkillName]) -> String {
     skills.iter().map(SkillName::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// A step as people name it.
+/// Returns the displayed name of a step.
 pub(crate) fn name(step: &StepView) -> String {
     format!("{}/{}", step.skill, step.name)
 }
 
-/// A toolchain check as people name it: its command may be anything.
+/// Returns the displayed name of a toolchain check: its toolchain and number, because its command can be any text.
 pub(crate) fn check_name(check: &StepView) -> String {
     format!("{}/{}", check.skill, check.n)
 }

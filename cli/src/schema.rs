@@ -1,5 +1,5 @@
-//! The JSON Schemas of our documents (2020-12): those of `schemas/`, as they were when this
-//! program was built, and those of the documents that only this program writes.
+//! Returns the JSON Schemas (2020-12) of Proctor's documents: the files of `schemas/` as of build time, and generated
+//! schemas for documents that only this program writes.
 
 use clap::ValueEnum;
 use proctor_core::api::{RunPage, RunView};
@@ -66,7 +66,7 @@ pub(crate) enum SchemaName {
 }
 
 impl SchemaName {
-    /// The name of the command line.
+    /// Returns the name on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Spec => "spec",
@@ -95,7 +95,7 @@ impl SchemaName {
         }
     }
 
-    /// What the document is.
+    /// Returns a short description of the document.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Spec => "spec/verification.yaml, for editors too",
@@ -125,10 +125,10 @@ impl SchemaName {
     }
 }
 
-/// The schema of a document, as text that ends with a newline.
+/// Returns the schema of a document, as text that ends with a newline.
 ///
 /// # Errors
-/// A schema of ours does not serialise, which would be our bug.
+/// A generated schema cannot be serialised, which would be a bug in proctor.
 pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
     Ok(match name {
         SchemaName::Spec => include_str!("../../schemas/spec.schema.json").to_owned(),

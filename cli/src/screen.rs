@@ -1,5 +1,5 @@
-//! Our two streams: results on standard output, everything else on standard error. Decides
-//! about colour, and turns a closed or full output into a value where `println!` would panic.
+//! Writes to the two output streams: results to standard output, everything else to standard error. Decides on
+//! colour, and records a closed or full output where `println!` would panic.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -12,54 +12,55 @@ use crate::args::ColorWhen;
 use crate::caller::Caller;
 use crate::error::CliError;
 
-/// The two streams of this process.
+/// The output streams of this process.
 pub(crate) struct Screen {
     stdout: AutoStream<io::Stdout>,
     stderr: AutoStream<io::Stderr>,
-    /// The first error of standard output that was not its reader's going away.
+    /// First error of standard output, other than a broken pipe.
     lost: Option<io::Error>,
-    /// Whether the reader of standard output has gone away.
+    /// True if the reader of standard output has closed the pipe.
     is_unread: bool,
     is_colored: bool,
-    /// Whether standard error gets live progress.
+    /// True if standard error gets live progress.
     pub live: bool,
-    /// Of which characters it is made.
+    /// Character set for progress output.
     pub glyphs: Glyphs,
     room: Room,
 }
 
-/// Which characters a terminal shows.
+/// The character set of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Glyphs {
-    /// Those of Unicode, blocks among them.
+    /// Unicode, including block elements.
     Unicode,
-    /// ASCII: the locale is another, or the font has nothing else.
+    /// ASCII, for other locales and for fonts with few characters.
     Ascii,
 }
 
-/// The room that results have on their way to a reader.
+/// The layout limits of results on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// How many columns a line has.
+    /// Number of columns in a line.
     pub columns: usize,
-    /// Whether text of others is brought into so many columns: on a terminal. Elsewhere programs look for it.
+    /// True if untrusted text is wrapped to `columns`. Text is only wrapped on a terminal: elsewhere programs may
+    /// search it.
     pub wraps: bool,
 }
 
 impl Room {
-    /// The room of a log: nothing in it is brought into rows.
+    /// The layout for a log: lines are not wrapped.
     pub(crate) const LOG: Self = Self { columns: WIDTH, wraps: false };
 }
 
-/// How wide a screen is taken to be that does not say it: a log, a pipe.
+/// Assumed width if the output does not report one, such as a log or a pipe.
 const WIDTH: usize = 80;
-/// No screen is taken to be narrower; what is wider than it is wrapped by the terminal.
+/// Minimum width for layout; on a narrower terminal, the terminal itself wraps the lines.
 const NARROWEST: usize = 40;
-/// No line is longer, however wide the screen is: eyes get lost in it.
+/// Maximum width for layout, because longer lines are hard to read.
 const WIDEST: usize = 140;
 
 impl Screen {
-    /// The streams, with colour as `when` and the caller's environment want it.
+    /// Opens the streams, with colour according to `when` and the caller's environment.
     pub(crate) fn new(when: ColorWhen, caller: &Caller) -> Self {
         let colored = wants_color(when, caller, caller.stdout_is_terminal);
         let stderr = wants_color(when, caller, caller.stderr_is_terminal);
@@ -76,7 +77,7 @@ impl Screen {
     }
 
     /// Writes a result to standard output. Bidirectional and other format controls are escaped here, whatever the
-    /// text's source; control characters are the caller's to escape, because colours are made of them.
+    /// source of the text. The caller must escape control characters, because colour sequences consist of them.
     pub(crate) fn out(&mut self, text: &str) {
         self.out_bytes(escape_format_controls(text).as_bytes());
     }
@@ -84,13 +85,13 @@ impl Screen {
     /// Writes a value as one line of JSON to standard output.
     ///
     /// # Errors
-    /// The value does not serialise, which would be our bug.
+    /// The value cannot be serialised, which would be a bug in proctor.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
         self.out(&(inert_json(&json(value)?) + "\n"));
         Ok(())
     }
 
-    /// Writes a document of ours as one line of canonical JSON to standard output.
+    /// Writes a document as one line of canonical JSON to standard output.
     pub(crate) fn out_canonical<T: Serialize>(&mut self, document: &T) {
         let line = String::from_utf8_lossy(&canonical::to_vec(document)).into_owned();
         self.out(&(inert_json(&line) + "\n"));
@@ -102,45 +103,45 @@ impl Screen {
         self.note(written);
     }
 
-    /// Writes a message to standard error. Nobody can be told where that fails.
+    /// Writes a message to standard error. Errors are ignored, because there is no other stream to report them on.
     pub(crate) fn err(&mut self, text: &str) {
         let _ = self.stderr.write_all(escape_format_controls(text).as_bytes()).and_then(|()| self.stderr.flush());
     }
 
-    /// Writes bytes as they are to standard output, past the filter that removes colour.
+    /// Writes unmodified bytes to standard output, bypassing the filter that removes colour.
     pub(crate) fn out_raw(&mut self, bytes: &[u8]) {
         let mut stdout = io::stdout();
         let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
         self.note(written);
     }
 
-    /// Writes bytes as they are to standard error.
+    /// Writes unmodified bytes to standard error.
     pub(crate) fn err_raw(&mut self, bytes: &[u8]) {
         let _ = io::stderr().write_all(bytes);
     }
 
-    /// The error that kept a result from being written, where there was one. A reader that
-    /// has gone away wanted no more, and is none.
+    /// Takes the error that prevented a result from being written, if any. A reader that closed the pipe is not an
+    /// error.
     pub(crate) fn lost(&mut self) -> Option<io::Error> {
         self.lost.take()
     }
 
-    /// How many columns a line of a result may have.
+    /// Returns the maximum width of a line of a result, in columns.
     pub(crate) fn width(&self) -> usize {
         self.room.columns
     }
 
-    /// The room that results have.
+    /// Returns the layout limits of results.
     pub(crate) fn room(&self) -> Room {
         self.room
     }
 
-    /// Whether standard output gets colour.
+    /// Checks whether standard output gets colour.
     pub(crate) fn is_colored(&self) -> bool {
         self.is_colored
     }
 
-    /// Whether nobody reads results any more.
+    /// Checks whether results no longer reach a reader.
     pub(crate) fn reader_is_gone(&self) -> bool {
         self.is_unread || self.lost.is_some()
     }
@@ -156,15 +157,16 @@ impl Screen {
     }
 }
 
-/// A value as one line of JSON.
+/// Serialises a value as one line of JSON.
 ///
 /// # Errors
-/// The value does not serialise, which would be our bug.
+/// The value cannot be serialised, which would be a bug in proctor.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))
 }
 
-/// The columns of the terminal that results go to; `COLUMNS` of the caller stands above it, as POSIX has it.
+/// Returns the width of results in columns: `COLUMNS` of the caller, as POSIX specifies, else the width of the
+/// terminal.
 fn width_of(caller: &Caller) -> usize {
     let named = caller.var("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
     let terminal = || caller.stdout_is_terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
@@ -172,8 +174,8 @@ fn width_of(caller: &Caller) -> usize {
     found.map_or(WIDTH, |columns| columns.clamp(NARROWEST, WIDEST))
 }
 
-/// Unicode where the locale says UTF-8 (locale(7): `LC_ALL`, else `LC_CTYPE`, else `LANG`), but not on the console of
-/// the kernel, whose fonts have a few hundred characters.
+/// Returns Unicode if the locale has UTF-8 (locale(7): `LC_ALL`, else `LC_CTYPE`, else `LANG`), except on the Linux
+/// console, whose fonts have only a few hundred characters.
 fn glyphs_of(caller: &Caller) -> Glyphs {
     let locale =
         ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| caller.var(name).filter(|value| !value.is_empty()));
@@ -187,8 +189,8 @@ fn choice(colored: bool) -> ColorChoice {
     if colored { ColorChoice::AlwaysAnsi } else { ColorChoice::Never }
 }
 
-/// Colour, in this order: what was said aloud, `NO_COLOR` (no-color.org), `CLICOLOR_FORCE`,
-/// and otherwise a terminal that is not dumb.
+/// Decides on colour, in this order: the explicit option, `NO_COLOR` (no-color.org), `CLICOLOR_FORCE`, and then
+/// whether the output is a terminal that is not dumb.
 fn wants_color(when: ColorWhen, caller: &Caller, is_terminal: bool) -> bool {
     match when {
         ColorWhen::Always => true,

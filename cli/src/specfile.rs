@@ -1,4 +1,4 @@
-//! Specs for the commands that run nothing.
+//! Reads and resolves specs for the commands that run no steps.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use crate::caller::Caller;
 use crate::engine::engine_error;
 use crate::error::CliError;
 
-/// A spec that can be used, with the bytes that it was read from.
+/// A valid spec and the file that it was read from.
 pub(crate) struct Specification {
     /// The file.
     pub file: SpecFile,
-    /// What it says.
+    /// The parsed spec.
     pub spec: Spec,
-    /// What it probably does not mean.
+    /// Warnings about parts that are valid but probably a mistake.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -24,15 +24,15 @@ impl Specification {
     /// Reads the spec of a repository.
     ///
     /// # Errors
-    /// It is not there, cannot be read, or is wrong.
+    /// The spec does not exist, cannot be read, or is wrong.
     pub(crate) fn of_repository(repo: &Path, caller: &Caller) -> Result<Self, CliError> {
         Self::parse(SpecFile::of_repository(repo).map_err(engine_error)?, caller)
     }
 
-    /// Reads a spec that stands anywhere.
+    /// Reads the spec at any path.
     ///
     /// # Errors
-    /// It is not there, cannot be read, or is wrong.
+    /// The spec does not exist, cannot be read, or is wrong.
     pub(crate) fn at(path: &Path, caller: &Caller) -> Result<Self, CliError> {
         Self::parse(SpecFile::at(&caller.cwd.join(path)).map_err(engine_error)?, caller)
     }
@@ -44,15 +44,15 @@ impl Specification {
         }
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.file.bytes).into_owned()
     }
 
-    /// Resolves one of its profiles.
+    /// Resolves a profile of the spec.
     ///
     /// # Errors
-    /// There is no such profile, or it asks for more than the operator allows.
+    /// The profile does not exist, or asks for more than the operator allows.
     pub(crate) fn resolve(
         &self,
         profile: &ProfileName,

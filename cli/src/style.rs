@@ -1,5 +1,5 @@
-//! The colours of our words. Colour never carries anything that a word beside it does not say;
-//! the screen takes it out where none is wanted.
+//! Defines the colours of the output. Colour only repeats what a word says, and the screen removes it if it is not
+//! wanted.
 
 use std::fmt::Display;
 
@@ -8,29 +8,29 @@ use proctor_core::code::Code;
 use proctor_core::outcome::Outcome;
 use proctor_core::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_TIMEOUT, Verdict};
 
-/// What speaks against the tree.
+/// A negative result.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What is as it should be.
+/// A positive result.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
-/// What has no honest answer.
+/// An inconclusive result.
 pub(crate) const UNSURE: Style = AnsiColor::Yellow.on_default().bold();
-/// What matters less.
+/// Secondary text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// What matters more.
+/// Emphasised text.
 pub(crate) const STRONG: Style = Style::new().bold();
-/// What to do next.
+/// The word `hint:`.
 pub(crate) const HINT: Style = AnsiColor::Cyan.on_default().bold();
-/// A line that a change took away.
+/// A removed line of a diff.
 pub(crate) const REMOVED: Style = AnsiColor::Red.on_default();
-/// A line that a change brought.
+/// An added line of a diff.
 pub(crate) const ADDED: Style = AnsiColor::Green.on_default();
 
-/// `text` in `style`.
+/// Wraps `text` in the escape sequences of `style`.
 pub(crate) fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// The style of an outcome.
+/// Returns the style of an outcome.
 pub(crate) fn of_outcome(outcome: Outcome) -> Style {
     match outcome {
         Outcome::Passed => GOOD,
@@ -40,7 +40,7 @@ pub(crate) fn of_outcome(outcome: Outcome) -> Style {
     }
 }
 
-/// The style of a verdict.
+/// Returns the style of a verdict.
 pub(crate) fn of_verdict(verdict: Verdict) -> Style {
     match verdict {
         Verdict::Passed => GOOD,
@@ -49,7 +49,7 @@ pub(crate) fn of_verdict(verdict: Verdict) -> Style {
     }
 }
 
-/// The style of an exit code.
+/// Returns the style of an exit code.
 pub(crate) fn of_exit_code(code: u8) -> Style {
     match code {
         0 => GOOD,
@@ -58,22 +58,22 @@ pub(crate) fn of_exit_code(code: u8) -> Style {
     }
 }
 
-/// `error[P0123]: message`, and a `hint:` line for each thing that can be done.
+/// Formats `error[P0123]: message`, followed by a `hint:` line for each hint.
 pub(crate) fn error(code: Code, message: &str, hints: &[String]) -> String {
     format!("{} {message}\n", paint(BAD, format!("error[{code}]:"))) + &lines_of(hints)
 }
 
-/// `warning: message`, and a `hint:` line for each thing that can be done.
+/// Formats `warning: message`, followed by a `hint:` line for each hint.
 pub(crate) fn warning_with(message: &str, hints: &[String]) -> String {
     warning(message) + &lines_of(hints)
 }
 
-/// A `hint:` line for each thing that can be done.
+/// Formats a `hint:` line for each hint.
 pub(crate) fn lines_of(hints: &[String]) -> String {
     hints.iter().map(|hint| format!("{} {hint}\n", paint(HINT, "hint:"))).collect()
 }
 
-/// `warning: message`.
+/// Formats `warning: message`.
 pub(crate) fn warning(message: &str) -> String {
     format!("{} {message}\n", paint(UNSURE, "warning:"))
 }

@@ -1,5 +1,5 @@
-//! A file that a caller names for a result: it appears whole or not at all, and takes the place of nothing but a
-//! regular file of the caller's.
+//! Writes a result to a file that the user names. The file appears whole or not at all, and replaces nothing but a
+//! regular file of the same user.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,20 +12,20 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use crate::error::CliError;
 use crate::installation::show;
 
-/// A place for a file, in a directory that is open; looked at before anything runs.
+/// A destination file in an open directory. The destination is checked before anything runs.
 pub(crate) struct Target {
     directory: File,
     name: OsString,
-    /// For messages.
+    /// The path, for messages.
     path: PathBuf,
 }
 
 impl Target {
-    /// Looks at the place that the caller named for `what`, such as `the patch`.
+    /// Checks the destination that the user named for `what`, such as `the patch`.
     ///
     /// # Errors
-    /// Its directory is not there, it lies in a `.git`, or something else than a file of the caller's
-    /// stands there.
+    /// The parent directory does not exist, the path leads into a `.git`, or something other than a file of the
+    /// caller exists there.
     pub(crate) fn find(what: &str, file: &Path, cwd: &Path) -> Result<Self, CliError> {
         let path = cwd.join(file);
         let refused = |problem: &str| CliError::Usage {
@@ -47,15 +47,15 @@ impl Target {
         Ok(Self { directory, name, path })
     }
 
-    /// The file as a message names it.
+    /// Returns the path as a message shows it.
     pub(crate) fn shown(&self) -> String {
         show(&self.path).to_string()
     }
 
-    /// Writes the file beside its place, and renames it there.
+    /// Writes a temporary file in the same directory and renames it to the destination.
     ///
     /// # Errors
-    /// It cannot be written, or something else stands there by now.
+    /// The file cannot be written, or something other than a regular file is there by now.
     pub(crate) fn put(&self, bytes: &[u8]) -> io::Result<()> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -65,13 +65,14 @@ impl Target {
         let mut file = File::from(opened);
         let put = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| self.replace(&temporary));
         if put.is_err() {
-            // The first error is the one to report.
+            // Ignore the result: the first error is the one to report.
             let _ = rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
         }
         put
     }
 
-    /// What stands there may have become something else while the steps ran.
+    /// Renames the temporary file to the destination. The destination is checked again, because a step may have
+    /// replaced it.
     fn replace(&self, temporary: &str) -> io::Result<()> {
         match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() => {
@@ -85,11 +86,11 @@ impl Target {
     }
 }
 
-/// How many links a path may lead through; the kernel follows as many.
+/// Largest number of symbolic links in a path; the limit of the kernel is the same.
 const MAX_LINKS: usize = 40;
 
-/// Opens a directory one part of its path after the other, and returns where it is. Where root asks, a link of another
-/// user is refused: that user could lead a file of root's to any place.
+/// Opens a directory component by component, and returns it with its resolved path. For root, a link that belongs to
+/// another user is refused: that user could redirect root's file to any place.
 fn open_directory(path: &Path) -> io::Result<(File, PathBuf)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = || rustix::fs::open("/", flags | OFlags::DIRECTORY, Mode::empty());
@@ -128,7 +129,7 @@ fn open_directory(path: &Path) -> io::Result<(File, PathBuf)> {
     Ok((rustix::fs::openat(&here, ".", flags, Mode::empty())?.into(), real))
 }
 
-/// A link, a device or somebody else's file is not what a caller wants to lose.
+/// Checks that the existing file may be replaced: a link, a device or another user's file may not.
 fn may_be_replaced(found: &Stat) -> Result<(), &'static str> {
     if !FileType::from_raw_mode(found.st_mode).is_file() {
         return Err("something else than a regular file stands there");

@@ -1,29 +1,28 @@
-//! Words for people: text of others made safe for a screen, durations, sizes, counts.
+//! Formats human-readable text: escapes untrusted text for the screen, and measures, cuts and wraps text.
 
 use proctor_core::evidence::escape_output;
 
 pub(crate) use proctor_core::words::{bound, count, duration, size};
 
-/// Text that is not ours, safe for a terminal and for the log of a CI system: control and
-/// bidirectional characters escaped, and no line that such a system takes for a command.
-/// Text that went through it once comes out of a second time unchanged.
+/// Escapes untrusted text for a terminal and for the log of a CI system: control and bidirectional characters, and
+/// lines that a CI system would run as a command. Escaping is idempotent.
 pub(crate) fn shown(text: &str) -> String {
     shown_bytes(text.as_bytes())
 }
 
-/// As [`shown`], for what may not be text: a byte that is none shows as an escape.
+/// Escapes bytes as [`shown`] does; a byte that is not valid UTF-8 becomes an escape too.
 pub(crate) fn shown_bytes(bytes: &[u8]) -> String {
     let escaped = escape_output(bytes);
     escaped.split_inclusive('\n').map(without_ci_command).collect()
 }
 
-/// As [`shown`], on one line.
+/// Escapes text as [`shown`] does, and puts it on one line.
 pub(crate) fn shown_line(text: &str) -> String {
     shown(&text.replace('\n', "\\n").replace('\t', "\\t"))
 }
 
-/// GitHub takes `::command` at the start of a line and `##[command]` anywhere in it, Azure
-/// `##vso[`, TeamCity `##teamcity[`; each is shown with its second character as an escape.
+/// Disables CI commands by escaping their second character. GitHub runs `::command` at the start of a line and
+/// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`.
 fn without_ci_command(line: &str) -> String {
     let trimmed = line.trim_start();
     let line = match trimmed.strip_prefix("::") {
@@ -35,13 +34,13 @@ fn without_ci_command(line: &str) -> String {
         .fold(line, |line, word| line.replace(&format!("##{word}"), &format!("#\\x23{word}")))
 }
 
-/// How many columns of a screen a text takes: wide characters two, combining ones none. Control
-/// characters are not in it; see [`shown`].
+/// Returns the width of a text in columns: wide characters take two, combining ones none. The text must not contain
+/// control characters; see [`shown`].
 pub(crate) fn columns(text: &str) -> usize {
     unicode_width::UnicodeWidthStr::width(text)
 }
 
-/// A text without colour in so many columns, its end as `…` where it is longer.
+/// Cuts a text without colour to `width` columns; a cut text ends with `…`.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_owned();
@@ -56,12 +55,12 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept + "…"
 }
 
-/// A text without colour, filled up to so many columns.
+/// Pads a text without colour to `width` columns.
 pub(crate) fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }
 
-/// A sentence in lines of so many columns; a word that is longer stands in a line of its own.
+/// Wraps a sentence to lines of `width` columns; a longer word gets its own line.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -76,7 +75,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A line cut into rows of so many columns.
+/// Cuts a line into rows of `width` columns.
 pub(crate) fn chunks(line: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     let mut taken = 0;
@@ -94,7 +93,7 @@ pub(crate) fn chunks(line: &str, width: usize) -> Vec<String> {
     rows
 }
 
-/// A text without its colours.
+/// Removes the colours from a text.
 #[cfg(test)]
 pub(crate) fn plain(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()

@@ -1,4 +1,4 @@
-//! Where scripts run: a repository, and for each script an overlay over it, or a copy of it.
+//! Sets up the trees in which scripts run: a repository, and for each script an overlay over it or a copy of it.
 
 use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::script::{CONTENTS, DEPTH, Edit, NAMES, Script};
 use crate::tree::Tree;
 
-/// What stands in the repository: path and content; the last ones are ignored, some of them tracked.
+/// Returns what the machine lacks for a method.
 const FILES: [(&str, &str); 8] = [
     ("a", CONTENTS[0]),
     ("b/a", CONTENTS[0]),
@@ -32,22 +32,22 @@ const FILES: [(&str, &str); 8] = [
     ("ign/kept", CONTENTS[0]),
     ("c.log", CONTENTS[3]),
 ];
-/// What of it is tracked though it is ignored.
+/// Ignored files that are tracked nevertheless.
 const FORCED: [&str; 2] = ["ign/kept", "c.log"];
-/// Tracked, and not in the work tree.
+/// A tracked file that is missing from the worktree.
 const MISSING: &str = "d/c.log";
 
-/// What the machine lacks for a method.
+/// Returns what the machine lacks for a method.
 pub(crate) fn unmet(method: DriftMethod) -> Option<&'static str> {
     let is_root = rustix::process::geteuid().is_root();
     match method {
         DriftMethod::Layer if !is_root || overlay_over_nothing().is_none() => Some("root and overlay mounts"),
         DriftMethod::Stat if !on_a_disk() => Some("a disk below the temporary directory"),
-        // Deletions are found as such: without them the law is not the same.
+        // The drift methods detect deletions by whiteouts; without whiteouts the law cannot be tested.
         DriftMethod::Stat | DriftMethod::Rehash if !whiteouts_can_be_made() => {
             Some("to make whiteouts, which a sandbox refuses")
         }
-        // An ordinary user's whiteouts are the sandbox's trials.
+        // The sandbox crate tests whiteouts of ordinary users.
         _ => None,
     }
 }
@@ -67,20 +67,20 @@ fn on_a_disk() -> bool {
     kind.is_ok_and(times_tell_of_changes)
 }
 
-/// A repository with what is known of it.
+/// A repository with its snapshot and ignore rules.
 pub(crate) struct Ground {
     method: DriftMethod,
     _room: TempDir,
     top: PathBuf,
     view: View,
     rules: IgnoreQuery,
-    /// What stood there before any script.
+    /// The tree before any script.
     pub(crate) before: Tree,
 }
 
-/// What a script has left.
+/// The result of a script.
 pub(crate) struct Ran {
-    /// The tree in which it ran.
+    /// The tree after the script.
     pub(crate) after: Tree,
     _room: TempDir,
     upper: OwnedFd,
@@ -106,22 +106,22 @@ impl Ground {
         let helper = GitHelper::new(built("proctor-git"));
         let snapshot = Snapshot::take(&top, &helper).unwrap_or_else(|error| panic!("{error}"));
         let rules = IgnoreQuery::new(helper, &top);
-        // Asked once for all, since each question starts a program.
+        // Query all paths at once, because each query starts a program.
         let all = all_paths();
         rules.ignored(&all.iter().map(String::as_bytes).collect::<Vec<_>>()).expect("answers");
         let before = Tree::read(open(&top).as_fd());
         Self { method, _room: room, top, view: View::new(Arc::new(snapshot)), rules, before }
     }
 
-    /// Whether a snapshot with something at `path` covers it: by the rules and the tree from before,
-    /// as git has them.
+    /// Checks whether a snapshot covers an entry at `path`, by git's semantics for the ignore rules and the tree
+    /// before the script.
     pub(crate) fn covers(&self, path: &str) -> bool {
         let in_ignored = path.match_indices('/').any(|(at, _)| {
             let directory = &path[..at];
             directory.ends_with(".log") || directory == "ign" || directory.ends_with("/ign")
         });
         let is_tracked = FORCED.contains(&path) || path == MISSING;
-        // A link or file in place of a directory counts as not ignored.
+        // Git does not treat a link or file in place of a directory as ignored.
         let is_ignored = path.ends_with(".log") && !self.top.join(path).is_dir();
         is_tracked || !in_ignored && !is_ignored
     }
@@ -170,13 +170,13 @@ impl Ground {
 
 fn run(script: &[Edit], top: BorrowedFd<'_>) -> Tree {
     for edit in script {
-        // A script is what of it can be done.
+        // A script contains only edits that succeed; failed ones have no effect.
         let _ = edit.run(top);
     }
     Tree::read(top)
 }
 
-/// An overlay as the sandbox makes it, not attached anywhere; its layer is `upper` in `room`.
+/// Creates a detached overlay in the same way as the sandbox; its upper layer is `upper` in `room`.
 fn overlay(lower: &Path, room: &Path) -> rustix::io::Result<OwnedFd> {
     for name in ["upper", "work"] {
         fs::create_dir(room.join(name)).expect("creates");
@@ -236,7 +236,7 @@ fn git(dir: &Path, arguments: &[&str]) {
     assert!(command.status().expect("git runs").success(), "git {arguments:?}");
 }
 
-/// A program of this build, which lies above the test.
+/// Returns the path of a program from this build, which is in a directory above the test binary.
 fn built(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("the path of this test binary");
     let found = this.ancestors().map(|dir| dir.join(name)).find(|path| path.is_file());

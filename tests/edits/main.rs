@@ -1,9 +1,9 @@
-//! A law over random edit scripts, for each method that finds what a step changed: what it says of
-//! the step, applied to the tree before, is the tree after. The tree after is read by a walk of
-//! this test's own, its identity computed by docs/snapshot.md.
+//! Property test over random edit scripts, for each method that detects a step's changes: the detected changes,
+//! applied to the tree before the step, must give the tree after it. The test reads the tree after the step with its
+//! own walk, and computes its identity as specified in docs/snapshot.md.
 //!
-//! The layers are real: written by the kernel in an overlay, or by the sandbox from a copy.
-//! `PROPTEST_CASES` says how many scripts each method is given.
+//! The layers are real: the kernel writes them in an overlay, or the sandbox computes them from a copy.
+//! `PROPTEST_CASES` sets the number of scripts for each method.
 
 mod ground;
 mod script;
@@ -21,7 +21,7 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use crate::ground::{Ground, Ran};
 use crate::tree::{Leaf, Tree};
 
-/// How many scripts where nobody says otherwise.
+/// Number of scripts, unless `PROPTEST_CASES` sets it.
 const SCRIPTS: u32 = 1_000;
 
 fn main() {
@@ -48,7 +48,7 @@ fn word(method: DriftMethod) -> &'static str {
 fn law(method: DriftMethod) -> Result<(), String> {
     let ground = Ground::new(method);
     let mut config = Config { failure_persistence: None, ..Config::default() };
-    // The default of proptest itself, unless its variable says otherwise.
+    // 256 is proptest's default; another value comes from `PROPTEST_CASES`.
     if config.cases == 256 {
         config.cases = SCRIPTS;
     }
@@ -68,7 +68,7 @@ fn law(method: DriftMethod) -> Result<(), String> {
     })
 }
 
-/// Whether the law holds; with the kinds of changes that were found.
+/// Checks the law, and returns the kinds of the detected changes.
 fn holds(ground: &Ground, ran: &Ran) -> Result<Vec<ChangeKind>, String> {
     let covered = |tree: &Tree| tree.only(|path| ground.covers(path));
     let (before, after) = (covered(&ground.before), covered(&ran.after));
@@ -85,7 +85,7 @@ fn same(what: &str, found: &Tree, expected: &Tree) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{what}:\n{found:#?}\ninstead of\n{expected:#?}")) }
 }
 
-/// The tree with the changes of a drift.
+/// Applies the changes of a drift to a tree.
 fn applied(before: &Tree, drift: &StepDrift) -> Tree {
     assert_eq!(drift.omitted, 0, "a script is short");
     let mut tree = before.clone();

@@ -1,4 +1,4 @@
-//! Random edits of a small tree. What cannot be done is left out: the next edit may still be.
+//! Generates random edits of a small tree. An edit that fails is skipped, and the script continues.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,14 +9,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// The names of which paths are made. Git ignores `ign/` and `*.log`.
+/// Names that paths are made of. Git ignores `ign/` and `*.log`.
 pub(crate) const NAMES: [&str; 5] = ["a", "b", "ign", "c.log", "d"];
-/// How many names a path has at most.
+/// Maximum number of names in a path.
 pub(crate) const DEPTH: usize = 3;
-/// Contents that files begin with or are given; two are of one size.
+/// Contents of initial and written files; two have the same size.
 pub(crate) const CONTENTS: [&str; 5] = ["first\n", "FIRST\n", "", "second line\n", "x"];
 
-/// One edit.
+/// An edit.
 #[derive(Debug, Clone)]
 pub(crate) enum Edit {
     Write(String, &'static str),
@@ -33,10 +33,10 @@ pub(crate) enum Edit {
     Touch(String),
 }
 
-/// What one step does.
+/// The edits of one step.
 pub(crate) type Script = Vec<Edit>;
 
-/// Scripts of up to a dozen edits.
+/// Generates scripts of up to a dozen edits.
 pub(crate) fn scripts() -> impl Strategy<Value = Script> {
     prop::collection::vec(edit(), 1..12)
 }
@@ -65,7 +65,7 @@ fn edit() -> impl Strategy<Value = Edit> {
 }
 
 impl Edit {
-    /// Does it below `top`.
+    /// Performs the edit below `top`.
     pub(crate) fn run(&self, top: BorrowedFd<'_>) -> Result<(), Errno> {
         match self {
             Self::Write(path, content) => write(top, path, OFlags::TRUNC, content),

@@ -1,5 +1,4 @@
-//! A tree as this test sees it: what stands at each path, directories aside, read without any code
-//! of the crates under test.
+//! Reads a tree independently of the crates under test: a map from path to entry, without directories.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +8,7 @@ use proctor_core::drift::{Entry, EntryKind};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use sha2::{Digest as _, Sha256};
 
-/// The tag and the 32 bytes of an entry, as docs/snapshot.md has them.
+/// The tag and the 32 bytes of an entry, as specified in docs/snapshot.md.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaf {
     tag: char,
@@ -35,7 +34,7 @@ impl From<&Entry> for Leaf {
 pub(crate) struct Tree(BTreeMap<String, Leaf>);
 
 impl Tree {
-    /// All that stands below an open directory, `.git` at its top aside.
+    /// Reads all entries below an open directory, except the top-level `.git`.
     pub(crate) fn read(top: BorrowedFd<'_>) -> Self {
         let mut tree = Self::default();
         tree.walk(top, "");
@@ -70,7 +69,7 @@ impl Tree {
         }
     }
 
-    /// The part of it at the paths that are wanted.
+    /// Returns the part of the tree at the wanted paths.
     pub(crate) fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(path, _)| wanted(path)).map(|(path, leaf)| (path.clone(), leaf.clone())).collect())
     }
@@ -87,7 +86,7 @@ impl Tree {
         self.0.remove(std::str::from_utf8(path).expect("names of ours"));
     }
 
-    /// Its identity.
+    /// Computes the identity of the tree.
     pub(crate) fn id(&self) -> String {
         let leaves: Vec<(&str, &Leaf)> = self.0.iter().map(|(path, leaf)| (path.as_str(), leaf)).collect();
         format!("sha256:{}", hex(digest(&leaves)))

@@ -1,12 +1,12 @@
-//! The binaries under test, as cargo built them.
+//! Locates the binaries under test.
 
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
-/// What a run needs beside each other.
+/// Programs that must be in the same directory.
 const PROGRAMS: [&str; 5] = ["proctor", "proctord", "proctor-sandbox", "proctor-git", "proctor-sql"];
 
-/// Where the binaries lie, as built.
+/// Directory of the built binaries.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let this = std::env::current_exe().expect("the path of this test binary");
     let has_all = |dir: &&Path| PROGRAMS.iter().all(|program| dir.join(program).is_file());
@@ -14,28 +14,29 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     found.unwrap_or_else(|| panic!("{PROGRAMS:?} are not beside {}: run `make test`", this.display())).to_owned()
 });
 
-/// A copy that every user of the machine can reach: the build may lie below a private home.
+/// A copy of the binaries that all users can read, because the build may be in a private home directory.
 static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
 
-/// The Rust toolchain, the same way.
+/// A copy of the Rust toolchain that all users can read.
 static TOOLCHAIN: OnceLock<tempfile::TempDir> = OnceLock::new();
 
-/// A program of a client that `scripts/clients` installs, by its path below them.
+/// Returns the path of a client program that `scripts/clients` installs.
 pub(crate) fn client(path: &str) -> PathBuf {
     BUILT.parent().unwrap_or(&BUILT).join("clients").join(path)
 }
 
-/// A program of ours, as built.
+/// Returns the path of one of the binaries in the build directory.
 pub(crate) fn built(program: &str) -> PathBuf {
     BUILT.join(program)
 }
 
-/// A program of ours, with its companions, where every user can run it.
+/// Returns the path of one of the binaries, with its companions, in a directory that all users can read.
 pub(crate) fn for_all(program: &str) -> PathBuf {
     SHARED.get_or_init(share).path().join(program)
 }
 
-/// The toolchain that built the tests, where every user can run it. It is nobody's to give away.
+/// Returns a copy of the toolchain that all users can read. A copy is needed because the original's ownership must
+/// not change.
 pub(crate) fn toolchain_for_all(own: &Path) -> PathBuf {
     let share = || {
         let dir = open_dir();
@@ -59,10 +60,10 @@ fn share() -> tempfile::TempDir {
     dir
 }
 
-/// Removes the copies, since nothing drops a static.
+/// Removes the copies, because statics are never dropped.
 pub(crate) fn clean_up() {
     for dir in [SHARED.get(), TOOLCHAIN.get()].into_iter().flatten() {
-        // What is left behind then is a few files in the temporary directory.
+        // Ignore the error: at worst a few files stay in the temporary directory.
         let _ = std::fs::remove_dir_all(dir.path());
     }
 }

@@ -1,4 +1,4 @@
-//! All cases, grouped by what they are about.
+//! All cases, grouped by topic.
 
 mod abuse;
 mod access;
@@ -77,7 +77,7 @@ mod visibility;
 
 use crate::needs::Case;
 
-/// Every case.
+/// Returns all cases.
 pub(crate) fn all() -> Vec<&'static Case> {
     let groups: Vec<&'static [Case]> = vec![
         access::CASES,
@@ -160,9 +160,9 @@ pub(crate) fn all() -> Vec<&'static Case> {
     groups.into_iter().flatten().collect()
 }
 
-/// The cases that hold in the same way where a daemon does the work, of those in which it matters who
-/// does it: what is asked for, told, refused, interrupted and recorded. What happens within a sandbox is
-/// the same engine's.
+/// Returns the cases that run a second time through a daemon. These are the cases in which the daemon could change
+/// the result: requests, reports, refusals, interruptions and records. Behaviour inside a sandbox is not repeated,
+/// because the engine is the same.
 pub(crate) fn served() -> Vec<&'static Case> {
     let groups: Vec<&'static [Case]> = vec![
         applying::CASES,
@@ -193,12 +193,12 @@ pub(crate) fn served() -> Vec<&'static Case> {
     groups.into_iter().flatten().filter(|case| !OF_THIS_PROCESS.contains(&case.name)).collect()
 }
 
-/// What is told of a `proctor` that does the work itself.
+/// Cases that only apply to a `proctor` that does the work itself.
 const OF_THIS_PROCESS: [&str; 20] = [
     // A daemon keeps a history.
     "changesets::ids_that_climb_or_hide_are_refused",
     "gate::nothing_on_record_is_no_pass",
-    // A daemon has its own config, and its own place for state.
+    // A daemon has its own config and state directory.
     "exec::has_limits_below_the_ceiling",
     "degrading::the_operator_can_forbid_best_effort",
     "degrading::without_a_control_group",
@@ -211,13 +211,13 @@ const OF_THIS_PROCESS: [&str; 20] = [
     "gate::strict_inputs_refuse_a_run_over_the_worktree_itself",
     "refusal::the_operator_is_the_ceiling",
     "refusal::the_state_may_not_lie_in_the_repository",
-    // What a daemon runs does not end with who asked for it.
+    // Work in a daemon does not end with the client.
     "interruption::a_second_sigint_leaves_at_once",
     "interruption::sigkill_ends_what_asked_to_outlive_its_parent",
     "interruption::sigkill_leaves_no_process_and_a_whole_status",
-    // What the files are that `proctor` is started with is nothing to a daemon.
+    // The standard streams of `proctor` do not matter to a daemon.
     "callers::a_result_that_cannot_be_written_is_no_pass",
     "callers::open_files_are_not_handed_on",
-    // Two requests for the same are one run.
+    // A daemon combines two equal requests into one run.
     "revisions::two_runs_of_one_commit_share_its_checkout",
 ];

@@ -1,4 +1,4 @@
-//! A `proctord` of a case, and a client of its socket that knows no more of HTTP than it must.
+//! Runs the `proctord` of a case, with a minimal HTTP client for its socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,19 +13,19 @@ use crate::environment::TestEnvironment;
 use crate::machine;
 use crate::process::{Finished, Running};
 
-/// How long an answer may take: longer than any long poll.
+/// Time limit for a response, which is longer than any long poll.
 const PATIENCE: Duration = Duration::from_secs(70);
-/// What the daemon says once it can be asked.
+/// Log message of a daemon that is ready.
 pub(crate) const LISTENS: &str = "the daemon listens";
 
-/// A daemon under way.
+/// A running daemon.
 pub(crate) struct Daemon<'e> {
     env: &'e TestEnvironment,
     pub(crate) running: Running,
     socket: PathBuf,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -34,48 +34,48 @@ pub(crate) struct Answer {
 }
 
 impl TestEnvironment {
-    /// Where the daemon of the case listens.
+    /// Returns the path of the daemon's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.root().join("run/proctord.sock")
     }
 
-    /// Starts a daemon and waits until it can be asked.
+    /// Starts a daemon and waits until it is ready.
     pub(crate) fn daemon(&self) -> Daemon<'_> {
         self.daemon_with(&[])
     }
 
-    /// The same with more arguments.
+    /// Starts a daemon with more arguments and waits until it is ready.
     pub(crate) fn daemon_with(&self, arguments: &[&str]) -> Daemon<'_> {
         let mut daemon = Daemon { env: self, running: self.start_daemon(arguments), socket: self.socket() };
         daemon.running.wait_for_message(LISTENS);
         daemon
     }
 
-    /// Starts a daemon, which may not get as far as that.
+    /// Starts a daemon without waiting, because it may fail to start.
     pub(crate) fn start_daemon(&self, arguments: &[&str]) -> Running {
         let mut command = self.daemon_at(&self.socket(), &self.state());
         command.args(arguments);
         Running::start(command)
     }
 
-    /// A daemon with a socket and a state directory of its own.
+    /// Returns the command for a daemon with this socket and state directory.
     pub(crate) fn daemon_at(&self, socket: &Path, state: &Path) -> Command {
         self.daemon_through(&[], socket, state)
     }
 
-    /// The same by a program that goes on as the daemon.
+    /// Returns the same command, started through a wrapper program that executes the daemon.
     pub(crate) fn daemon_through(&self, wrapper: &[&str], socket: &Path, state: &Path) -> Command {
         let mut command = self.command_of("proctord", self.root(), wrapper);
         command.arg("--socket").arg(socket).arg("--state-dir").arg(state);
         command
     }
 
-    /// Has runs see the worktree itself in place of a private copy.
+    /// Configures runs to use the worktree itself instead of a private copy.
     pub(crate) fn share_worktrees(&self) {
         self.configure("[tree]\nmode = \"shared\"\n");
     }
 
-    /// Writes the operator's config, which the daemon finds by itself.
+    /// Writes the operator's config at its default path.
     pub(crate) fn configure(&self, text: &str) {
         machine::write(&self.root().join("config/proctor/proctord.toml"), text);
         self.hand_over(self.root());
@@ -83,17 +83,17 @@ impl TestEnvironment {
 }
 
 impl<'e> Daemon<'e> {
-    /// A daemon that a case started in its own way, at the usual socket.
+    /// Wraps a daemon that a case started itself at the usual socket.
     pub(crate) fn of(env: &'e TestEnvironment, running: Running) -> Self {
         Self { env, running, socket: env.socket() }
     }
 
-    /// Sends a request, with a body where there is one, and reads the answer to its end.
+    /// Sends a request with an optional body, and reads the response to its end.
     pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         ask(&self.socket, method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// `GET`, which must succeed.
+    /// Sends a `GET` request, which must succeed.
     #[track_caller]
     pub(crate) fn get(&self, path: &str) -> Value {
         let answer = self.ask("GET", path, None);
@@ -101,7 +101,7 @@ impl<'e> Daemon<'e> {
         answer.json()
     }
 
-    /// Asks for a run of the profile `pr`; its id.
+    /// Submits a run of the profile `pr`, and returns its id.
     #[track_caller]
     pub(crate) fn submit(&self, repo: &Path) -> String {
         let body = serde_json::json!({ "repo": repo, "profile": "pr", "reuse": "never" });
@@ -110,7 +110,7 @@ impl<'e> Daemon<'e> {
         answer.json()["run"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Waits for the end of a run; the run.
+    /// Waits for the end of a run, and returns the run.
     #[track_caller]
     pub(crate) fn finished(&self, id: &str) -> Value {
         for _ in 0..4 {
@@ -122,32 +122,32 @@ impl<'e> Daemon<'e> {
         panic!("run {id} does not end");
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM to the daemon, and waits until it has exited.
     pub(crate) fn end(self) -> Finished {
         self.running.signal(Signal::TERM);
         self.ended()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the daemon has exited.
     pub(crate) fn ended(self) -> Finished {
         self.env.finish(self.running)
     }
 }
 
 impl Answer {
-    /// The body.
+    /// Parses the body.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON: {error}: {self:?}"))
     }
 }
 
-/// Sends a request to a socket and reads the answer to its end.
+/// Sends a request to a socket, and reads the response to its end.
 pub(crate) fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> std::io::Result<Answer> {
     ask_with(socket, method, path, "", body)
 }
 
-/// The same with more lines in the head, each with its end.
+/// Sends a request with additional header lines, each with its line break.
 pub(crate) fn ask_with(
     socket: &Path,
     method: &str,

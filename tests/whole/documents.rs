@@ -1,5 +1,5 @@
-//! The documents that a run leaves, each checked before a case looks at it: schema, canonical
-//! bytes, the hash of the stable part, and that what the status cites is what lies there.
+//! Checks the documents of a run before a case reads them: schema, canonical bytes, the hash of the stable part, and
+//! that the files cited by the status have the cited hashes.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{machine, schemas};
 
-/// Checks every document of ours below `dir`: a repository or a state directory.
+/// Checks all documents of Proctor below `dir`, which is a repository or a state directory.
 pub(crate) fn check_all(dir: &Path) {
     for path in machine::walk(dir) {
         if path.components().any(|part| part.as_os_str() == ".git") {
@@ -55,9 +55,9 @@ fn demand_canonical(path: &Path, bytes: &[u8]) {
     assert!(json.to_vec() == bytes, "{}: not canonical: {}", path.display(), String::from_utf8_lossy(bytes));
 }
 
-/// Checks a status file that we have written; one that we have not is somebody else's.
+/// Checks a status file that Proctor has written; others are skipped.
 fn check_status(path: &Path) {
-    // A case may plant a broken one on purpose.
+    // A case may create a broken file on purpose.
     let Ok(bytes) = std::fs::read(path) else { return };
     let Ok(status) = serde_json::from_slice::<Value>(&bytes) else { return };
     let Some(cited) = status.pointer("/verification/last_run/evidence") else { return };
@@ -70,8 +70,8 @@ fn check_status(path: &Path) {
     }
 }
 
-/// Checks a stream of events, line by line, and returns them: the first line names their schema, and the last
-/// event is the end of a run.
+/// Checks a stream of events, line by line, and returns them. The first line names the schema, and the last event is
+/// the end of a run.
 pub(crate) fn check_events(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     let mut lines = text.lines().map(parse);
@@ -85,12 +85,12 @@ pub(crate) fn check_events(text: &str) -> Vec<Value> {
     events
 }
 
-/// The evidence of a skill below a directory that holds `verify/`.
+/// Reads the evidence of a skill in a directory that contains `verify/`.
 pub(crate) fn skill(dir: &Path, skill: &str) -> Value {
     read(&dir.join("verify").join(format!("{skill}.json")))
 }
 
-/// The one run directory below a state directory: the one that holds `verify/`.
+/// Returns the only run directory below a state directory, which is the one that contains `verify/`.
 pub(crate) fn only_run(state: &Path) -> PathBuf {
     let runs: Vec<PathBuf> = machine::walk(state)
         .into_iter()
@@ -101,7 +101,7 @@ pub(crate) fn only_run(state: &Path) -> PathBuf {
     run.clone()
 }
 
-/// The stable part of a document, as bytes.
+/// Returns the bytes of the stable part of a document.
 pub(crate) fn stable_bytes(path: &Path) -> Vec<u8> {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let document: SkillEvidence = serde_json::from_slice(&bytes).expect("skill evidence");

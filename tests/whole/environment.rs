@@ -1,6 +1,5 @@
-//! A hermetic place for one case: its own home, state directory and repositories, made by real
-//! git, under a cleared environment. After every run the place is inspected: each document of
-//! ours is checked, and no process of a step may be left.
+//! A hermetic environment for one case: its own home, state directory and repositories, created by real git, with
+//! cleared environment variables. After every run, each document is validated, and no process of a step may be left.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -19,16 +18,16 @@ use crate::served::Served;
 use crate::spec::{Spec, Step};
 use crate::{binaries, documents, machine};
 
-/// How long the kernel may take to end what a killed program of ours has left.
+/// Time within which the kernel must kill the processes of a killed program.
 const KILLED: Duration = Duration::from_secs(10);
 
-/// The changeset that every repository of the tests has.
+/// The changeset that every test repository has.
 pub(crate) const CHANGESET: &str = "009_x";
 
-/// One case's place on the machine; gone when it is dropped.
+/// The environment of one case, which is deleted on drop.
 pub(crate) struct TestEnvironment {
-    /// The daemon that does what is asked for, where one does, from its beginning on. It ends before
-    /// its place does.
+    /// The daemon that serves the case, if any, once it has started. The field is dropped first, so that the daemon
+    /// exits before its directory is deleted.
     pub(crate) served: Option<RefCell<Option<Served>>>,
     root: TempDir,
     actor: Actor,
@@ -44,12 +43,12 @@ pub(crate) struct Repo<'e> {
 }
 
 impl TestEnvironment {
-    /// An empty place, owned by the actor.
+    /// Creates an empty environment, owned by the actor.
     pub(crate) fn new(actor: Actor) -> Self {
         Self::with_git(actor, &[])
     }
 
-    /// The same, where git makes repositories in this format.
+    /// Creates an empty environment in which git creates repositories in this format.
     pub(crate) fn with_git(actor: Actor, format: Format) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = tempfile::Builder::new().prefix("proctor-test-").tempdir().expect("a directory for a case");
@@ -62,43 +61,43 @@ impl TestEnvironment {
         env
     }
 
-    /// The same place, where a daemon does what is asked for.
+    /// Makes a daemon serve the requests of this environment.
     pub(crate) fn served(self) -> Self {
         Self { served: Some(RefCell::new(None)), ..self }
     }
 
-    /// Puts another variable into the caller's environment.
+    /// Adds a variable to the caller's environment.
     pub(crate) fn caller_has(&self, name: &str, value: &str) {
         self.caller_env.borrow_mut().push((name.to_owned(), value.to_owned()));
     }
 
-    /// A variable that was put there.
+    /// Returns the value of an added variable.
     pub(crate) fn caller_var(&self, name: &str) -> Option<String> {
         let vars = self.caller_env.borrow();
         vars.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
     }
 
-    /// The directory that holds everything of the case.
+    /// Returns the directory that contains all files of the case.
     pub(crate) fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// The caller's home.
+    /// Returns the caller's home.
     pub(crate) fn home(&self) -> PathBuf {
         self.root().join("home")
     }
 
-    /// The state directory.
+    /// Returns the state directory.
     pub(crate) fn state(&self) -> PathBuf {
         self.root().join("state")
     }
 
-    /// What every process of a step has in its environment.
+    /// Returns the marker that each process of a step has in its environment.
     pub(crate) fn marker(&self) -> &str {
         &self.marker
     }
 
-    /// Who runs `proctor` here.
+    /// Returns the user who runs `proctor`.
     pub(crate) fn actor(&self) -> Actor {
         self.actor
     }
@@ -118,12 +117,12 @@ impl TestEnvironment {
         self.start_through(dir, &[], arguments)
     }
 
-    /// Starts `proctor` by a program that goes on as `proctor`. Where the command keeps state,
-    /// it is kept in our own place.
+    /// Starts `proctor` through a wrapper program that executes it. Commands that need a state directory get the one
+    /// of this environment.
     pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
         let asks = |command: &&str| matches!(*command, "run" | "doctor" | "gate" | "exec");
         let asks = arguments.first().is_some_and(asks);
-        // A command with an operator's config of its own is not one for the daemon, which has another.
+        // A command with its own operator config cannot use the daemon, which has another config.
         let is_own = arguments.first() == Some(&"exec") && arguments.contains(&"--config");
         let is_served = self.served.is_some() && asks && !is_own;
         let mut command = self.command_through(dir, if is_served { &[] } else { wrapper });
@@ -137,8 +136,8 @@ impl TestEnvironment {
         Running::start(command)
     }
 
-    /// Waits for the end of a `proctor` and inspects what it left. The kernel ends what one has left that was
-    /// killed, and takes a moment.
+    /// Waits for a `proctor` to exit, and inspects what it left. After a kill, the kernel needs a moment to end the
+    /// other processes.
     pub(crate) fn finish(&self, running: Running) -> Finished {
         let finished = running.wait();
         let moment = if finished.code.is_none() { KILLED } else { Duration::ZERO };
@@ -149,7 +148,7 @@ impl TestEnvironment {
         finished
     }
 
-    /// `proctor` in a directory, as the actor, in a cleared environment.
+    /// Returns the command for `proctor` in a directory, as the actor, in a cleared environment.
     pub(crate) fn command(&self, dir: &Path) -> Command {
         self.command_through(dir, &[])
     }
@@ -158,8 +157,8 @@ impl TestEnvironment {
         self.command_of("proctor", dir, wrapper)
     }
 
-    /// A program of ours in a directory, as the actor, in a cleared environment, by way of another
-    /// that goes on as it.
+    /// Returns the command for one of the binaries in a directory, as the actor, in a cleared environment, started
+    /// through a wrapper program that executes it.
     pub(crate) fn command_of(&self, program: &str, dir: &Path, wrapper: &[&str]) -> Command {
         let program = if self.changes_user() { binaries::for_all(program) } else { binaries::built(program) };
         let words: Vec<&OsStr> = wrapper.iter().map(OsStr::new).chain([program.as_os_str()]).collect();
@@ -173,23 +172,24 @@ impl TestEnvironment {
         command
     }
 
-    /// The effective tier of a skill that declares the lowest and does nothing to raise it.
+    /// Returns the lowest possible effective tier on this machine.
     pub(crate) fn least_tier(&self) -> u8 {
         if needs::has_control_groups(self.actor) { 1 } else { 2 }
     }
 
-    /// The reasons why a tier is higher: these, and what the actor cannot have here.
+    /// Returns the expected reasons for a raised tier: `reasons`, and the missing control groups if the actor has
+    /// none.
     pub(crate) fn tier_reasons(&self, reasons: &[&str]) -> Value {
         let lacks = if needs::has_control_groups(self.actor) { None } else { Some("control_not_enforced") };
         reasons.iter().copied().chain(lacks).collect()
     }
 
-    /// Whether `proctor` runs as another user than the tests.
+    /// Checks whether `proctor` runs as another user than the tests.
     pub(crate) fn changes_user(&self) -> bool {
         self.actor == Actor::Unprivileged && machine::is_root()
     }
 
-    /// A program of the machine's, as the actor.
+    /// Returns the command for a system program, as the actor.
     pub(crate) fn program_of_actor(&self, program: &str) -> Command {
         self.as_actor(OsStr::new(program))
     }
@@ -204,7 +204,7 @@ impl TestEnvironment {
         command
     }
 
-    /// Gives what the test wrote to the actor.
+    /// Changes the owner of files to the actor.
     pub(crate) fn hand_over(&self, path: &Path) {
         if self.changes_user() {
             machine::give_to(path, machine::UNPRIVILEGED_ID);
@@ -226,12 +226,12 @@ impl TestEnvironment {
         finished.stdout
     }
 
-    /// The repository of the case, with a spec and the usual files, committed.
+    /// Creates the usual repository with a spec and the usual files, committed.
     pub(crate) fn repo(&self, spec: &Spec) -> Repo<'_> {
         self.repo_at("repo", spec)
     }
 
-    /// The same at another path below the root.
+    /// Creates the usual repository at another path below the root.
     pub(crate) fn repo_at(&self, path: &str, spec: &Spec) -> Repo<'_> {
         let repo = self.empty_repo_at(path);
         repo.write("README.md", "# A repository\n\nfirst line\nsecond line\n");
@@ -243,7 +243,7 @@ impl TestEnvironment {
         repo
     }
 
-    /// A repository made from a directory of `fixtures/`.
+    /// Creates a repository from a directory of `fixtures/`.
     pub(crate) fn repo_from(&self, fixture: &str) -> Repo<'_> {
         let repo = self.empty_repo_at("repo");
         let source = crate::schemas::project().join("fixtures").join(fixture);
@@ -258,7 +258,7 @@ impl TestEnvironment {
         repo
     }
 
-    /// An empty repository at a path below the root.
+    /// Creates an empty repository at a path below the root.
     pub(crate) fn empty_repo_at(&self, path: &str) -> Repo<'_> {
         let path = self.root().join(path);
         std::fs::create_dir_all(&path).expect("a directory for a repository");
@@ -269,17 +269,17 @@ impl TestEnvironment {
 }
 
 impl<'e> Repo<'e> {
-    /// A repository that is there already, such as a linked worktree.
+    /// Wraps an existing repository, such as a linked worktree.
     pub(crate) fn at(env: &'e TestEnvironment, path: PathBuf) -> Self {
         Self { env, path }
     }
 
-    /// The worktree.
+    /// Returns the path of the worktree.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a file in the worktree.
+    /// Returns the path of a file in the worktree.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.path.join(path)
     }
@@ -290,52 +290,52 @@ impl<'e> Repo<'e> {
         self.env.hand_over(&self.path);
     }
 
-    /// Makes a symbolic link in the worktree.
+    /// Creates a symbolic link in the worktree.
     pub(crate) fn link(&self, path: &str, target: &Path) {
         std::os::unix::fs::symlink(target, self.file(path)).expect("a link of the test");
         self.env.hand_over(&self.path);
     }
 
-    /// The bytes of a file as text.
+    /// Reads a file as text.
     pub(crate) fn read(&self, path: &str) -> String {
         std::fs::read_to_string(self.file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Commits everything.
+    /// Commits all files.
     pub(crate) fn commit(&self) {
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--message=a commit of a test"]);
     }
 
-    /// Runs git here.
+    /// Runs git in the worktree.
     pub(crate) fn git(&self, arguments: &[&str]) -> String {
         self.env.git(&self.path, arguments)
     }
 
-    /// What git finds changed or new here, our own documents aside.
+    /// Returns the changed and new files according to git, except Proctor's documents.
     pub(crate) fn changes_seen_by_git(&self) -> Vec<String> {
         let ours = |path: &str| path.contains("/verify/") || path.ends_with("/05-status.json");
         let status = self.git(&["status", "--porcelain", "--untracked-files=all"]);
         status.lines().map(|line| line[3..].to_owned()).filter(|path| !ours(path)).collect()
     }
 
-    /// `proctor run` for the changeset of the tests.
+    /// Runs `proctor run` for the usual changeset.
     pub(crate) fn run(&self) -> Finished {
         self.run_with(&[])
     }
 
-    /// The same with more arguments.
+    /// Runs `proctor run` for the usual changeset with more arguments.
     pub(crate) fn run_with(&self, arguments: &[&str]) -> Finished {
         self.env.finish(self.start(arguments))
     }
 
-    /// Starts it, for a case that acts while it runs.
+    /// Starts `proctor run`, for a case that acts while it runs.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         let words = [&["--profile", "pr", "--changeset", CHANGESET], arguments].concat();
         self.start_bare(&words)
     }
 
-    /// `proctor run` with these arguments alone.
+    /// Runs `proctor run` with only these arguments.
     pub(crate) fn run_bare(&self, arguments: &[&str]) -> Finished {
         self.env.finish(self.start_bare(arguments))
     }
@@ -344,27 +344,27 @@ impl<'e> Repo<'e> {
         self.env.start_in(&self.path, &[&["run"], arguments].concat())
     }
 
-    /// Any other `proctor` command here.
+    /// Runs another `proctor` command in the worktree.
     pub(crate) fn proctor(&self, arguments: &[&str]) -> Finished {
         self.env.proctor_in(&self.path, arguments)
     }
 
-    /// Starts any other `proctor` command here, whose end and documents the case looks at.
+    /// Starts another `proctor` command in the worktree; the case waits for it and inspects the documents.
     pub(crate) fn start_other(&self, arguments: &[&str]) -> Running {
         self.env.start_in(&self.path, arguments)
     }
 
-    /// The directory of the changeset of the tests.
+    /// Returns the directory of the usual changeset.
     pub(crate) fn changeset(&self) -> PathBuf {
         self.file("changes").join(CHANGESET)
     }
 
-    /// The evidence of a skill.
+    /// Reads the evidence of a skill.
     pub(crate) fn evidence(&self, skill: &str) -> Value {
         documents::skill(&self.changeset(), skill)
     }
 
-    /// The evidence of one step of `verify.it`.
+    /// Reads the evidence of one step of `verify.it`.
     pub(crate) fn step(&self, name: &str) -> Value {
         let evidence = self.evidence("verify.it");
         let steps = evidence["steps"].as_array().expect("the schema says so");
@@ -372,41 +372,41 @@ impl<'e> Repo<'e> {
         found.unwrap_or_else(|| panic!("no step {name} in {evidence:#}")).clone()
     }
 
-    /// `verification.last_run` of the status file.
+    /// Reads `verification.last_run` of the status file.
     pub(crate) fn last_run(&self) -> Value {
         documents::read(&self.changeset().join("05-status.json"))["verification"]["last_run"].clone()
     }
 
-    /// Whether nothing of ours stands in the changeset.
+    /// Checks that Proctor has written nothing to the changeset.
     pub(crate) fn is_untouched(&self) -> bool {
         !self.changeset().join("verify").exists() && !self.changeset().join("05-status.json").exists()
     }
 }
 
-/// A step that waits until a case lets it go on by [`release`] or [`fail`].
+/// Returns a step that waits until the case calls [`release`] or [`fail`].
 pub(crate) fn waiting_step(env: &TestEnvironment, name: &str) -> Step {
     Step::argv(name, &waiting_command(env).each_ref().map(String::as_str))
 }
 
-/// The words of its command.
+/// Returns the command of a waiting step.
 pub(crate) fn waiting_command(env: &TestEnvironment) -> [String; 4] {
     let marker = env.marker();
     let script = format!("trap 'exit 0' USR1; trap 'exit 1' USR2; sh -c 'sleep 300; :' {marker}-ready & wait");
     ["sh".to_owned(), "-c".to_owned(), script, format!("{marker}-main")]
 }
 
-/// An attempt of a waiting step that has got to where it waits.
+/// An attempt of a waiting step that is ready for the signal.
 pub(crate) struct Waiting {
     pub(crate) process: u32,
     child: u32,
 }
 
-/// Waits until the waiting step has got to where it waits.
+/// Waits until the waiting step is ready for the signal.
 pub(crate) fn wait_for_step(env: &TestEnvironment, running: &mut Running) -> Waiting {
     wait_for_attempt_after(env, running, &Waiting { process: 0, child: 0 })
 }
 
-/// The same for an attempt that follows another.
+/// Waits for an attempt after an earlier one.
 pub(crate) fn wait_for_attempt_after(env: &TestEnvironment, running: &mut Running, earlier: &Waiting) -> Waiting {
     let child = running.wait_for_process_but(&format!("{}-ready", env.marker()), earlier.child);
     let process = running.wait_for_process_but(&format!("{}-main", env.marker()), earlier.process);

@@ -1,7 +1,7 @@
-//! The whole system, driven as its users drive it: the built binaries, repositories made by
-//! real git, steps that misbehave on purpose. One binary, so that one build and one probe of the
-//! machine serve every case; a case that is not in a `CASES` list is dead code and does not build
-//! without a warning. Not here: what a pure function decides, which its own crate tests.
+//! End-to-end tests of the built binaries, with repositories created by real git and steps that misbehave on purpose.
+//! All cases are in one binary, so that they share one build and one probe of the machine. The compiler warns about a
+//! case that is missing from the `CASES` lists, because it is dead code. Decisions of pure functions are tested in
+//! their own crates.
 
 mod binaries;
 mod cases;
@@ -37,12 +37,12 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// The trial of a case. One whose needs are not met is ignored, and its name says why.
+/// Returns the trial of a case. If a need is not met, the trial is ignored and its name says why.
 fn trial(case: &'static Case) -> Trial {
     trial_called(case.name.to_owned(), case, || TestEnvironment::with_git(case.actor, case.format))
 }
 
-/// The trial of a case whose work a daemon does.
+/// Returns the trial of a case that runs through a daemon.
 fn served_trial(case: &'static Case) -> Trial {
     let name = format!("{} (by the daemon)", case.name);
     trial_called(name, case, || TestEnvironment::with_git(case.actor, case.format).served())

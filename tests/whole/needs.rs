@@ -1,4 +1,4 @@
-//! What a case needs of the machine, and whether the machine has it.
+//! Declares the requirements of cases, and probes the machine for them.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
@@ -11,55 +11,55 @@ use crate::spec::Spec;
 use crate::tracer::Trace;
 use crate::{binaries, machine};
 
-/// Who runs `proctor` in a case.
+/// The user who runs `proctor` in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Actor {
-    /// Whoever runs the tests.
+    /// The user who runs the tests.
     Caller,
-    /// A user without privileges, taken on by `setpriv` where the tests run as root.
+    /// An unprivileged user; if the tests run as root, `setpriv` switches to it.
     Unprivileged,
 }
 
-/// Something that a machine may lack.
+/// A requirement that the machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Every control of the sandbox but a control group, as `proctor doctor` finds it for the actor of the case.
+    /// All controls of the sandbox except control groups, according to `proctor doctor` for the case's actor.
     Sandbox,
-    /// To run as root, and of the machine: that of a sandbox can become nobody else.
+    /// Root on the host; root inside a sandbox cannot switch to other users.
     Root,
     /// A program in one of the directories of [`machine::PATH`].
     Program(&'static str),
-    /// A command that succeeds outside of any sandbox: a program, and what it needs in turn.
+    /// A command that succeeds outside of any sandbox, given as a program with its arguments.
     Works(&'static [&'static str]),
     /// Control groups for steps.
     ControlGroups,
-    /// To follow the system calls of a program of one's own.
+    /// Tracing the system calls of a child process.
     Tracing,
-    /// So many open files in one process.
+    /// A limit of at least this many open files per process.
     OpenFiles(u64),
-    /// The Rust toolchain that built the tests, by rustup.
+    /// The rustup toolchain that built the tests.
     Cargo,
-    /// A client that others wrote: a command that succeeds, its program by its path below the directory
-    /// that `scripts/clients` fills.
+    /// A third-party client, given as a command that succeeds; its program is a path below the directory that
+    /// `scripts/clients` fills.
     Client(&'static [&'static str]),
-    /// DuckDB's shared library, which the same puts there.
+    /// DuckDB's shared library, which `scripts/clients` installs.
     Duckdb,
 }
 
-/// How git writes the repositories that a case makes: the variables by which it is told.
+/// The format in which git creates the repositories of a case, as environment variables.
 pub(crate) type Format = &'static [(&'static str, &'static str)];
 
-/// Objects that are named by sha256.
+/// Repositories with SHA-256 object ids.
 pub(crate) const SHA256: Format = &[("GIT_DEFAULT_HASH", "sha256")];
-/// Refs in tables.
+/// Repositories with reftables.
 pub(crate) const REFTABLE: Format = &[("GIT_DEFAULT_REF_FORMAT", "reftable")];
-/// What a case with such repositories needs.
+/// Requirements of cases with such repositories.
 pub(crate) const NEEDS_SHA256: &[Needs] =
     &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
 pub(crate) const NEEDS_REFTABLE: &[Needs] =
     &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --ref-format=reftable ."])];
 
-/// One test: a name, what it needs, and what it does in an environment of its own.
+/// A test case: its name, its requirements, and the function to run in its own environment.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) actor: Actor,
@@ -68,38 +68,38 @@ pub(crate) struct Case {
     pub(crate) run: fn(&TestEnvironment),
 }
 
-/// A case that runs as whoever runs the tests, in the sandbox.
+/// Declares a case that runs in the sandbox as the user who runs the tests.
 pub(crate) const fn case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
     Case { name, actor: Actor::Caller, needs: &[Needs::Sandbox], format: &[], run }
 }
 
-/// A case in which no step runs.
+/// Declares a case in which no step runs.
 pub(crate) const fn dry_case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
     Case { name, actor: Actor::Caller, needs: &[], format: &[], run }
 }
 
 impl Case {
-    /// The same case with other needs.
+    /// Replaces the requirements.
     pub(crate) const fn needs(self, needs: &'static [Needs]) -> Self {
         Self { needs, ..self }
     }
 
-    /// The same case with repositories that are named by sha256.
+    /// Uses repositories with SHA-256 object ids.
     pub(crate) const fn of_sha256(self) -> Self {
         Self { format: SHA256, needs: NEEDS_SHA256, ..self }
     }
 
-    /// The same case with repositories whose refs are tables.
+    /// Uses repositories with reftables.
     pub(crate) const fn of_reftables(self) -> Self {
         Self { format: REFTABLE, needs: NEEDS_REFTABLE, ..self }
     }
 
-    /// The same case, under a name of its own, as a user without privileges.
+    /// Renames the case and runs it as an unprivileged user.
     pub(crate) const fn unprivileged(self, name: &'static str) -> Self {
         Self { name, actor: Actor::Unprivileged, ..self }
     }
 
-    /// What the machine lacks, where it lacks something.
+    /// Returns the first requirement that the machine lacks.
     pub(crate) fn unmet(&self) -> Option<String> {
         let lacks = if self.actor == Actor::Unprivileged { change_of_user_lacks() } else { None };
         lacks.or_else(|| self.needs.iter().find_map(|need| need.unmet(self.actor)))
@@ -125,9 +125,9 @@ impl Needs {
     }
 }
 
-/// Why root cannot act as the user without privileges. Others are that one, or nearly, already.
+/// Returns why root cannot switch to the unprivileged user. Other users do not need to switch.
 fn change_of_user_lacks() -> Option<String> {
-    /// As [`TestEnvironment`] does it.
+    /// The same command as in [`TestEnvironment`].
     const CHANGE: &[&str] = &["setpriv", "--reuid=1001", "--regid=1001", "--clear-groups", "--", "true"];
     if !machine::is_root() {
         return None;
@@ -147,7 +147,7 @@ fn files_lack(count: u64) -> Option<String> {
     (most < count).then(|| format!("{count} open files, and {most} are allowed"))
 }
 
-/// Whether a command succeeds, tried once.
+/// Checks whether a command succeeds; the result is cached.
 fn works(command: &'static [&'static str]) -> bool {
     static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
     let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
@@ -160,7 +160,7 @@ fn works(command: &'static [&'static str]) -> bool {
     })
 }
 
-/// Why no program can be traced here, tried once.
+/// Returns why no program can be traced; the result is cached.
 fn tracing_lacks() -> Option<String> {
     static ANSWER: LazyLock<Option<String>> = LazyLock::new(|| {
         let dir = tempfile::tempdir().expect("a directory for a probe");
@@ -176,7 +176,7 @@ fn tracing_lacks() -> Option<String> {
     ANSWER.clone()
 }
 
-/// The same for a client.
+/// Checks whether a client's command succeeds; the result is cached.
 fn works_as_client(command: &'static [&'static str]) -> bool {
     static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
     let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
@@ -189,10 +189,10 @@ fn works_as_client(command: &'static [&'static str]) -> bool {
     })
 }
 
-/// What `proctor doctor` says, asked once for each actor.
+/// The result of `proctor doctor`, cached for each actor.
 #[derive(Clone)]
 struct Doctor {
-    /// Why no step can run; `None` where one can.
+    /// The reason why no step can run; `None` if steps can run.
     lacks: Option<String>,
     has_control_groups: bool,
 }
@@ -207,7 +207,7 @@ fn sandbox_lacks(actor: Actor) -> Option<String> {
     doctor(actor).lacks
 }
 
-/// Whether control groups can be made. Where they cannot, every result is of tier 2.
+/// Checks whether control groups can be created. Without them, every result has tier 2.
 pub(crate) fn has_control_groups(actor: Actor) -> bool {
     doctor(actor).has_control_groups
 }
@@ -222,31 +222,31 @@ fn probe(actor: Actor) -> Doctor {
     Doctor { lacks, has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")) }
 }
 
-/// DuckDB's shared library, below the clients.
+/// DuckDB's shared library, below the clients' directory.
 pub(crate) const DUCKDB: &str = "duckdb/libduckdb.so";
-/// A case that asks git itself.
+/// Requirements of a case that calls git.
 pub(crate) const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
-/// The Python of the official SDK of the Model Context Protocol.
+/// The Python interpreter with the official SDK of the Model Context Protocol.
 pub(crate) const MCP_SDK: &str = "python/bin/python";
 /// The Inspector of the Model Context Protocol.
 pub(crate) const MCP_INSPECTOR: &str = "node/node_modules/.bin/mcp-inspector";
-/// A case that asks by that SDK.
+/// Requirements of a case that uses the MCP SDK.
 pub(crate) const NEEDS_MCP_SDK: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_SDK, "-c", "import mcp, httpx2"])];
-/// A case that asks by that Inspector.
+/// Requirements of a case that uses the MCP Inspector.
 pub(crate) const NEEDS_MCP_INSPECTOR: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_INSPECTOR, "--cli", "--help"])];
-/// The Python of LangChain, its adapters for the Model Context Protocol, and two providers of models.
+/// The Python interpreter with LangChain, its MCP adapters, and two model providers.
 pub(crate) const LANGCHAIN: &str = "langchain/bin/python";
-/// A case that asks as an agent of LangChain does.
+/// Requirements of a case that uses LangChain.
 pub(crate) const NEEDS_LANGCHAIN: &[Needs] = &[
     Needs::Sandbox,
     Needs::Client(&[LANGCHAIN, "-c", "import langchain_mcp_adapters, langchain_openai, langchain_anthropic"]),
 ];
-/// The Python of OpenTelemetry's messages.
+/// The Python interpreter with OpenTelemetry's message definitions.
 pub(crate) const OPENTELEMETRY: &str = "opentelemetry/bin/python";
-/// A case that receives spans by those.
+/// Requirements of a case that receives spans with these definitions.
 pub(crate) const NEEDS_OPENTELEMETRY: &[Needs] = &[
     Needs::Sandbox,
     Needs::Client(&[OPENTELEMETRY, "-c", "import opentelemetry.proto.collector.trace.v1.trace_service_pb2"]),
 ];
-/// A case whose programs misbehave in ways that a shell cannot.
+/// Requirements of a case whose steps misbehave in ways that need more than a shell.
 pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

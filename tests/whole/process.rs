@@ -1,4 +1,4 @@
-//! One `proctor` process: its output drained while it runs, its end waited for with a bound.
+//! Runs one process: drains its output while it runs, and waits for its end with a time limit.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +12,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::machine;
 
-/// No run of a case takes longer on a machine that is merely busy.
+/// Time limit for a process; even on a busy machine no case takes longer.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// How often a condition that no descriptor announces is looked at again.
+/// Polling interval for conditions without a file descriptor.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A process under way.
+/// A running process.
 pub(crate) struct Running {
     child: Child,
     pidfd: OwnedFd,
@@ -28,20 +28,20 @@ pub(crate) struct Running {
     peak_kib: u64,
 }
 
-/// What a process did.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// Its exit code; `None` where a signal ended it.
+    /// The exit code; `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    /// From spawn until it had ended and both its pipes were closed.
+    /// Time from spawn until the process had exited and both pipes were closed.
     pub(crate) elapsed: Duration,
-    /// The largest resident set that was seen, in KiB.
+    /// Largest observed resident set, in KiB.
     pub(crate) peak_kib: u64,
 }
 
-/// One pipe and what came out of it.
+/// A pipe with the bytes read from it so far.
 struct Drain<R> {
     pipe: Option<R>,
     bytes: Vec<u8>,
@@ -52,7 +52,7 @@ impl<R: Read + AsFd> Drain<R> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes what is there. The pipe must be readable, so that this does not block.
+    /// Reads available bytes. The pipe must be readable; otherwise this blocks.
     fn take(&mut self) {
         let Some(pipe) = &mut self.pipe else { return };
         let mut chunk = [0; 64 << 10];
@@ -68,7 +68,7 @@ impl<R: Read + AsFd> Drain<R> {
 }
 
 impl Running {
-    /// Starts a command with its output on pipes and nothing on its input.
+    /// Starts a command with piped output and empty input.
     pub(crate) fn start(command: Command) -> Self {
         Self::start_with(command, Stdio::null())
     }
@@ -84,36 +84,35 @@ impl Running {
         Self { child, pidfd, stdout, stderr, started, watchdog: WATCHDOG, peak_kib: 0 }
     }
 
-    /// Starts a command that reads a file.
+    /// Starts a command whose input is a file.
     pub(crate) fn start_reading(command: Command, input: &Path) -> Self {
         Self::start_with(command, File::open(input).expect("a file of the test").into())
     }
 
-    /// Starts a command whose standard output nobody reads: its reader is gone from the start.
+    /// Starts a command whose standard output is closed on the reading side.
     pub(crate) fn start_unread(command: Command) -> Self {
         let mut running = Self::start(command);
         running.stdout.pipe = None;
         running
     }
 
-    /// The same, given more time than what merely runs.
+    /// Extends the time limit.
     pub(crate) fn patient(mut self, more: Duration) -> Self {
         self.watchdog += more;
         self
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub(crate) fn signal(&self, signal: Signal) {
         pidfd_send_signal(&self.pidfd, signal).expect("a signal to our own child");
     }
 
-    /// Drains its output until a process of its steps has `word` in its command line; that
-    /// process's id.
+    /// Drains the output until a process of a step has `word` in its command line, and returns its process id.
     pub(crate) fn wait_for_process(&mut self, word: &str) -> u32 {
         self.wait_for_process_but(word, 0)
     }
 
-    /// The same for a process that is another than one that was seen before.
+    /// Waits for such a process other than `seen`.
     pub(crate) fn wait_for_process_but(&mut self, word: &str, seen: u32) -> u32 {
         let mut found = None;
         self.pump(|_| {
@@ -123,45 +122,45 @@ impl Running {
         found.unwrap_or_else(|| panic!("it ended before {word} ran\n{}\n{}", self.stdout.text(), self.stderr.text()))
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Drains what is there of its output; whether it has ended and nothing holds its pipes.
+    /// Drains available output, and returns whether the process has exited and its pipes are closed.
     pub(crate) fn is_over(&mut self) -> bool {
         self.step()
     }
 
-    /// Drains its output until something holds, or until it has ended.
+    /// Drains the output until a condition holds or the process has exited.
     pub(crate) fn wait_until(&mut self, mut holds: impl FnMut() -> bool) {
         self.pump(|_| holds());
     }
 
-    /// Sends it a signal; it may have ended by now, and then waits for us as a zombie.
+    /// Sends a signal; if the process has exited it is a zombie, and the signal has no effect.
     pub(crate) fn signal_if_there(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Drains its output until it has said `text` on standard error.
+    /// Drains the output until standard error contains `text`.
     pub(crate) fn wait_for_message(&mut self, text: &str) {
         self.pump(|running| running.stderr.text().contains(text));
         assert!(self.stderr.text().contains(text), "it ended without {text:?}:\n{}", self.stderr.text());
     }
 
-    /// Drains its output until it has said `text` on standard output.
+    /// Drains the output until standard output contains `text`.
     pub(crate) fn wait_for_output(&mut self, text: &str) {
         self.pump(|running| running.stdout.text().contains(text));
         let (said, errors) = (self.stdout.text(), self.stderr.text());
         assert!(said.contains(text), "it ended without {text:?}:\n{said}\n{errors}");
     }
 
-    /// Its standard output as far as it was drained.
+    /// Returns the standard output read so far.
     pub(crate) fn output(&self) -> String {
         self.stdout.text()
     }
 
-    /// Drains its output until it has ended and nothing holds its pipes.
+    /// Drains the output until the process has exited and its pipes are closed.
     pub(crate) fn wait(mut self) -> Finished {
         self.pump(|_| false);
         let status = self.child.wait().expect("our own child");
@@ -174,7 +173,7 @@ impl Running {
         }
     }
 
-    /// Drains until `done`, or until the process has ended and both pipes are closed.
+    /// Drains the output until `done`, or until the process has exited and both pipes are closed.
     fn pump(&mut self, mut done: impl FnMut(&Self) -> bool) {
         while !done(self) && !self.step() {
             if self.started.elapsed() > self.watchdog {
@@ -184,7 +183,7 @@ impl Running {
         }
     }
 
-    /// Waits a moment for output or the end; whether all is over.
+    /// Waits briefly for output or the exit, and returns whether both are over.
     fn step(&mut self) -> bool {
         self.peak_kib = self.peak_kib.max(peak_of(self.child.id()));
         let [out, err] = self.readable();
@@ -201,7 +200,7 @@ impl Running {
         let timeout = Timespec::try_from(LOOK_AGAIN).expect("a short time");
         let (out, err) = (self.stdout.fd(), self.stderr.fd());
         let pidfd = self.pidfd.as_fd();
-        // A closed pipe is stood in for by the pidfd, and what poll says of it is not looked at.
+        // The pidfd fills the place of a closed pipe, and its result is ignored.
         let fds = [out.unwrap_or(pidfd), err.unwrap_or(pidfd)];
         let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         poll(&mut polled, Some(&timeout)).expect("poll");
@@ -215,7 +214,7 @@ impl Running {
     }
 }
 
-/// A case that gives up must not leave its process behind.
+/// Ends the process if a case fails early.
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -223,7 +222,7 @@ impl Drop for Running {
     }
 }
 
-/// The largest resident set of a process so far, in KiB; 0 where it has ended.
+/// Returns the peak resident set of a process in KiB, or 0 if it has exited.
 fn peak_of(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -231,14 +230,14 @@ fn peak_of(pid: u32) -> u64 {
 }
 
 impl Finished {
-    /// Demands an exit code, and shows everything where it is another.
+    /// Asserts the exit code, and shows all output if it differs.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "exit code\n{self}");
         self
     }
 
-    /// Demands that standard output holds each of `words`.
+    /// Asserts that standard output contains each of `words`.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Self {
         let missing: Vec<_> = words.iter().filter(|word| !self.stdout.contains(**word)).collect();
@@ -246,7 +245,7 @@ impl Finished {
         self
     }
 
-    /// Demands that standard error holds each of `words`.
+    /// Asserts that standard error contains each of `words`.
     #[track_caller]
     pub(crate) fn complains(self, words: &[&str]) -> Self {
         let missing: Vec<_> = words.iter().filter(|word| !self.stderr.contains(**word)).collect();
@@ -254,7 +253,7 @@ impl Finished {
         self
     }
 
-    /// Everything that it printed.
+    /// Returns the whole output.
     pub(crate) fn everything(&self) -> String {
         format!("{}\n{}", self.stdout, self.stderr)
     }

@@ -1,4 +1,4 @@
-//! A panic becomes a failed trial that says where and why.
+//! Converts a panic into a failed trial with its message and location.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
@@ -13,7 +13,7 @@ thread_local! {
     static IN_A_CASE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes every later panic of a case leave its message and place for [`run`] instead of printing them
+/// Installs a panic hook that stores the message and location for [`run`] if a case panics, instead of printing them
 /// between the lines of other trials.
 pub(crate) fn keep_panic_locations() {
     let print = panic::take_hook();
@@ -23,7 +23,7 @@ pub(crate) fn keep_panic_locations() {
     }));
 }
 
-/// Runs one case in an environment of its own.
+/// Runs one case in its own environment.
 pub(crate) fn run(case: &Case, env: impl FnOnce() -> TestEnvironment) -> Result<(), Failed> {
     IN_A_CASE.set(true);
     let held = panic::catch_unwind(AssertUnwindSafe(|| (case.run)(&env())));

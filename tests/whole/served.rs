@@ -1,6 +1,6 @@
-//! The same case by way of a daemon: `run`, `gate`, `doctor` and `exec` of a case that is served ask one of
-//! its own, which starts when the first of them does. Where `proctor` would be started by another
-//! program, such as one that takes something from it, the daemon is, and starts anew for that.
+//! Runs a case through a daemon: `run`, `gate`, `doctor` and `exec` of the case use a daemon that starts with the
+//! first of them. If the case starts `proctor` through a wrapper, the daemon is restarted through that wrapper
+//! instead.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -14,9 +14,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::environment::TestEnvironment;
 
-/// How long a daemon of a case has to begin, and to end.
+/// Time limit for the start and for the exit of a daemon.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked whether it has begun.
+/// Polling interval during the start.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A daemon that serves a case.
@@ -27,13 +27,13 @@ pub(crate) struct Served {
 }
 
 impl TestEnvironment {
-    /// The words by which a command of `proctor` does its work: an engine of its own over our place,
-    /// or the daemon of the case, which was started through `wrapper`.
+    /// Returns the arguments that select where the work happens: the state directory of the case, or the socket of
+    /// its daemon, which is started through `wrapper`.
     pub(crate) fn way(&self, wrapper: &[&str]) -> [PathBuf; 2] {
         let Some(served) = &self.served else { return ["--state-dir".into(), self.state()] };
         let mut served = served.borrow_mut();
         if served.as_ref().is_none_or(|served| served.wrapper != wrapper) {
-            // One ends before the next begins: they have one place.
+            // The previous daemon must exit first, because both use the same directory.
             *served = None;
             *served = Some(Served::start(self, wrapper));
         }
@@ -72,7 +72,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may have ended by now, and then waits for us as a zombie.
+        // Ignore the error: the daemon may have exited already and be a zombie.
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
         if !self.has_ended_within(PATIENCE) {
             let _ = self.child.kill();

@@ -1,5 +1,5 @@
-//! The daemon's service in this process, over a case's own place: what callers of any transport are
-//! answered. Not here: sockets, and the daemon as a program of its own.
+//! Runs the daemon's service in the test process over the state of a case, to test it independently of a transport.
+//! Sockets and the daemon program are tested elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::{binaries, documents, machine};
 
-/// How long a case waits for something that must happen.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A service, and the one who asks it.
+/// A service with a caller.
 pub(crate) struct Served<'e> {
     env: &'e TestEnvironment,
     runtime: Runtime,
@@ -36,7 +36,7 @@ pub(crate) struct Served<'e> {
     pub(crate) caller: Caller,
 }
 
-/// A request for the profile `pr` of a repository.
+/// Builds a request for the profile `pr` of a repository.
 pub(crate) fn asks(repo: &Repo<'_>) -> RunSubmission {
     RunSubmission {
         repo: repo.path().to_str().expect("a UTF-8 path").to_owned(),
@@ -55,24 +55,25 @@ pub(crate) fn asks(repo: &Repo<'_>) -> RunSubmission {
     }
 }
 
-/// The same for the changeset of the tests.
+/// Builds a request for the usual changeset.
 pub(crate) fn asks_for_changeset(repo: &Repo<'_>) -> RunSubmission {
     RunSubmission { changeset_id: Some(ChangesetId::new(CHANGESET).expect("an id")), ..asks(repo) }
 }
 
 impl<'e> Served<'e> {
-    /// A service over the state of the case, with an operator who says nothing.
+    /// Opens a service over the state of the case, with an empty operator config.
     pub(crate) fn open(env: &'e TestEnvironment) -> Self {
         Self::under(env, "")
     }
 
-    /// The same under an operator's config.
+    /// Opens a service with an operator config.
     pub(crate) fn under(env: &'e TestEnvironment, operator: &str) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let began = Instant::now();
         let service = loop {
             match runtime.block_on(Service::open(config(env, operator))) {
-                // Of the one before: a program that another case starts holds its lock until it is executed.
+                // The lock of the previous service may be inherited by a program that another case is just starting;
+                // it is released on exec.
                 Err(StartError::StateInUse(_)) if began.elapsed() < PATIENCE => std::thread::yield_now(),
                 other => break other.expect("a service"),
             }
@@ -81,23 +82,23 @@ impl<'e> Served<'e> {
         Self { env, runtime, service, caller }
     }
 
-    /// Does something of the service's, within what a case waits for.
+    /// Runs a future with the time limit of a case.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         let bounded = async { tokio::time::timeout(PATIENCE, work).await.expect("it happens at last") };
         self.runtime.block_on(bounded)
     }
 
-    /// Asks for a run.
+    /// Submits a run.
     pub(crate) fn submit(&self, asked: RunSubmission) -> Submitted {
         self.try_submit(asked, None).unwrap_or_else(|problem| panic!("{problem:#?}"))
     }
 
-    /// The same, with a key, and maybe refused.
+    /// Submits a run with an optional key, and returns a refusal as an error.
     pub(crate) fn try_submit(&self, asked: RunSubmission, key: Option<&str>) -> Result<Submitted, Problem> {
         self.wait(self.service.submit(self.caller, asked, key.map(str::to_owned)))
     }
 
-    /// Waits for the end of a run; checks its whole log, and what it left.
+    /// Waits for the end of a run, and checks its whole log and its remaining processes.
     pub(crate) fn end_of(&self, id: &RunId) -> RunView {
         let seen = self.wait(self.service.see(self.caller, id, None, MAX_WAIT)).expect("the run is there");
         assert_eq!(seen.shown.view.state, RunState::Finished, "{:#?}", seen.shown.view);
@@ -110,7 +111,7 @@ impl<'e> Served<'e> {
         seen.shown.view.clone()
     }
 
-    /// All events of a run, to its end.
+    /// Returns all events of a run, to its end.
     pub(crate) fn log_of(&self, id: &RunId) -> Vec<Arc<LoggedEvent>> {
         self.wait(async {
             let events = self.service.events(self.caller, id, 0).await.expect("the run is there");
@@ -118,17 +119,17 @@ impl<'e> Served<'e> {
         })
     }
 
-    /// Asks a run to end.
+    /// Cancels a run.
     pub(crate) fn cancel(&self, id: &RunId) {
         self.wait(self.service.cancel(self.caller, id, "the case")).expect("the run is there");
     }
 
-    /// A run as it is now.
+    /// Returns the current state of a run.
     pub(crate) fn view(&self, id: &RunId) -> RunView {
         self.wait(self.service.run(self.caller, id)).expect("the run is there").view.clone()
     }
 
-    /// Waits until the waiting step of a run has got to where it waits.
+    /// Waits until the waiting step of a run is ready for the signal.
     pub(crate) fn wait_for_step(&self, id: &RunId, seen: u32) -> u32 {
         self.wait(async {
             let mut events = self.service.events(self.caller, id, 0).await.expect("the run is there");
@@ -152,8 +153,8 @@ impl<'e> Served<'e> {
     }
 }
 
-/// A pass of the changeset of the tests, by an engine in this process that broke when it was on record and
-/// nobody was told of it yet, as by a panic.
+/// Returns a pass of the usual changeset from an engine in this process that is aborted after the pass was recorded
+/// and before it was reported, as by a panic.
 pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
     let RunSubmission { profile, changeset_id, max_tier, sandbox, fail_fast, .. } = asks_for_changeset(repo);
     let request = RunRequest {
@@ -178,8 +179,8 @@ pub(crate) fn passed_and_broke(env: &TestEnvironment, repo: &Repo<'_>) -> Pass {
     Runtime::new().expect("a runtime").block_on(async move {
         let cancel = CancellationToken::new();
         let running = tokio::spawn(async move { engine.run_revocably(request, sender, cancel, passed).await });
-        // The evidence of the checks. There is room for the next event, that of the one skill, and none for the
-        // end: the run waits there until it is ended.
+        // Wait for the evidence of the checks. The channel has space for the next event, that of the only skill, but
+        // not for the last one, so the run blocks there until it is aborted.
         while !matches!(events.recv().await.expect("it goes on"), RunEvent::EvidenceWritten { .. }) {}
         let pass = pass.await.expect("it passes");
         running.abort();
@@ -210,7 +211,7 @@ fn config(env: &TestEnvironment, operator: &str) -> ServiceConfig {
     }
 }
 
-/// Every log begins with its beginning, has no gap, and one end.
+/// Checks that a log has one start, no gaps, and one end.
 fn check_log(log: &[Arc<LoggedEvent>]) {
     let seqs: Vec<u64> = log.iter().map(|event| event.seq).collect();
     assert_eq!(seqs, (1..=log.len() as u64).collect::<Vec<_>>(), "no gap");
@@ -220,7 +221,7 @@ fn check_log(log: &[Arc<LoggedEvent>]) {
     assert!(matches!(log[log.len() - 1].event, RunEvent::RunFinished { .. }));
 }
 
-/// What was asked for, as a repository's path on record.
+/// Checks whether a recorded request is about the repository at `path`.
 pub(crate) fn is_of(asked: &Asked, path: &Path) -> bool {
     Path::new(&asked.repo) == path.canonicalize().expect("there")
 }

@@ -1,17 +1,17 @@
-//! Specs for tests, written as text; what a case does not say is left to the defaults.
+//! Builds specs for tests as text; everything that a case does not set has its default.
 
 use std::fmt::Write as _;
 
-/// One step.
+/// A step.
 #[derive(Clone)]
 pub(crate) struct Step {
     name: String,
-    /// `cmd` or `sql`, as it stands in the spec.
+    /// The `cmd` or `sql` field as YAML.
     work: String,
     fields: Vec<String>,
 }
 
-/// One skill.
+/// A skill.
 #[derive(Clone)]
 pub(crate) struct Skill {
     name: String,
@@ -21,7 +21,7 @@ pub(crate) struct Skill {
     steps: Vec<Step>,
 }
 
-/// A spec whose profile `pr` includes every skill, in order.
+/// A spec whose profile `pr` includes all skills, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Spec {
     top: Vec<String>,
@@ -30,33 +30,33 @@ pub(crate) struct Spec {
 }
 
 impl Step {
-    /// A step that runs a list of words.
+    /// Creates a step that runs a program with arguments.
     pub(crate) fn argv(name: &str, words: &[&str]) -> Self {
         let words = serde_json::to_string(words).expect("words are JSON");
         Self { name: name.to_owned(), work: format!("cmd: {words}"), fields: Vec::new() }
     }
 
-    /// A step that judges SQL of SQLite; `keys` as they stand in the spec.
+    /// Creates a step that judges SQLite SQL; `keys` is YAML.
     pub(crate) fn sqlite(name: &str, keys: &str) -> Self {
         Self::sql(name, &format!("dialect: sqlite, {keys}"))
     }
 
-    /// A step that judges SQL; `keys` as they stand in the spec.
+    /// Creates a step that judges SQL; `keys` is YAML.
     pub(crate) fn sql(name: &str, keys: &str) -> Self {
         Self { name: name.to_owned(), work: format!("sql: {{ {keys} }}"), fields: Vec::new() }
     }
 
-    /// A step that runs a script of `sh`.
+    /// Creates a step that runs a script with `sh`.
     pub(crate) fn sh(name: &str, script: &str) -> Self {
         Self::argv(name, &["sh", "-c", script])
     }
 
-    /// A step that runs a program of the system's Python.
+    /// Creates a step that runs a program with the system's Python.
     pub(crate) fn python(name: &str, program: &str) -> Self {
         Self::argv(name, &["python3", "-c", program])
     }
 
-    /// Adds a field, as it stands in the spec.
+    /// Adds a field as YAML.
     pub(crate) fn with(mut self, field: &str) -> Self {
         self.fields.push(field.to_owned());
         self
@@ -69,23 +69,23 @@ impl Step {
 }
 
 impl Skill {
-    /// A skill of class D0 and tier 1.
+    /// Creates a skill of determinism class D0 and tier 1.
     pub(crate) fn new(name: &str, steps: impl IntoIterator<Item = Step>) -> Self {
         let steps = steps.into_iter().collect();
         Self { name: name.to_owned(), determinism: "D0", tier: 1, fields: Vec::new(), steps }
     }
 
-    /// Declares another tier.
+    /// Sets the tier.
     pub(crate) fn tier(self, tier: u8) -> Self {
         Self { tier, ..self }
     }
 
-    /// Declares another determinism class.
+    /// Sets the determinism class.
     pub(crate) fn determinism(self, determinism: &'static str) -> Self {
         Self { determinism, ..self }
     }
 
-    /// Adds a field, as it stands in the spec.
+    /// Adds a field as YAML.
     pub(crate) fn with(mut self, field: &str) -> Self {
         self.fields.push(field.to_owned());
         self
@@ -93,17 +93,17 @@ impl Skill {
 }
 
 impl Spec {
-    /// A spec of these skills.
+    /// Creates a spec with these skills.
     pub(crate) fn new(skills: impl IntoIterator<Item = Skill>) -> Self {
         Self { skills: skills.into_iter().collect(), ..Self::default() }
     }
 
-    /// A spec of one skill `verify.it`.
+    /// Creates a spec with one skill `verify.it`.
     pub(crate) fn of_steps(steps: impl IntoIterator<Item = Step>) -> Self {
         Self::new([Skill::new("verify.it", steps)])
     }
 
-    /// A spec of one skill `verify.it` with one step `it` that runs a script of `sh`.
+    /// Creates a spec with one skill `verify.it` and one step `it` that runs a script with `sh`.
     pub(crate) fn of_script(script: &str) -> Self {
         Self::of_steps([Step::sh("it", script)])
     }
@@ -120,7 +120,7 @@ impl Spec {
         self
     }
 
-    /// The YAML. Every step is given `TEST_MARKER`, by which its processes are found.
+    /// Returns the YAML. Each step gets the variable `TEST_MARKER`, which identifies its processes.
     pub(crate) fn text(&self, marker: &str) -> String {
         let mut text = format!("version: 1\ndefaults:\n  env: {{ TEST_MARKER: {marker} }}\n");
         self.defaults.iter().for_each(|field| push(&mut text, 2, field));

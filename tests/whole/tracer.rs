@@ -1,34 +1,33 @@
-//! A program of its own that runs another one and ends it at the n-th system call by which that
-//! writes below a directory, or half-way through it; or that answers such calls in the kernel's place,
-//! as a disk would that fails or has no room. Every thread counts, and no process that the
-//! program starts: those have to find out by themselves that it is gone. By ptrace(2), which strace
-//! has a count of for each thread only.
+//! A tracer that runs a program and kills it at the n-th system call that writes below a directory, or half-way
+//! through that call. It can also answer such calls instead of the kernel, like a disk that fails or is full. It
+//! counts the calls of all threads, but not of child processes, which must detect themselves that the program is
+//! gone. It uses ptrace(2) directly, because strace only counts calls for each thread.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The first argument of this binary that makes it a tracer.
+/// First argument that makes this binary a tracer.
 const ROLE: &str = "--as-tracer";
-/// The exit code of a tracer whose program was ended by it.
+/// Exit code of a tracer that has killed its program.
 pub(crate) const KILLED: i32 = 9;
-/// The exit code of one that cannot do its work here.
+/// Exit code of a tracer that cannot trace.
 const CANNOT: u8 = 8;
 
-/// What a tracer does.
+/// The parameters of a tracer.
 pub(crate) struct Trace<'a> {
-    /// At which call the program is ended; 0 for never.
+    /// Index of the call at which the program is killed; 0 for never.
     pub(crate) at: usize,
-    /// Whether half of what that call was to write is written.
+    /// True if half of the data of that call is written.
     pub(crate) torn: bool,
-    /// Where the calls are listed: one a line, after a line with the process.
+    /// File that lists the calls, one per line, after a line with the process id.
     pub(crate) report: &'a Path,
     /// The directory.
     pub(crate) below: &'a Path,
 }
 
 impl Trace<'_> {
-    /// The words that come before those of the program.
+    /// Returns the arguments that come before those of the program.
     pub(crate) fn words(&self) -> Vec<String> {
         let this = std::env::current_exe().expect("the path of this test binary");
         let path = |path: &Path| path.to_str().expect("a UTF-8 path").to_owned();
@@ -37,49 +36,49 @@ impl Trace<'_> {
     }
 }
 
-/// A tracer that answers calls in the kernel's place while a [`Fault`] is on.
+/// A tracer that answers calls instead of the kernel while a [`Fault`] is set.
 pub(crate) struct Faults<'a> {
-    /// Where the calls are listed that a fault is about, a line each: `+`, or `!` for one that it met; which
-    /// one it was, how many bytes it was to write, the path.
+    /// File that lists the calls that match a fault, one per line: `+`, or `!` for a call that the fault affected,
+    /// then the kind, the number of bytes to write, and the path.
     pub(crate) report: &'a Path,
-    /// The directory below which there are faults.
+    /// The directory in which faults occur.
     pub(crate) below: &'a Path,
 }
 
-/// What is wrong with calls of a kind at a place.
+/// A fault that affects calls of a kind at a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault<'a> {
-    /// What they are answered, such as `EIO`.
+    /// The error that the calls return, such as `EIO`.
     pub(crate) errno: &'a str,
-    /// Which: `open`, `write`, `fsync`, `rename`, `unlink`, `allocate`, `truncate`, `read`, or `*` for all but
-    /// the last.
+    /// The kind of call: `open`, `write`, `fsync`, `rename`, `unlink`, `allocate`, `truncate`, `read`, or `*` for all
+    /// except `read`.
     pub(crate) kind: &'a str,
-    /// A part of their paths.
+    /// Substring of the affected paths.
     pub(crate) place: &'a str,
-    /// The number of the first of them that it meets, from 1.
+    /// Number of the first matching call that is affected, counted from 1.
     pub(crate) from: usize,
-    /// How many of them it meets.
+    /// Number of affected calls.
     pub(crate) count: usize,
-    /// How many bytes can be written there before.
+    /// Number of bytes that can be written before the fault.
     pub(crate) room: u64,
 }
 
 impl Faults<'_> {
-    /// The words that come before those of the program.
+    /// Returns the arguments that come before those of the program.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = Trace { at: 0, torn: false, report: self.report, below: self.below }.words();
         words[3] = FAULTY.to_owned();
         words
     }
 
-    /// From now on this is wrong, and nothing else is; the list of calls begins anew.
+    /// Sets the fault, which replaces any other one, and clears the list of calls.
     pub(crate) fn set(&self, fault: Fault<'_>) {
         let (switch, new) = (switch_of(self.report), self.report.with_extension("new"));
         crate::machine::write(&new, fault.to_string());
         std::fs::rename(new, switch).expect("a file of the test");
     }
 
-    /// From now on nothing is wrong; the calls that the last fault was about.
+    /// Clears the fault, and returns the calls that matched it.
     pub(crate) fn clear(&self) -> Vec<Listed> {
         std::fs::remove_file(switch_of(self.report)).expect("a file of the test");
         let text = std::fs::read_to_string(self.report).unwrap_or_default();
@@ -87,10 +86,10 @@ impl Faults<'_> {
     }
 }
 
-/// A call that a fault was about.
+/// A call that matched a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// Whether it was refused, or cut short.
+    /// True if the call was refused or shortened.
     pub(crate) met: bool,
     pub(crate) kind: String,
     pub(crate) bytes: u64,
@@ -121,15 +120,15 @@ impl<'a> Fault<'a> {
     }
 }
 
-/// What makes a tracer one that answers in the kernel's place.
+/// Argument that makes a tracer answer calls itself.
 const FAULTY: &str = "faulty";
 
-/// Where it is said what is wrong.
+/// Returns the path of the file that contains the current fault.
 fn switch_of(report: &Path) -> PathBuf {
     report.with_extension("fault")
 }
 
-/// What a tracer is asked for on its command line.
+/// The command line of a tracer.
 struct Asked {
     at: usize,
     torn: bool,
@@ -139,7 +138,7 @@ struct Asked {
     program: Command,
 }
 
-/// Does a tracer's work, where this binary was started as one.
+/// Runs the tracer if this binary was started as one.
 pub(crate) fn role() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != ROLE {
@@ -150,7 +149,7 @@ pub(crate) fn role() -> Option<ExitCode> {
     let (torn, faulty) = (way == "torn", way == FAULTY);
     let (report, below) = (words.next()?.into(), words.next()?.into());
     let mut program = crate::machine::command("sh");
-    // It waits until it is traced.
+    // The shell waits until it is traced.
     program.args(["-c", "read -r go && exec \"$@\" < /dev/null", "sh"]).args(words).envs(own_environment());
     let code = traced::run(Asked { at: number, torn, faulty, report, below, program });
     Some(code.unwrap_or_else(|error| {
@@ -180,23 +179,23 @@ mod traced {
 
     use super::{Asked, Fault, KILLED, switch_of};
 
-    /// No path is longer.
+    /// Longest path that is read.
     const MAX_PATH: usize = 4096;
 
-    /// Where a call says which file it is about.
+    /// The arguments that identify the file of a call.
     #[derive(Clone, Copy)]
     enum At {
-        /// A file that is open.
+        /// An open file.
         Fd(usize),
-        /// A name, below an open directory.
+        /// A name relative to an open directory.
         Name(usize, usize),
-        /// A name.
+        /// A path.
         Path(usize),
-        /// It is always meant.
+        /// No argument; the call always counts.
         Any,
     }
 
-    /// The calls that change something that lasts, by their number and arguments.
+    /// Returns the name and file arguments of calls that change persistent data.
     fn meant(nr: i64, arguments: [u64; 4]) -> Option<(&'static str, At)> {
         Some(match nr {
             libc::SYS_openat if writes(arguments[2]) => ("openat", At::Name(0, 1)),
@@ -236,7 +235,7 @@ mod traced {
         })
     }
 
-    /// What a fault calls a call.
+    /// Returns the kind of a call for faults.
     fn kind(name: &str) -> &'static str {
         match name {
             "openat" | "open" | "openat2" | "mkdirat" | "mkdir" => "open",
@@ -251,7 +250,7 @@ mod traced {
         }
     }
 
-    /// The calls that read.
+    /// Returns the name and file arguments of calls that read.
     fn reading(nr: i64) -> Option<(&'static str, At)> {
         match nr {
             libc::SYS_read => Some(("read", At::Fd(0))),
@@ -260,7 +259,7 @@ mod traced {
         }
     }
 
-    /// The number of what a call is answered.
+    /// Returns the number of an error.
     fn number(errno: &str) -> i64 {
         let errno = match errno {
             "ENOSPC" => libc::ENOSPC,
@@ -270,12 +269,12 @@ mod traced {
         i64::from(errno)
     }
 
-    /// Whether a file that is opened with these flags can be changed by that, or after it.
+    /// Checks whether opening a file with these flags can lead to a change of the file.
     fn writes(flags: u64) -> bool {
         flags & (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64 != 0
     }
 
-    /// A call as it begins.
+    /// A call that is about to start.
     struct Call {
         name: &'static str,
         path: PathBuf,
@@ -311,15 +310,15 @@ mod traced {
         asked: Asked,
         report: File,
         pid: Pid,
-        /// How many calls there were.
+        /// Number of calls so far.
         seen: usize,
-        /// The thread that is half-way through the last one.
+        /// The thread that is half-way through the last call.
         half: Option<Pid>,
-        /// The fault that is on.
+        /// The current fault, as text.
         said: String,
-        /// How many bytes it lets pass.
+        /// Number of bytes that can still be written before the fault.
         room: u64,
-        /// The threads whose calls are refused, and with what.
+        /// Threads whose call is refused, with the error number.
         refused: BTreeMap<Pid, i64>,
     }
 
@@ -342,7 +341,7 @@ mod traced {
             gone_or(ptrace::syscall(thread, signal))
         }
 
-        /// A thread stands before a call, or behind it.
+        /// Handles a thread that stops before or after a call.
         fn at_call(&mut self, thread: Pid) -> io::Result<()> {
             if self.half == Some(thread) {
                 return self.kill();
@@ -376,7 +375,7 @@ mod traced {
             self.kill()
         }
 
-        /// Lets a call happen, or not, as the fault has it that is on.
+        /// Applies the current fault to a call.
         fn meet(&mut self, thread: Pid, mut registers: libc::user_regs_struct, arguments: [u64; 4]) -> io::Result<()> {
             let said = std::fs::read_to_string(switch_of(&self.asked.report)).unwrap_or_default();
             let Some(fault) = Fault::read(&said) else {
@@ -407,7 +406,7 @@ mod traced {
             match std::mem::take(&mut self.room) {
                 room if room > 0 && bytes > 0 => registers.rdx = room,
                 _ => {
-                    // No call has this number; the answer is put in its place behind it.
+                    // No call has this number; the result is set after the call returns.
                     registers.orig_rax = u64::MAX;
                     self.refused.insert(thread, number(fault.errno));
                 }
@@ -438,13 +437,13 @@ mod traced {
         }
     }
 
-    /// An openat2(2) that only reads: its flags are in memory.
+    /// Checks whether an openat2(2) call only reads; its flags are in memory.
     fn is_read(name: &str, arguments: [u64; 4], thread: Pid) -> bool {
         let flags = || memory(thread, arguments[2], 8)?.try_into().ok().map(u64::from_ne_bytes);
         name == "openat2" && flags().is_some_and(|flags| !writes(flags))
     }
 
-    /// At most `most` bytes of a thread's memory.
+    /// Reads at most `most` bytes of a thread's memory.
     fn memory(thread: Pid, address: u64, most: usize) -> Option<Vec<u8>> {
         let mut memory = File::open(format!("/proc/{thread}/mem")).ok()?;
         memory.seek(SeekFrom::Start(address)).ok()?;
@@ -454,7 +453,7 @@ mod traced {
         Some(bytes)
     }
 
-    /// The text at an address of a thread.
+    /// Reads the text at an address of a thread.
     fn text(thread: Pid, address: u64) -> Option<PathBuf> {
         use std::os::unix::ffi::OsStrExt as _;
         let bytes = memory(thread, address, MAX_PATH)?;
@@ -462,7 +461,7 @@ mod traced {
         Some(Path::new(std::ffi::OsStr::from_bytes(&bytes[..end])).to_owned())
     }
 
-    /// A thread may have ended meanwhile.
+    /// Ignores the error that the thread has exited in the meantime.
     fn gone_or(done: nix::Result<()>) -> io::Result<()> {
         match done {
             Ok(()) | Err(nix::Error::ESRCH) => Ok(()),

@@ -1,4 +1,4 @@
-//! The arguments of what is asked of a daemon only: its runs, its log, itself.
+//! The arguments of commands that only a daemon can carry out: about its runs, their output, and the daemon itself.
 
 use clap::{Args, Subcommand};
 use proctor_core::names::RunId;

@@ -1,4 +1,4 @@
-//! What can be said of `proctor exec`.
+//! The arguments of `proctor exec`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ enum CommandOfExec {
 }
 
 impl Cli {
-    /// Reads the words of `proctor exec …`; `None` where they are others, or have to be refused or explained: that is
-    /// the whole command line's.
+    /// Parses `proctor exec …` without building the whole [`Cli`]. Returns `None` for other commands, and for a
+    /// command line that needs an error or help message: the full parser produces those.
     pub(crate) fn of_exec() -> Option<Self> {
         let words: Vec<OsString> = std::env::args_os().collect();
         Self::of_exec_in(words)
@@ -49,8 +49,8 @@ impl Cli {
     }
 }
 
-/// The words of most commands: where they run, and the command behind `--`. They are read here in a tenth of the time
-/// that the reader of all options takes, and mean the same to it.
+/// The few options of most `exec` commands, with the command after `--`. This parser takes a tenth of the time of the
+/// full parser and must agree with it.
 #[derive(Debug, Default)]
 struct Plain {
     repo: Option<PathBuf>,
@@ -63,8 +63,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// Returns `None` for everything but the plainest words: the reader of all options knows what others mean, and
-    /// what is wrong with them.
+    /// Returns `None` for every other form of command line; the full parser handles those, including errors.
     fn read(words: &[OsString]) -> Option<Self> {
         let mut plain = Self::default();
         let mut words = words.get(2..)?.iter().map(|word| word.to_str());
@@ -116,7 +115,8 @@ impl Plain {
     }
 }
 
-/// Takes the value of an option that was not there before; one that could be another option is not plain.
+/// Sets an option that is not set yet. Returns `None` for a repeated option, and for a value that could be another
+/// option.
 fn set(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
     let is_plain = option.is_none() && !value.is_empty() && !value.starts_with('-');
     is_plain.then(|| *option = Some(value.into()))
@@ -195,7 +195,7 @@ pub(crate) struct LimitArgs {
 mod tests {
     use super::*;
 
-    /// Every way to put up to four of these behind `exec`, before a command and without one.
+    /// Returns every combination of up to four of these parts after `exec`, with and without a command.
     fn sentences() -> Vec<Vec<OsString>> {
         let parts: [&[&str]; 14] = [
             &["--repo", "/r"],

@@ -36,10 +36,10 @@ pub(crate) enum HookName {
 }
 
 impl HookName {
-    /// Every hook that we have.
+    /// All supported hooks.
     pub(crate) const ALL: [Self; 2] = [Self::PrePush, Self::PreCommit];
 
-    /// The name that git gives it.
+    /// Returns git's name of the hook.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::PrePush => "pre-push",

@@ -43,7 +43,7 @@ pub(crate) enum From {
 }
 
 impl From {
-    /// The same, as the core has it.
+    /// Returns the core type of the same tool.
     pub(crate) fn source(self) -> Source {
         match self {
             Self::PreCommit => Source::PreCommit,

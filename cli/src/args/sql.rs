@@ -16,7 +16,7 @@ pub(crate) struct SqlArgs {
 }
 
 impl SqlArgs {
-    /// Whether a program waits for one document on standard output.
+    /// Checks whether the caller expects one JSON document on standard output.
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
             SqlCommand::Verify(args) => args.format != SqlFormat::Human,

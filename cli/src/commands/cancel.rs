@@ -1,4 +1,4 @@
-//! `proctor cancel`: asks a run of the daemon to end.
+//! Implements `proctor cancel`, which asks the daemon to cancel a run.
 
 use proctor_core::api::RunState;
 
@@ -9,10 +9,11 @@ use crate::error::CliError;
 use crate::runs;
 use crate::screen::Screen;
 
-/// Asks, and does not wait for the end. A run that has ended stays as it is, which is no error.
+/// Requests the cancellation and returns without waiting for the end of the run. A run that has already ended is left
+/// unchanged, which is not an error.
 ///
 /// # Errors
-/// No daemon answers, or it knows no such run.
+/// No daemon responds, or the daemon does not know the run.
 pub(crate) async fn cancel(args: &CancelArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
     let run = daemon.client.cancel(&args.run).await.map_err(client_error)?;

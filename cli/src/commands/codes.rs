@@ -1,4 +1,4 @@
-//! `proctor explain P0123` and `proctor explain --codes`: what the codes of our messages mean.
+//! Implements `proctor explain P0123` and `proctor explain --codes`, which explain the codes of messages.
 
 use proctor_core::code::{Code, Explanation, all};
 use proctor_core::spec::nearest;
@@ -9,17 +9,17 @@ use crate::screen::Screen;
 use crate::style::{DIM, STRONG, paint};
 use crate::text::{shown_line, wrapped};
 
-/// Before what is said of a code.
+/// Width of the labels before the explanation of a code, in columns.
 const LABEL: usize = 10;
 
 impl ExplainArgs {
-    /// Whether it is a code that is asked about, and not a step of a repository.
+    /// Checks whether the arguments ask about a code, as opposed to a step of a repository.
     pub(crate) fn is_about_codes(&self) -> bool {
         self.codes || self.target.as_deref().is_some_and(is_code)
     }
 }
 
-/// `P0123`, or the name of a code. The name of a step has a `/` in it.
+/// Checks whether `target` has the form `P0123` or of a code's name. The name of a step contains a `/`.
 fn is_code(target: &str) -> bool {
     let number = target.strip_prefix(['P', 'p']).unwrap_or("");
     let is_number = number.len() == 4 && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -29,7 +29,7 @@ fn is_code(target: &str) -> bool {
 /// Explains one code, or lists all of them.
 ///
 /// # Errors
-/// There is no such code.
+/// The code does not exist.
 pub(crate) fn explain(args: &ExplainArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let Some(target) = &args.target else {
         screen.out(&list(screen.width()));
@@ -64,7 +64,7 @@ fn block(code: Code, width: usize) -> String {
     text
 }
 
-/// A line for each code.
+/// Renders a line for each code.
 fn list(width: usize) -> String {
     let codes = all();
     let name = codes.iter().map(|code| code.name().len()).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! `proctor compare`: what changed between two runs, each by its id or by the directory of its documents.
+//! Implements `proctor compare`, which shows the differences between two runs. Each run is named by its id or by the
+//! directory of its documents.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +16,13 @@ use crate::screen::Screen;
 use crate::style::{ADDED, DIM, GOOD, REMOVED, STRONG, UNSURE, paint};
 use crate::text::{count, cut, shown_line};
 
-/// The exit code where they differ.
+/// Exit code for runs that differ.
 const EXIT_DIFFERENT: u8 = 1;
 
-/// Compares them. The code is 0 where nothing differs but what was measured, and 1 where something does.
+/// Compares two runs. Returns code 0 if they differ at most in measured values such as durations, otherwise 1.
 ///
 /// # Errors
-/// One of them cannot be found or read.
+/// A run cannot be found or read.
 pub(crate) async fn compare(args: &CompareArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let before = documents(&args.before, args, caller).await?;
     let after = documents(&args.after, args, caller).await?;
@@ -33,7 +34,7 @@ pub(crate) async fn compare(args: &CompareArgs, caller: &Caller, screen: &mut Sc
     Ok(if comparison.same { 0 } else { EXIT_DIFFERENT })
 }
 
-/// The documents of what a person named.
+/// Loads the documents of the named run or directory.
 async fn documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<RunDocuments, CliError> {
     if let Some(dir) = directory(named, caller) {
         return recorded::load(&dir);
@@ -59,8 +60,8 @@ async fn documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<R
     }
 }
 
-/// A directory, where the word is one and no id of a run: it has a `/` in it. That of the documents themselves
-/// stands for the one above it.
+/// Returns a directory if `named` is a path, which a `/` distinguishes from a run id. For the inner directory
+/// `verify` the parent is returned.
 fn directory(named: &str, caller: &Caller) -> Option<PathBuf> {
     if !named.contains('/') && named != "." {
         return None;
@@ -92,7 +93,7 @@ fn render(comparison: &Comparison, width: usize) -> String {
     text + &head + "\n"
 }
 
-/// What differs, how it was and how it is.
+/// Renders a difference with the value before and after.
 fn block(difference: &Difference, width: usize) -> String {
     let Difference { kind, at, field, before, after, .. } = difference;
     let place: Vec<&str> = [at.as_str(), field.as_str()].into_iter().filter(|part| !part.is_empty()).collect();

@@ -1,5 +1,5 @@
-//! `proctor daemon`: starts, stops and looks at the daemon. Where systemd looks after it, that is
-//! the one to ask.
+//! Implements `proctor daemon`, which starts, stops and inspects the daemon. If systemd manages the daemon, it should
+//! be controlled with systemd instead.
 
 mod start;
 mod stop;
@@ -17,20 +17,20 @@ use crate::screen::Screen;
 use crate::style::{DIM, GOOD, UNSURE, paint};
 use crate::text::{duration, shown_line};
 
-/// What `proctor daemon status --format json` prints.
+/// The output of `proctor daemon status --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DaemonRecord {
-    /// The socket at which it answers.
+    /// The socket of the daemon.
     pub socket: String,
-    /// How it is.
+    /// The health of the daemon.
     #[serde(flatten)]
     pub health: Health,
 }
 
-/// Does it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// It does not start, does not end, or is not there.
+/// The daemon does not start, does not exit, or is not running.
 pub(crate) async fn daemon(command: &DaemonCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
         DaemonCommand::Start(args) => start::start(args, caller, screen).await,

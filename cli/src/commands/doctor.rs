@@ -1,5 +1,5 @@
-//! `proctor doctor`: what this machine can enforce, found by doing it once, and what that is
-//! enough for.
+//! Implements `proctor doctor`, which sets up one sandbox to find out what this machine can enforce, and reports
+//! whether that is sufficient.
 
 mod fix;
 mod machine;
@@ -30,45 +30,46 @@ use crate::text::{shown, shown_line};
 use fix::{FixRecord, Places};
 use machine::Machine;
 
-/// What `proctor doctor --format json` prints.
+/// The output of `proctor doctor --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct DoctorRecord {
-    /// Whether a step can run here, as `sandbox` and the operator demand.
+    /// True if a step can run here under the requested sandbox mode and the operator's config.
     pub ready: bool,
-    /// How much of the sandbox this machine reaches.
+    /// The extent of the sandbox on this machine.
     pub reach: Reach,
-    /// What is done where controls are missing.
+    /// The sandbox mode, which decides how missing controls are treated.
     pub sandbox: SandboxMode,
-    /// Whether we are root.
+    /// True if the program runs as root.
     pub root: bool,
-    /// Who a step is; `null` where there can be no step.
+    /// The user of a step; `null` if no step can run.
     pub user: Option<UserRecord>,
-    /// The tree over which it was tried.
+    /// The tree that the trial used.
     pub repo: String,
-    /// Where outputs and evidence without a changeset are kept.
+    /// The directory for outputs and for evidence without a changeset.
     pub state_dir: String,
-    /// Where control groups are made; `null` where none can be.
+    /// The location of control groups; `null` if no group can be created.
     pub control_groups: Option<String>,
-    /// What the kernel was made to enforce.
+    /// The enforced and missing controls.
     pub enforcement: Enforcement,
-    /// What is missing, and how to mend it: first what keeps every step from running.
+    /// Missing requirements with hints; those that keep every step from running come first.
     pub findings: Vec<FindingRecord>,
-    /// What has to be done on this machine so that it is not missing, each cause once, in order.
+    /// The fixes, each cause once, in the order in which they must be applied.
     pub fixes: Vec<FixRecord>,
-    /// The private copies of the repository, each compared with its record; `null` without `--deep`. Damaged ones are
-    /// among the findings.
+    /// The private copies of the repository, each compared with its record; `null` without `--deep`. Damaged copies
+    /// also appear in the findings.
     pub copies: Option<Vec<CopyReport>>,
 }
 
-/// How much of the sandbox a machine reaches.
+/// The extent of the sandbox on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reach {
-    /// Everything.
+    /// All controls.
     Full,
-    /// Everything but control groups: limits hold for each process apart, and are watched over.
+    /// All controls except control groups: limits apply to each process separately, and a monitor watches the totals.
     FullWithoutCgroup,
-    /// Less: for `--sandbox=best-effort` only, unless the operator lets the rest be missing.
+    /// Fewer controls. This is only enough for `--sandbox=best-effort`, or if the operator tolerates the missing
+    /// controls.
     Degraded,
     /// No step can run.
     Refused,
@@ -77,7 +78,7 @@ pub(crate) enum Reach {
 impl Reach {
     fn of(report: &DoctorAnswer) -> Self {
         let missing: Vec<Control> = report.enforcement.missing().map(|(control, _)| control).collect();
-        // A control that nobody spoke of is one of which nothing is known.
+        // A control that is missing from the report is unknown, so the machine cannot count as complete.
         let is_whole = Control::ALL.iter().all(|control| report.enforcement.0.contains_key(control));
         if !report.findings.is_empty() || !is_whole {
             return Self::Refused;
@@ -99,33 +100,33 @@ impl Reach {
     }
 }
 
-/// Who a step is on the host.
+/// The user of a step on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct UserRecord {
-    /// Its user id.
+    /// The user id.
     pub uid: u32,
-    /// Its group id.
+    /// The group id.
     pub gid: u32,
 }
 
-/// Something that is missing.
+/// A missing requirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct FindingRecord {
-    /// The control that cannot be had, where it is one.
+    /// The missing control, if the finding is about a control.
     pub control: Option<Control>,
-    /// What was tried and what the system says.
+    /// The attempted operation and the error of the system.
     pub message: String,
-    /// How to mend it.
+    /// The way to fix it.
     pub hint: String,
-    /// Whether no step runs here because of it.
+    /// True if the finding keeps steps from running.
     pub refuses: bool,
 }
 
-/// Sets a sandbox up once, and says what came of it: code 0 where a step can run, 5 where not, 1 where a private copy is
-/// damaged.
+/// Sets up a sandbox once and reports the result. Returns code 0 if a step can run, 5 if not, and 1 if a private copy
+/// is damaged.
 ///
 /// # Errors
-/// Not even the trial could be made.
+/// The trial itself could not be made.
 pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.apparmor_profile {
         let helper = installation::helpers(caller)?.sandbox;
@@ -135,7 +136,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     }
     let found = installation::repository(&args.repo, caller);
     let is_found = found.is_ok();
-    // It is there for as long as the trial over it.
+    // Keeps the directory in existence until the trial is over.
     let empty: TempDir;
     let repo = match (&args.repo.repo, found) {
         (_, Ok(repo)) => repo,
@@ -149,7 +150,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     let operator = installation::operator(&args.way.operator, caller)?;
     let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
     let scope = DoctorScope::from_deep(args.deep);
-    // A daemon looks at repositories of its callers, and at no other directory.
+    // A daemon only inspects repositories of its callers, no other directories.
     let asks = is_found || args.way.daemon.daemon;
     let answer = match if asks { daemon::who_does_it(wanted, caller, screen).await? } else { None } {
         Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?, scope).await.map_err(client_error)?,
@@ -159,7 +160,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     let tolerated = answer.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
     let mut record = record(answer, &Demand { mode, tolerated }, &repo);
     record.fixes = fix::fixes(&record.findings, &Machine::read(caller), &places(&repo, caller));
-    // Nothing has to be done about a copy.
+    // Added after the fixes were computed, because a damaged copy needs no action.
     record.findings.extend(record.copies.iter().flatten().filter_map(copy_finding));
     match args.format {
         Format::Human if args.fix => screen.out(&fix::render(&record.fixes)),
@@ -169,7 +170,7 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     Ok(exit_code(&record))
 }
 
-/// Returns the exit code: what keeps steps from running stands before what was found of the copies.
+/// Returns the exit code. A problem that keeps steps from running takes precedence over problems of private copies.
 fn exit_code(record: &DoctorRecord) -> u8 {
     let has = |state| record.copies.iter().flatten().any(|copy| copy.state == state);
     match record.ready {
@@ -179,7 +180,8 @@ fn exit_code(record: &DoctorRecord) -> u8 {
     }
 }
 
-/// Returns the finding of a private copy that is damaged or could not be verified. No step is refused because of it.
+/// Returns the finding for a private copy that is damaged or could not be verified; such a finding never refuses a
+/// step.
 fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
     let problem = report.problem.as_deref().unwrap_or_default();
     let (message, hint) = match (report.state, report.removed) {
@@ -200,8 +202,9 @@ fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
     Some(FindingRecord { control: None, message, hint: hint.to_owned(), refuses: false })
 }
 
-/// Whether a trial can be made over a directory that is no repository: it must be ours, and neither the
-/// home nor our state may lie in it, which steps never see. Whoever has just logged in is in such a one.
+/// Checks whether the trial can use a directory that is not in a repository. The caller must own it, and it must not
+/// contain the home or state directory, which are hidden from steps. The second rule excludes the directory in which
+/// a login shell starts.
 fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, CliError> {
     let state = installation::state_dir(&args.way.state, caller)?;
     let is_ours = std::fs::metadata(directory).is_ok_and(|found| found.uid() == caller.uid);
@@ -209,7 +212,7 @@ fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, 
     Ok(is_ours && !hides.into_iter().any(|hidden| hidden.starts_with(directory)))
 }
 
-/// A place of our own for a trial, which is removed with the value.
+/// Creates an empty directory for the trial; it is removed when the value is dropped.
 fn empty_directory() -> Result<TempDir, CliError> {
     let made = tempfile::Builder::new().prefix("proctor-doctor-").tempdir();
     made.map_err(|error| CliError::Environment {
@@ -238,7 +241,7 @@ async fn tried_here(
     Ok(DoctorAnswer { copies, ..report.answer(&operator, &state_dir) })
 }
 
-/// What must hold for a step.
+/// The requirements of a step.
 struct Demand {
     mode: SandboxMode,
     tolerated: Tolerated,
@@ -263,12 +266,12 @@ fn record(answer: DoctorAnswer, demand: &Demand, repo: &Path) -> DoctorRecord {
     }
 }
 
-/// Our own program and the repository, as a shell must be told.
+/// Returns the paths of the program and of the repository, quoted for a shell.
 fn places(repo: &Path, caller: &Caller) -> Places {
     Places { proctor: quoted(&caller.bin_dir.join("proctor")), repo: quoted(repo) }
 }
 
-/// A path as one word of a shell's, `sh`(1p), 2.2.2.
+/// Quotes a path as one word for a shell, see `sh`(1p), 2.2.2.
 fn quoted(path: &Path) -> String {
     let text = show(path);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);

@@ -1,5 +1,6 @@
-//! `proctor exec`: one command, exactly as a step would run it. Its output goes where it would
-//! have gone, or its record to standard output; what became of it goes to standard error.
+//! Implements `proctor exec`, which runs one command exactly as a step would run. The command's output goes to the
+//! corresponding streams, or with `--format json` its record goes to standard output. The outcome goes to standard
+//! error.
 
 mod remote;
 
@@ -33,11 +34,11 @@ use crate::screen::{Room, Screen};
 use crate::style::{self, paint};
 use crate::text::{shown, shown_line, size};
 
-/// How long a command of a daemon's is waited for before a runtime is started, which takes longer than a short one.
-/// Signals are held back for so long.
+/// Time to wait for a daemon's command before starting a runtime, which takes longer than a short command. Signals
+/// are blocked during this time.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// What a command came to, whoever ran it.
+/// The result of a command, from a daemon or from this process.
 struct Ended {
     record: ExecRecord,
     stdout: Vec<u8>,
@@ -47,11 +48,11 @@ struct Ended {
 /// Runs the command. The exit code is that of a run with this one step.
 ///
 /// # Errors
-/// It could not be run at all, or the spec whose defaults it takes is wrong.
+/// The command could not be run, or the spec that provides the defaults is wrong.
 pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.way.operator, caller)?;
-    // The daemon answers while the request is written.
+    // Contact the daemon first, so that it responds while the request is built.
     let greeted = daemon::greet(Wanted { way: &args.way, operator: &operator, repo: &repo }, caller);
     let submission = submission(args, &repo)?;
     let asked = at_once(args, greeted, &submission, (caller, screen))?;
@@ -59,7 +60,7 @@ pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Res
     tell(ended, args, screen)
 }
 
-/// Has a daemon run it that is looked for in full, or runs it here.
+/// Searches for a daemon with all checks and runs the command there, or else in this process.
 fn at_length(
     args: &ExecArgs,
     operator: Operator,
@@ -74,7 +75,8 @@ fn at_length(
     }
 }
 
-/// Has a daemon run it that is there and as usual, without a runtime if it is short; `None` where nothing was asked for.
+/// Runs the command in the daemon that [`daemon::greet`] contacted, without a runtime if the command is short.
+/// Returns `None` if there is no such daemon; then no command was sent.
 fn at_once(
     args: &ExecArgs,
     greeted: Option<Greeted>,
@@ -100,7 +102,7 @@ fn at_once(
     block_on_one_thread(follow(work, (program(args), submission.timeout_ms), (cancel, Some(held)), screen)).map(Some)
 }
 
-/// Does work that has nothing to wait for; `None` where it would.
+/// Polls the future once. Returns `None` if it would have to wait.
 fn without_waiting<T>(work: impl Future<Output = T>) -> Option<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(work).poll(&mut context) {
@@ -109,7 +111,7 @@ fn without_waiting<T>(work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Has a daemon run it; `None` where this process does.
+/// Runs the command in a daemon; returns `None` if this process must do it.
 async fn by_daemon(
     args: &ExecArgs,
     operator: &Operator,
@@ -140,7 +142,7 @@ async fn here(
     let engine = engine::open(&args.way.state, operator, caller, screen)?;
     let planned = engine.adhoc_step(&repo, &submission.adhoc(), args.no_spec);
     let step = planned.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
-    // What is given to the command by name may be as secret as what the caller has.
+    // Variables passed by name may be as secret as the caller's environment.
     let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
     let engine = engine.hiding(&given.collect());
     let (sandbox, timeout_ms) = (args.sandbox.sandbox, Some(step.timeout_ms));
@@ -157,7 +159,7 @@ fn program(args: &ExecArgs) -> &str {
     args.cmd.first().map_or("", String::as_str)
 }
 
-/// Tells what the command printed and what became of it; the exit code.
+/// Prints the command's output and outcome, and returns the exit code.
 fn tell(ended: Ended, args: &ExecArgs, screen: &mut Screen) -> Result<u8, CliError> {
     match args.format {
         Format::Human => streams(&ended).into_iter().for_each(|(s, bytes, to)| show(s, bytes, to, args.raw, screen)),
@@ -171,19 +173,19 @@ fn tell(ended: Ended, args: &ExecArgs, screen: &mut Screen) -> Result<u8, CliErr
     Ok(record.exit_code)
 }
 
-/// The ends of both streams, for who watches while a program reads the record.
+/// Renders excerpts of both streams for a human reader while a program reads the record.
 fn excerpts(step: &StepEvidence) -> String {
     stream_block("stdout", &step.stdout, Room::LOG) + &stream_block("stderr", &step.stderr, Room::LOG)
 }
 
-/// What is asked for, whoever is asked.
+/// Builds the request, which is the same for a daemon and for this process.
 fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission, CliError> {
     let cmd = Argv::new(args.cmd.clone()).map_err(|bad| CliError::Usage {
         message: bad.to_string(),
         hint: "write the command behind `--`, such as `proctor exec -- ls -l`".to_owned(),
     })?;
     Ok(ExecSubmission {
-        // A daemon is told of it as text; nobody else looks at this.
+        // Only a daemon uses this field, and it takes paths as text.
         repo: repo.display().to_string(),
         cmd,
         workdir: args.workdir.clone(),
@@ -211,7 +213,7 @@ fn limits(args: &LimitArgs) -> LimitSettings {
     }
 }
 
-/// Shows that the command runs, for as long as it does; `timeout_ms` is known where this process runs it.
+/// Shows the progress of the running command. `timeout_ms` is known only if this process runs the command.
 async fn follow(
     work: impl Future<Output = Result<Ended, CliError>> + Send + 'static,
     (program, timeout_ms): (&str, Option<u64>),
@@ -219,7 +221,7 @@ async fn follow(
     screen: &mut Screen,
 ) -> Result<Ended, CliError> {
     let mut interrupts = Interrupts::listen(cancel).map_err(|error| CliError::Internal(error.to_string()))?;
-    // What came meanwhile is heard now.
+    // From here on `interrupts` receives the signals that arrived while they were blocked.
     drop(held);
     let mut progress = Progress::on(screen);
     let start = Instant::now();
@@ -254,7 +256,7 @@ async fn follow(
     }
 }
 
-/// Where a stream of the command goes.
+/// The destination of a stream of the command.
 #[derive(Clone, Copy)]
 enum To {
     Stdout,
@@ -280,7 +282,7 @@ fn show(stream: &StreamEvidence, bytes: &[u8], to: To, raw: bool, screen: &mut S
     }
 }
 
-/// What became of the command; nothing where it passed and nothing is to be said.
+/// Renders the outcome of the command; empty if it passed without remarks.
 fn remarks(step: &StepEvidence, doubts: &[DoubtRecord]) -> String {
     let mut text: String = doubts.iter().map(|DoubtRecord { doubt, message }| doubt_block(*doubt, message)).collect();
     if step.outcome != Outcome::Passed {

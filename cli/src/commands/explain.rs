@@ -1,5 +1,5 @@
-//! `proctor explain`: where each value of a step comes from, how its sandbox is set up, and who
-//! gives it which variable. What is shown is what the engine would use.
+//! Implements `proctor explain`, which shows the origin of each value of a step, the setup of its sandbox, and the
+//! origin of its environment variables. It shows exactly what the engine would use.
 
 mod variable;
 
@@ -23,17 +23,17 @@ use crate::specfile::Specification;
 use crate::style::{DIM, STRONG, paint};
 use crate::text::shown_line;
 
-/// The target that means the environment.
+/// Target that selects the environment.
 const ENV: &str = "env";
-/// The target that means how the sandbox is set up.
+/// Target that selects the sandbox setup.
 const SANDBOX: &str = "sandbox";
-/// How many steps a message names.
+/// Number of steps that a message lists.
 const NAMED: usize = 10;
 
-/// Explains a step, or the environment.
+/// Explains a step, its environment, or its sandbox.
 ///
 /// # Errors
-/// There is no such step, or the engine cannot say what it would be given.
+/// The step does not exist, or the engine cannot determine what the step would receive.
 pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.operator, caller)?;
@@ -41,7 +41,7 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let resolved = spec.resolve(&args.profile, &operator, caller)?;
     let subjects = subjects(&resolved.plan)?;
     let target = args.target.as_deref().unwrap_or_default();
-    // A toolchain check may have one of these names; it is what is meant then.
+    // If a subject has this exact name, the target means that subject.
     let alone = Alone::named(target).filter(|_| !subjects.contains_key(target));
     if let (None, Some(extra)) = (alone, &args.step) {
         return Err(CliError::Usage {
@@ -83,7 +83,7 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     Ok(0)
 }
 
-/// What is explained by itself, of one step or of all.
+/// An aspect that is explained without the values of the step, for one step or for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Alone {
     Env,
@@ -100,7 +100,7 @@ impl Alone {
     }
 }
 
-/// What the engine would use for each of the chosen steps.
+/// Computes what the engine would use for each of the chosen steps.
 fn previews<'a>(
     engine: &Engine,
     repo: &Path,
@@ -109,10 +109,10 @@ fn previews<'a>(
     chosen.iter().map(|(path, subject)| Ok((*path, *subject, subject.preview(engine, repo)?))).collect()
 }
 
-/// A step by its path, and what the engine would use for it.
+/// A step with its path and what the engine would use for it.
 type Previewed<'a> = (&'a str, &'a Subject, Preview);
 
-/// What is told of several steps; those of which the same is told are named together.
+/// Renders several steps; steps with the same text share one heading.
 fn grouped(previews: &[Previewed<'_>], told: impl Fn(&Subject, &Preview) -> String) -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for (path, subject, preview) in previews {
@@ -127,7 +127,7 @@ fn grouped(previews: &[Previewed<'_>], told: impl Fn(&Subject, &Preview) -> Stri
     groups.into_iter().map(group).collect()
 }
 
-/// Something that can be explained: a step with its skill.
+/// A step that can be explained, with its skill.
 struct Subject {
     skill: PlannedSkill,
     step: PlannedStep,
@@ -139,7 +139,7 @@ impl Subject {
     }
 }
 
-/// Every step and every toolchain check of a plan by its path, as the plan's provenance names it.
+/// Returns all steps and toolchain checks of a plan, by the path that the plan's provenance uses.
 fn subjects(plan: &Plan) -> Result<BTreeMap<String, Subject>, CliError> {
     let mut subjects = BTreeMap::new();
     for check in &plan.toolchain {
@@ -155,7 +155,7 @@ fn subjects(plan: &Plan) -> Result<BTreeMap<String, Subject>, CliError> {
     Ok(subjects)
 }
 
-/// A toolchain check in the shape of a skill; only its caches matter here, and it has none.
+/// Wraps a toolchain check in a skill. The preview uses only the caches of the skill, and a check has none.
 fn check_skill(check: &PlannedCheck) -> Result<PlannedSkill, CliError> {
     Ok(PlannedSkill {
         name: SkillName::new(check.toolchain.as_str()).map_err(|bad| CliError::Internal(bad.to_string()))?,
@@ -188,7 +188,7 @@ fn choose<'a>(
     })
 }
 
-/// The step may be one of another profile: which, and how to name it.
+/// Returns a better error if another profile has the step: it names that profile.
 fn elsewhere(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
     let (skill, step) = wanted?.rsplit_once('/')?;
     spec.skills.get(skill)?.steps.value.iter().find(|written| written.name.value.as_str() == step)?;
@@ -216,7 +216,7 @@ fn sourced(fields: &[Sourced]) -> String {
     table(&rows)
 }
 
-/// Rows of a name, an origin and a value; values can be long and stand last.
+/// Formats rows of name, origin and value. Values can be long, so they are the last column.
 fn table(rows: &[[String; 3]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (first, second) = (width(0), width(1));
@@ -234,7 +234,7 @@ fn environment(environment: &Environment, step: &PlannedStep, caller: &Caller) -
     format!("{}\n{}{}", paint(STRONG, "environment"), table(&rows), absent(environment, step, caller))
 }
 
-/// What the caller lets in may be a secret, and screens are kept in logs.
+/// Returns the displayed value. Values from the caller are hidden: they may be secret, and screens end up in logs.
 fn value_of(value: &str, origin: Origin) -> String {
     match origin {
         Origin::Allowed => "(the caller's)".to_owned(),
@@ -242,8 +242,8 @@ fn value_of(value: &str, origin: Origin) -> String {
     }
 }
 
-/// Why variables are not there: those of the caller by reason, and those that the plan lets in
-/// and the caller does not have.
+/// Renders the reasons for missing variables: the caller's variables grouped by reason, and allowed variables that
+/// the caller does not have.
 fn absent(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
     let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in caller.env.keys().filter(|name| !environment.contains_key(*name)) {

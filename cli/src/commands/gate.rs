@@ -1,4 +1,4 @@
-//! `proctor gate`: is this very tree verified? Nothing runs.
+//! Implements `proctor gate`, which checks whether exactly this tree has already been verified. Nothing runs.
 
 use std::path::{Path, PathBuf};
 
@@ -19,14 +19,13 @@ use crate::screen::Screen;
 use crate::style::{self, BAD, GOOD, UNSURE, paint};
 use crate::text::{count, duration, shown_line};
 
-/// How many paths of one finding people are shown.
+/// Number of paths of one finding that are shown.
 const SHOWN_PATHS: usize = 10;
 
-/// Asks, and says what speaks against a pass.
+/// Evaluates the gate and shows its findings.
 ///
 /// # Errors
-/// There is no repository, no usable spec, no such profile, no such changeset, or the tree cannot
-/// be read.
+/// The repository, a valid spec, the profile or the changeset is missing, or the tree cannot be read.
 pub(crate) async fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.way.operator, caller)?;
@@ -75,7 +74,7 @@ async fn asked_of(daemon: &Daemon, args: &GateArgs, repo: &Path) -> Result<GateA
     Ok(answer)
 }
 
-/// A bound as it is written.
+/// Formats an age limit in the syntax that the daemon parses.
 fn age_text(age: MaxAge) -> String {
     match age {
         MaxAge::Unlimited => "unlimited".to_owned(),
@@ -83,7 +82,7 @@ fn age_text(age: MaxAge) -> String {
     }
 }
 
-/// An answer for people: what speaks against a pass, what to do, and the answer as the last line.
+/// Renders an answer as human-readable text: findings, hints, and the answer as the last line.
 fn render(answer: &GateAnswer) -> String {
     let mut text: String = answer.findings.iter().map(finding_block).collect();
     if answer.omitted > 0 {

@@ -1,4 +1,5 @@
-//! `proctor gc`: removes from the state directory what is beyond the bounds, or what can be made anew.
+//! Implements `proctor gc`, which removes from the state directory everything beyond the bounds, or everything that
+//! can be recreated.
 
 use proctor_core::gc::{Collected, Freed};
 use proctor_core::words::size;
@@ -15,30 +16,30 @@ use crate::screen::Screen;
 use crate::style::{DIM, paint};
 use crate::text::shown_line;
 
-/// What `proctor gc --format json` prints.
+/// The output of `proctor gc --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct GcRecord {
-    /// Whether all copies and caches were removed, instead of those beyond the bounds.
+    /// True if all copies and caches were removed, instead of only those beyond the bounds.
     pub all: bool,
     /// The state directory.
     pub state_dir: String,
-    /// What was removed of each kind.
+    /// The removed items of each kind.
     pub freed: Collected,
-    /// The bytes that were freed together.
+    /// The total number of freed bytes.
     pub bytes: u64,
 }
 
-/// Cleans the state directory of the caller.
+/// Cleans the caller's state directory.
 ///
 /// # Errors
-/// The directory is another user's or no state directory, or cannot be written.
+/// The directory belongs to another user, is not a state directory, or cannot be written.
 pub(crate) fn gc(args: &GcArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let state_dir = installation::state_dir(&args.state, caller)?;
     proctor_daemon::installation::secure_state_dir(&state_dir)?;
     let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
     let freed = match state_dir.symlink_metadata() {
-        // No run was made yet.
+        // There has been no run yet.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Collected::default(),
         _ => collect_garbage(&state_dir, &operator.daemon.retention, extent)
             .map_err(|error| engine_error(EngineError::Store(error)))?,

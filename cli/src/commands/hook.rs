@@ -1,4 +1,4 @@
-//! `proctor hook`: git and agents have the work verified before they go on.
+//! Implements `proctor hook`, which makes git and coding agents verify the work before they continue.
 
 mod agent;
 mod git;
@@ -19,10 +19,10 @@ use crate::screen::Screen;
 use git::Git;
 use place::Place;
 
-/// Does what was asked for.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// It cannot be done.
+/// The subcommand fails.
 pub(crate) async fn hook(command: &HookCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
         HookCommand::Install(args) => install::install(args, &place(&args.repo, caller)?, caller, screen),

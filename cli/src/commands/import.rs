@@ -1,5 +1,5 @@
-//! `proctor import`: the hooks of another runner as a spec. What becomes of each is the core's; here are the
-//! files and the screen.
+//! Implements `proctor import`, which converts the hooks of another hook runner to a spec. The core converts the
+//! hooks; this module reads and writes the files and reports the result.
 
 mod config;
 mod place;
@@ -23,31 +23,32 @@ use crate::style::{DIM, GOOD, STRONG, UNSURE, paint, warning_with};
 use crate::text::{count, shown_line};
 use config::Config;
 
-/// What `proctor import --format json` prints.
+/// The output of `proctor import --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ImportRecord {
-    /// The configuration, as the caller would name it.
+    /// The path of the configuration, relative to the current directory.
     pub file: String,
-    /// Where the spec is, relative to the repository; `null` where none was written.
+    /// The path of the written spec, relative to the repository; `null` if it was not written.
     pub written: Option<String>,
-    /// The tools that the spec needs and that are not in the `PATH` of the caller.
+    /// The tools that the spec needs and that are missing from the caller's `PATH`.
     pub missing: Vec<String>,
-    /// What became of each hook, and the spec.
+    /// The result for each hook, and the spec.
     #[serde(flatten)]
     pub imported: Imported,
 }
 
-/// Reads the configuration, and writes the spec that it comes to or prints it.
+/// Reads the configuration, and writes the resulting spec or prints it.
 ///
 /// # Errors
-/// There is no configuration, it cannot be read, the repository has a spec, or none can be written.
+/// The configuration does not exist or cannot be read, the repository already has a spec, or the spec cannot be
+/// written.
 pub(crate) fn import(args: &ImportArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let directory = Directory::open(&repo).map_err(|error| place::refused(&error))?;
     let config = Config::find(args, &directory, caller)?;
     let file = seen_from(&config.path, &caller.cwd);
     let name = installation::show(&file);
-    // In the spec it is called as everybody would, not as this caller does.
+    // The spec names the configuration relative to the repository, independent of the current directory.
     let below = config.path.strip_prefix(&repo).ok().or(config.path.file_name().map(Path::new));
     let called = below.map_or_else(|| name.clone(), installation::show);
     let request = ImportRequest { source: config.source, file: &called, profile: &args.profile };
@@ -71,7 +72,7 @@ pub(crate) fn import(args: &ImportArgs, caller: &Caller, screen: &mut Screen) ->
     Ok(if record.imported.spec.is_some() { 0 } else { EXIT_USAGE })
 }
 
-/// Why there is no spec, as an error of the command.
+/// Converts an import error to an error of the command.
 fn problem(error: ImportError, config: &Config, caller: &Caller) -> CliError {
     match error {
         ImportError::Invalid(diagnostics) => {
@@ -95,7 +96,8 @@ fn problem(error: ImportError, config: &Config, caller: &Caller) -> CliError {
     }
 }
 
-/// Tells people. The spec itself goes to standard output where nothing is written, and the rest beside it then.
+/// Prints the human-readable result. If the spec is not written to a file, it goes to standard output and the rest to
+/// standard error.
 fn tell(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
     let Imported { carried, left, settings, spec, .. } = &record.imported;
     let mut text = format!(
@@ -141,7 +143,7 @@ fn carried_lines(carried: &Carried) -> String {
     text
 }
 
-/// `black → pre-commit.black`, with the step where that has another name.
+/// Formats `black → pre-commit.black`, with the step if it has another name.
 fn step_of(carried: &Carried) -> String {
     let name = shown_line(&carried.name);
     let alone = carried.skill.ends_with(&format!(".{}", carried.step));

@@ -1,5 +1,5 @@
-//! `proctor init`: a spec for a repository, from what is found in it. What is recognised and
-//! what is made of it is the core's; here are the files and the screen.
+//! Implements `proctor init`, which generates a spec from the files of a repository. The core recognises the files
+//! and drafts the spec; this module reads and writes the files and reports the result.
 
 mod place;
 mod walk;
@@ -18,17 +18,17 @@ use crate::screen::Screen;
 use crate::style::{DIM, GOOD, STRONG, paint, warning, warning_with};
 use crate::text::{count, shown_line};
 
-/// The shortest spec there is, for who writes one by hand.
+/// The shortest valid spec, as an example for users who write their own.
 const SHORTEST: &str = "{version: 1, profiles: {pr: {include: [verify.test]}}, \
                         skills: {verify.test: {steps: [{name: test, cmd: [./test.sh]}]}}}";
 
-/// How many things that were left out are told.
+/// Number of notes about omitted parts that are shown.
 const MAX_NOTES: usize = 20;
 
-/// Looks at the repository, and writes its spec or prints it.
+/// Inspects the repository, and writes its spec or prints it.
 ///
 /// # Errors
-/// There is no repository, nothing in it is recognised, it has a spec, or none can be written.
+/// There is no repository, nothing in it is recognised, it already has a spec, or the spec cannot be written.
 pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller).map_err(or_make_one)?;
     demand_git(&repo)?;
@@ -50,7 +50,7 @@ pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Res
     Ok(0)
 }
 
-/// The same error, for who may have no repository yet.
+/// Adds a hint for users who have no repository yet.
 fn or_make_one(error: CliError) -> CliError {
     match error {
         CliError::Usage { message, hint } => CliError::Usage { message, hint: format!("{hint}; `git init` makes one") },
@@ -58,7 +58,7 @@ fn or_make_one(error: CliError) -> CliError {
     }
 }
 
-/// Runs are of what git knows.
+/// Checks that the directory is the top of a git repository: runs only cover files that git knows.
 fn demand_git(repo: &Path) -> Result<(), CliError> {
     let is_top = |dir: &Path| dir.join(".git").symlink_metadata().is_ok();
     if is_top(repo) {
@@ -118,7 +118,7 @@ fn skill_line(skill: &Planned, width: usize) -> String {
     format!("  {mark} {:width$}  {}\n", skill.name, shown_line(&skill.about))
 }
 
-/// At most [`MAX_NOTES`] of them.
+/// Renders at most [`MAX_NOTES`] notes as warnings.
 fn warnings(notes: &[Note]) -> String {
     let line = |note: &Note| warning_with(&shown_line(&note.message), &[shown_line(&note.hint)]);
     let mut text: String = notes.iter().take(MAX_NOTES).map(line).collect();

@@ -1,5 +1,5 @@
-//! Prints the output of a run's steps (`proctor logs`), as far as it is kept. One step or the whole run can be
-//! followed while it runs. The screen gets the text of steps escaped.
+//! Implements `proctor logs`, which prints the stored output of a run's steps. One step or the whole run can be
+//! followed while it runs. Output of steps is escaped for the screen.
 
 mod escaping;
 mod here;
@@ -23,13 +23,13 @@ use crate::style::{self, DIM, paint};
 use crate::text::{shown_line, size};
 use escaping::Escaping;
 
-/// How many names of steps a message lists.
+/// Number of step names that a message lists.
 const SHOWN_NAMES: usize = 20;
 
-/// Prints them. The code is 0 wherever there is something to tell.
+/// Prints the output. The code is 0 if there was any output to print.
 ///
 /// # Errors
-/// No daemon answers, there is no such run or step, or its output is not there (yet, or any more).
+/// No daemon responds, the run or step does not exist, or its output does not exist yet or was removed.
 pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.raw && caller.stdout_is_terminal {
         return Err(CliError::Usage {
@@ -49,20 +49,20 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
     let mut reader = Reader { client: daemon.client, run: args.run.clone(), raw: args.raw, screen };
     match &args.step {
         Some(step) => reader.one(step, args).await,
-        // Bytes that are not escaped have no lines that could be told apart.
+        // Raw bytes cannot be split into lines that are labelled with their step.
         None if args.follow && !args.raw => whole_run::follow(&mut reader).await,
         None => reader.all(args.follow).await,
     }
 }
 
-/// The daemon that knows the run.
+/// Returns the daemon if it knows the run.
 async fn known(args: &LogsArgs, caller: &Caller) -> Result<Daemon, CliError> {
     let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
     daemon.client.run(&args.run).await.map_err(client_error)?;
     Ok(daemon)
 }
 
-/// The first bytes of an output that a daemon has, at most so many; `None` where it cannot be had.
+/// Fetches at most `most` bytes from the beginning of an output from a daemon; returns `None` if it is not available.
 pub(crate) async fn beginning(client: &Client, run: &RunId, of: OutputOf, most: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
@@ -76,19 +76,19 @@ pub(crate) async fn beginning(client: &Client, run: &RunId, of: OutputOf, most: 
     }
 }
 
-/// A step or a check of a run.
+/// The position of a step or check in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     unit: Unit,
     n: u32,
 }
 
-/// How much of an output is on the screen.
+/// The part of an output that has been shown.
 #[derive(Default)]
 struct ShownPart {
-    /// The attempt whose output it is; 0 where none is shown.
+    /// The attempt whose output is shown; 0 if none is shown yet.
     attempt: u32,
-    /// The number of bytes.
+    /// Number of bytes.
     offset: u64,
     escaping: Escaping,
 }
@@ -101,7 +101,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// One stream of one step, and nothing else.
+    /// Prints one stream of one step, and nothing else.
     async fn one(&mut self, name: &str, args: &LogsArgs) -> Result<u8, CliError> {
         let stream = if args.stderr { Stdio::Stderr } else { Stdio::Stdout };
         let mut events = self.client.events(&self.run, 0);
@@ -140,8 +140,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Prints the output of a step as it comes, to the end of the attempt. Where the connection breaks, the
-    /// caller goes on behind what is shown by then. Returns whether an event came meanwhile.
+    /// Prints the output of a step as it arrives, until the end of the attempt or a lost connection. After a lost
+    /// connection, the caller continues at the updated offset. Returns whether a run event arrived in the meantime.
     async fn follow(
         &mut self,
         of: OutputOf,
@@ -157,7 +157,7 @@ impl Reader<'_> {
         };
         let Some(attempt) = output.attempt() else { return Ok(true) };
         if shown.attempt != 0 && shown.attempt != attempt && offset > 0 {
-            // Another attempt began meanwhile: its output is asked for from its beginning.
+            // Another attempt has begun: the next call requests its output from the beginning.
             self.attempt(shown, name, attempt);
             return Ok(true);
         }
@@ -166,7 +166,7 @@ impl Reader<'_> {
         loop {
             let part = tokio::select! {
                 part = output.next() => part,
-                // Tells of a daemon that hangs or is gone while the step prints nothing.
+                // Detects a daemon that hangs or is gone while the step prints nothing.
                 event = events.next(), if !has_ended => {
                     has_ended = event.map_err(|error| lost(error, &self.run))?.is_none();
                     has_news = true;
@@ -183,7 +183,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Begins with the output of an attempt, unless it is the one that is shown.
+    /// Switches to the output of an attempt, unless that attempt is already shown.
     fn attempt(&mut self, shown: &mut ShownPart, name: &str, attempt: u32) {
         if shown.attempt == attempt {
             return;
@@ -204,8 +204,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Both streams of everything that has ended, each below a heading; with `follow`, until the run
-    /// has ended too.
+    /// Prints both streams of all steps and checks that have ended, each below a heading. With `follow`, continues
+    /// until the run has ended.
     async fn all(&mut self, follow: bool) -> Result<u8, CliError> {
         let mut events = self.client.events(&self.run, 0);
         let mut told: Vec<Place> = Vec::new();
@@ -243,7 +243,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One output from what is shown of it to its end.
+    /// Prints an output from the shown part to its end.
     async fn print(&mut self, of: OutputOf, shown: &mut ShownPart) -> Result<(), CliError> {
         loop {
             let part = self.client.output(&self.run, of, shown.offset, MAX_PART).await.map_err(client_error)?;
@@ -256,7 +256,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Says what of a stream is not to be seen here.
+    /// Warns if only a part of the stream is stored.
     fn remark(&mut self, place: Place, step: &StepView, stream: Stdio) {
         let found = if stream == Stdio::Stdout { &step.stdout } else { &step.stderr };
         let Some(found) = found else { return };
@@ -267,13 +267,13 @@ impl Reader<'_> {
     }
 }
 
-/// Every check and step of a run, in order.
+/// Returns all checks and steps of a run, in order.
 fn units(view: &RunView) -> impl Iterator<Item = (Place, &StepView)> {
     let checks = view.checks.iter().map(|step| (Place { unit: Unit::Check, n: step.n }, step));
     checks.chain(view.steps.iter().map(|step| (Place { unit: Unit::Step, n: step.n }, step)))
 }
 
-/// What people name it by: a check by its toolchain and its number.
+/// Returns the displayed name; a check has its toolchain and number.
 fn called(place: Place, step: &StepView) -> String {
     match place.unit {
         Unit::Check => runs::check_name(step),
@@ -285,13 +285,13 @@ fn find<'a>(view: &'a RunView, name: &str) -> Option<(Place, &'a StepView)> {
     units(view).find(|(place, step)| called(*place, step) == name)
 }
 
-/// Whether every check and step of a run is known: the steps are from the beginning on, and a check when
-/// it has ended, which all have before the first step.
+/// Checks whether all checks and steps of a run are known. The view has the steps from the beginning, but a check
+/// only when it has ended; all checks end before the first step starts.
 fn are_all_known(view: &RunView) -> bool {
     view.state == RunState::Finished || view.steps.iter().any(|step| step.attempt > 0 || step.outcome.is_some())
 }
 
-/// There is none of that name: which is meant, most likely, and which there are.
+/// Returns the error for an unknown step, with the nearest name and the existing ones.
 fn no_such_step(run: &RunId, name: &str, names: &[String]) -> CliError {
     let near = nearest(name, names.iter().map(String::as_str));
     let near = near.map(|near| format!("did you mean `{}`? ", shown_line(near))).unwrap_or_default();
@@ -304,7 +304,7 @@ fn no_such_step(run: &RunId, name: &str, names: &[String]) -> CliError {
     }
 }
 
-/// Whether to wait for a step that has not ended.
+/// Decides whether to wait for a step that has not ended; returns an error if waiting is useless or not requested.
 fn wait_or_not(is_known: bool, follow: bool, view: &RunView, name: &str) -> Result<(), CliError> {
     let usage = |message: String, hint: &str| Err(CliError::Usage { message, hint: hint.to_owned() });
     if !is_known && are_all_known(view) {

@@ -1,5 +1,5 @@
-//! `proctor man`: the manual pages of this program and of the daemon, made of the words that `--help`
-//! has; and the one of the spec, which is made of its schema. A package writes them into its `man` directories, a page at a time.
+//! Implements `proctor man`, which prints manual pages. The pages of the commands and of the daemon are generated
+//! from the `--help` text; the page of the spec is generated from its schema. Packages install the pages one by one.
 
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
@@ -9,22 +9,22 @@ use crate::args::{Cli, ManArgs};
 use crate::error::CliError;
 use crate::screen::Screen;
 
-/// What all pages belong to.
+/// Name of the manual in the page headers.
 const MANUAL: &str = "Proctor";
 
-/// The page of `spec/verification.yaml`, its file and its text.
+/// File name and text of the page about `spec/verification.yaml`.
 const SPEC_PAGE: (&str, &str) = ("verification.yaml.5", include_str!("../../../docs/man/verification.yaml.5"));
 
-/// One page.
+/// A manual page.
 struct Page {
-    /// What it is of, such as `proctor-run`.
+    /// Title without the section, such as `proctor-run`.
     name: String,
     section: &'static str,
     command: Command,
 }
 
 impl Page {
-    /// The name of its file, such as `proctor-run.1`.
+    /// Returns the file name, such as `proctor-run.1`.
     fn file(&self) -> String {
         format!("{}.{}", self.name, self.section)
     }
@@ -33,7 +33,7 @@ impl Page {
 /// Prints a page, or the names of all of them.
 ///
 /// # Errors
-/// There is no such page, or it cannot be written down.
+/// The page does not exist, or cannot be rendered.
 pub(crate) fn man(args: &ManArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let pages = pages();
     let Some(wanted) = &args.page else {
@@ -54,7 +54,7 @@ pub(crate) fn man(args: &ManArgs, screen: &mut Screen) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Every page, in the order of `--help`.
+/// Returns all pages, in the order of `--help`.
 fn pages() -> Vec<Page> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
@@ -63,7 +63,7 @@ fn pages() -> Vec<Page> {
     below("", &cli).into_iter().chain([daemon]).collect()
 }
 
-/// The page of a command, and those of what is below it.
+/// Returns the page of a command, followed by the pages of its subcommands.
 fn below(parents: &str, command: &Command) -> Vec<Page> {
     let name = match parents {
         "" => command.get_name().to_owned(),
@@ -108,7 +108,7 @@ fn commands(page: &Page) -> Roff {
     roff
 }
 
-/// The codes that stand below the help of a command, a line each.
+/// Renders the exit codes from the text below the command's help.
 fn exit_codes(command: &Command) -> Roff {
     let mut roff = Roff::new();
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `proctor mcp`: the Model Context Protocol on standard input and output, over the daemon where one
-//! answers, else over a service of this process.
+//! Implements `proctor mcp`, which serves the Model Context Protocol on standard input and output. It uses the daemon
+//! if one responds, otherwise a service in this process.
 
 use proctor_core::verdict::EXIT_INTERRUPTED;
 use proctor_daemon::mcp::{Local, Remote, Session, StdioError, serve_stdio};
@@ -16,11 +16,10 @@ use crate::interrupt::{Asked, Interrupts, leave};
 use crate::screen::Screen;
 use crate::text::shown_line;
 
-/// Serves one client until it closes its side, or until Ctrl-C, which is code 130.
+/// Serves one client until it closes its side, or until Ctrl-C (exit code 130).
 ///
 /// # Errors
-/// A daemon is demanded and none answers, the state directory cannot be used, or the client does not
-/// speak the protocol.
+/// A daemon is required and none responds, the state directory cannot be used, or the client violates the protocol.
 pub(crate) async fn mcp(args: &WayArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let wanted = Wanted { way: args, operator: &operator, repo: &caller.cwd };
@@ -40,7 +39,7 @@ pub(crate) async fn mcp(args: &WayArgs, caller: &Caller, screen: &mut Screen) ->
     served
 }
 
-/// Returns what the client is to know: who runs its checks, and of which repository by default.
+/// Builds the session information for the client: who runs the checks, and the default repository.
 fn session(args: &WayArgs, daemon: Option<&Daemon>, caller: &Caller) -> Session {
     let runs_by = match daemon {
         Some(daemon) => {
@@ -73,7 +72,7 @@ fn start_error(error: StartError) -> CliError {
     }
 }
 
-/// Serves until the client is gone; a signal asks what is under way to end, a second Ctrl-C ends us.
+/// Serves until the client disconnects. The first signal cancels the pending calls; a second Ctrl-C exits at once.
 async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: CancellationToken) -> Result<u8, CliError> {
     let mut interrupts = Interrupts::listen(stop).map_err(|error| CliError::Environment {
         message: format!("signals cannot be listened to: {error}"),

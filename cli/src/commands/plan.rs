@@ -1,4 +1,4 @@
-//! `proctor plan`: what would run, with what. Nothing runs.
+//! Implements `proctor plan`, which shows the resolved plan of a profile. Nothing runs.
 
 use proctor_core::plan::{
     Ignored, Inputs, Leaks, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
@@ -15,11 +15,11 @@ use crate::specfile::Specification;
 use crate::style::{DIM, STRONG, paint};
 use crate::text::{bound, count, shown_line, size};
 
-/// Resolves a profile and shows the plan. The JSON form is the plan's canonical JSON, whose
-/// sha256 is the plan's digest.
+/// Resolves a profile and shows the plan. The JSON form is the plan's canonical JSON, whose sha256 is the plan's
+/// digest.
 ///
 /// # Errors
-/// There is no usable spec, no such profile, or no run of which it could be known what had not passed.
+/// There is no valid spec or no such profile, or with `--last-failed` no earlier run that could be used.
 pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
@@ -41,7 +41,7 @@ pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Res
     Ok(0)
 }
 
-/// A plan for people.
+/// Renders a plan as human-readable text.
 pub(crate) fn render(plan: &Plan) -> String {
     let steps: usize = plan.skills.iter().map(|skill| skill.steps.len()).sum();
     let profile = paint(STRONG, shown_line(plan.profile.as_str()));
@@ -70,7 +70,7 @@ pub(crate) fn render(plan: &Plan) -> String {
     text
 }
 
-/// The checks of one toolchain.
+/// Renders the checks of one toolchain.
 fn checks_block(checks: &[PlannedCheck]) -> String {
     let Some(first) = checks.first() else { return String::new() };
     let mut text = format!("\ntoolchain {}\n", paint(STRONG, shown_line(first.toolchain.as_str())));
@@ -141,7 +141,7 @@ fn say(limit: Limit, words: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// What only some steps have.
+/// Renders settings that differ from their usual values.
 fn exceptions_row(step: &PlannedStep) -> String {
     let mut parts = Vec::new();
     if step.retries > 0 {

@@ -1,5 +1,5 @@
-//! `proctor report`: the result of a run that the daemon has, in any format of `run`, and in files. What it is made
-//! of is the run's own log, with the times at which its events were logged.
+//! Implements `proctor report`, which writes the result of a daemon's run in any format of `run`, and to files. The
+//! input is the log of the run, with the times at which its events were logged.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::report::{self as screen_report, Detail, View};
 use crate::reports::{Keeper, Reports, Told, refusal};
 use crate::screen::{self, Screen};
 
-/// Tells it. The code is 0 wherever it could be told, whatever the run came to.
+/// Writes the report. The code is 0 if the report was written, whatever the result of the run.
 ///
 /// # Errors
-/// No daemon answers, there is no such run, or it has not ended.
+/// No daemon responds, the run does not exist, or it has not ended.
 pub(crate) async fn report(args: &ReportArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let mut reports = Reports::new(args.reports.format, screen)?;
     let done = tell(args, caller, &mut reports, screen).await;
@@ -97,12 +97,12 @@ async fn log_of(client: &Client, args: &ReportArgs) -> Result<Vec<LoggedEvent>, 
     Ok(log)
 }
 
-/// What a run of this process would have told: not what the daemon says of its queue.
+/// Checks whether a run in this process would have the event too; events about the daemon's queue are excluded.
 fn is_the_runs(event: &RunEvent) -> bool {
     !matches!(event, RunEvent::RunQueued { .. } | RunEvent::RunRefused { .. })
 }
 
-/// Whether there was a run.
+/// Checks that the run actually started.
 fn began(log: &[LoggedEvent]) -> Result<(), CliError> {
     if log.iter().any(|logged| matches!(logged.event, RunEvent::RunStarted { .. })) {
         return Ok(());
@@ -119,7 +119,7 @@ fn began(log: &[LoggedEvent]) -> Result<(), CliError> {
     }))
 }
 
-/// The run with its times, from its beginning on.
+/// Folds the log to a record, with times counted from the start of the run.
 fn fold(log: &[LoggedEvent]) -> RunRecord {
     let time = |logged: &LoggedEvent| humantime::parse_rfc3339(&logged.logged_at).ok();
     let start = log.iter().find_map(|logged| match &logged.event {

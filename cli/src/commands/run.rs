@@ -1,4 +1,4 @@
-//! `proctor run`: runs a profile, shows what happens while it does, and says what it means.
+//! Implements `proctor run`, which runs a profile, shows the progress and reports the result.
 
 mod export;
 mod patch;
@@ -48,13 +48,13 @@ use way::Way;
 
 pub(crate) use range::{CommitRecord, RangeRecord};
 
-/// How many events wait for the screen before the run waits for it.
+/// Capacity of the event channel; a run with a full channel waits for the screen.
 const EVENTS: usize = 256;
 
-/// Runs the profile. The exit code is the run's own, for a range that of the worst.
+/// Runs the profile. The exit code is that of the run, or of the worst run of a range.
 ///
 /// # Errors
-/// The run could not be done, or its record contradicts its result.
+/// The run could not be carried out, or its record contradicts its result.
 pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let mut reports = Reports::new(args.reports.format, screen)?;
     let done = verify(args, caller, &mut reports, screen).await;
@@ -79,14 +79,14 @@ async fn verify(args: &RunArgs, caller: &Caller, reports: &mut Reports, screen: 
     done
 }
 
-/// Which tree is verified.
+/// The tree to verify.
 #[derive(Clone)]
 pub(super) enum Tree {
-    /// The worktree as it is.
+    /// The worktree in its current state.
     Worktree,
-    /// That of a commit, by its id; for a daemon by any revision that names one.
+    /// The tree of a commit, named by its id; for a daemon any revision is accepted.
     Commit(String),
-    /// What is staged, as the commit that it would make. No daemon is asked for it.
+    /// The staged tree, as the commit that it would make. Only this process verifies it, never a daemon.
     Staged {
         /// The commit's id.
         id: String,
@@ -95,30 +95,30 @@ pub(super) enum Tree {
     },
 }
 
-/// What a run came to, whoever did it.
+/// The result of a run, from a daemon or from this process.
 #[derive(Debug)]
 pub(super) struct Ended {
     verdict: Verdict,
     exit_code: u8,
-    /// Why there is no honest answer, where no event said so.
+    /// Reasons for an inconclusive verdict that no event reported.
     doubts: Vec<(Doubt, String)>,
-    /// What its steps changed, where that was wanted as a patch.
+    /// Changes of the steps, if a patch was requested.
     patch: Option<Patch>,
-    /// The earlier run that is the answer, where nothing ran; no event is told of it.
+    /// The earlier run whose result was reused. In that case nothing ran and there are no events.
     pub(super) known: Option<Known>,
 }
 
 /// An earlier run.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
-    /// Its id.
+    /// Id of the run.
     pub run: RunId,
-    /// When it ended, where that is told.
+    /// Time of its end, if known.
     pub ended: Option<String>,
 }
 
 impl Ended {
-    /// What an earlier run came to, which passed.
+    /// Returns the result of an earlier run that passed.
     fn known(known: Known) -> Self {
         Self { verdict: Verdict::Passed, exit_code: 0, doubts: Vec::new(), patch: None, known: Some(known) }
     }
@@ -131,7 +131,7 @@ impl From<RunReport> for Ended {
     }
 }
 
-/// A run under way.
+/// The future that carries out a run.
 type Work = Pin<Box<dyn Future<Output = Result<Ended, CliError>> + Send>>;
 
 fn is_range(rev: &str) -> bool {
@@ -142,7 +142,7 @@ fn skills_wanted(args: &RunArgs) -> SkillsWanted {
     if args.last_failed { SkillsWanted::NotPassed } else { SkillsWanted::All }
 }
 
-/// What the command line lets a person say and has no meaning.
+/// Rejects combinations of options that contradict each other.
 fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError> {
     let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
     let of_range = args.rev.as_deref().is_some_and(is_range);
@@ -156,7 +156,7 @@ fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError
     if to_stdout && args.reports.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
     }
-    // What a step wrote may be anything, and a terminal obeys some of it.
+    // Patch content comes from a step, and a terminal would obey escape sequences in it.
     if to_stdout && caller.stdout_is_terminal {
         return usage("a patch is not written to a terminal as it is", "name a file, or `-` with a pipe behind it");
     }
@@ -172,18 +172,18 @@ pub(super) struct Runs<'a> {
     repo: PathBuf,
     cancel: CancellationToken,
     interrupts: Interrupts,
-    /// Where the patch goes, where one is wanted.
+    /// Destination of the patch, if one was requested.
     target: Option<patch::Target>,
-    /// Whether an earlier run may be the answer.
+    /// Controls whether the result of an earlier run may be reused.
     reuse: Reuse,
     exports: Exports,
 }
 
 impl<'a> Runs<'a> {
-    /// Runs of a repository as `args` say, for a command that says itself what becomes of each.
+    /// Prepares runs of a repository with the options in `args`, for a command that shows the results itself.
     ///
     /// # Errors
-    /// A daemon is demanded and none answers, or something that is needed is not there.
+    /// A daemon is required and none responds, or something that a run needs is missing.
     pub(super) async fn open(
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
@@ -210,10 +210,10 @@ impl<'a> Runs<'a> {
         Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse, exports })
     }
 
-    /// Runs of this process, whatever daemon there is.
+    /// Prepares runs in this process, even if a daemon is running.
     ///
     /// # Errors
-    /// Something that is needed is not there.
+    /// Something that a run needs is missing.
     pub(super) fn here(
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
@@ -226,10 +226,10 @@ impl<'a> Runs<'a> {
         Self::by(way, &operator, args, (repo, reuse), reports, caller)
     }
 
-    /// The commit that an index would make; for runs of this process.
+    /// Returns the commit that an index would make. Only available for runs in this process.
     ///
     /// # Errors
-    /// Paths of it are in conflict, or it cannot be read.
+    /// The index has conflicts, or cannot be read.
     pub(super) async fn staged(&self, index: StagedIndex) -> Result<NamedCommit, CliError> {
         match &self.way {
             Way::Here(engine) => engine.staged(&self.repo, index).await.map_err(engine_error),
@@ -237,8 +237,8 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// The earlier run that answers for a tree, where this process would do the run. A daemon is asked with the
-    /// request itself.
+    /// Finds an earlier run whose result holds for the tree, if this process does the run. A daemon checks that
+    /// itself as part of the request.
     async fn known(&self, tree: &Tree) -> Option<Known> {
         let (Way::Here(engine), Reuse::Verified, false) = (&self.way, self.reuse, self.args.no_caches) else {
             return None;
@@ -258,21 +258,21 @@ impl<'a> Runs<'a> {
             inputs: RequiredInputs::Any,
         };
         let (engine, asked) = (Arc::clone(engine), CommitAsked { repo: self.repo.clone(), commit, demands });
-        // Whatever keeps it from being found is no reason not to run.
+        // If the search fails, the run simply takes place.
         let earlier = tokio::task::spawn_blocking(move || engine.answered(&asked)).await.ok()?.ok()??;
-        // What the variables were then is not on record.
+        // The values of environment variables are not recorded, so a run that depended on them cannot be reused.
         let is_told = !takes_env(&earlier.plan);
         is_told.then_some(Known { run: earlier.run_id, ended: Some(earlier.ended) })
     }
 
-    /// Whether they were asked to end.
+    /// Checks whether cancellation was requested.
     pub(super) fn are_interrupted(&self) -> bool {
         self.cancel.is_cancelled()
     }
 }
 
 impl Runs<'_> {
-    /// The run of a tree, which tells its events.
+    /// Returns the future that runs a tree and sends its events.
     fn work(&self, tree: Tree, events: mpsc::Sender<RunEvent>, lines: Option<LinesSender>) -> Result<Work, CliError> {
         let cancel = self.cancel.clone();
         Ok(match &self.way {
@@ -312,7 +312,7 @@ impl Runs<'_> {
         }
     }
 
-    /// One run, and what its events told.
+    /// Runs a tree, shows the progress, and returns the record and the result.
     pub(super) async fn follow(&mut self, tree: Tree, screen: &mut Screen) -> Result<(RunRecord, Ended), CliError> {
         if let Some(known) = self.known(&tree).await {
             return Ok((RunRecord::default(), Ended::known(known)));
@@ -328,14 +328,14 @@ impl Runs<'_> {
         let report = result.map_err(|error| error.with_paths_from(&self.caller.cwd))?;
         record.add_doubts(&report.doubts);
         if let Some(signal) = self.interrupts.first() {
-            // The engine knows only that it was asked to end; which signal it was is known here.
+            // The engine knows only that the run was cancelled; the signal is known here.
             record.cancelled_by = Some(signal.to_owned());
         }
         self.exports.ended(&record, began_ms, &self.repo);
         Ok((record, report))
     }
 
-    /// One run of which nothing is shown, and its exit code.
+    /// Runs a tree without showing anything, and returns the record and the exit code.
     pub(super) async fn quietly(&mut self, tree: Tree) -> Result<(RunRecord, u8), CliError> {
         if self.known(&tree).await.is_some() {
             return Ok((RunRecord::default(), 0));
@@ -365,12 +365,12 @@ impl Runs<'_> {
         Ok((record, code))
     }
 
-    /// Waits a short time until the spans of all runs are sent.
+    /// Waits a limited time until the spans of all runs are sent.
     pub(super) async fn exported(&mut self, screen: &mut Screen) {
         self.exports.finish(screen).await;
     }
 
-    /// The report for people.
+    /// Renders the human-readable report.
     pub(super) async fn text(&self, record: &RunRecord, room: Room) -> String {
         let outputs = Outputs::fetch(record, |wanted| self.fetch(record, wanted)).await;
         let logs_options = match (&self.way, &self.args.way.state.state_dir) {
@@ -381,7 +381,7 @@ impl Runs<'_> {
         report::report(record, &View { detail, room, outputs: &outputs, logs_options: &logs_options })
     }
 
-    /// The beginning of an output, from where it is kept.
+    /// Fetches the beginning of an output from the daemon or from the local store.
     fn fetch(&self, record: &RunRecord, wanted: WantedStream) -> Fetched<'_> {
         let id = record.started.as_ref().map(|started| started.run_id.clone());
         Box::pin(async move {
@@ -398,7 +398,7 @@ impl Runs<'_> {
         })
     }
 
-    /// The run that is asked for, or each run of a range.
+    /// Carries out the requested run, or each run of a range.
     async fn all(&mut self, operator: Operator, screen: &mut Screen) -> Result<u8, CliError> {
         let Some(rev) = &self.args.rev else { return self.one(Tree::Worktree, screen).await };
         if let (Way::Daemon(_), false) = (&self.way, is_range(rev)) {
@@ -420,7 +420,7 @@ impl Runs<'_> {
         Ok(self.written(Told { runs: &runs, left_out: 0, exit_code, json: &json }, screen))
     }
 
-    /// Shows one run, and puts its patch where it was wanted.
+    /// Shows one run, and writes its patch if one was requested.
     async fn shown(&mut self, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
         let format = self.args.reports.format;
         let text = self.text(record, screen.room()).await;
@@ -437,13 +437,13 @@ impl Runs<'_> {
         Ok(if code == 0 { error.exit_code() } else { code })
     }
 
-    /// Writes the reports. A pass that nobody can be told of is none.
+    /// Writes the reports and returns the exit code. A pass whose reports could not be written is inconclusive.
     fn written(&mut self, told: Told<'_>, screen: &mut Screen) -> u8 {
         let is_written = self.reports.write(told, screen);
         if told.exit_code == 0 && !is_written { EXIT_INCONCLUSIVE } else { told.exit_code }
     }
 
-    /// Each commit, oldest first. One that cannot be run at all does not keep the others from it.
+    /// Runs each commit, oldest first. A commit that cannot be run at all does not stop the range.
     async fn range(&mut self, commits: &[NamedCommit], screen: &mut Screen) -> Result<u8, CliError> {
         let mut range = RangeRecord::default();
         let mut runs = Vec::new();
@@ -477,7 +477,7 @@ impl Runs<'_> {
         Ok(self.written(Told { runs: &runs, left_out, exit_code, json: &json }, screen))
     }
 
-    /// Shows what became of one commit, and keeps it.
+    /// Shows and records the result of one commit.
     fn told(
         &mut self,
         commit: &NamedCommit,
@@ -503,7 +503,7 @@ impl Runs<'_> {
     }
 }
 
-/// Shows the result.
+/// Shows the result and returns the exit code.
 pub(super) fn finish(
     format: RunFormat,
     record: &RunRecord,
@@ -519,13 +519,13 @@ pub(super) fn finish(
             screen.out(text);
         }
         RunFormat::Json => screen.out_json(record)?,
-        // Written with the files, when it is known what the run came to.
+        // The other formats are written together with the report files, when the exit code is known.
         _ => {}
     }
     agreed(record, report)
 }
 
-/// The exit code of a run whose last event, which was shown, says the same as the engine does.
+/// Returns the exit code if the last shown event agrees with the engine's result.
 fn agreed(record: &RunRecord, report: &Ended) -> Result<u8, CliError> {
     let shown = record.finished.as_ref().map(|finished| (finished.verdict, finished.exit_code));
     if shown == Some((report.verdict, report.exit_code)) {

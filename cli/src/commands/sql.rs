@@ -1,5 +1,5 @@
-//! `proctor sql`: has SQL judged by the engine that would run it, in a sandboxed worker: of a daemon where one answers,
-//! whose workers are warm, else of this process.
+//! Implements `proctor sql`, which has SQL judged by the actual database engine in a sandboxed worker. It uses the
+//! warm workers of a daemon if one responds, otherwise workers of this process.
 
 mod human;
 mod sarif;
@@ -24,7 +24,7 @@ use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style;
 
-/// The largest text that is read, in bytes, whatever the limit says.
+/// Largest text that is read, in bytes, whatever the requested limit.
 const MOST: u64 = 64 << 20;
 
 /// The judgements of several files.
@@ -34,26 +34,26 @@ pub(crate) struct Judgements {
     version: u32,
     /// The worst of the verdicts.
     verdict: Verdict,
-    /// Each file, in order.
+    /// The files, in order.
     files: Vec<Judged>,
 }
 
 /// A text that was judged.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Judged {
-    /// Its file; `-` is standard input.
+    /// The file name; `-` is standard input.
     pub(crate) file: String,
-    /// What is said about it.
+    /// The judgement.
     pub(crate) judgement: Judgement,
     /// The text.
     #[serde(skip)]
     pub(crate) text: String,
 }
 
-/// Does what was asked for.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// A file cannot be read, a limit is none, or no sandbox can be had.
+/// A file cannot be read, a limit is not valid, or no sandbox can be set up.
 pub(crate) async fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
         SqlCommand::Verify(args) => verify(args, caller, screen).await,
@@ -88,7 +88,7 @@ async fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> R
     Ok(verdict.exit_code())
 }
 
-/// Who judges: a daemon, or workers of this process, which start when they are needed.
+/// The judging side: a daemon, or workers of this process, which start on first use.
 struct Judge<'a> {
     args: &'a SqlVerifyArgs,
     caller: &'a Caller,
@@ -98,13 +98,13 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// Finds a daemon that can judge as this process would.
+    /// Finds a daemon that judges as this process would.
     ///
     /// # Errors
-    /// The operator's config is wrong, or a daemon is demanded and none can judge.
+    /// The operator's config is wrong, or a daemon is required and none can judge.
     async fn new(args: &'a SqlVerifyArgs, caller: &'a Caller, screen: &mut Screen) -> Result<Self, CliError> {
         let operator = installation::operator(&args.way.operator, caller)?;
-        // A daemon loads the library of its own user's choice.
+        // A daemon only loads the library that its own user has chosen.
         let is_library_named =
             args.dialect == Dialect::Duckdb && (args.duckdb.is_some() || caller.var(DUCKDB).is_some());
         if is_library_named && args.way.daemon.daemon {
@@ -121,10 +121,10 @@ impl<'a> Judge<'a> {
         Ok(Self { args, caller, operator, daemon, workers: None })
     }
 
-    /// Judges a text. Where the daemon does not answer, this process judges, unless the daemon is demanded.
+    /// Judges a text. If the daemon's request fails, this process judges, unless a daemon is required.
     ///
     /// # Errors
-    /// No sandbox can be had, or the demanded daemon does not answer.
+    /// No sandbox can be set up, or the required daemon does not respond.
     async fn judge(&mut self, request: &Request, screen: &mut Screen) -> Result<Judgement, CliError> {
         if let Some(daemon) = &self.daemon {
             match daemon.client.judge_sql(request).await {
@@ -146,7 +146,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What cannot be judged weighs more than what is rejected, and that more than what is fine.
+/// Returns the worst verdict: an error is worse than a rejection, and a rejection worse than `ok`.
 fn worst(judged: &[Judged]) -> Verdict {
     let is = |verdict| judged.iter().any(|judged| judged.judgement.verdict == verdict);
     if judged.is_empty() || is(Verdict::Error) {
@@ -260,7 +260,7 @@ fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Asks each engine for something that it can only answer where it is there.
+/// Shows which engines are available, by sending each a trivial query.
 async fn engines(args: &SqlEnginesArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let workers = workers(args.duckdb.as_deref(), &args.state, &operator, caller)?;

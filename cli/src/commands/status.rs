@@ -1,4 +1,4 @@
-//! `proctor status`: the runs that the daemon knows, or one of them.
+//! Implements `proctor status`, which shows the runs that the daemon knows, or one of them.
 
 use proctor_core::api::RunPage;
 use proctor_daemon::service::{MAX_PAGE, RunFilter};
@@ -10,15 +10,15 @@ use crate::error::CliError;
 use crate::runs;
 use crate::screen::Screen;
 
-/// How many runs are shown where not all of them are asked for.
+/// Number of runs shown without `--all`.
 const NEWEST: u32 = 20;
-/// How many pages are read at most: more runs than any daemon keeps.
+/// Maximum number of pages that are read; they hold more runs than any daemon keeps.
 const MAX_PAGES: usize = 10_000;
 
-/// Shows them. The code is 0 wherever it could be told, whatever the runs came to.
+/// Shows the runs. The code is 0 if they could be shown, whatever their results.
 ///
 /// # Errors
-/// No daemon answers, or it knows no such run.
+/// No daemon responds, or it does not know the run.
 pub(crate) async fn status(args: &StatusArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
     match &args.run {

@@ -1,4 +1,4 @@
-//! `proctor schema` and `proctor completions`: texts for other programs.
+//! Implements `proctor schema` and `proctor completions`, which print texts for other programs.
 
 use clap::{CommandFactory as _, ValueEnum as _};
 
@@ -7,10 +7,10 @@ use crate::error::CliError;
 use crate::schema::{self, SchemaName};
 use crate::screen::Screen;
 
-/// Prints a schema, or the names of all of them with what they are.
+/// Prints a schema, or the names and descriptions of all of them.
 ///
 /// # Errors
-/// A schema of ours does not serialise.
+/// A schema cannot be serialised, which would be a bug in proctor.
 pub(crate) fn schema(args: &SchemaArgs, screen: &mut Screen) -> Result<u8, CliError> {
     match args.name {
         Some(name) => screen.out(&schema::text(name).map_err(|error| CliError::Internal(error.to_string()))?),

@@ -1,4 +1,4 @@
-//! `proctor validate`: everything that is wrong with a spec, all at once.
+//! Implements `proctor validate`, which reports all problems of a spec at once.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ use crate::specfile::Specification;
 use crate::style::{GOOD, paint};
 use crate::text::{count, shown_line};
 
-/// Reads the spec, and resolves every profile of it under the operator's config.
+/// Reads the spec, and resolves each of its profiles under the operator's config.
 ///
 /// # Errors
-/// There is no spec to read.
+/// The spec does not exist or cannot be read.
 pub(crate) fn validate(args: &ValidateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let found = match check(args, caller) {
         Ok(found) => found,
@@ -33,12 +33,12 @@ pub(crate) fn validate(args: &ValidateArgs, caller: &Caller, screen: &mut Screen
     Ok(if found.praise.is_some() { 0 } else { EXIT_USAGE })
 }
 
-/// What was found in a spec.
+/// The result of checking a spec.
 struct Found {
     file: PathBuf,
     text: String,
     diagnostics: Vec<Diagnostic>,
-    /// What is said of a spec that can be used; `None` where it cannot.
+    /// Summary of a valid spec; `None` if it is not valid.
     praise: Option<String>,
 }
 
@@ -53,7 +53,7 @@ fn check(args: &ValidateArgs, caller: &Caller) -> Result<Found, CliError> {
     for (profile, _) in spec.spec.profiles.iter() {
         if let Err(CliError::Invalid { diagnostics: more, .. }) = spec.resolve(&profile.value, &operator, caller) {
             refused = true;
-            // What two profiles include is met twice.
+            // Two profiles that include the same skill report the same diagnostics.
             let new: Vec<Diagnostic> = more.into_iter().filter(|one| !diagnostics.contains(one)).collect();
             diagnostics.extend(new);
         }

@@ -1,5 +1,5 @@
-//! `proctor watch`: the runs of the daemon as they go on. On a terminal a list that is drawn anew, and
-//! elsewhere a line for each step that a run takes on its way.
+//! Implements `proctor watch`, which shows the runs of the daemon as they progress: on a terminal as a redrawn list,
+//! elsewhere as a line for each change of a run's state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::interrupt;
 use crate::runs;
 use crate::screen::Screen;
 
-/// How often the daemon is asked.
+/// Interval between requests to the daemon.
 const ASK: Duration = Duration::from_millis(500);
-/// How many runs are looked at: the newest.
+/// Number of runs that are fetched, newest first.
 const LOOKED_AT: u32 = 100;
-/// How many runs a terminal shows, where it has no fewer lines.
+/// Maximum number of runs that a terminal shows.
 const SHOWN: usize = 30;
-/// How many lines of a terminal are left free.
+/// Lines of a terminal that stay free.
 const FREE: usize = 2;
 
-/// Shows them until Ctrl-C, which is code 130.
+/// Shows the runs until Ctrl-C (exit code 130).
 ///
 /// # Errors
-/// No daemon answers, or it ends.
+/// No daemon responds, or the daemon exits.
 pub(crate) async fn watch(args: &WatchArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
     let mut shown: Box<dyn Show> = match caller.stdout_is_terminal && caller.var("TERM") != Some("dumb") {
@@ -61,14 +61,14 @@ async fn follow(daemon: &Daemon, shown: &mut dyn Show, screen: &mut Screen) -> R
 
 /// A way to show runs.
 trait Show {
-    /// Shows how the runs are by now, newest first.
+    /// Shows the current state of the runs, which are sorted newest first.
     fn show(&mut self, runs: &[RunSummary], screen: &mut Screen);
 
-    /// Leaves the screen in order.
+    /// Restores the screen at the end.
     fn end(&mut self, _: &mut Screen) {}
 }
 
-/// A line for each step of a run on its way: queued, running, its verdict.
+/// Prints a line for each change of a run's state: queued, running, and the verdict.
 #[derive(Default)]
 struct Lines {
     known: BTreeMap<RunId, RunState>,
@@ -83,7 +83,7 @@ impl Show for Lines {
     }
 }
 
-/// A list on a terminal, drawn anew where it changes.
+/// A list on a terminal that is redrawn when it changes.
 struct Table {
     all: MultiProgress,
     rows: Vec<ProgressBar>,
@@ -97,7 +97,7 @@ impl Table {
         Self { all, rows: Vec::new(), lines: Vec::new(), is_colored }
     }
 
-    /// As many rows as there are lines to show.
+    /// Adjusts the number of rows to the number of lines.
     fn fit(&mut self, lines: usize) {
         while self.rows.len() < lines {
             self.rows.push(self.all.add(ProgressBar::new_spinner().with_style(style())));
@@ -126,14 +126,14 @@ impl Show for Table {
 
     fn end(&mut self, screen: &mut Screen) {
         self.rows.drain(..).for_each(|row| row.finish_and_clear());
-        // The terminal may be gone; there is nobody to tell.
+        // Ignore the error: the terminal may be closed.
         let _ = self.all.clear();
-        // What was seen last stays there.
+        // Leave the final state on the screen.
         screen.out(&self.lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect::<String>());
     }
 }
 
-/// How many runs the terminal has lines for.
+/// Returns the number of runs that fit the terminal.
 fn room() -> usize {
     let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_row));
     if rows == 0 { SHOWN } else { rows.saturating_sub(FREE + 1).clamp(1, SHOWN) }

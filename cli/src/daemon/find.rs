@@ -1,5 +1,5 @@
-//! Which daemon is asked, and whether one is: the places are tried in their order, and the first
-//! that answers, takes work on and speaks as we do is the one.
+//! Selects a daemon. The candidate sockets are tried in order; the first daemon that responds, accepts work and has a
+//! compatible version is used.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,36 +18,36 @@ use crate::installation;
 use crate::screen::Screen;
 use crate::style;
 
-/// Our version; a daemon says its own.
+/// The version of this program, to compare with the daemon's.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How many bytes of JSON the caller's environment may have to be sent: a part of what a daemon takes in
-/// one request.
+/// Largest environment that is sent to a daemon, in bytes of JSON. It is a fraction of the daemon's limit for a
+/// request.
 const MAX_ENV: usize = 256 << 10;
 const TOO_LARGE: &str = "the environment is too large to be sent to the daemon";
 
-/// A place to ask at, and how much is made of it where nobody answers there.
+/// A socket to try, and the origin of its path, which decides how a failure there is handled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     place: Place,
     whose: Whose,
 }
 
-/// Who says that a daemon is there.
+/// The origin of a socket path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// The caller, by `--socket`.
+    /// Named by the caller with `--socket`.
     Named,
-    /// The operator, or nobody: it is where this user's daemon would be.
+    /// Set in the operator's config, or the default path of this user's daemon.
     Own,
-    /// Nobody: it is where the system's daemon would be, which may not serve everybody.
+    /// The default path of the system's daemon, which may not serve every user.
     Systems,
 }
 
-/// What the caller said about who does the work.
+/// The parameters that decide which daemon, if any, does the work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// As it was said.
+    /// The options of the command line.
     pub way: &'a WayArgs,
     /// The operator's config.
     pub operator: &'a Operator,
@@ -56,12 +56,12 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Where the daemon may be that does the work.
+    /// Returns the sockets at which a suitable daemon may listen.
     fn candidates(&self, caller: &Caller) -> Vec<Candidate> {
         let WayArgs { state, operator: config, daemon } = self.way;
         let mut candidates = places(daemon.socket.as_deref(), self.operator, caller);
-        // A daemon has its own state directory and its own config, and must not be asked where the caller
-        // names another; but the daemon that a config speaks of has read that config.
+        // A daemon has its own state directory and config, so it must not be used if the caller names others. An
+        // exception is a config that sets the daemon's socket: that daemon has read the same config.
         if state.state_dir.is_some() {
             candidates.clear();
         }
@@ -72,21 +72,21 @@ impl Wanted<'_> {
     }
 }
 
-/// What a daemon is wanted for, and so what is asked of it.
+/// The purpose of finding a daemon; it decides which requirements the daemon must meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// New work: it must take that on, and speak as we do.
+    /// New work: the daemon must accept work, and its version must be compatible.
     Work,
-    /// A look at the work that it has: it must speak as we do.
+    /// Reading existing runs: its version must be compatible.
     Look,
-    /// The daemon itself, whatever it is.
+    /// The daemon itself, in any state and version.
     Itself,
 }
 
-/// Finds the daemon that does the work; `None` where this process does.
+/// Finds the daemon that does the work; returns `None` if this process does it.
 ///
 /// # Errors
-/// A daemon is demanded and none answers, or it cannot be told of the repository.
+/// A daemon is required and none responds, or the repository path cannot be sent to it.
 pub(crate) async fn who_does_it(
     wanted: Wanted<'_>,
     caller: &Caller,
@@ -120,11 +120,11 @@ pub(crate) async fn who_does_it(
     Ok(None)
 }
 
-/// A daemon that was asked how it is, on a connection that has room for one more request.
+/// A daemon with a pending health request, on a connection that can carry one more request.
 pub(crate) struct Greeted(Link);
 
-/// Asks the daemon how it is that would do work with the caller's environment; [`Greeted::link`] takes the answer.
-/// `None` where there is more to it, which [`who_does_it_with_env`] sees to.
+/// Sends a health request to the daemon that would run work with the caller's environment; [`Greeted::link`] reads
+/// the answer. Returns `None` for the cases that only [`who_does_it_with_env`] handles.
 pub(crate) fn greet(wanted: Wanted<'_>, caller: &Caller) -> Option<Greeted> {
     if wanted.way.daemon.no_daemon || repo_text(wanted.repo).is_err() || !is_small(&caller.env) {
         return None;
@@ -132,7 +132,7 @@ pub(crate) fn greet(wanted: Wanted<'_>, caller: &Caller) -> Option<Greeted> {
     for candidate in wanted.candidates(caller) {
         match Link::open(&candidate.place).map_err(Refusal::Client) {
             Ok(mut link) => return link.ask_health().ok().map(|()| Greeted(link)),
-            // Nothing would be said of it either.
+            // [`who_does_it_with_env`] would also skip this candidate silently.
             Err(refusal) if candidate.is_expected(&refusal) && candidate.is_without(&refusal) => {}
             Err(_) => return None,
         }
@@ -141,7 +141,7 @@ pub(crate) fn greet(wanted: Wanted<'_>, caller: &Caller) -> Option<Greeted> {
 }
 
 impl Greeted {
-    /// Returns the connection to a daemon of our own version that takes work on.
+    /// Returns the connection if the daemon accepts work and has exactly our version.
     pub(crate) fn link(self) -> Option<Link> {
         let Self(mut link) = self;
         let health = link.health().ok()?;
@@ -151,16 +151,16 @@ impl Greeted {
     }
 }
 
-/// Whether an environment can be sent, by no more than a look: each byte of it may become six of JSON, and each variable
-/// has six around it.
+/// Checks, without serialising it, that an environment can be sent: JSON takes at most six bytes for each byte and
+/// six more for each variable.
 fn is_small(env: &BTreeMap<String, String>) -> bool {
     env.iter().map(|(name, value)| (name.len() + value.len() + 1) * 6).sum::<usize>() < MAX_ENV
 }
 
-/// The same for work that needs the caller's environment, which a daemon is sent.
+/// Finds the daemon for work that needs the caller's environment, which is sent to the daemon.
 ///
 /// # Errors
-/// As [`who_does_it`]; a daemon is demanded, and the environment is too large for it.
+/// Same as [`who_does_it`]; also if a daemon is required and the environment is too large.
 pub(crate) async fn who_does_it_with_env(
     wanted: Wanted<'_>,
     caller: &Caller,
@@ -179,15 +179,15 @@ pub(crate) async fn who_does_it_with_env(
     Ok(None)
 }
 
-/// Whether an environment can be sent: by its JSON, in which one byte may become six.
+/// Checks that the JSON of an environment, in which one byte may take six, is small enough to be sent.
 fn is_sendable(env: &BTreeMap<String, String>) -> bool {
     serde_json::to_string(env).is_ok_and(|json| json.len() <= MAX_ENV)
 }
 
-/// The first of the places at which a daemon answers.
+/// Returns the first daemon that responds and is usable.
 ///
 /// # Errors
-/// There is none; code 6.
+/// No candidate is usable: exit code 6.
 pub(crate) async fn demanded(candidates: &[Candidate], purpose: Purpose) -> Result<Daemon, CliError> {
     if candidates.is_empty() {
         return Err(unreachable("the config that was named has no `daemon.socket`".to_owned()));
@@ -195,10 +195,10 @@ pub(crate) async fn demanded(candidates: &[Candidate], purpose: Purpose) -> Resu
     first(candidates, purpose).await.map_err(|refusals| none_of(&refusals))
 }
 
-/// The daemon itself, whatever it is; `None` where none listens that may be this user's.
+/// Returns the running daemon in any state, or `None` if none listens that could serve this user.
 ///
 /// # Errors
-/// Something listens and is no daemon that answers this user; code 6.
+/// Something listens but does not respond as a daemon for this user: exit code 6.
 pub(crate) async fn running(candidates: &[Candidate]) -> Result<Option<Daemon>, CliError> {
     match first(candidates, Purpose::Itself).await {
         Ok(daemon) => Ok(Some(daemon)),
@@ -206,13 +206,13 @@ pub(crate) async fn running(candidates: &[Candidate]) -> Result<Option<Daemon>, 
     }
 }
 
-/// That no daemon is to speak of at any of these places, by what was found there.
+/// Returns an error unless all refusals mean that no daemon is running.
 fn none_runs(candidates: &[Candidate], refusals: &[Refusal]) -> Result<(), CliError> {
     let mut found = candidates.iter().zip(refusals);
     if found.all(|(candidate, refusal)| candidate.is_without(refusal)) { Ok(()) } else { Err(none_of(refusals)) }
 }
 
-/// The first daemon that can be used, or why each of them cannot.
+/// Returns the first usable daemon, or the reason for each candidate why it is not usable.
 async fn first(candidates: &[Candidate], purpose: Purpose) -> Result<Daemon, Vec<Refusal>> {
     let mut refusals = Vec::new();
     for candidate in candidates {
@@ -229,8 +229,8 @@ fn none_of(refusals: &[Refusal]) -> CliError {
     if refusals.iter().any(Refusal::is_of_rights) { not_allowed(message) } else { unreachable(message) }
 }
 
-/// Where daemons may be: at the socket that was named, else at the operator's, else where this
-/// user's would be, and the system's.
+/// Returns the candidates: the named socket, else the operator's, else the default sockets of this user and of the
+/// system.
 pub(crate) fn places(named: Option<&Path>, operator: &Operator, caller: &Caller) -> Vec<Candidate> {
     let of = |socket: PathBuf, trust, whose| Candidate { place: Place { socket, trust }, whose };
     if let Some(named) = named {
@@ -247,13 +247,14 @@ pub(crate) fn places(named: Option<&Path>, operator: &Operator, caller: &Caller)
     own.chain(systems).collect()
 }
 
-/// Returns the first place whose lock a daemon of this user's or root's holds, with its process.
+/// Returns the first candidate socket whose lock is held by a daemon of this user or of root, and the daemon's
+/// process id.
 pub(crate) fn lock_holder(candidates: &[Candidate]) -> Option<(PathBuf, u32)> {
     let holder = |socket: &Path| proctor_daemon::life::lock_holder(socket).map(|pid| (socket.to_owned(), pid));
     candidates.iter().find_map(|candidate| holder(&candidate.place.socket))
 }
 
-/// Why a daemon does not do the work.
+/// The reason why a daemon is not usable.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -267,12 +268,12 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// Whether there is no daemon to speak of.
+    /// Checks whether nothing listens at the socket.
     fn is_absence(&self) -> bool {
         matches!(self, Self::Client(ClientError::NotThere { .. }))
     }
 
-    /// Whether one may be there that is not for this user.
+    /// Checks whether the socket exists but this user may not connect.
     fn is_of_rights(&self) -> bool {
         matches!(self, Self::Client(ClientError::NotAllowed { .. }))
     }
@@ -288,13 +289,13 @@ impl Refusal {
 }
 
 impl Candidate {
-    /// Whether there is no daemon to speak of. The system's serves whom its operator admits: who may not use
-    /// its socket is nobody of those, and has nothing to do with it.
+    /// Checks whether this refusal means that there is no daemon for this user. The system's daemon serves only users
+    /// whom its operator admits, so a denied connection there counts as absence.
     fn is_without(&self, refusal: &Refusal) -> bool {
         refusal.is_absence() || self.whose == Whose::Systems && refusal.is_of_rights()
     }
 
-    /// Whether nobody is surprised that no daemon does the work.
+    /// Checks whether this refusal is normal, so that this process does the work without a warning.
     fn is_expected(&self, refusal: &Refusal) -> bool {
         match (self.whose, refusal) {
             (Whose::Named, _) => false,

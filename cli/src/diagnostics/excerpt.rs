@@ -1,34 +1,33 @@
-//! The part of a source that a diagnostic shows: a few lines, long ones cut around what is
-//! pointed at, control characters replaced. What it costs depends on what is shown, not on the
-//! source.
+//! Cuts out the part of a source that a diagnostic shows: a few lines, long ones cut around the marked position,
+//! control characters replaced. The cost depends on the size of the excerpt, not of the source.
 
 use std::ops::Range;
 
 use proctor_core::evidence::escape_output;
 
-/// A line longer than this, in bytes, is cut.
+/// Length in bytes above which a line is cut.
 const LONGEST: usize = 240;
-/// How much of a cut line stands before what is pointed at.
+/// Bytes of a cut line that are kept before the marked position.
 const BEFORE: usize = 60;
-/// What stands where something was cut off.
+/// Replaces text that was cut off.
 const CUT: &str = "…";
 
-/// A source and where its lines start.
+/// A source text and the offsets of its lines.
 pub(super) struct Lines<'a> {
     source: &'a str,
     starts: Vec<usize>,
 }
 
-/// A few lines of a source as they are shown.
+/// A few lines of a source in displayable form.
 pub(super) struct Excerpt {
     /// The text.
     pub text: String,
-    /// The number of its first line, from 0.
+    /// Number of the first line, counted from 0.
     pub first_line: usize,
     pieces: Vec<Piece>,
 }
 
-/// A range of the source, and where it stands in the excerpt.
+/// A range of the source, and its offset in the excerpt.
 struct Piece {
     from: Range<usize>,
     at: usize,
@@ -40,12 +39,12 @@ impl<'a> Lines<'a> {
         Self { source, starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    /// The number of the line that `offset` lies on, from 0.
+    /// Returns the number of the line that contains `offset`, counted from 0.
     pub(super) fn line_of(&self, offset: usize) -> usize {
         self.starts.partition_point(|start| *start <= offset).saturating_sub(1)
     }
 
-    /// A range inside the source and between its characters, whatever was asked for.
+    /// Clamps a range to the source and to character boundaries.
     pub(super) fn within(&self, start: u32, end: u32) -> Range<usize> {
         let inside = |offset: u32| {
             let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.source.len());
@@ -55,7 +54,7 @@ impl<'a> Lines<'a> {
         start..inside(end).max(start)
     }
 
-    /// The lines `lines`, each cut around the first of `marks` that lies on it.
+    /// Returns the excerpt with `lines`, each cut around the first of the `marks` on that line.
     pub(super) fn excerpt(&self, lines: Range<usize>, marks: &[usize]) -> Excerpt {
         let mut excerpt = Excerpt { text: String::new(), first_line: lines.start, pieces: Vec::new() };
         for line in lines {
@@ -66,7 +65,7 @@ impl<'a> Lines<'a> {
         excerpt
     }
 
-    /// The bytes of a line without its break.
+    /// Returns the byte range of a line without its line break.
     fn range(&self, line: usize) -> Option<Range<usize>> {
         let start = *self.starts.get(line)?;
         let next = self.starts.get(line + 1).copied();
@@ -95,13 +94,13 @@ impl Excerpt {
         self.text.push('\n');
     }
 
-    /// Whether a line of it lacks its start.
+    /// Checks whether the beginning of any line was cut off.
     pub(super) fn is_cut_left(&self) -> bool {
         self.pieces.iter().any(|piece| self.text[..piece.at].ends_with(CUT))
     }
 
-    /// Where a range of the source stands here; its end is cut to what is shown. `None` where
-    /// its start is not shown.
+    /// Translates a range of the source to the excerpt; an end beyond the shown text is clamped. Returns `None` if
+    /// the start is not shown.
     pub(super) fn place(&self, range: &Range<usize>) -> Option<Range<usize>> {
         let of =
             |offset: usize| self.pieces.iter().find(|piece| piece.from.start <= offset && offset <= piece.from.end);
@@ -115,8 +114,8 @@ impl Excerpt {
     }
 }
 
-/// Text with each control or bidirectional character replaced by one that can be seen and takes
-/// as many bytes, so that every offset still means the same.
+/// Replaces each control or bidirectional character with a visible one of the same length in bytes, so that all
+/// offsets stay valid.
 fn safe(text: &str) -> String {
     text.chars().map(safe_char).collect()
 }

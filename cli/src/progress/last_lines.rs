@@ -1,5 +1,5 @@
-//! The last line that each running step has printed, for a row of a terminal: escaped, without colours and without
-//! secrets of the caller. Lines may be missed; nothing depends on them.
+//! Tracks the last line that each running step has printed, for a row on a terminal. Lines have no colours, no
+//! secrets of the caller, and are escaped. Lines may be missed; nothing depends on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use tokio::time::sleep;
 
 use crate::text::shown_line;
 
-/// The last lines, by `skill/step`.
+/// Last line of each step, by `skill/step`.
 pub(crate) type Lines = BTreeMap<String, String>;
-/// Where the lines go.
+/// The sending end of the channel.
 pub(crate) type LinesSender = watch::Sender<Lines>;
-/// Where they come from.
+/// The receiving end of the channel.
 pub(crate) type LinesReceiver = watch::Receiver<Lines>;
 
-/// How long one line is shown at least.
+/// Minimum time for which one line is shown.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many bytes of the end of an output are read for its last line.
+/// Number of bytes at the end of an output that are searched for its last line.
 const END: usize = 1 << 10;
 
-/// Returns the two ends of the lines of one run. There are none yet.
+/// Creates the channel for the lines of one run, which starts empty.
 pub(crate) fn channel() -> (LinesSender, LinesReceiver) {
     watch::channel(Lines::new())
 }
 
-/// Reports the last lines of a run of this process until its last reader is gone. Returns where the run writes its
-/// outputs.
+/// Starts a task that sends the last lines of a run in this process until the receiver is dropped. Returns the
+/// outputs that the run must write to.
 pub(crate) fn of_process(lines: LinesSender) -> LiveOutputs {
     let outputs = LiveOutputs::default();
     tokio::spawn(follow(outputs.clone(), lines));
@@ -47,7 +47,7 @@ async fn follow(outputs: LiveOutputs, lines: LinesSender) {
             () = lines.closed() => return,
         }
         let steps = outputs.clone();
-        // Reading may touch the disk.
+        // Reading may access the disk.
         let read = tokio::task::spawn_blocking(move || {
             update(&mut known, &steps);
             known
@@ -60,11 +60,11 @@ async fn follow(outputs: LiveOutputs, lines: LinesSender) {
     }
 }
 
-/// What is known of the outputs of a step.
+/// The state of the outputs of a step.
 #[derive(Default)]
 struct Known {
     attempt: u32,
-    /// The lengths of both outputs.
+    /// Lengths of standard output and standard error at the last read.
     lengths: [u64; 2],
     shown: Option<String>,
 }
@@ -74,7 +74,7 @@ fn update(known: &mut BTreeMap<String, Known>, outputs: &LiveOutputs) {
     known.retain(|name, _| all.iter().any(|(skill, step, _)| *name == format!("{skill}/{step}")));
     for (skill, step, live) in all {
         if has_ended(&live) {
-            // In this process nobody else reads it.
+            // In this process, this task is the only reader of the output.
             outputs.remove(&skill, &step);
             continue;
         }
@@ -97,7 +97,7 @@ fn has_ended(live: &LiveStep) -> bool {
     [&live.stdout, &live.stderr].iter().all(|stream| stream.extent().state != StreamState::Open)
 }
 
-/// Reports the last lines of a run of a daemon until the run has ended or the last reader is gone.
+/// Starts a task that sends the last lines of a daemon's run until the run ends or the receiver is dropped.
 pub(crate) fn of_daemon(client: Client, run: RunId, lines: LinesSender) {
     tokio::spawn(async move {
         let read = async {
@@ -118,14 +118,14 @@ pub(crate) fn of_daemon(client: Client, run: RunId, lines: LinesSender) {
             None::<()>
         };
         tokio::select! {
-            // The stream has ended or cannot be read: what comes later is not shown.
+            // If the stream has ended or cannot be read, later lines are not shown.
             ended = read => ended,
             ended = closed => ended,
         }
     });
 }
 
-/// Adds a piece to the line that its output ends with, and returns that line.
+/// Appends a piece to the current end of its output, and returns the last line of the result.
 fn end_of(ends: &mut BTreeMap<(String, String), String>, piece: &OutputEvent) -> Option<String> {
     let key = (format!("{}/{}/{}", piece.skill, piece.step, piece.attempt), piece.stream.clone());
     let end = ends.entry(key).or_default();
@@ -134,7 +134,8 @@ fn end_of(ends: &mut BTreeMap<(String, String), String>, piece: &OutputEvent) ->
     }
     end.push_str(&piece.text);
     let line = last_line(end.as_bytes()).map(|line| String::from_utf8_lossy(line).into_owned());
-    // What stands before the last line is not needed, and of a long one only the beginning fits.
+    // Keep only the text after the last line break. A line longer than the buffer starts again, because a row shows
+    // only the beginning.
     let start = end.rfind('\n').map_or(0, |at| at + 1);
     end.drain(..start);
     if end.len() > END {
@@ -151,7 +152,7 @@ fn tell(lines: &watch::Sender<Lines>, now: Lines) {
     });
 }
 
-/// Returns a line as a terminal may show it, without colours.
+/// Formats a line for a row on a terminal: escaped, without colours.
 fn shown(line: &str) -> String {
     let escaped = shown_line(line);
     let mut parts = escaped.split("\\x1b[");

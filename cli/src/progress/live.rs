@@ -1,4 +1,4 @@
-//! What runs, redrawn in place on a terminal.
+//! Draws the running steps in place on a terminal.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,25 +13,25 @@ use crate::screen::Glyphs;
 
 const TICK: Duration = Duration::from_millis(100);
 const REDRAWS_PER_SECOND: u8 = 15;
-/// The columns of a terminal that does not say how many it has.
+/// Assumed width of a terminal that does not report one.
 const COLUMNS: usize = 80;
-/// The columns before a row: a sign that something goes on, or nothing.
+/// Columns before a row, for the spinner.
 const LEAD: usize = 2;
 
-/// A row for each step that runs, and one for the run.
+/// A row for each running step, and one for the run.
 pub(super) struct Live {
     all: MultiProgress,
     bars: Vec<Bar>,
-    /// How many steps have ended, below those that run.
+    /// Progress of the whole run, below the steps.
     counter: Option<ProgressBar>,
     glyphs: Glyphs,
 }
 
-/// The row of a step that runs.
+/// The row of a running step.
 struct Bar {
     name: String,
     bar: ProgressBar,
-    /// The last line that the step has printed.
+    /// Last line that the step has printed.
     printed: Arc<Mutex<String>>,
 }
 
@@ -49,7 +49,7 @@ impl Live {
         let row = move |state: &ProgressState, line: &mut dyn Write| {
             let last_line = last_line.lock().unwrap_or_else(PoisonError::into_inner);
             let step = row::Step { printed: &last_line, ..step.shown() };
-            // It is a buffer, which takes everything.
+            // Ignore the result: writing to a buffer cannot fail.
             let _ = line.write_str(&row::of_step(step, state.elapsed(), room(glyphs)));
         };
         let spins = match glyphs {
@@ -66,7 +66,7 @@ impl Live {
         self.bars.push(Bar { name: running.name.clone(), bar, printed });
     }
 
-    /// Shows the last lines that steps have printed.
+    /// Sets the last lines that steps have printed.
     pub(super) fn printed(&mut self, lines: &Lines) {
         for bar in &self.bars {
             let line = lines.get(&bar.name).map(String::as_str).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Live {
         ended.for_each(|bar| bar.bar.finish_and_clear());
     }
 
-    /// Shows how far the run is, where it has more than one step.
+    /// Shows the progress of the run, if it has more than one step.
     pub(super) fn count(&mut self, steps: Steps) {
         if steps.all < 2 {
             return;
@@ -89,7 +89,7 @@ impl Live {
             let row = move |state: &ProgressState, line: &mut dyn Write| {
                 let number = |of: u64| usize::try_from(of).unwrap_or(usize::MAX);
                 let steps = Steps { all: number(state.len().unwrap_or(0)), ended: number(state.pos()) };
-                // As above.
+                // Ignore the result: writing to a buffer cannot fail.
                 let _ = line.write_str(&row::of_run(steps, state.elapsed(), room(glyphs)));
             };
             let bar = all.add(ProgressBar::new(0).with_style(style("  {row}").with_key("row", row)));
@@ -100,19 +100,19 @@ impl Live {
         bar.set_position(steps.ended as u64);
     }
 
-    /// Writes while nothing is drawn.
+    /// Runs `write` while the rows are hidden.
     pub(super) fn above(&self, write: impl FnOnce()) {
         self.all.suspend(write);
     }
 
     pub(super) fn clear(self) {
         self.bars.iter().map(|bar| &bar.bar).chain(&self.counter).for_each(ProgressBar::finish_and_clear);
-        // The terminal may be gone; there is nobody to tell.
+        // Ignore the error: the terminal may be closed.
         let _ = self.all.clear();
     }
 }
 
-/// The room that the terminal has for a row by now.
+/// Returns the current space for a row on the terminal.
 fn room(glyphs: Glyphs) -> Room {
     let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     let columns = if columns == 0 { COLUMNS } else { columns };

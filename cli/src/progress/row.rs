@@ -1,5 +1,5 @@
-//! The rows of what is live: of a step that runs, and of the run. Text from figures and from the room there is; what
-//! draws it is `live.rs`.
+//! Formats the live rows for running steps and for the run. The text depends only on the numbers and the available
+//! width; `live.rs` draws it.
 
 use std::time::Duration;
 
@@ -7,44 +7,44 @@ use super::Steps;
 use crate::screen::Glyphs;
 use crate::text::{bound, columns, count, duration};
 
-/// A step that runs, as a row tells of it.
+/// A running step to show in a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step<'a> {
     /// `skill/step`.
     pub name: &'a str,
-    /// When it must have ended, in milliseconds.
+    /// Timeout in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// How long it took the last time, in milliseconds.
+    /// Duration of the last time, in milliseconds.
     pub expected_ms: Option<u64>,
-    /// The last line that it has printed; empty where there is none.
+    /// Last line that the step has printed; empty if it has printed nothing.
     pub printed: &'a str,
 }
 
-/// What a row is made for.
+/// The space for a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// How many columns it has.
+    /// Number of columns.
     pub columns: usize,
-    /// Which characters it may have.
+    /// Character set.
     pub glyphs: Glyphs,
 }
 
-/// How many cells a bar has, where there is room, and where there is little.
+/// Number of cells of a step's bar, in a wide and in a narrow row.
 const CELLS: usize = 10;
 const FEW_CELLS: usize = 5;
-/// How many cells the bar of the run has, where there is room.
+/// Number of cells of the run's bar in a wide row.
 const MANY_CELLS: usize = 24;
-/// So many columns of a name stay, as long as something else can go.
+/// Minimum width of a name while there is other text to drop.
 const NAME: usize = 12;
-/// What stands between figures and name.
+/// Separates the numbers from the name.
 const GAP: &str = "  ";
-/// What stands between the name and the last line.
+/// Separates the name from the last line.
 const BAR: &str = " | ";
-/// A last line is shown in no fewer columns.
+/// Minimum width of a last line.
 const LINE: usize = 10;
 
-/// The row of a step: a bar against the last time where that is known, for how long it runs, its name, and the last
-/// line that it has printed where there is room.
+/// Formats the row of a step: a bar relative to the last duration if that is known, the elapsed time, the name, and
+/// the last printed line if it fits.
 pub(super) fn of_step(step: Step<'_>, elapsed: Duration, room: Room) -> String {
     let left = |figures: &str| room.columns.saturating_sub(columns(figures) + GAP.len());
     let needs = columns(step.name).min(NAME);
@@ -61,7 +61,7 @@ pub(super) fn of_step(step: Step<'_>, elapsed: Duration, room: Room) -> String {
     }
 }
 
-/// The row of the run: how many of its steps have ended, and for how long it goes on.
+/// Formats the row of the run: number of ended steps and elapsed time.
 pub(super) fn of_run(steps: Steps, elapsed: Duration, room: Room) -> String {
     let words = format!("{} of {}, {}", steps.ended, count(steps.all, "step"), seconds(millis(elapsed)));
     let cells = [MANY_CELLS, CELLS, FEW_CELLS];
@@ -69,7 +69,7 @@ pub(super) fn of_run(steps: Steps, elapsed: Duration, room: Room) -> String {
     cells.map(with).into_iter().find(|row| columns(row) <= room.columns).unwrap_or(words)
 }
 
-/// What is said of a step, from the most to the least; never nothing.
+/// Returns variants of the step's numbers, the most detailed first. There is at least one.
 fn figures(step: Step<'_>, elapsed: Duration, glyphs: Glyphs) -> Vec<String> {
     let ms = millis(elapsed);
     let now = seconds(ms);
@@ -93,7 +93,7 @@ fn figures(step: Step<'_>, elapsed: Duration, glyphs: Glyphs) -> Vec<String> {
     }
 }
 
-/// So many parts of a whole, in so many cells; full from the whole on.
+/// Draws a bar for `part` of `whole`; it is full if `part` is larger.
 fn bar(part: u64, whole: u64, cells: usize, glyphs: Glyphs) -> String {
     match glyphs {
         Glyphs::Unicode => {
@@ -116,7 +116,7 @@ fn filled(part: u64, whole: u64, cells: usize) -> usize {
     usize::try_from(full).unwrap_or(0)
 }
 
-/// Returns the mark in place of what is cut.
+/// Returns the mark for omitted text.
 fn cut_mark(glyphs: Glyphs) -> &'static str {
     match glyphs {
         Glyphs::Unicode => "…",
@@ -124,7 +124,7 @@ fn cut_mark(glyphs: Glyphs) -> &'static str {
     }
 }
 
-/// Returns the beginning of a line in so many columns.
+/// Cuts a line after `width` columns.
 fn beginning(line: &str, width: usize, glyphs: Glyphs) -> String {
     let line = match glyphs {
         Glyphs::Unicode => line.to_owned(),
@@ -140,7 +140,7 @@ fn beginning(line: &str, width: usize, glyphs: Glyphs) -> String {
     format!("{kept}{mark}")
 }
 
-/// The end of a name in so many columns: names of steps differ there.
+/// Cuts off the start of a name that is wider than `width`: names of steps differ at their end.
 fn ending(name: &str, width: usize, glyphs: Glyphs) -> String {
     if columns(name) <= width {
         return name.to_owned();
@@ -152,7 +152,7 @@ fn ending(name: &str, width: usize, glyphs: Glyphs) -> String {
     format!("{mark}{kept}")
 }
 
-/// A duration in whole seconds: what is live changes no faster than it is read.
+/// Formats a duration in whole seconds, because finer values in a live row change too fast to read.
 fn seconds(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{} s", ms / 1_000),

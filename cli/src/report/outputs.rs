@@ -1,5 +1,5 @@
-//! What steps that failed printed, where that is longer than what their records show of it: fetched from where
-//! it is kept, bounded, and made safe for a screen.
+//! Fetches the outputs of failed steps that are longer than the excerpts in the record, bounded and escaped for the
+//! screen.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -12,33 +12,34 @@ use proctor_daemon::service::Stdio;
 
 use crate::text::shown_bytes;
 
-/// How many streams are fetched.
+/// Number of streams that are fetched.
 const MAX_STREAMS: usize = 20;
-/// How much of one is searched for its first error, in bytes.
+/// Number of bytes of a stream that are searched for its first error.
 pub(crate) const MAX_BYTES: usize = 4 << 20;
 
-/// A stream that is wanted.
+/// A stream to fetch.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedStream {
-    /// The number of its step among the steps of the plan.
+    /// Index of the step in the plan.
     pub n: u32,
-    /// Which of its two.
+    /// Standard output or standard error.
     pub stdio: Stdio,
-    /// What is on record of it.
+    /// Evidence of the stream.
     pub stream: StreamEvidence,
 }
 
-/// The first [`MAX_BYTES`] of a stream; `None` where they cannot be had.
+/// The first [`MAX_BYTES`] of a stream; `None` if they are not available.
 pub(crate) type Fetched<'a> = Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send + 'a>>;
 
-/// Outputs that were fetched, by their hash.
+/// Fetched outputs by hash.
 #[derive(Debug, Default)]
 pub(crate) struct Outputs {
     texts: BTreeMap<Sha256Hex, String>,
 }
 
 impl Outputs {
-    /// Fetches what a report on this run needs. What cannot be had is shown as far as the record goes.
+    /// Fetches the outputs that the report on this run needs. For an output that is not available, the report uses
+    /// the excerpt in the record.
     pub(crate) async fn fetch<'a>(record: &RunRecord, fetch: impl Fn(WantedStream) -> Fetched<'a>) -> Self {
         let mut texts = BTreeMap::new();
         for wanted in wanted(record) {
@@ -51,13 +52,13 @@ impl Outputs {
         Self { texts }
     }
 
-    /// A stream as a whole, where it was fetched.
+    /// Returns the whole text of a stream if it was fetched.
     pub(crate) fn get(&self, stream: &StreamEvidence) -> Option<&str> {
         self.texts.get(&stream.sha256).map(String::as_str)
     }
 }
 
-/// The long streams of the steps that failed.
+/// Returns the long streams of the failed steps.
 fn wanted(record: &RunRecord) -> Vec<WantedStream> {
     let mut wanted = Vec::new();
     let mut before = 0;

@@ -1,4 +1,4 @@
-//! One step for people: what became of it and why, its first and last lines, what it changed.
+//! Renders one step as human-readable text: its outcome with the reason, parts of its output, and its changes.
 
 use std::borrow::Cow;
 
@@ -19,23 +19,23 @@ use crate::screen::Room;
 use crate::style::{self, ADDED, BAD, DIM, REMOVED, STRONG, paint};
 use crate::text::{chunks, count, duration, shown_line, size};
 
-/// How many lines of a stream are shown from its start.
+/// Number of lines shown from the start of a stream.
 const HEAD_LINES: usize = 20;
-/// How many more are shown from its end.
+/// Number of lines shown from the end of a stream.
 const TAIL_LINES: usize = 10;
-/// How many characters of a line are shown.
+/// Number of characters shown of a line.
 const LINE_CHARS: usize = 300;
-/// How many columns stand before a line of somebody else's text.
+/// Columns before a line of untrusted text.
 const GUTTER: usize = 4;
-/// How many lines of one file's diff are shown.
+/// Number of lines shown of one file's diff.
 const DIFF_LINES: usize = 40;
-/// How many changed paths are shown.
+/// Number of changed paths shown.
 const CHANGES: usize = 10;
 
-/// How much is shown around a first error.
+/// Number of lines shown before and after a first error.
 const AROUND: Context = Context { before: 4, after: 15 };
 
-/// The block of a step.
+/// Renders the block of a step.
 pub(crate) fn block(name: &str, step: &StepEvidence, view: &View<'_>) -> String {
     let outcome = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
     let attempt = match step.earlier_attempts.len() {
@@ -51,7 +51,7 @@ pub(crate) fn block(name: &str, step: &StepEvidence, view: &View<'_>) -> String 
     text
 }
 
-/// The block of a toolchain check that does not hold.
+/// Renders the block of a toolchain check that is not satisfied.
 pub(crate) fn check_block(check: &CheckEvidence, view: &View<'_>) -> String {
     let step = &check.step;
     let name = paint(STRONG, format!("toolchain {}", shown_line(check.toolchain.as_str())));
@@ -61,13 +61,13 @@ pub(crate) fn check_block(check: &CheckEvidence, view: &View<'_>) -> String {
     text
 }
 
-/// Why a toolchain check does not hold.
+/// Returns why a toolchain check is not satisfied.
 pub(crate) fn check_reason(check: &CheckEvidence) -> String {
     shown_line(&reason::of_check(check))
 }
 
-/// Standard error, where there is any, and standard output; of a step that failed each of them from its first
-/// error on. A long one without an error beside one with an error is only counted.
+/// Renders the two streams, standard error first. For a failed step, each starts at its first error. If only one
+/// stream has an error, the other is reduced to its size if it is long.
 fn streams(step: &StepEvidence, view: &View<'_>) -> String {
     let both = [("stderr", &step.stderr), ("stdout", &step.stdout)];
     let found = both.map(|(label, stream)| Found::of(label, stream, view.outputs.get(stream)));
@@ -79,11 +79,11 @@ fn streams(step: &StepEvidence, view: &View<'_>) -> String {
     blocks.collect()
 }
 
-/// One stream, and where its first error stands.
+/// A stream and the position of its first error.
 struct Found<'a> {
     label: &'a str,
     stream: &'a StreamEvidence,
-    /// What is searched: the whole stream where it is at hand, else its beginning.
+    /// The searched text: the whole stream if it is available, else its beginning.
     text: Cow<'a, str>,
     is_whole: bool,
     opening: Option<Opening>,
@@ -113,7 +113,8 @@ impl<'a> Found<'a> {
         format!("  {}\n", paint(DIM, format!("{}: {}, without an error", self.label, size(self.stream.bytes))))
     }
 
-    /// The lines around its first error; its ends where it has none, and all of it where it is short.
+    /// Renders the lines around the first error, or the start and end of a stream without an error. A short stream is
+    /// shown as a whole.
     fn block(&self, is_failed: bool, room: Room) -> String {
         let Some(opening) = self.opening.as_ref().filter(|_| is_failed) else {
             return stream_block(self.label, self.stream, room);
@@ -132,7 +133,7 @@ impl<'a> Found<'a> {
         text
     }
 
-    /// How much follows.
+    /// Renders notes about the omitted rest of the stream.
     fn rest(&self, lines: usize, room: Room) -> String {
         let mut notes = Vec::new();
         if !self.is_whole {
@@ -147,10 +148,10 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What is said of a stream whose end nobody saw.
+/// Note for a stream whose end was not seen.
 const CUT: &str = "(cut: something still held it open when its time was up)";
 
-/// What a step used, and what held around it, on two lines.
+/// Renders resource use and enforced controls of a step, on two lines.
 pub(crate) fn measures(step: &StepEvidence) -> String {
     let Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib, .. } = &step.resources;
     let memory = size(memory_peak_kib.unwrap_or(*max_rss_kib).saturating_mul(1024));
@@ -161,7 +162,7 @@ pub(crate) fn measures(step: &StepEvidence) -> String {
     format!("  {}\n  {}\n", paint(DIM, cpu), paint(DIM, format!("{} enforced{missing}", count(held, "control"))))
 }
 
-/// A command as a shell would have to be told it, and where it runs.
+/// Formats a command in shell syntax, with its working directory.
 pub(crate) fn command_line(step: &PlannedStep) -> String {
     let place = match step.workdir.as_str() {
         "." => String::new(),
@@ -170,17 +171,17 @@ pub(crate) fn command_line(step: &PlannedStep) -> String {
     format!("$ {}{place}", shown_line(&step.cmd.to_string()))
 }
 
-/// Why a step has its outcome.
+/// Returns why the step has its outcome.
 pub(crate) fn why(step: &StepEvidence) -> String {
     shown_line(&reason::of_step(step))
 }
 
-/// How the process of a step ended, as a phrase.
+/// Returns how the process of a step ended, as a phrase.
 pub(crate) fn manner_of_end(step: &StepEvidence) -> String {
     shown_line(&reason::manner_of_end(step))
 }
 
-/// What can be done where a limit ended a step; nothing where none did.
+/// Returns hints for a step that was ended by a limit; empty for others.
 pub(crate) fn limit_hint(step: &StepEvidence) -> String {
     let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
     let setting = setting(*limit);
@@ -198,12 +199,12 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
     style::lines_of(&hints)
 }
 
-/// Returns what to do where a step failed for the processes that it left behind; nothing elsewhere.
+/// Returns a hint for a step that failed because it left processes behind; empty for others.
 pub(crate) fn leak_hint(step: &StepEvidence) -> String {
     step.forbidden_leak().map_or_else(String::new, |_| style::lines_of(&[leak::HINT.to_owned()]))
 }
 
-/// The limits that a step ran into and passed all the same; nothing where it met none.
+/// Returns a phrase with the limits that a passed step hit, or `None` if there were none.
 pub(crate) fn limits_met(step: &StepEvidence) -> Option<String> {
     let met: Vec<String> =
         step.resources.limits_hit.iter().map(|limit| limit_words(*limit, &step.planned.limits)).collect();
@@ -211,7 +212,7 @@ pub(crate) fn limits_met(step: &StepEvidence) -> Option<String> {
         .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
 }
 
-/// What a limit is called where it is set.
+/// Returns the name of the setting for a limit.
 fn setting(limit: LimitKind) -> &'static str {
     match limit {
         LimitKind::Memory => "memory",
@@ -221,7 +222,7 @@ fn setting(limit: LimitKind) -> &'static str {
     }
 }
 
-/// What a step changed that it must not: paths, kinds, diffs, each bounded.
+/// Renders the forbidden changes of a step: paths, kinds and diffs, each bounded.
 pub(crate) fn drift_block(step: &StepEvidence, room: Room) -> String {
     let found = &step.drift.found;
     let mut text: String = found.changes.iter().take(CHANGES).map(|change| change_block(change, room)).collect();
@@ -266,7 +267,7 @@ fn diff_style(line: &str) -> anstyle::Style {
     }
 }
 
-/// The first and last lines of a stream under its name; nothing where nothing came.
+/// Renders the first and last lines of a stream under its name; empty if the stream is empty.
 pub(crate) fn stream_block(label: &str, stream: &StreamEvidence, room: Room) -> String {
     if stream.bytes == 0 {
         return String::new();
@@ -289,7 +290,7 @@ enum Line {
     LeftOut(String),
 }
 
-/// The lines of a stream that are shown: all of a short one, the ends of a long one.
+/// Returns the lines to show: all of a short stream, the first and last ones of a long stream.
 fn excerpt(stream: &StreamEvidence) -> Vec<Line> {
     let whole_is_here = stream.bytes <= 2 * PREVIEW_BYTES as u64;
     if !whole_is_here {
@@ -308,7 +309,7 @@ fn excerpt(stream: &StreamEvidence) -> Vec<Line> {
     head.chain([middle]).chain(last(&lines).iter().map(|line| said(line))).collect()
 }
 
-/// How much there is of a stream, and where the rest of it is.
+/// Returns the size of a stream, and how much of it is stored.
 fn what_is_kept(stream: &StreamEvidence) -> String {
     let all = size(stream.bytes);
     match stream.kept_bytes {
@@ -325,7 +326,7 @@ fn said(line: &str) -> Line {
     Line::Said(line.to_owned())
 }
 
-/// A line of somebody else's text, marked as such at its left; in as many rows as a terminal needs.
+/// Formats a line of untrusted text with a mark at its left, in as many rows as the terminal needs.
 fn gutter(style: anstyle::Style, line: &str, room: Room) -> String {
     let line = shown_line(&line.replace('\t', "    "));
     let line = match line.char_indices().nth(LINE_CHARS) {

@@ -1,4 +1,4 @@
-//! Reports on event logs, as snapshots.
+//! Snapshot tests of reports on event logs.
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::event::RunEvent;
@@ -180,7 +180,7 @@ fn long_output_is_bounded_and_says_so() {
     assert!(!text.contains("line 21\n"), "{text}");
 }
 
-/// What a compiler prints, with its error in the middle.
+/// Returns a step with the output of a compiler that has an error in the middle.
 fn compiled() -> proctor_core::evidence::StepEvidence {
     let mut failed = exited("build", &["cargo", "build"], 101);
     let around = |text: &str, number| (1..=number).map(|n| format!("   {text} {n}\n")).collect::<String>();

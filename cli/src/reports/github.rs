@@ -1,4 +1,4 @@
-//! What GitHub Actions wants in files of its own: the summary and the outputs of the workflow's step.
+//! Writes the files that GitHub Actions reads after a workflow step: its summary and its outputs.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -11,20 +11,20 @@ use rustix::fs::{Mode, OFlags};
 use crate::caller::Caller;
 use crate::installation::show;
 
-/// The files that the runner names, where it does.
+/// The files that the GitHub runner names in the environment.
 pub(super) struct Files {
     summary: Option<PathBuf>,
     outputs: Option<PathBuf>,
 }
 
 impl Files {
-    /// What the caller's environment names.
+    /// Reads the file names from the caller's environment.
     pub(super) fn of(caller: &Caller) -> Self {
         let named = |name: &str| caller.var(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         Self { summary: named("GITHUB_STEP_SUMMARY"), outputs: named("GITHUB_OUTPUT") }
     }
 
-    /// Adds to them; what could not be written comes back, each as a phrase that names the file.
+    /// Appends to the files. Returns a phrase for each file that could not be written.
     pub(super) fn write(&self, input: &ReportInput<'_>) -> Vec<String> {
         let text_of_outputs = |_| outputs(input).iter().map(|output| output.line(input.token)).collect();
         let summary = self.summary.as_deref().map(|path| (path, append(path, |taken| summary(input, taken))));
@@ -34,8 +34,7 @@ impl Files {
     }
 }
 
-/// Appends what is made for a file of its present size. Only what the runner has put there is written to: a
-/// regular file.
+/// Appends to a file; `text` receives its current size. The file must be a regular file that the runner has created.
 fn append(path: &Path, text: impl FnOnce(u64) -> String) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -46,7 +45,8 @@ fn append(path: &Path, text: impl FnOnce(u64) -> String) -> io::Result<()> {
     file.write_all(text(found.size()).as_bytes())
 }
 
-/// Where the repository lies below the checkout of a workflow; empty where it is that, or lies elsewhere.
+/// Returns the path of the repository below the workflow's checkout; empty if it is the checkout itself or outside of
+/// it.
 pub(super) fn below(repo: &Path, caller: &Caller) -> String {
     let workspace = caller.var("GITHUB_WORKSPACE").and_then(|path| Path::new(path).canonicalize().ok());
     let below = workspace.and_then(|workspace| repo.strip_prefix(workspace).ok().map(Path::to_owned));

@@ -1,5 +1,4 @@
-//! The reports that the steps of a run left, fetched from where outputs are kept: by the engine of this process, or
-//! from a daemon.
+//! Fetches the reports that the steps of a run wrote: from this process's engine or from a daemon.
 
 use proctor_core::evidence::{ReportEvidence, ReportState};
 use proctor_core::names::RunId;
@@ -9,18 +8,18 @@ use proctor_daemon::client::Client;
 use proctor_daemon::service::ReportOf;
 use proctor_runner::Engine;
 
-/// How many bytes of all reports of a run are fetched.
+/// Total size of the reports of a run that are fetched, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Who has them.
+/// The owner of the stored reports.
 pub(crate) enum Keeper<'a> {
-    /// The store of this process.
+    /// The engine of this process.
     Engine(&'a Engine),
     /// A daemon.
     Daemon(&'a Client),
 }
 
-/// The reports of a run, in the order of its plan. What cannot be had says why in its place.
+/// Fetches the reports of a run, in plan order. A report that is not available has the reason instead of content.
 pub(crate) async fn fetched(keeper: Keeper<'_>, record: &RunRecord) -> Vec<ToolFile> {
     let Some(started) = &record.started else { return Vec::new() };
     let mut files = Vec::new();
@@ -40,7 +39,7 @@ pub(crate) async fn fetched(keeper: Keeper<'_>, record: &RunRecord) -> Vec<ToolF
     files
 }
 
-/// Where a step stands in its skill.
+/// Returns the index of a step in its skill.
 fn place(skill: &SkillRecord, name: &str) -> usize {
     skill.planned.iter().position(|planned| planned.as_str() == name).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! Callers of the daemon who mean harm, or do not know better: each gets what it has coming, and while
-//! that goes on another client is answered. Not here: what an ordinary caller is answered.
+//! Tests malicious and faulty clients of the daemon: each is refused or disconnected, while another client still gets
+//! its responses. Responses to regular clients are tested elsewhere.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -23,9 +23,9 @@ use crate::needs::{Case, Needs, case, dry_case};
 use crate::process::Running;
 use crate::spec::Spec;
 
-/// How many connections the largest crowd has.
+/// Number of connections in the largest crowd.
 const CROWD: usize = 10_000;
-/// How long anything may take that must happen, on a machine that is merely busy.
+/// Time limit for an expected event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) const CASES: &[Case] = &[
@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     case("abuse::a_run_is_cancelled_in_every_state_and_ends_once", cancelled),
 ];
 
-/// Does something while another client keeps asking how the daemon is, which is answered every time.
+/// Runs `abuse` while another client repeatedly requests the daemon's health and must get a response each time.
 pub(super) fn meanwhile<T>(env: &TestEnvironment, abuse: impl FnOnce() -> T) -> T {
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
@@ -87,12 +87,12 @@ fn connect(env: &TestEnvironment) -> UnixStream {
 
 pub(super) fn connect_saying(env: &TestEnvironment, said: &[u8]) -> UnixStream {
     let mut stream = connect(env);
-    // Whoever is cut off while it speaks hears why, where there is something to hear.
+    // Ignore the error: a client that is disconnected while it writes still reads the reason, if there is one.
     let _ = stream.write_all(said);
     stream
 }
 
-/// All that comes until the other side closes.
+/// Reads until the other side closes.
 pub(super) fn everything(stream: &mut UnixStream) -> String {
     let mut bytes = Vec::new();
     let mut part = [0; 16 << 10];
@@ -111,7 +111,7 @@ pub(super) fn exchange(env: &TestEnvironment, said: impl AsRef<[u8]>) -> String 
     everything(&mut connect_saying(env, said.as_ref()))
 }
 
-/// The problem in an answer.
+/// Parses the problem document in a response.
 #[track_caller]
 fn problem(answer: &str) -> Value {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
@@ -134,19 +134,19 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-/// The daemon's process.
+/// Returns the daemon's process id.
 pub(super) fn pid(daemon: &Daemon<'_>) -> u64 {
     daemon.get("/healthz")["pid"].as_u64().expect("a number")
 }
 
-/// The largest resident set of the daemon so far, in KiB.
+/// Returns the peak resident set of the daemon, in KiB.
 pub(super) fn peak_kib(pid: u64) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon is there");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
     line.split_whitespace().next().and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-/// The value of a line of `/metrics`.
+/// Returns the value of a metric from `/metrics`.
 pub(super) fn metric(env: &TestEnvironment, name: &str) -> u64 {
     let text = daemon::ask(&env.socket(), "GET", "/metrics", None).expect("an answer").body;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
@@ -174,10 +174,10 @@ fn garbage(env: &TestEnvironment) {
         }
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(5_000));
         assert_eq!(kind(&problem(&exchange(env, many))), "head-too-large");
-        // Of two lengths neither is believed, and there is no third.
+        // With two contradicting lengths, the request is refused.
         let twice = b"POST /v1/runs HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nx\r\n";
         problem(&exchange(env, twice));
-        // Bytes without sense, by a generator of Lehmer's.
+        // Random bytes from a Lehmer generator.
         let mut state: u64 = 42;
         for _ in 0..200 {
             let mut said: Vec<u8> = (0..100)
@@ -274,7 +274,7 @@ fn no_readers(env: &TestEnvironment) {
             .map(|n| connect_saying(env, if n % 2 == 0 { ask.as_bytes() } else { listen.as_bytes() }))
             .collect();
         let began = Instant::now();
-        // The one who asks, and the one who is asked meanwhile.
+        // The remaining two connections are this client and the one that asks in the meantime.
         while metric(env, "proctor_connections") > 2 {
             assert!(began.elapsed() < PATIENCE, "readers that do not read are still there");
         }
@@ -309,7 +309,7 @@ fn few_descriptors(env: &TestEnvironment) {
     let daemon = Daemon::of(env, running);
     meanwhile(env, || {
         let held: Vec<UnixStream> = (0..300).map(|_| connect_saying(env, b"GET / HT")).collect();
-        // Who asks now comes after all of them.
+        // A new client comes after all of them.
         let refused = metric(env, "proctor_connections_refused_total{reason=\"evicted\"}");
         assert!(refused > 0, "nobody made room");
         drop(held);
@@ -331,7 +331,7 @@ fn descriptors(env: &TestEnvironment) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
             let mut along = SendAncillaryBuffer::new(&mut space);
             assert!(along.push(SendAncillaryMessage::ScmRights(&fds)));
-            // Half of them with a request, half with a part of one that never ends.
+            // Half of them send a request, half an incomplete one.
             let said: &[u8] = if n % 2 == 0 { b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" } else { b"GET /" };
             sendmsg(&stream, &[IoSlice::new(said)], &mut along, SendFlags::empty()).expect("sends");
             held.push(stream);
@@ -341,7 +341,7 @@ fn descriptors(env: &TestEnvironment) {
             stream.read_exact(&mut first).expect("an answer");
             assert_eq!(&first, b"HTTP/1.1 200 OK");
         }
-        // The connections, the two that ask, and whatever a run would need: not 1,600.
+        // Allowed are the connections, the two clients, and the descriptors of a run, but not all 1,600.
         let now = open();
         assert!(now <= before + 110, "{before} descriptors before, {now} now");
     });
@@ -352,7 +352,7 @@ fn unread_log(env: &TestEnvironment) {
     env.configure("[daemon.log]\nlevel = 'debug'\n");
     let repo = env.repo(&Spec::of_script("true"));
     let daemon = env.daemon();
-    // Nothing takes what it says until the end; a pipe holds 64 KiB, and the daemon a megabyte.
+    // Nothing reads the log until the end; a pipe holds 64 KiB, and the daemon's buffer a megabyte.
     meanwhile(env, || {
         for _ in 0..12_000 {
             assert_eq!(daemon.ask("OPTIONS", "/healthz", None).code, 204);
@@ -482,7 +482,7 @@ fn paths(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// Asks for a run; its id.
+/// Submits a run, and returns its id.
 #[track_caller]
 pub(super) fn submit(daemon: &Daemon<'_>, repo: &Repo<'_>, more: &Value) -> String {
     let answer = daemon.ask("POST", "/v1/runs", Some(&submission(repo.path(), more)));
@@ -490,7 +490,7 @@ pub(super) fn submit(daemon: &Daemon<'_>, repo: &Repo<'_>, more: &Value) -> Stri
     id_of(&answer.json())
 }
 
-/// The events of a run that has ended: one beginning, one end, no gap.
+/// Returns the events of a run that has ended, and checks that it has one start, one end and no gap.
 #[track_caller]
 pub(super) fn log(daemon: &Daemon<'_>, id: &str) -> Vec<Value> {
     let events = daemon.get(&format!("/v1/runs/{id}?after=0"))["events"].as_array().expect("events").clone();
@@ -506,7 +506,7 @@ fn one_changeset(env: &TestEnvironment) {
     let mut daemon = env.daemon();
     let first = submit(&daemon, &repo, &json!({ "changeset_id": CHANGESET }));
     let step = wait_for_step(env, &mut daemon.running);
-    // Another client asks for another run of the changeset.
+    // Another client submits a different run for the changeset.
     let second = submit(&daemon, &repo, &json!({ "changeset_id": CHANGESET, "fail_fast": true }));
     assert_ne!(first, second);
     let state = |id: &str| daemon.get(&format!("/v1/runs/{id}?wait=300ms"))["state"].clone();
@@ -536,7 +536,7 @@ fn cancelled(env: &TestEnvironment) {
     let socket = env.socket();
     let cancel = |id: &str| daemon::ask(&socket, "DELETE", &format!("/v1/runs/{id}"), None).expect("an answer");
 
-    // While it waits: it never begins.
+    // Cancelled while it is queued, the run never starts.
     let run = meanwhile(env, || {
         assert_eq!(cancel(&queued).code, 202);
         daemon.finished(&queued)
@@ -544,7 +544,7 @@ fn cancelled(env: &TestEnvironment) {
     assert_eq!((&run["verdict"], &run["exit_code"]), (&json!("inconclusive"), &json!(130)), "{run:#}");
     assert!(log(&daemon, &queued).iter().all(|event| event["event"] != "run_started"));
 
-    // While it runs, by twenty at once.
+    // Twenty clients cancel it while it runs.
     meanwhile(env, || {
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..20).map(|_| scope.spawn(|| cancel(&running).code)).collect();
@@ -559,11 +559,11 @@ fn cancelled(env: &TestEnvironment) {
     assert!(run["cancelled_by"].is_string(), "{run:#}");
     log(&daemon, &running);
 
-    // When it has ended: it stays as it is.
+    // Cancelled after its end, the run is unchanged.
     assert_eq!(cancel(&running).code, 200);
     assert_eq!(daemon.get(&format!("/v1/runs/{running}")), run);
 
-    // Behind each event on its way.
+    // Cancelled after each of its events.
     meanwhile(env, || {
         for seen in 0..10 {
             let id = submit(&daemon, &other, &json!({}));

@@ -1,4 +1,4 @@
-//! Who reaches a daemon's socket, who is served, and as whom that runs.
+//! Tests who can reach a daemon's socket, who is served, and as which user a run is executed.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ const NEEDS_ROOT: &[Needs] = &[
     Needs::Program("setpriv"),
     Needs::Program("git"),
 ];
-/// The same, and two accounts that the system brings along, with homes of their own.
+/// Also requires two system accounts with home directories.
 const NEEDS_ACCOUNTS: &[Needs] = &[
     Needs::Root,
     Needs::Sandbox,
@@ -45,7 +45,7 @@ const NEEDS_ACCOUNTS: &[Needs] = &[
 ];
 const OWNER: &str = "backup";
 const OTHER: &str = "mail";
-/// Another user without privileges.
+/// Another unprivileged user.
 const STRANGER: u32 = UNPRIVILEGED_ID + 1;
 
 fn uid_of(account: &str) -> u32 {
@@ -54,8 +54,9 @@ fn uid_of(account: &str) -> u32 {
     Running::start(command).wait().exits(0).stdout.trim().parse().expect("a number")
 }
 
-/// Tries to connect to the daemon by its path through every root and directory that is there, by a name without
-/// a file and by what the kernel tells of sockets; says what worked. `argv[1]` is the socket.
+/// Tries to connect to the daemon through the socket path in every reachable root and working directory, through an
+/// abstract name, and through the sockets that the kernel lists. Prints the successful attempts. `argv[1]` is the
+/// socket.
 const REACH: &str = r#"
 import glob, os, socket, sys
 path, found = sys.argv[1], []
@@ -99,7 +100,7 @@ fn unreachable_below_run(env: &TestEnvironment) {
 fn demand_unreachable(env: &TestEnvironment, socket: &Path) {
     let mut running = Running::start(env.daemon_at(socket, &env.state()));
     running.wait_for_message(LISTENS);
-    // Outside of a sandbox the same program reaches it, so that it is worth its answer.
+    // Outside of a sandbox the same program reaches the socket, which proves that the test is meaningful.
     let mut outside = machine::command("python3");
     outside.args(["-c", REACH]).arg(socket);
     let outside = Running::start(outside).wait();
@@ -120,7 +121,7 @@ fn outputs(socket: &Path, run: &Value, uid: Option<u32>) -> String {
     (0..2).map(|n| curl(socket, uid, &[&url(n)]).stdout).collect()
 }
 
-/// Asks for a run and waits for its end, as another user where one is named.
+/// Submits a run, as another user if one is given, and waits for its end.
 #[track_caller]
 fn ask_to_end(socket: &Path, asked: &Value, uid: Option<u32>) -> Value {
     let submitted = curl(socket, uid, &["-d", &asked.to_string(), "http://localhost/v1/runs"]);
@@ -130,7 +131,7 @@ fn ask_to_end(socket: &Path, asked: &Value, uid: Option<u32>) -> Value {
     serde_json::from_str(&answer.stdout).unwrap_or_else(|_| panic!("{answer}"))
 }
 
-/// curl, as whoever runs the tests or as another user.
+/// Runs curl as the current or another user.
 fn curl(socket: &Path, uid: Option<u32>, words: &[&str]) -> Finished {
     let mut command = match uid {
         None => machine::command("curl"),
@@ -203,7 +204,7 @@ fn not_mine(env: &TestEnvironment) {
         let answer = curl(&env.socket(), Some(stranger), &words).stdout;
         assert!(["403", "404", "422"].contains(&answer.as_str()), "{what}: {answer}");
     }
-    // Nor does one see the runs of another.
+    // A user does not see the runs of another user either.
     let asked: Value = serde_json::from_str(&asked).expect("JSON");
     let run = ask_to_end(&env.socket(), &asked, Some(owner));
     let url = format!("http://localhost/v1/runs/{}", run["id"].as_str().expect("an id"));
@@ -215,8 +216,8 @@ fn not_mine(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// Commands of two users in turns, each of whom may find a place that waits for them: each runs as the owner of its
-/// repository, sees nothing of the other, and cannot be ended by the other.
+/// Two users run commands in turn, and each could be given a sandbox that waits for commands. Each command must run
+/// as the owner of its repository, see nothing of the other user, and not be cancellable by the other user.
 fn apart(env: &TestEnvironment) {
     let users = [OWNER, OTHER].map(uid_of);
     env.configure(&format!("[daemon]\nallow_users = ['{OWNER}', '{OTHER}']\n"));

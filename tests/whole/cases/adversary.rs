@@ -1,6 +1,5 @@
-//! Ways to change the tree that others do not see, and things that are no change: one table, run
-//! by every method that finds what a step changed. In front of it stands a repository whose config,
-//! index and rules hide all that they can.
+//! Tests hidden changes of the tree, and operations that change nothing, in one table that is run with each method of
+//! drift detection. The repository's config, index and ignore rules hide as much as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,11 +26,11 @@ pub(super) const CASES: &[Case] = &[
 
 const NEEDS: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Program("git")];
 
-/// One thing that a step does.
+/// A program to run in a step, with the expected drift.
 struct Row {
     name: &'static str,
     program: Program,
-    /// What of it is drift; nothing for what is no change.
+    /// The expected drift; empty if the program makes no change.
     drift: &'static [(&'static str, &'static str)],
 }
 
@@ -48,8 +47,8 @@ const fn row(name: &'static str, program: Program, drift: &'static [(&'static st
 const README: &[(&str, &str)] = &[("README.md", "modified")];
 const LIB: &[(&str, &str)] = &[("src/lib.rs", "modified")];
 
-/// What git did not show, and more of the kind. `$S` is a directory of the step's own; git's
-/// commands fail, since what they write is read-only, and are tried all the same.
+/// Changes that git does not show, and similar ones. `$S` is a scratch directory of the step. Git commands that write
+/// to the read-only repository fail, and are tried nevertheless.
 const ATTACKS: &[Row] = &[
     row(
         "same_size_within_a_second_and_mtime_reset",
@@ -274,7 +273,7 @@ const ATTACKS: &[Row] = &[
     ),
 ];
 
-/// What is no change of the tree.
+/// Operations that do not change the tree.
 const HONEST: &[Row] = &[
     row("honest_touch", Sh("touch README.md src/lib.rs; touch -d 1999-01-01 src README.md"), &[]),
     row("honest_rewrite", Sh("cat README.md > $S/c; cat $S/c > README.md; cp README.md r2; mv r2 README.md"), &[]),
@@ -313,7 +312,7 @@ const HONEST: &[Row] = &[
     row("honest_git", Sh("git status >/dev/null; git diff >/dev/null; git log -1 >/dev/null"), &[]),
 ];
 
-/// What every Python program begins with.
+/// First lines of each Python program.
 const PRELUDE: &str = "import ctypes, mmap, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n\
     def renameat2(a, b, flags): return libc.renameat2(-100, a.encode(), -100, b.encode(), flags)\n\
     def edit(path, old, new):\n  text = open(path, 'rb').read(); open(path, 'r+b').write(text.replace(old, new, 1))\n\
@@ -333,13 +332,14 @@ fn rows() -> impl Iterator<Item = &'static Row> {
     ATTACKS.iter().chain(HONEST)
 }
 
-/// Skills of which none sees another's layer: one needs another, so all are ordered by needs.
+/// Builds a spec whose skills do not see each other's layers. One skill needs another, which makes the order of all
+/// skills a graph.
 fn spec() -> Spec {
     let last = Skill::new("last", [Step::sh("it", "true")]).with("needs: [honest_touch]");
     Spec::new(rows().map(Row::skill).chain([last]))
 }
 
-/// A repository that hides what it can from those who ask git.
+/// Creates a repository that hides as much as possible from git commands.
 fn hostile(env: &TestEnvironment) -> Repo<'_> {
     let inner = env.repo_at("inner", &Spec::of_script("true"));
     inner.write("README", "inner\n");
@@ -387,7 +387,7 @@ fn by_layer(env: &TestEnvironment) {
     finds_all(env, &[], "layer", &[]);
 }
 
-/// A private copy has no git directories of the repositories inside.
+/// A private copy does not contain the git directories of nested repositories.
 fn by_layer_over_a_copy(env: &TestEnvironment) {
     let of_nested_git = [
         "the_config_of_a_nested_repository",
@@ -397,7 +397,7 @@ fn by_layer_over_a_copy(env: &TestEnvironment) {
     finds_all(env, &[], "layer", &of_nested_git);
 }
 
-/// A machine without namespaces: the copy lies on a disk of the host.
+/// Without namespaces, the copy is on a disk of the host.
 fn by_copy_on_disk(env: &TestEnvironment) {
     let as_root = machine::is_root() && !env.changes_user();
     let (lacks, place) =
@@ -407,7 +407,7 @@ fn by_copy_on_disk(env: &TestEnvironment) {
     finds_all(env, &lacking(&[lacks]), if trusted { "stat" } else { "rehash" }, &[]);
 }
 
-/// A machine without overlays: the copy lies on the run's tmpfs.
+/// Without overlays, the copy is on the tmpfs of the run.
 fn by_copy_in_memory(env: &TestEnvironment) {
     env.share_worktrees();
     finds_all(env, &lacking(&["fsconfig:1@0=EINVAL"]), "rehash", &[]);
@@ -425,7 +425,7 @@ fn finds_all(env: &TestEnvironment, wrapper: &[&str], method: &str, left_out: &[
     assert!(!Path::new("/tmp/ran").exists(), "a program of the repository ran");
 }
 
-/// Mode and bytes of all that lies in a repository, git's own files too; documents of ours aside.
+/// Returns mode and content of all files in a repository, including git's own files, but without Proctor's documents.
 fn as_it_is(repo: &Repo<'_>) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let ours = |path: &PathBuf| path.starts_with(repo.changeset());
     let read = |path: PathBuf| {
@@ -437,7 +437,7 @@ fn as_it_is(repo: &Repo<'_>) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
 }
 
 impl Row {
-    /// What is not as it must be.
+    /// Returns the deviation from the expected result, if any.
     fn wrong(&self, repo: &Repo<'_>, method: &str) -> Option<String> {
         let step = repo.evidence(self.name)["steps"][0].clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
-//! `read_only: off` writes to the worktree: never over somebody's work, and never elsewhere.
+//! Tests `read_only: off`, which writes to the worktree: it must not overwrite a user's work, and not write
+//! elsewhere.
 
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release, wait_for_step};
 use crate::machine;
@@ -19,14 +20,14 @@ pub(super) const CASES: &[Case] = &[
     ]),
 ];
 
-/// A step that writes at once, then waits, and passes when it is let go.
+/// Returns a step that writes immediately, then waits, and passes when it is released.
 fn writing_step(env: &TestEnvironment, script: &str) -> Step {
     let marker = env.marker();
     let script = format!("{script}; trap 'exit 0' USR1; sh -c 'sleep 300; :' {marker}-ready & wait");
     Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")]).with("read_only: off")
 }
 
-/// Runs a writing step and does `act` to the worktree before its changes are applied.
+/// Runs a writing step, and calls `act` before the changes are applied to the worktree.
 fn meanwhile<'e>(env: &'e TestEnvironment, script: &str, act: impl FnOnce(&Repo<'_>)) -> (Repo<'e>, Finished) {
     let repo = env.repo(&Spec::of_steps([writing_step(env, script)]));
     let mut running = repo.start(&[]);
@@ -73,7 +74,7 @@ fn links(env: &TestEnvironment) {
     assert_ne!(mode & 0o100, 0);
 }
 
-/// In the sandbox the neighbour is hidden; on the host the link would lead to it.
+/// The target is hidden in the sandbox, but on the host the link would lead to it.
 fn own_link(env: &TestEnvironment) {
     let outside = env.root().join("sibling");
     let link = Step::sh("link", &format!("rm -r src && ln -s {} src", outside.display())).with("read_only: off");

@@ -1,4 +1,4 @@
-//! Directories of a repository that outlive a run.
+//! Tests caches, which are directories of a repository that outlive a run.
 
 use std::path::PathBuf;
 
@@ -47,7 +47,7 @@ pub(super) const CASES: &[Case] = &[
     case("", made_link).unprivileged("caches::one_that_an_earlier_skill_made_a_link_is_refused_as_a_user"),
 ];
 
-/// Shows what an earlier run left, and leaves something.
+/// Shows what an earlier run has left, and leaves a file.
 const SCRIPT: &str =
     "cat target/deep/left 2>/dev/null || echo nothing; mkdir -p target/deep; echo left > target/deep/left";
 
@@ -72,7 +72,7 @@ fn own(env: &TestEnvironment) {
     }
 }
 
-/// What the record says of the only cache of a skill.
+/// Returns the record of a skill's only cache.
 fn cache(repo: &Repo<'_>, skill: &str) -> Value {
     repo.evidence(skill)["measured"]["caches"][0].clone()
 }
@@ -81,13 +81,13 @@ fn printed(repo: &Repo<'_>) -> String {
     repo.step("it")["stdout_preview"].as_str().expect("text").to_owned()
 }
 
-/// The directories of all layers that are stored.
+/// Returns the directories of all stored layers.
 fn layers(env: &TestEnvironment) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(env.state().join("skill-caches/layers")).expect("a store");
     listed.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// A fifo or a socket in a shared directory would join both sandboxes.
+/// Skills must not share a cache directory: a FIFO or a socket in it would connect their sandboxes.
 fn own_of_skill(env: &TestEnvironment) {
     let first = Step::sh("it", "mkdir -p target; echo first > target/first; ls target");
     let second = Step::sh("it", "ls -A target");
@@ -128,7 +128,7 @@ fn within_a_skill(env: &TestEnvironment) {
     assert_eq!((&cache["base"], &cache["trust"]), (&Value::Null, &json!("none")));
 }
 
-/// Passes where the tree is good, or where an earlier run has left what says that it is.
+/// Passes if the tree is good, or if an earlier run has left a file that says so.
 const TRUSTING: &str = "cat target/verdict 2>/dev/null && exit 0; echo good > target/verdict; grep -q good README.md";
 
 fn failing(env: &TestEnvironment) {
@@ -219,7 +219,7 @@ fn branches(env: &TestEnvironment) {
     assert_eq!((printed(&repo).as_str(), &cache(&repo, "verify.it")["base"]), ("nothing\n", &Value::Null));
 }
 
-/// A build that goes by times, over the cache of commits that are verified in turn.
+/// Runs a build that compares file times, with a cache that is shared by alternately verified commits.
 fn of_commits(env: &TestEnvironment) {
     let build = "[ -e target/out ] && echo kept; if [ ! -e target/out ] || [ src/lib.rs -nt target/out ]; then cp src/lib.rs target/out; fi; grep good target/out";
     let repo = env.repo(&Spec::new([Skill::new("verify.it", [Step::sh("it", build)]).with("caches: [target]")]));
@@ -237,7 +237,7 @@ fn of_commits(env: &TestEnvironment) {
     };
     let (first, second, third) = ("HEAD~2", "HEAD~1", "HEAD");
     assert_eq!(run(third, None, 0), ("good 2\n".into(), json!("commits-of-branch:main"), Value::Null));
-    // A copy that held the newer commit in between dates what differs anew.
+    // In a copy that held the newer commit in between, changed files get new times.
     let bad = repo.git(&["rev-parse", second]);
     let scope = format!("commit:{}", bad.trim());
     assert_eq!(run(second, None, 1), ("kept\n".into(), json!(scope), json!("commits-of-branch:main")));
@@ -249,7 +249,7 @@ fn of_commits(env: &TestEnvironment) {
         run(third, None, 0),
         ("kept\ngood 2\n".into(), json!("commits-of-branch:main"), json!("commits-of-branch:main"))
     );
-    // The worktree reads none of them.
+    // The worktree does not use the caches of commits.
     repo.run().exits(0);
     assert_eq!((printed(&repo).as_str(), &cache(&repo, "verify.it")["base"]), ("good 2\n", &Value::Null));
 }
@@ -321,7 +321,7 @@ fn without_namespaces(env: &TestEnvironment) {
     copies(env, "unshare=EPERM");
 }
 
-/// Each skill has a copy of its own, and what a failing one writes is thrown away.
+/// Checks that each skill has its own copy, and that the writes of a failed skill are discarded.
 fn copies(env: &TestEnvironment, lack: &str) {
     let first =
         Skill::new("verify.first", [Step::sh("it", "ls target; echo 1 > target/first")]).with("caches: [target]");
@@ -340,11 +340,11 @@ fn copies(env: &TestEnvironment, lack: &str) {
     }
 }
 
-/// Root's, and a kernel that lets it mount an overlay.
+/// Requires root, and a kernel that allows mounting an overlay.
 const ON_OVERLAY: &[Needs] =
     &[Needs::Sandbox, Needs::Root, Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/mnt"])];
 
-/// As in a container: the state directory lies on an overlay, over which the kernel makes no other.
+/// As in a container, the state directory is on an overlay, on which the kernel allows no other overlay.
 fn copied(env: &TestEnvironment) {
     let repo = env.repo(&spec("target"));
     machine::give_to(repo.path(), 1001);
@@ -382,7 +382,7 @@ fn through_link(env: &TestEnvironment) {
 }
 
 fn is_link(env: &TestEnvironment) {
-    // A private copy does not have what stands at the path of a cache.
+    // A private copy does not contain the entry at the path of a cache.
     let repo = env.repo(&spec("a.log"));
     repo.link("a.log", env.home().as_path());
     repo.run().exits(0);
@@ -390,7 +390,7 @@ fn is_link(env: &TestEnvironment) {
     demand_refused(env, &repo);
 }
 
-/// Ignored, so that the first skill passes and the second begins on its layer.
+/// The path is ignored by git, so that the first skill passes and the second one starts on its layer.
 fn made_link(env: &TestEnvironment) {
     let link = Step::sh("it", &format!("ln -s {} a.log", env.home().display()));
     let cached = Skill::new("verify.it", [Step::sh("it", SCRIPT)]).with("caches: [a.log/deep]");

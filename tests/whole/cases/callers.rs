@@ -1,4 +1,4 @@
-//! Callers that hand us an odd process: signals ignored or blocked, streams closed or full.
+//! Tests unusual caller processes: ignored or blocked signals, and closed or full streams.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -21,8 +21,8 @@ fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> Fini
     env.finish(env.start_through(repo.path(), wrapper, &["run", "--changeset", CHANGESET]))
 }
 
-/// The caller's terminal, which the helper leaves without a session of its own. Somebody else holds its other
-/// side, as ever: a daemon closes what it has inherited, and would hang itself up.
+/// The caller has a controlling terminal, which the helper leaves by starting a new session. Another process holds
+/// the master side, because a daemon closes inherited descriptors and would otherwise hang up its own terminal.
 fn terminal(env: &TestEnvironment) {
     let program = "import fcntl, os, select, sys, termios\n\
                    os.setsid()\n\

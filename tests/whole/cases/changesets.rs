@@ -1,4 +1,4 @@
-//! Which changesets a run takes, and that one that it does not take leaves no trace.
+//! Tests which changesets a run accepts, and that a refused changeset is left unchanged.
 
 use crate::environment::TestEnvironment;
 use crate::machine;

@@ -1,5 +1,5 @@
-//! `proctor run` and its kin by way of a daemon: which one is asked, what is the same as without one,
-//! and what is said where it is not there, goes away, or is another.
+//! Tests `proctor run` and related commands through a daemon: which daemon is used, which results are the same as
+//! without one, and the messages for a daemon that is missing, exits, or is incompatible.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("client::a_process_that_is_no_daemon_is_not_ended", bystander),
 ];
 
-/// Root, who may mount in a place of its own, and two accounts that the system brings along.
+/// Requires root with its own mount namespace, and two system accounts.
 const NEEDS_SYSTEMS: &[Needs] = &[
     Needs::Root,
     Needs::Sandbox,
@@ -43,11 +43,11 @@ const NEEDS_SYSTEMS: &[Needs] = &[
     Needs::Works(&["id", "-u", SERVED]),
     Needs::Works(&["id", "-u", UNKNOWN]),
 ];
-/// Whom the system's daemon of a case serves, and whom it does not.
+/// An account that the system's daemon of a case serves, and one that it does not serve.
 const SERVED: &str = "backup";
 const UNKNOWN: &str = "mail";
 
-/// Starts a command of `proctor` that is told where the daemon is.
+/// Starts a `proctor` command with the daemon's socket as an argument.
 fn start(env: &TestEnvironment, dir: &Path, words: &[&str]) -> Running {
     let mut command = env.command(dir);
     command.args(words).arg("--socket").arg(env.socket());
@@ -58,7 +58,7 @@ fn ask(env: &TestEnvironment, dir: &Path, words: &[&str]) -> Finished {
     env.finish(start(env, dir, words))
 }
 
-/// Runs a command of `proctor` that is told nothing of where things are.
+/// Runs a `proctor` command without arguments for the socket or state directory.
 fn plain(env: &TestEnvironment, dir: &Path, words: &[&str]) -> Finished {
     let mut command = env.command(dir);
     command.args(words);
@@ -102,7 +102,7 @@ fn found(env: &TestEnvironment) {
     plain(env, repo.path(), &["daemon", "stop"]).exits(0);
 }
 
-/// `proctor` of an account, among the mounts of a process.
+/// Runs `proctor` as an account, in the mount namespace of a process.
 fn of_account(env: &TestEnvironment, account: &str, mounts: u32, words: &[&str]) -> Finished {
     let mut command = machine::command("nsenter");
     command.arg(format!("--mount=/proc/{mounts}/ns/mnt"));
@@ -115,7 +115,7 @@ fn systems(env: &TestEnvironment) {
     env.configure(&format!("[daemon]\nallow_users = ['{SERVED}']\n"));
     let repo = env.repo(&Spec::of_script("true"));
     machine::give_to(repo.path(), machine::uid_of(SERVED));
-    // A `/run` that only this daemon, and who is let in there, can see.
+    // Only this daemon and the clients in its mount namespace see this `/run`.
     let apart = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run && exec \"$@\"", "sh"];
     let mut command = env.command_of("proctord", env.root(), &apart);
     command.arg("--state-dir").arg(env.state());
@@ -160,7 +160,7 @@ fn other_state(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// Takes out what differs from run to run.
+/// Removes the values that differ between runs.
 fn steady(value: &mut Value) {
     const VARY: [&str; 15] = [
         "began_ms",
@@ -223,7 +223,7 @@ fn environment(env: &TestEnvironment) {
 }
 
 fn too_large(env: &TestEnvironment) {
-    // Two, since execve(2) bounds each: few bytes, of which JSON makes six times as many.
+    // Two variables, because execve(2) limits the size of one. Each of their bytes takes six in JSON.
     for name in ["LARGE_A", "LARGE_B"] {
         env.caller_has(name, &"\u{1b}".repeat(100_000));
     }
@@ -236,7 +236,7 @@ fn too_large(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// A run by way of the daemon that has got to where its step waits.
+/// Creates a repository with a waiting step.
 fn waiting<'e>(env: &'e TestEnvironment) -> Repo<'e> {
     env.repo(&Spec::of_steps([waiting_step(env, "it")]))
 }
@@ -303,7 +303,7 @@ fn draining(env: &TestEnvironment) {
     daemon.ended().exits(0);
 }
 
-/// Answers every connection at the socket of the case with the same, for as long as the case runs.
+/// Answers every connection at the socket of the case with the same bytes, as long as the case runs.
 fn impostor(env: &TestEnvironment, answer: String) {
     let socket = env.socket();
     std::fs::create_dir_all(socket.parent().expect("a directory")).expect("a directory of the test");

@@ -1,4 +1,4 @@
-//! The commands beside `run`.
+//! Tests the commands other than `run`.
 
 use serde_json::Value;
 
@@ -154,7 +154,7 @@ fn apparmor_profile(env: &TestEnvironment) {
     assert_eq!(printed.stderr, "");
     let places: Vec<&str> = printed.stdout.lines().filter(|line| line.starts_with("@{proctor_sandbox} = ")).collect();
     let helper = binaries::built("proctor-sandbox").canonicalize().expect("it was built");
-    // What would be a pattern stands behind a backslash.
+    // Characters of AppArmor's glob syntax are escaped with a backslash.
     let named: Vec<String> = places.iter().map(|line| line.replace('\\', "")).collect();
     assert_eq!(named, [format!("@{{proctor_sandbox}} = \"{}\"", helper.display())], "{printed}");
     printed
@@ -162,8 +162,8 @@ fn apparmor_profile(env: &TestEnvironment) {
     assert!(!env.state().exists(), "nothing was tried");
 }
 
-/// AppArmor's own compiler, of version 4 or newer, at work on rules of the kinds that ours has. Nothing is
-/// loaded into the kernel, and nothing cached.
+/// Checks that AppArmor's own compiler has version 4 or newer, and accepts the kinds of rules in our profile. Nothing
+/// is loaded into the kernel, and nothing is cached.
 const APPARMOR: &[&str] = &[
     "sh",
     "-c",

@@ -1,5 +1,5 @@
-//! Clients who want the same place at once, or one thing and its opposite: each is told the truth, and the
-//! place has one run's record, whole.
+//! Tests clients with conflicting requests for the same changeset: each gets a correct result, and the changeset
+//! contains the complete record of one run.
 
 use std::path::Path;
 
@@ -26,9 +26,9 @@ pub(super) const CASES: &[Case] = &[
     case("contention::a_run_that_begins_is_cancelled_at_any_moment", while_beginning),
 ];
 
-/// How many runs each of the two asks for.
+/// Number of runs that each of the two clients submits.
 const EACH: usize = 8;
-/// How many runs are cancelled when they have hardly begun.
+/// Number of runs that are cancelled right after their start.
 const BEGINNINGS: usize = 30;
 
 fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Answer {
@@ -45,7 +45,7 @@ fn at_once(env: &TestEnvironment) {
     env.configure("[daemon]\nmax_runs = 4\n");
     let repo = env.repo(&Spec::of_script("echo said"));
     let daemon = env.daemon();
-    // What one of them asks for never meets what the other does.
+    // The two clients' requests differ, so they are never combined into one run.
     let asked = [json!({ "fail_fast": true }), json!({ "fail_fast": false })].map(|more| {
         let mut asked = submission(repo.path(), &more);
         asked["changeset_id"] = json!(CHANGESET);
@@ -83,19 +83,19 @@ fn layers_apart(env: &TestEnvironment) {
     apart(env, &[], "layer");
 }
 
-/// Where overlays cannot be mounted a step gets a copy of the tree, which is read again to find its changes.
+/// Without overlays, a step gets a copy of the tree, which is read again to detect changes.
 fn copies_apart(env: &TestEnvironment) {
     apart(env, &lacking(&["fsconfig:1@0=EINVAL"]), "rehash");
 }
 
-/// The changeset beside the usual one.
+/// A second changeset.
 const OTHER_CHANGESET: &str = "010_y";
-/// The skills of the two who run beside each other, and what each does when it is let go.
+/// The skills of two parallel runs, and what each does when it is released.
 const BESIDE: [(&str, &str); 2] =
     [("drifts", "echo mine >> src/lib.rs; echo mine > src/new.rs"), ("passes", "! grep -q mine src/lib.rs")];
 
-/// Two changesets of one repository are under way together: whoever ends first writes its evidence into the
-/// worktree of which the other's changes are told, and neither's are told of the other.
+/// Two runs for different changesets of one repository are active at the same time. The first one to end writes its
+/// evidence to the worktree in which the other's changes are detected; neither may report changes of the other.
 fn apart(env: &TestEnvironment, wrapper: &[&str], method: &str) {
     env.configure("[daemon]\nmax_runs = 2\n");
     let repo = drifts_and_passes(env);
@@ -140,7 +140,8 @@ fn apart(env: &TestEnvironment, wrapper: &[&str], method: &str) {
     daemon.end().exits(0);
 }
 
-/// A repository with both changesets, and a profile for each of [`BESIDE`], which waits until it is let go.
+/// Creates a repository with both changesets, and a profile for each skill of [`BESIDE`], which waits until it is
+/// released.
 fn drifts_and_passes(env: &TestEnvironment) -> Repo<'_> {
     let skills = BESIDE.map(|(name, script)| {
         let waits = format!("trap '{script}; exit $?' USR1; sh -c 'sleep 300; :' $0-ready & wait");
@@ -184,7 +185,7 @@ fn while_beginning(env: &TestEnvironment) {
     meanwhile(env, || {
         for n in 0..BEGINNINGS {
             let id = submit(&daemon, &repo, &json!({ "changeset_id": CHANGESET }));
-            // Now at once, now after some questions.
+            // Cancel immediately or after some requests.
             (0..n).for_each(|_| drop(daemon.get(&format!("/v1/runs/{id}"))));
             let cancelled = ask(&env.socket(), "DELETE", &format!("/v1/runs/{id}"), None);
             assert!([200, 202].contains(&cancelled.code), "{cancelled:?}");

@@ -1,8 +1,7 @@
-//! The daemon killed at system calls by which it writes: from its start, through a run of one quick
-//! step for a changeset, to its end. The next one must find everything whole, end what was under
-//! way, and go on.
+//! Kills the daemon at each system call that writes: from its start, through a run of one quick step for a changeset,
+//! to its exit. The next daemon must find all files intact, end the interrupted run, and continue to work.
 //!
-//! `PROCTOR_CRASH_POINTS` says how many points are tried: a number, or `all`, which takes minutes.
+//! `PROCTOR_CRASH_POINTS` sets how many crash points are tried: a number, or `all`, which takes minutes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -23,15 +22,17 @@ use crate::{documents, machine};
 pub(super) const CASES: &[Case] =
     &[case("crash::the_daemon_is_killed_at_any_write", campaign).needs(&[Needs::Sandbox, Needs::Tracing])];
 
-/// How many points are tried where nobody says.
+/// Number of crash points, unless `PROCTOR_CRASH_POINTS` sets it.
 const SAMPLE: usize = 40;
-/// How many are tried at once: each has to wait for a disk, or for a process to be gone.
+/// Number of crash points that are tried in parallel, because each one waits for the disk or for the exit of a
+/// process.
 const AT_ONCE: usize = 4;
-/// How long processes of a daemon that was killed may take to be gone.
+/// Time within which the processes of a killed daemon must be gone.
 const GONE: Duration = Duration::from_secs(10);
 const KEY: &str = "Idempotency-Key: one-and-the-same\r\n";
 
-/// A point: at which call, whether half-way through it, and whether the next daemon is killed too.
+/// A crash point: the index of the call, whether half of its data is written, and whether the next daemon is killed
+/// too.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     at: usize,
@@ -65,8 +66,8 @@ fn campaign(env: &TestEnvironment) {
     assert!(killed * 10 > points.len() * 9, "{killed} kills at {} points", points.len());
 }
 
-/// The points that are tried, spread over all calls. Every third one lets the call happen by half,
-/// where it writes; after every second one, the next daemon is killed too.
+/// Selects crash points, spread over all calls. At every third one, half of the data is written. After every second
+/// one, the next daemon is killed too.
 fn chosen(calls: &[String]) -> Vec<Point> {
     let asked = points_asked_for();
     let point = |at: usize, n: usize| Point { at, torn: n.is_multiple_of(3), again: n.is_multiple_of(2) };
@@ -82,24 +83,24 @@ fn chosen(calls: &[String]) -> Vec<Point> {
     }
 }
 
-/// How many points are asked for: a number, or `all`.
+/// Returns the requested number of crash points, or `all`.
 pub(super) fn points_asked_for() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "how long a campaign takes is said on the command line")]
     std::env::var("PROCTOR_CRASH_POINTS").ok()
 }
 
-/// Where a daemon is killed.
+/// The environment in which a daemon is killed.
 struct Ground<'e> {
     env: &'e TestEnvironment,
     repo: Repo<'e>,
 }
 
-/// What a client was told before the daemon was killed.
+/// The responses that a client received before the daemon was killed.
 #[derive(Default)]
 struct Told {
-    /// The run that was taken on.
+    /// The id of the accepted run.
     id: Option<String>,
-    /// The run as it had ended.
+    /// The run after its end.
     end: Option<Value>,
 }
 
@@ -111,7 +112,7 @@ fn try_one(point: Point) -> bool {
     assert!(was_killed || ended.code == Some(0), "{ended}");
     ground.is_whole();
     if point.again {
-        // The next one comes as far as the same call, but has a kill on its way to mend.
+        // The second daemon is killed too, while it recovers from the first crash.
         let report = ground.report();
         let second = Trace { at: 1 + point.at % 60, torn: point.torn, report: &report, below: env.root() };
         let mut second = ground.start(&second);
@@ -139,7 +140,7 @@ impl<'e> Ground<'e> {
         Running::start(self.env.daemon_through(&words, &self.env.socket(), &self.env.state()))
     }
 
-    /// Asks the daemon; `None` where it is gone.
+    /// Sends a request to the daemon; returns `None` if it is gone.
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Option<Answer> {
         daemon::ask_with(&self.env.socket(), method, path, KEY, body).ok()
     }
@@ -148,7 +149,7 @@ impl<'e> Ground<'e> {
         json!({ "repo": self.repo.path(), "profile": "pr", "changeset_id": CHANGESET, "reuse": "never" })
     }
 
-    /// A daemon from its start to its end, with a run; ended at a call of its own, where that is one.
+    /// Runs a daemon from start to exit with one run; it is killed at call `at`, unless that is 0.
     fn killed_at(&self, at: usize, torn: bool) -> (Told, Finished) {
         let report = self.report();
         let mut running = self.start(&Trace { at, torn, report: &report, below: self.env.root() });
@@ -162,7 +163,7 @@ impl<'e> Ground<'e> {
         (told, running.wait())
     }
 
-    /// A client that asks for a run and waits for its end.
+    /// Submits a run and waits for its end.
     fn client(&self) -> Told {
         let mut told = Told::default();
         let Some(answer) = self.ask("POST", "/v1/runs", Some(&self.submission())) else { return told };
@@ -177,7 +178,7 @@ impl<'e> Ground<'e> {
         told
     }
 
-    /// The calls of a daemon that nobody kills.
+    /// Returns the calls of a daemon that is not killed.
     fn calls(&self) -> Vec<String> {
         let (told, ended) = self.killed_at(0, false);
         assert_eq!(ended.code, Some(0), "{ended}");
@@ -187,16 +188,16 @@ impl<'e> Ground<'e> {
         report.lines().skip(1).map(|line| line.replace(&root, "")).collect()
     }
 
-    /// Nothing runs on, and what the documents cite is there.
+    /// Checks that no process is left, and that the documents cite existing files.
     fn is_whole(&self) {
         machine::wait_until_gone(self.env.marker(), GONE).expect("no process is left");
         documents::check_all(self.env.root());
-        // Whoever reads the status without a daemon finds it whole too.
+        // A reader of the status file must find it intact even without a daemon.
         let status = self.repo.changeset().join("05-status.json");
         assert!(!status.exists() || documents::read(&status).is_object());
     }
 
-    /// The next daemon: everything has ended, what was told holds, and another run passes.
+    /// Checks the next daemon: all runs have ended, earlier responses still hold, and another run passes.
     fn goes_on(&self, told: &Told) {
         let next = self.env.daemon();
         let runs = next.get("/v1/runs")["runs"].as_array().expect("runs").clone();
@@ -212,7 +213,7 @@ impl<'e> Ground<'e> {
                 other => panic!("{other:?}: {full:#}"),
             }
             assert!(told.id.as_deref().is_none_or(|told| told == id), "{full:#}");
-            // The same request again is answered with it.
+            // A repetition of the same request returns this run.
             let again = self.ask("POST", "/v1/runs", Some(&self.submission())).expect("an answer");
             assert_eq!((again.code, &again.json()["run"]["id"]), (200, &run["id"]), "{again:?}");
         }
@@ -233,7 +234,7 @@ impl<'e> Ground<'e> {
         self.nothing_is_left_over();
     }
 
-    /// No temporary file in the changeset, and none of the history.
+    /// Checks that no temporary file is left in the changeset or in the history.
     fn nothing_is_left_over(&self) {
         let places = [self.repo.changeset(), self.env.state().join("history")];
         let all = places.iter().flat_map(|place| machine::walk(place));
@@ -244,7 +245,7 @@ impl<'e> Ground<'e> {
     }
 }
 
-/// The evidence that a run cites lies where it says.
+/// Asserts that the evidence cited by a run exists with the cited hashes.
 #[track_caller]
 pub(super) fn is_on_record(repo: &Repo<'_>, run: &Value) {
     let dir = Path::new(run["evidence_dir"].as_str().expect("a directory"));

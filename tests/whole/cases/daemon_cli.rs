@@ -1,4 +1,4 @@
-//! The commands of `proctor` that are about a daemon and its runs.
+//! Tests the commands of `proctor` about a daemon and its runs.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     case("daemon_cli::watch_draws_a_list_on_a_terminal", drawn).needs(NEEDS_PYTHON),
 ];
 
-/// Goes on as its arguments on a new terminal, and copies what comes out of it.
+/// Wrapper that executes its arguments on a new terminal, and copies their output.
 pub(super) const ON_A_TERMINAL: [&str; 3] =
     ["python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"];
 
@@ -52,7 +52,7 @@ fn run(repo: &Repo<'_>, env: &TestEnvironment) -> Finished {
     start_in(env, repo.path(), &["run"]).wait()
 }
 
-/// The id of the newest run.
+/// Returns the id of the newest run.
 pub(super) fn newest(env: &TestEnvironment) -> String {
     let list = ask(env, &["status", "--format", "json"]).exits(0);
     let list: Value = serde_json::from_str(&list.stdout).expect("one document");
@@ -78,7 +78,8 @@ fn starts(env: &TestEnvironment) {
     assert!(!socket.exists(), "it leaves no socket");
 }
 
-/// A pipe of the caller's that a shell has given another number: who reads it waits for its end.
+/// The shell passes the caller's pipe to the daemon under another number. A daemon that kept the pipe open would
+/// block the reader of the pipe until the daemon exits.
 fn holds_nothing(env: &TestEnvironment) {
     const LEFT_OPEN: [&str; 4] = ["sh", "-c", "exec \"$@\" 7>&1", "sh"];
     let (socket, state) = (env.socket(), env.state());
@@ -88,7 +89,7 @@ fn holds_nothing(env: &TestEnvironment) {
     start.wait_for_output("started a daemon");
     let status = ask(env, &["daemon", "status", "--format", "json"]).exits(0);
     let status: Value = serde_json::from_str(&status.stdout).expect("one document");
-    // It may have something of its own by that number.
+    // The daemon may use this number for a file of its own.
     let seventh = std::fs::read_link(format!("/proc/{}/fd/7", status["pid"])).unwrap_or_default();
     let stopped = ask(env, &["daemon", "stop"]);
     let is_pipe = seventh.to_string_lossy().starts_with("pipe:");
@@ -109,7 +110,7 @@ fn not_allowed(env: &TestEnvironment) {
     }
 }
 
-/// A stopped daemon cannot notice that its socket file was removed.
+/// A daemon stopped by SIGSTOP cannot notice that its socket file was removed.
 fn unreachable(env: &TestEnvironment) {
     let daemon = env.daemon();
     let process = daemon.running.id().to_string();
@@ -182,7 +183,7 @@ fn status(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// A step that says what a terminal, or a CI system, would obey.
+/// A step whose output contains sequences that a terminal or a CI system would obey.
 const HOSTILE: &str = r"printf '\033[2Jcleared\n::error::mine\nx ##vso[task]\n'; echo aside >&2";
 
 fn logs(env: &TestEnvironment) {

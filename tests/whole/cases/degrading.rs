@@ -1,6 +1,6 @@
-//! What becomes of a run on a machine that cannot enforce everything. Each thing is taken away in
-//! turn: strict refuses before anything runs, and says what is missing and how to mend it;
-//! `--sandbox=best-effort` runs, and records no control that the step itself sees missing.
+//! Tests runs on a machine that cannot enforce everything, by removing one feature at a time. In strict mode, the run
+//! is refused before any step, and the message names the missing control and its fix. With `--sandbox=best-effort`
+//! the step runs, and no control is recorded as enforced that the step itself finds missing.
 
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -58,30 +58,30 @@ pub(super) const CASES: &[Case] = &[
 
 const NEEDS_ROOT: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Root];
 const NEEDS_BUBBLEWRAP: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Works(&BUBBLEWRAP_TRUE)];
-/// Its own process ends with what started it, and all in it with that process.
+/// Bubblewrap's first process exits with its parent, and all processes inside exit with it.
 const BUBBLEWRAP: [&str; 10] =
     ["bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--"];
 const BUBBLEWRAP_TRUE: [&str; 10] =
     ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--", "true"];
 
-/// A program that goes on as another on a machine that lacks something.
+/// Wrapper that executes a program on a machine without certain features.
 const LACKING: &str = include_str!("../lacking.py");
-/// A program that tells what it sees of its sandbox.
+/// Program that prints what it sees of its sandbox.
 const SEEN: &str = include_str!("../seen.py");
 
-/// A machine that lacks something.
+/// A missing feature of a machine.
 struct Lack<'a> {
-    /// The arguments of the program that takes it away.
+    /// Arguments for the wrapper that removes the feature.
     lacks: &'a [&'a str],
-    /// How many filters of system calls that costs.
+    /// Number of seccomp filters that the wrapper installs.
     filters: u32,
-    /// What is then missing at least.
+    /// A control that is missing as a result.
     control: &'a str,
-    /// What a refusal says of how to mend it.
+    /// Expected text of the hint in the refusal.
     hint: &'a str,
 }
 
-/// What a step has seen.
+/// The observations of a step.
 #[derive(Deserialize)]
 struct Seen {
     controls: BTreeMap<String, bool>,
@@ -93,7 +93,7 @@ pub(super) fn lacking<'a>(lacks: &[&'a str]) -> Vec<&'a str> {
     [&["python3", "-c", LACKING], lacks, &["--"]].concat()
 }
 
-/// A step that looks around, under so many filters that are not ours.
+/// Returns a spec with a step that inspects its sandbox, under this number of foreign seccomp filters.
 fn looking(env: &TestEnvironment, filters: u32) -> Spec {
     spec_of(looker(env, filters))
 }
@@ -104,12 +104,12 @@ fn looker(env: &TestEnvironment, filters: u32) -> Step {
     Step::argv("it", &["python3", "-c", SEEN, &filters.to_string(), secret, env.marker()])
 }
 
-/// What it sees is another thing each time.
+/// The output of the step is different in each run.
 fn spec_of(step: Step) -> Spec {
     Spec::new([Skill::new("verify.it", [step]).determinism("D2")])
 }
 
-/// A service of the host that a step must not reach.
+/// Creates a service on the host that a step must not reach.
 fn listen(env: &TestEnvironment) -> UnixListener {
     let address = SocketAddr::from_abstract_name(env.marker()).expect("a name");
     UnixListener::bind_addr(&address).expect("nobody else has this name")
@@ -123,14 +123,14 @@ fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], mode: &
     through(env, repo, wrapper, &["run", "--changeset", CHANGESET, "--sandbox", mode])
 }
 
-/// What the record of `it` says of a control.
+/// Returns the recorded state of a control for the step `it`.
 fn recorded(repo: &Repo<'_>, control: &str) -> String {
     let state = repo.step("it")["enforcement"][control]["state"].clone();
     state.as_str().unwrap_or_else(|| panic!("nobody spoke of {control}")).to_owned()
 }
 
-/// Demands that the record says of each control what the step has seen of it, and returns what is
-/// missing by the record.
+/// Asserts that the recorded state of each control agrees with the step's observation, and returns the controls that
+/// are recorded as missing.
 fn honest(repo: &Repo<'_>) -> Vec<String> {
     let step = repo.step("it");
     let output = step["stdout_preview"].as_str().expect("the schema says so");
@@ -145,11 +145,11 @@ fn honest(repo: &Repo<'_>) -> Vec<String> {
         };
         (format!("{word}_namespace"), here.as_os_str() != link.as_str())
     };
-    // The network namespace is seen by what is in it, the host's name by itself.
+    // The observation of the network is derived from its interfaces, and that of the host name is separate.
     let namespaces = seen.namespaces.iter().map(namespace).filter(|(name, _)| name != "network_namespace");
     let mut facts: BTreeMap<String, bool> = namespaces.chain(seen.controls.clone()).collect();
     if recorded(repo, "mount_namespace") != "enforced" {
-        // That of whoever took the namespaces away, which this process is not in.
+        // The namespace belongs to the wrapper that removed the others, and this process is not in it.
         facts.remove("user_namespace");
     }
     let host_name = facts.remove("uts").expect("seen");
@@ -167,7 +167,7 @@ fn missing(step: &Value) -> Vec<String> {
     controls.filter(|(_, state)| state["state"] == "not_enforced").map(|(control, _)| control.clone()).collect()
 }
 
-/// Demands that a strict run refuses, that one with less runs and tells, and returns what was missing.
+/// Asserts that a strict run is refused and a best-effort run passes, and returns the missing controls.
 fn degrades(env: &TestEnvironment, lack: &Lack<'_>) -> Vec<String> {
     let (_outside, repo) = (listen(env), env.repo(&looking(env, lack.filters)));
     refuses(env, &repo, lack);
@@ -193,7 +193,7 @@ fn refuses_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], wor
     through(env, repo, wrapper, &["doctor", "--sandbox", "best-effort"]).exits(0).says(&words);
 }
 
-/// Demands that a best-effort run passes, shows and records how little held.
+/// Asserts that a best-effort run passes, and that it reports and records the missing controls.
 fn runs_with_less(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> Vec<String> {
     let run = run_through(env, repo, wrapper, "best-effort").exits(0).says(&["passed", "not enforced here"]);
     let evidence = repo.evidence("verify.it");
@@ -203,7 +203,7 @@ fn runs_with_less(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> V
     assert_eq!(repo.last_run()["tier"], 2);
     let missing = honest(repo);
     missing.iter().for_each(|control| assert!(run.stdout.contains(control), "{control} is not shown\n{run}"));
-    // Whoever trusts it with tier 1 alone gets no pass.
+    // With `--max-tier 1` the run is no pass.
     let arguments = ["run", "--changeset", CHANGESET, "--sandbox=best-effort", "--max-tier", "1"];
     through(env, repo, wrapper, &arguments).exits(5).says(&["tier"]);
     let exec = ["exec", "--sandbox=best-effort", "--format", "json", "--", "true"];
@@ -213,7 +213,7 @@ fn runs_with_less(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> V
     missing
 }
 
-/// Nothing is taken away: everything but a control group is there, and seen.
+/// Nothing is removed, so all controls except control groups are enforced and observed.
 fn whole(env: &TestEnvironment) {
     let (_outside, repo) = (listen(env), env.repo(&looking(env, 0)));
     let strict = run_through(env, &repo, &[], "strict").exits(0);
@@ -221,7 +221,7 @@ fn whole(env: &TestEnvironment) {
     assert!(missing.iter().all(|control| control == "cgroup"), "{missing:?}\n{strict}");
     assert_eq!(repo.evidence("verify.it")["sandbox"], "strict");
     assert_eq!(strict.stdout.contains("not enforced here"), !missing.is_empty(), "{strict}");
-    // To ask for less does not take anything away.
+    // Best-effort mode does not remove any control.
     run_through(env, &repo, &[], "best-effort").exits(0);
     assert_eq!((honest(&repo), &repo.evidence("verify.it")["sandbox"]), (missing, &json!("best_effort")));
 }
@@ -236,7 +236,7 @@ fn without_landlock(env: &TestEnvironment) {
     degrades(env, &Lack { lacks: &lacks, filters: 1, control: "landlock", hint: "lsm=" });
 }
 
-/// In the host's network namespace a socket without a path is anybody's to connect to.
+/// In the host's network namespace, every process can connect to abstract sockets.
 fn allowed_network(env: &TestEnvironment) {
     let spec = |filters| looking(env, filters).with_default("network: allow");
     let (_outside, repo) = (listen(env), env.repo(&spec(0)));
@@ -272,7 +272,7 @@ fn without_host_name(env: &TestEnvironment) {
     degrades(env, &Lack { lacks: &lacks, filters: 1, control: "uts_namespace", hint: "nesting" });
 }
 
-/// What refuses keyctl to us refuses it to the step.
+/// A filter that refuses `keyctl` to us refuses it to the step too.
 fn without_keyrings(env: &TestEnvironment) {
     let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
     run_through(env, &repo, &lacking(&["keyctl=EPERM"]), "strict").exits(0);
@@ -290,7 +290,7 @@ fn without_clone3(env: &TestEnvironment) {
     assert_eq!(by_group, missing.is_empty(), "a group that it is not in holds nothing: {}", held("pids_limit"));
 }
 
-/// A kernel whose overlayfs takes no flag, and so not the one that an ordinary user needs.
+/// Simulates a kernel whose overlayfs does not accept flags, in particular the flag that an ordinary user needs.
 fn without_overlays(env: &TestEnvironment) {
     let lack = Lack { lacks: &["fsconfig:1@0=EINVAL"], filters: 1, control: "layer", hint: "overlayfs" };
     assert_eq!(degrades(env, &lack).into_iter().filter(|control| control != "cgroup").count(), 1, "nothing else");
@@ -311,7 +311,7 @@ fn with_proc_masked(env: &TestEnvironment) {
     sums_are_the_steps(env);
 }
 
-/// Limits are of the step, however many other processes that /proc shows.
+/// Limits apply to the step alone, even if `/proc` shows other processes.
 fn sums_are_the_steps(env: &TestEnvironment) {
     let hold = |mebibytes| format!("import time; held = b'x' * ({mebibytes} << 20); time.sleep(0.3); print('had it')");
     let repo = env.repo_at("sums", &Spec::of_script("true"));
@@ -323,19 +323,19 @@ fn sums_are_the_steps(env: &TestEnvironment) {
     }
 }
 
-/// Nothing of ours is between the step and the host then but Landlock, seccomp and modes.
+/// Only Landlock, seccomp and file modes separate the step from the host then.
 fn without_namespaces(env: &TestEnvironment) {
     let hint = "max_user_namespaces";
     lacks_namespaces(env, &Lack { lacks: &["namespaces"], filters: 0, control: "user_namespace", hint });
 }
 
-/// As in a container that refuses them to its root.
+/// Simulates a container that refuses namespaces to root.
 fn without_namespaces_as_root(env: &TestEnvironment) {
     lacks_namespaces(env, &Lack { lacks: &["unshare=EPERM"], filters: 1, control: "mount_namespace", hint: "nesting" });
 }
 
-/// As Ubuntu's `kernel.apparmor_restrict_unprivileged_userns` answers who has no profile: no user namespace
-/// at all (23.10), or one in which nothing can be mounted (24.04). Either way the one command is named.
+/// Simulates Ubuntu's `kernel.apparmor_restrict_unprivileged_userns`. A program without a profile gets no user
+/// namespace (23.10), or one in which it cannot mount (24.04). Both messages name the command that fixes it.
 fn refused_by_apparmor(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     for lacks in [&["unshare:0&0x10000000=EACCES"][..], &["mount=EPERM", "fsopen=EPERM", "mount_setattr=EPERM"]] {
@@ -355,7 +355,7 @@ fn in_bubblewrap(env: &TestEnvironment) {
     let (_outside, repo) = (listen(env), env.repo(&looking(env, 0)));
     let doctor = through(env, &repo, &BUBBLEWRAP, &["doctor"]);
     if doctor.code == Some(0) {
-        // A bubblewrap that masks nothing of /proc.
+        // This bubblewrap masks nothing of `/proc`.
         run_through(env, &repo, &BUBBLEWRAP, "strict").exits(0);
         honest(&repo);
         return;
@@ -365,7 +365,7 @@ fn in_bubblewrap(env: &TestEnvironment) {
     assert!(missing.contains(&"private_proc".to_owned()), "{missing:?}");
 }
 
-/// Who has none runs all the same, in tier 2, unless the operator demands one.
+/// Without control groups a run has tier 2, unless the operator requires them.
 fn without_control_group(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let doctor = repo.proctor(&["doctor", "--format", "json"]).exits(0);
@@ -382,8 +382,8 @@ fn without_control_group(env: &TestEnvironment) {
     assert_eq!(demanding.stderr.contains("`cgroup`"), !has_groups, "{demanding}");
 }
 
-/// Also where the machine has them: they are taken away. What they would hold is held for each process
-/// and by PID 1, and the record says so.
+/// Removes the control groups even if the machine has them. Their limits are then enforced for each process and by
+/// PID 1, and the record says so.
 fn no_control_group_mounted(env: &TestEnvironment) {
     let wrapper = lacking(&["cgroups"]);
     let step = looker(env, 0).with("limits: { memory: 512MiB, pids: 200 }");
@@ -416,7 +416,7 @@ fn no_control_group_mounted(env: &TestEnvironment) {
     hold_without_control_group(env, &repo, &wrapper);
 }
 
-/// What is held in their place does hold: of memory all processes together, and of processes all.
+/// Checks the replacement limits: on the memory of all processes together, and on the number of processes.
 fn hold_without_control_group(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) {
     let hoard = "import os, signal\nos.fork()\nos.fork()\nheld = b'x' * (60 << 20)\nsignal.pause()";
     let hoard = ["exec", "--memory", "100MiB", "--", "python3", "-c", hoard];
@@ -433,7 +433,7 @@ fn config(env: &TestEnvironment, text: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Less around a step does not change what it did.
+/// A missing control does not change the outcome of a step.
 fn outcomes(env: &TestEnvironment) {
     let wrapper = lacking(&["landlock_create_ruleset=ENOSYS"]);
     let cases = [("exit 7", 1, "failed"), ("echo x >> README.md", 3, "drifted"), ("sleep 300", 4, "timed_out")];
@@ -446,7 +446,8 @@ fn outcomes(env: &TestEnvironment) {
     }
 }
 
-/// Without the filter keys can be reached: who lets only the filter be missing has not said so.
+/// Without the syscall filter, keys are reachable. An operator that only tolerates the missing filter has not
+/// tolerated that.
 fn coupled(env: &TestEnvironment) {
     let (_outside, repo) = (listen(env), env.repo(&looking(env, 1)));
     let config = config(env, "may_miss = ['cgroup', 'syscall_filter', 'network_namespace']\n");
@@ -498,8 +499,8 @@ fn spec_cannot_ask(env: &TestEnvironment) {
     }
 }
 
-/// What a trial has shown is believed where nothing was missing, and even then each step is refused
-/// by what it meets; whoever has mended the machine need not say so.
+/// A stored trial is only trusted if nothing was missing, and even then each step is refused by the missing control
+/// itself. After a fix of the machine, the next run detects the control without further action.
 fn stale_probe(env: &TestEnvironment) {
     let (_outside, repo) = (listen(env), env.repo(&looking(env, 0)));
     let wrapper = lacking(&["seccomp=ENOSYS"]);

@@ -1,4 +1,4 @@
-//! A step changes what it must not, or what it may.
+//! Tests forbidden and permitted changes by a step.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     case("drift::strict_compares_much_ignored_output_of_earlier_steps", strict_after_much_output),
 ];
 
-/// The drift of the step `it`: kind by path.
+/// Returns the drift of a step as pairs of path and kind.
 fn drift_of(repo: &Repo<'_>, step: &str) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
     let step = repo.step(step);
@@ -255,7 +255,7 @@ fn uncommitted_work(env: &TestEnvironment) {
     assert_eq!((repo.read("README.md").as_str(), repo.read("src/draft.rs").as_str()), ("mine\n", "draft\n"));
 }
 
-/// A build of so many files that nobody reads them.
+/// A build with so many files that Proctor does not read them.
 const BUILD: &str = "mkdir -p target/deep; for n in $(seq 1 600); do echo $n > target/deep/$n; done";
 
 fn much_ignored_output(env: &TestEnvironment) {

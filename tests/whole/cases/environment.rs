@@ -1,4 +1,4 @@
-//! What variables a step is given, and what never reaches it or the record.
+//! Tests which variables a step receives, and which never reach the step or the record.
 
 use crate::environment::TestEnvironment;
 use crate::machine;
@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
 
 const SECRET: &str = "hunter2-is-the-secret-of-the-caller";
 
-/// The environment that the step `it` printed by `env`.
+/// Returns the environment that the step `it` printed with `env`.
 fn printed(repo: &crate::environment::Repo<'_>) -> Vec<String> {
     let step = repo.step("it");
     let text =

@@ -1,4 +1,4 @@
-//! The record: what it holds, that it is reproducible, and that nobody can lead it elsewhere.
+//! Tests the record: its content, its reproducibility, and that it cannot be redirected to another place.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
     case("evidence::every_control_is_accounted_for", enforcement_is_whole),
 ];
 
-/// What docs/evidence.md verifies by hand with, and what takes a control away.
+/// Requires the programs of the recipes in docs/evidence.md, and Python to remove a control.
 const BY_HAND: &[Needs] = &[
     Needs::Sandbox,
     Needs::Program("python3"),
@@ -92,8 +92,8 @@ fn git_names(env: &TestEnvironment) {
     }
 }
 
-/// The recipes of docs/evidence.md, as they stand there, over what a strict run left, and over what one left
-/// that lacked a control: of that the record tells why, and what to do, which is no part of the stable part.
+/// Runs the recipes of docs/evidence.md as printed, for a strict run and for a run with a missing control. The record
+/// of the latter has a reason and a hint, which are not in the stable part.
 fn by_hand(env: &TestEnvironment) {
     let steps = [
         Step::sh("told", "echo told; echo \"w\u{e4}r \\\"ich\\\"\" >&2"),
@@ -235,7 +235,7 @@ fn broken_status(env: &TestEnvironment) {
     }
 }
 
-/// Demands that a run neither passes nor writes below `target`, and names what is in its way.
+/// Asserts that a run neither passes nor writes below `target`, and that the message contains `named`.
 fn demand_refused(repo: &Repo<'_>, target: &Path, named: &str) {
     let before: Vec<_> = machine::walk(target).into_iter().map(|path| (std::fs::read(&path).ok(), path)).collect();
     let run = repo.run();
@@ -266,7 +266,7 @@ fn changeset_link(env: &TestEnvironment) {
     demand_refused(&repo, &env.root().join("sibling"), CHANGESET);
 }
 
-/// A rename replaces the link itself; refusing it is right too. Only following it is not.
+/// Replacing the link itself or refusing it is correct; only following it is wrong.
 fn artifact_link(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let target = env.root().join("sibling/secret.txt");
@@ -294,7 +294,7 @@ fn no_temporary_files(env: &TestEnvironment) {
     assert_eq!(written, cited);
 }
 
-/// Many documents and no step that runs: nearly all of the time goes into writing.
+/// With many documents and no step that runs, nearly all time is spent on writing.
 fn two_runs_at_once(env: &TestEnvironment) {
     let skill = |index| Skill::new(&format!("verify.skill{index}"), [Step::argv("it", &["true"])]).tier(2);
     let repo = env.repo(&Spec::new((0..60).map(skill)));
@@ -309,8 +309,7 @@ fn two_runs_at_once(env: &TestEnvironment) {
     assert_eq!(of_another.count(), 0, "the record mixes two runs");
 }
 
-/// Killed right after one of its documents has been replaced, the first, one in the middle, the
-/// last.
+/// Kills the run right after a document has been replaced: the first one, one in the middle, and the last one.
 fn killed_while_writing(env: &TestEnvironment) {
     let skill = |index| Skill::new(&format!("verify.skill{index}"), [Step::argv("it", &["true"])]).tier(2);
     let repo = env.repo(&Spec::new((0..20).map(skill)));

@@ -1,4 +1,4 @@
-//! Commands by themselves: in this process, and by way of a daemon.
+//! Tests `proctor exec`, in this process and through a daemon.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::process::{Finished, Running};
 use crate::schemas;
 use crate::spec::Spec;
 
-/// What holds whoever runs the command.
+/// Cases that apply to this process and to a daemon.
 pub(super) const CASES: &[Case] = &[
     case("exec::passes_the_end_of_its_command_on", passes_on),
     case("exec::shows_drift", drift),
@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     case("exec::sees_a_repository_that_was_made_anew", made_anew),
 ];
 
-/// What a daemon does.
+/// Cases that only apply to a daemon.
 pub(super) const OF_A_DAEMON: &[Case] = &[
     case("exec::a_daemon_answers_the_same_document", same_document),
     case("exec::a_client_that_disconnects_ends_the_command", disconnects),
@@ -168,7 +168,7 @@ fn sees_the_tree(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     for text in ["one\n", "two\n", "three\n"] {
         repo.write("src/state.txt", text);
-        // Twice, so that a sandbox may wait for the second.
+        // Run it twice, because a sandbox may wait for the second command.
         for _ in 0..2 {
             let run = repo.proctor(&["exec", "--", "cat", "src/state.txt"]).exits(0);
             assert_eq!(run.stdout, text, "{run}");
@@ -250,13 +250,13 @@ fn made_anew(env: &TestEnvironment) {
     for _ in 0..2 {
         repo.proctor(&head).exits(0).says(&["a commit of a test"]);
     }
-    // The old directory is still there, under another name.
+    // The old directory still exists under another name.
     std::fs::rename(repo.file(".git"), env.root().join("old-git")).expect("moved");
     env.git(repo.path(), &["init", "--quiet", "--initial-branch=main"]);
     repo.git(&["add", "--all"]);
     repo.git(&["commit", "--quiet", "--message=another history"]);
     repo.proctor(&head).exits(0).says(&["another history"]);
-    // The same of the whole repository.
+    // The same for the whole repository.
     repo.proctor(&head).exits(0);
     std::fs::rename(repo.path(), env.root().join("old-repo")).expect("moved");
     let repo = env.repo(&Spec::of_script("true"));
@@ -271,7 +271,7 @@ fn by_daemon(env: &TestEnvironment, repo: &Repo<'_>, words: &[&str]) -> Running 
     Running::start(command)
 }
 
-/// What differs from one command to the next is set to what it is in another.
+/// Resets the values that differ between commands.
 fn steady(record: &mut Value) {
     let step = record["step"].as_object_mut().expect("an object");
     step.insert("duration_ms".to_owned(), 0.into());
@@ -288,7 +288,7 @@ fn same_document(env: &TestEnvironment) {
     let refused = ["--format", "json", "--workdir", "nowhere", "--", "true"];
     for words in [&passes[..], &fails, &drifts, &missing, &refused] {
         let here = repo.proctor(&[&["exec"], words].concat());
-        // The second and the third may find a sandbox that waits.
+        // The second and third command may use a waiting sandbox.
         for _ in 0..3 {
             let served = env.finish(by_daemon(env, &repo, words));
             assert_eq!((served.code, timeless(&served)), (here.code, timeless(&here)), "{served}\n{here}");
@@ -301,7 +301,7 @@ fn same_document(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// What it said on standard error, without how long the command took.
+/// Returns standard error without durations.
 fn timeless(run: &Finished) -> String {
     let words = run.stderr.split(' ').map(|word| if word.parse::<f64>().is_ok() { "N" } else { word });
     words.collect::<Vec<_>>().join(" ")

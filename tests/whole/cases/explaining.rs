@@ -1,5 +1,4 @@
-//! What explains itself: how a sandbox is set up, why a variable is there or not, and what mends a
-//! machine that lacks something.
+//! Tests explanations: of the sandbox setup, of present and missing variables, and of fixes for a machine.
 
 use serde_json::Value;
 
@@ -37,7 +36,7 @@ fn sandbox(env: &TestEnvironment) {
     assert!(one.contains("set the loopback device up") && !online.contains("set the loopback device up"), "{online}");
     let numbers: Vec<usize> = one.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>(), "{one}");
-    // It is the list that the explanation of the step ends with.
+    // The explanation of the step ends with the same list.
     let whole = repo.proctor(&["explain", "verify.it/one"]).exits(0).stdout;
     assert!(whole.ends_with(one.split_once('\n').expect("a line").1), "{whole}");
 }
@@ -75,7 +74,7 @@ fn through(repo: &Repo<'_>, env: &TestEnvironment, lacks: &[&str], words: &[&str
     env.finish(env.start_through(repo.path(), &lacking(lacks), words))
 }
 
-/// What is no comment of a script, which a shell must be able to read.
+/// Checks that a shell can parse the script, and returns its lines except comments.
 fn commands(env: &TestEnvironment, script: &str) -> Vec<String> {
     let file = env.root().join("fix.sh");
     machine::write(&file, script);

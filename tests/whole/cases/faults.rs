@@ -1,6 +1,6 @@
-//! A disk that fails, is full or has turned read-only under a running daemon, at any call by which it
-//! writes or reads: what it tells is on record or is no pass, it says what happened and what to do, another
-//! client is answered meanwhile, and when the cause has gone the next run passes.
+//! Tests a disk that fails, is full or has become read-only under a running daemon, at each call that writes or
+//! reads. A reported pass must be on record, and any other result must name the cause and a remedy. Another client is
+//! served in the meantime. After the cause is gone, the next run passes.
 //!
 //! `PROCTOR_CRASH_POINTS=all` tries every call, which takes minutes.
 
@@ -33,25 +33,25 @@ pub(super) const CASES: &[Case] = &[
     case("faults::a_run_that_is_killed_after_a_failure_leaves_no_earlier_pass", killed_failure).needs(TRACED),
 ];
 
-/// How many calls are tried where nobody says.
+/// Number of calls that are tried, unless all are requested.
 const SAMPLE: usize = 10;
-/// At how many bytes of each place the disk is full, where nobody says.
+/// Number of points at which the disk becomes full, for each place, unless all are requested.
 const ROOMS: u64 = 3;
-/// The same where all are asked for.
+/// Number of such points if all are requested.
 const ALL_ROOMS: u64 = 60;
-/// What a daemon says of a disk that fails, is read-only, or full.
+/// Possible messages for a disk that fails, is read-only, or full.
 const SAID: [&str; 6] = [
     "Input/output error",
     "Read-only file system",
     "No space left on device",
-    // As SQLite says it.
+    // SQLite's messages.
     "disk I/O error",
     "disk is full",
     "readonly database",
 ];
-/// And what to do about it.
+/// Possible remedies in the messages.
 const ADVICE: [&str; 2] = ["can be written", "make room"];
-/// Where a run writes, as parts of paths; the first one that fits counts.
+/// Parts of the paths that a run writes; the first match counts.
 const PLACES: [&str; 9] = [
     "/history/events",
     "/history/index.sqlite",
@@ -64,21 +64,21 @@ const PLACES: [&str; 9] = [
     "/changes/",
 ];
 
-/// A repository, and a daemon whose disk is ours.
+/// A repository, and a daemon whose disk can fail.
 struct Ground<'e> {
     env: &'e TestEnvironment,
     repo: Repo<'e>,
     report: PathBuf,
     daemon: Daemon<'e>,
-    /// Every run that was told of, as it had ended.
+    /// All accepted runs, after their end.
     told: Vec<Value>,
     refused: usize,
     met: usize,
 }
 
-/// Nothing is wrong yet: the calls are only listed.
+/// Affects no calls, and only lists them.
 const LISTING: Fault<'_> = Fault { errno: "EIO", kind: "*", place: "/", from: usize::MAX, count: 0, room: 0 };
-/// Everything is.
+/// Affects all calls.
 const FAILING: Fault<'_> = Fault { from: 1, count: usize::MAX, ..LISTING };
 
 impl<'e> Ground<'e> {
@@ -86,7 +86,7 @@ impl<'e> Ground<'e> {
         let repo = env.repo(&Spec::of_steps([Step::sh("it", "echo said")]));
         let (report, daemon) = (env.root().join("calls"), traced(env));
         let mut ground = Self { env, repo, report, daemon, told: Vec::new(), refused: 0, met: 0 };
-        // What only the first run makes is there from now on.
+        // The first run creates the files that only a first run creates.
         ground.passes();
         ground
     }
@@ -95,7 +95,8 @@ impl<'e> Ground<'e> {
         Faults { report: &self.report, below: self.env.root() }
     }
 
-    /// Asks for a run of the changeset and waits for its end; the answer where it is not taken on.
+    /// Submits a run for the changeset and waits for its end; returns the response as an error if the run was
+    /// refused.
     fn run(&self) -> Result<Value, Answer> {
         let asked = submission(self.repo.path(), &json!({ "changeset_id": CHANGESET }));
         let answer = self.daemon.ask("POST", "/v1/runs", Some(&asked));
@@ -105,7 +106,7 @@ impl<'e> Ground<'e> {
         }
     }
 
-    /// A run while nothing is wrong.
+    /// Asserts that a run passes without a fault.
     #[track_caller]
     fn passes(&mut self) {
         let run = self.run().unwrap_or_else(|answer| panic!("the cause has gone: {answer:?}"));
@@ -114,7 +115,7 @@ impl<'e> Ground<'e> {
         self.told.push(run);
     }
 
-    /// The calls of a run by which it writes.
+    /// Returns the calls with which a run writes.
     fn calls(&mut self) -> Vec<Listed> {
         self.faults().set(LISTING);
         self.passes();
@@ -123,7 +124,7 @@ impl<'e> Ground<'e> {
         calls
     }
 
-    /// A run while something is wrong, and one when it is not any more.
+    /// Checks a run under a fault, and one after the fault.
     fn under(&mut self, fault: Fault<'_>) {
         self.faults().set(fault);
         let told = meanwhile(self.env, || self.run());
@@ -148,7 +149,7 @@ impl<'e> Ground<'e> {
         self.refused += 1;
     }
 
-    /// What was told of a run agrees with what lies in its changeset.
+    /// Asserts that the result of a run agrees with the record in its changeset.
     fn is_sound(&mut self, run: Value, fault: Fault<'_>, met: &[Listed]) {
         let last = self.repo.last_run();
         match run["verdict"].as_str() {
@@ -156,11 +157,12 @@ impl<'e> Ground<'e> {
             Some("inconclusive") => {
                 let why = json!([run["problem"], run["doubts"], run["reason"]]).to_string();
                 assert!(SAID.iter().any(|said| why.contains(said)), "{fault}: {run:#}");
-                // What keeps a step from starting is told of the step.
+                // A problem that prevents the start of a step is reported by the step.
                 let is_advised = ADVICE.iter().any(|advice| why.contains(advice)) || why.contains("did not run");
                 assert!(is_advised, "{fault}: {run:#}");
                 if last["run_id"] == run["id"] && last["outcome"] == "passed" {
-                    // Everything was in place but its log, and then the status could not be written either.
+                    // All documents were written, then the log failed, and after that the status could not be
+                    // updated.
                     assert!(why.contains("could not be logged"), "{fault}: {run:#}");
                     let cannot = met.iter().any(|call| call.path.contains("/changes/"));
                     assert!(cannot, "{fault}: it is told as inconclusive, and its status says that it passed");
@@ -172,7 +174,7 @@ impl<'e> Ground<'e> {
         self.told.push(run);
     }
 
-    /// Ends the daemon; the next one tells the same.
+    /// Stops the daemon, and checks that the next one reports the same results.
     fn over(self) {
         let Self { env, repo, report, daemon, told, refused, met } = self;
         let passed = told.iter().filter(|run| run["verdict"] == "passed").count();
@@ -191,7 +193,7 @@ impl<'e> Ground<'e> {
     }
 }
 
-/// A daemon whose disk can fail.
+/// Starts a daemon whose disk can fail.
 fn traced(env: &TestEnvironment) -> Daemon<'_> {
     let report = env.root().join("calls");
     let words = Faults { report: &report, below: env.root() }.words();
@@ -201,18 +203,18 @@ fn traced(env: &TestEnvironment) -> Daemon<'_> {
     Daemon::of(env, running)
 }
 
-/// How long the processes of a run that was killed may take to end.
+/// Time within which the processes of a killed run must be gone.
 const GONE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// All tries of one case together.
+/// Time limit for all attempts of a case.
 const LONG: std::time::Duration = std::time::Duration::from_secs(3_600);
 
-/// Its process.
+/// Returns the daemon's process id.
 fn process(daemon: &Daemon<'_>) -> u32 {
     daemon.get("/healthz")["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process")
 }
 
-/// Ends a daemon that has a tracer around it.
+/// Stops a daemon that runs under a tracer.
 fn end(daemon: Daemon<'_>) {
     machine::signal(process(&daemon), Signal::TERM);
     daemon.ended().exits(0);
@@ -226,7 +228,7 @@ fn all_are_asked_for() -> bool {
     points_asked_for().as_deref() == Some("all")
 }
 
-/// Up to `most` of `count`, spread.
+/// Returns up to `most` indices, spread over `count`.
 fn spread(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let most = if all_are_asked_for() { count } else { most.min(count) };
     (0..most).map(move |n| n * count / most)
@@ -240,7 +242,7 @@ fn by_kind(env: &TestEnvironment) {
     println!("faults: {} calls, {kinds:?}", calls.len());
     for (kind, place) in &kinds {
         ground.under(Fault { kind, place, ..FAILING });
-        // The last one of the run alone, when everything before it has gone well.
+        // The last such call of the run, when everything before it has succeeded.
         let from = calls.iter().filter(|call| call.kind == *kind && call.path.contains(place)).count();
         ground.under(Fault { kind, place, from, count: 1, ..FAILING });
     }
@@ -271,7 +273,7 @@ fn by_byte(env: &TestEnvironment) {
     let rooms = if all_are_asked_for() { ALL_ROOMS } else { ROOMS };
     for place in PLACES {
         let written: u64 = calls.iter().filter(|call| place_of(&call.path) == Some(place)).map(|call| call.bytes).sum();
-        // Neither none, nor where a write ends.
+        // `| 1` avoids zero, and byte counts at which a write ends.
         for n in (0..rooms).filter(|_| written > 0) {
             let room = (n * written / rooms) | 1;
             ground.under(Fault { errno: "ENOSPC", kind: "write", place, room, ..FAILING });
@@ -288,7 +290,7 @@ fn unreadable(env: &TestEnvironment) {
     let id = id_of(&first.ask("POST", "/v1/runs", Some(&asked)).json());
     assert_eq!(first.finished(&id)["verdict"], "passed");
     first.end().exits(0);
-    // What the first one holds in memory the second one has to read.
+    // The second daemon must read from the disk what the first one has in memory.
     let daemon = traced(env);
     let report = env.root().join("calls");
     let faults = Faults { report: &report, below: env.root() };
@@ -323,7 +325,7 @@ fn unreadable(env: &TestEnvironment) {
         }
     }
     assert_eq!(daemon.ask("POST", "/v1/gate", Some(&gate)).json()["pass"], true);
-    // A stream has begun by then, and breaks off: no end is told that was not read.
+    // The stream has started by then, and is cut off without an end event.
     faults.set(Fault { kind: "read", place: "/history/events", ..FAILING });
     let broken = meanwhile(env, || daemon.ask("GET", &run("/events"), None));
     assert!(faults.clear().iter().any(|call| call.met) && !broken.body.contains("run_finished"), "{broken:?}");
@@ -331,7 +333,7 @@ fn unreadable(env: &TestEnvironment) {
     end(daemon);
 }
 
-/// How many descriptors a run may open.
+/// Numbers of descriptors that a run may open.
 const DESCRIPTORS: [u64; 12] = [2, 4, 6, 8, 11, 14, 18, 24, 32, 48, 64, 96];
 
 fn descriptors(env: &TestEnvironment) {
@@ -349,7 +351,7 @@ fn descriptors(env: &TestEnvironment) {
     let pid = process(&daemon);
     let kernel_pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let limit = |limit: Rlimit| prlimit(kernel_pid, Resource::Nofile, limit).expect("our own child");
-    // The daemon has the bound of who started it.
+    // The daemon inherits its limit from the test process.
     let all = getrlimit(Resource::Nofile);
     let (mut stopped, mut passed) = (0, 0);
     for more in DESCRIPTORS {
@@ -375,7 +377,8 @@ fn descriptors(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// A run, and between each two looks at it another client, each the only one that is connected.
+/// Submits a run, and makes requests of another client between the requests about the run. Only one of them is
+/// connected at a time.
 fn without_descriptors(daemon: &Daemon<'_>, asked: &Value) -> Option<Value> {
     let answer = daemon.ask("POST", "/v1/runs", Some(asked));
     if answer.code != 202 {
@@ -393,7 +396,7 @@ fn without_descriptors(daemon: &Daemon<'_>, asked: &Value) -> Option<Value> {
     }
 }
 
-/// A file that git ignores, and that decides whether the step of [`judged_repo`] fails.
+/// A file ignored by git that makes the step of [`judged_repo`] fail.
 const FLAG: &str = "flag";
 
 fn judged_repo(env: &TestEnvironment) -> Repo<'_> {
@@ -403,10 +406,10 @@ fn judged_repo(env: &TestEnvironment) -> Repo<'_> {
     repo
 }
 
-/// Runs with a changeset and without one.
+/// Arguments for a run with a changeset and for one without.
 const WAYS: [&[&str]; 2] = [&["--profile", "pr", "--changeset", CHANGESET], &["--profile", "pr"]];
 
-/// Passes on a tree, then runs again by way of `wrapper` where the step fails.
+/// Passes on a tree, then starts a run through `wrapper` in which the step fails.
 fn fails_after_a_pass(repo: &Repo<'_>, env: &TestEnvironment, way: &[&str], wrapper: &[&str]) -> Finished {
     let _ = std::fs::remove_file(repo.file(FLAG));
     repo.run_bare(way).exits(0);

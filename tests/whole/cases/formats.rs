@@ -1,4 +1,4 @@
-//! What git alone says of a tree that was verified, and repositories that only git itself can read.
+//! Compares the recorded tree with git's own result, also in repository formats that only git can read.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
     case("formats::a_filter_that_is_missing_leaves_the_tree_unknown", missing_filter).needs(GIT),
 ];
 
-/// What `git add -u` and `git write-tree` make of the work tree, on a copy of the index.
+/// Returns the tree that `git add -u` and `git write-tree` produce from the worktree, with a copy of the index.
 fn tree_by_git(repo: &Repo<'_>, env: &TestEnvironment) -> String {
     let script = format!(
         "!d='{}' && cp -p \"$(git rev-parse --git-path index)\" \"$d/index\" && export GIT_INDEX_FILE=\"$d/index\" && git add --sparse -u && git write-tree",
@@ -46,7 +46,7 @@ fn recorded(repo: &Repo<'_>) -> Value {
     repo.evidence("verify.it")["repo_git"].clone()
 }
 
-/// Runs, and demands that what is recorded is what git says.
+/// Runs the profile, and asserts that the recorded facts agree with git.
 #[track_caller]
 fn demand_gits_facts(repo: &Repo<'_>, env: &TestEnvironment, dirty: bool) {
     repo.run().exits(0);
@@ -108,7 +108,7 @@ fn partial_clone(env: &TestEnvironment) {
     let repo = Repo::at(env, env.root().join("repo"));
     repo.git(&["config", "core.repositoryFormatVersion", "1"]);
     repo.git(&["config", "extensions.partialClone", "origin"]);
-    // Whoever fetched would have to run this.
+    // A fetch would run this program.
     let witness = env.root().join("sibling/fetched");
     repo.git(&["config", "remote.origin.uploadpack", &format!("touch '{}';", witness.display())]);
     demand_gits_facts(&repo, env, false);
@@ -133,7 +133,7 @@ fn as_it_stands(env: &TestEnvironment) {
     assert_eq!((&git["tree"], &git["dirty"]), (&clean, &true.into()), "an untracked file is in no tree");
 }
 
-/// Tries to write all that git keeps, and says what it could.
+/// Tries to write to all of git's files, and prints the successful attempts.
 const WRITES: &str = r#"
 for d in "$(git rev-parse --absolute-git-dir)" "$(git rev-parse --path-format=absolute --git-common-dir)"; do
   for f in HEAD index config config.worktree packed-refs refs/heads/main refs/heads/evil refs/x hooks/post-commit \
@@ -152,7 +152,7 @@ done
 exit 0
 "#;
 
-/// Every file below `places`, with its bytes and mode.
+/// Returns all files below `places` with mode and content.
 fn contents(places: &[PathBuf]) -> Vec<(PathBuf, u32, Vec<u8>)> {
     let files = places.iter().flat_map(|place| machine::walk(place));
     let read = |path: PathBuf| {
@@ -192,7 +192,7 @@ fn read_only_linked(env: &TestEnvironment) {
     demand_untouched(&linked, &[main.file(".git"), linked.file(".git")]);
 }
 
-/// Makes `*.up` pass through a program of the repository's own, and edits one such file.
+/// Creates a repository with a clean filter for `*.up`, and edits such a file.
 fn with_filter<'e>(env: &'e TestEnvironment, program: &str) -> Repo<'e> {
     let repo = env.repo(&Spec::of_script("cat a.up"));
     repo.write(".gitattributes", "*.up filter=own\n");
@@ -219,7 +219,7 @@ fn filter(env: &TestEnvironment) {
     repo.write("tools/filter.sh", format!("#!/bin/sh\n{script}tr a-z A-Z\n"));
     repo.run().exits(0);
     let git = recorded(&repo);
-    // Outside, the same program would do harm: git is asked with an honest one.
+    // Outside the sandbox, the malicious program must not run, so git uses an honest filter.
     repo.git(&["config", "filter.own.clean", "tr a-z A-Z"]);
     assert_eq!(git["tree"], tree_by_git(&repo, env), "{git}");
     assert!(!witness.exists() && !repo.file(".git/hooks/post-checkout").exists());

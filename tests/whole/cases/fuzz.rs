@@ -1,8 +1,8 @@
-//! Schemathesis asks the daemon everything that its OpenAPI document lets it ask, and what it does not:
-//! every answer must be one that the document has, no error may be the daemon's own, and it must live. It
-//! must also have asked for as long as it was told to, and not a few times.
+//! Fuzzes the daemon's HTTP API with Schemathesis, with valid and invalid requests. Each response must conform to the
+//! OpenAPI document, there must be no server error, and the daemon must survive. A minimum number of requests must be
+//! made.
 //!
-//! `PROCTOR_FUZZ_SECONDS` says for how long; `bench/fuzz` does it for minutes.
+//! `PROCTOR_FUZZ_SECONDS` sets the duration; `bench/fuzz` runs it for minutes.
 
 use std::time::Duration;
 
@@ -16,14 +16,13 @@ use crate::process::Running;
 use crate::spec::Spec;
 use crate::{machine, schemas};
 
-/// The program, below the clients.
+/// The Schemathesis program, below the clients' directory.
 const SCHEMATHESIS: &str = "schemathesis/bin/st";
-/// How long it asks where nobody says otherwise.
+/// Duration in seconds, unless `PROCTOR_FUZZ_SECONDS` sets it.
 const SECONDS: u64 = 30;
-/// How many requests it makes in a second at the least, on a machine that is merely busy. It makes some 70 of a
-/// debug build.
+/// Minimum number of requests per second on a busy machine. A debug build serves about 70.
 const EACH_SECOND: u64 = 5;
-/// What an answer is held to.
+/// Checks that Schemathesis applies to each response.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
      response_schema_conformance,negative_data_rejection,unsupported_method,allow_header_conformance";
 
@@ -67,7 +66,7 @@ fn fuzz(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// How many requests were answered, but for those of the client that looks on, which asks these two.
+/// Returns the number of served requests, except those to the two paths that the observing client uses.
 fn requests(env: &TestEnvironment) -> u64 {
     let metrics = daemon::ask(&env.socket(), "GET", "/metrics", None).expect("an answer").body;
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("proctor_http_requests_total{"));

@@ -1,5 +1,5 @@
-//! `proctor gate`: passes for the very tree that a run verified, and for nothing else. Real runs,
-//! and whatever somebody may do to what they leave.
+//! Tests `proctor gate` with real runs and with manipulated records: it must pass exactly for the tree that a run
+//! verified.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,14 +45,15 @@ pub(super) const CASES: &[Case] = &[
     dry_case("gate::nothing_on_record_is_no_pass", nothing_recorded),
 ];
 
-/// What the gate answered.
+/// The result of the gate.
 struct Answer {
     code: i32,
     codes: Vec<String>,
     json: Value,
 }
 
-/// Asks for the changeset of the tests. What lies there may have been spoilt on purpose.
+/// Evaluates the gate for the usual changeset. Its documents are not checked, because a case may have manipulated
+/// them.
 fn ask(repo: &Repo<'_>, arguments: &[&str]) -> Answer {
     ask_bare(repo, &[&["--changeset", CHANGESET], arguments].concat())
 }
@@ -191,7 +192,7 @@ fn tier_and_age(env: &TestEnvironment) {
     assert!(codes.contains(&"tier_too_high".to_owned()), "{codes:?}");
 }
 
-/// Does `act` to what a passed run left, and puts it back.
+/// Manipulates the record of a passed run with `act`, checks that the gate refuses it, and restores the record.
 fn spoilt(repo: &Repo<'_>, act: impl FnOnce(&Path), codes: &[&str]) {
     let dir = repo.changeset();
     let kept: BTreeMap<_, _> = machine::walk(&dir)
@@ -245,7 +246,7 @@ fn evidence_touched(env: &TestEnvironment) {
     );
 }
 
-/// Says that the run ended at another time.
+/// Returns a manipulation that changes the recorded end time.
 fn dated(timestamp: &'static str) -> impl FnOnce(&Path) {
     move |dir| {
         let path = dir.join("05-status.json");
@@ -278,12 +279,12 @@ fn status_touched(env: &TestEnvironment) {
     assert_ne!(newer, text);
     machine::write(&status, newer);
     refuses(&repo, &[], 5, &["version_unknown"]);
-    // What is not ours may be anything, spelled in any way.
+    // Foreign fields may have any content and formatting.
     machine::write(&status, text.replacen('{', "{ \"owner\":\"someone\",\n", 1));
     passes(&repo, &[]);
 }
 
-/// Makes a failed run look like one that passed, with every hash right.
+/// Makes a failed run look like a passed one, with correct hashes.
 fn forge(repo: &Repo<'_>) {
     let (dir, file) = (repo.changeset(), "verify/verify.it.json");
     let mut skill: SkillEvidence =
@@ -311,7 +312,7 @@ fn forged(env: &TestEnvironment) {
     refuses(&repo, &["--accept-unattested"], 1, &["record_differs"]);
 }
 
-/// Rewrites the status, and the evidence of the skill with the hash that the status cites.
+/// Rewrites the evidence of the skill, and the status with its new hash.
 fn rewrite(repo: &Repo<'_>, document: impl FnOnce(String) -> String, run: impl FnOnce(&mut LastRun)) {
     let (path, file) = (repo.changeset().join("05-status.json"), "verify/verify.it.json");
     let text = document(std::fs::read_to_string(repo.changeset().join(file)).expect("evidence"));
@@ -365,7 +366,7 @@ fn taken_back(env: &TestEnvironment) {
     let status = repo.changeset().join("05-status.json");
     let said = std::fs::read(&status).expect("a status");
     pass.withdraw().expect("it is taken back");
-    // It holds the changeset until then.
+    // The pass locks the changeset until it is dropped.
     drop(pass);
     refuses(&repo, &[], 5, &["cites_nothing"]);
     machine::write(&status, said);
@@ -455,7 +456,7 @@ fn only_git_reads_it(env: &TestEnvironment) {
     refuses(&repo, &[], 1, &["tree_changed"]);
 }
 
-/// Rules that nobody commits hide a new file from the tree, and from nobody who runs it.
+/// Ignore rules outside of the tree hide a new file from the snapshot, but not from the steps.
 fn ignore_rules(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let exclude = repo.file(".git/info/exclude");
@@ -476,7 +477,7 @@ fn ignore_rules(env: &TestEnvironment) {
     repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1).says(&[&place, "hide no file"]);
     repo.run().exits(0);
     passes(&repo, &[]);
-    // Another file of rules, and no file of rules.
+    // Another rules file, then none.
     let rules = repo.file(".git/rules");
     machine::write(&rules, "*.other\n");
     repo.git(&["config", "core.excludesFile", rules.to_str().expect("UTF-8")]);
@@ -489,7 +490,7 @@ fn ignore_rules(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("evil.py")).expect("removed");
     std::fs::remove_file(&exclude).expect("removed");
     refuses(&repo, &[], 1, &["tree_changed", "ignores_changed"]);
-    // A run of a commit has none, whatever the worktree has.
+    // A run of a commit uses no external rules, whatever the worktree has.
     std::fs::remove_file(repo.file("a.tmp")).expect("removed");
     machine::write(&exclude, "*.tmp\n");
     repo.run_with(&["--rev", "HEAD"]).exits(0);

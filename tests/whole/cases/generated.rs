@@ -1,5 +1,5 @@
-//! Clients that are generated from the OpenAPI document by generators that others wrote: they must be whole, and
-//! understand what a daemon answers.
+//! Generates clients from the OpenAPI document with third-party generators, and checks that they understand a
+//! daemon's responses.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::process::Running;
 use crate::spec::Spec;
 use crate::{binaries, machine};
 
-/// The Python beside which the generators are installed.
+/// The Python interpreter with the generators.
 const PYTHON: &str = "generators/bin/python";
 
 pub(super) const CASES: &[Case] = &[case("generated::clients_of_two_generators_ask_a_daemon", ask).needs(&[

@@ -1,4 +1,4 @@
-//! The checks that every case relies on, each shown to fail where it must.
+//! Tests the checks that all cases rely on: each must fail when it should.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("harness::a_hostile_probe_without_a_result_is_no_pass", hostile_probes).needs(NEEDS_HOSTILE),
 ];
 
-/// What `bench/hostile` asks for.
+/// Requirements of `bench/hostile`.
 const NEEDS_HOSTILE: &[Needs] = &[
     Needs::Root,
     Needs::Works(&["/usr/bin/python3", "--version"]),
@@ -67,14 +67,14 @@ fn left_process(env: &TestEnvironment) {
     let mut command = machine::command("sleep");
     command.arg("300").env("TEST_MARKER", env.marker());
     let mut sleeping = Running::start(command);
-    // The new program's environment is there when the program is, a moment after the start.
+    // The environment of the new program is visible only after exec, shortly after the start.
     sleeping.wait_until(|| !machine::processes_with(env.marker()).is_empty());
     assert_eq!(machine::processes_with(env.marker()).len(), 1);
     drop(sleeping);
     assert_eq!(machine::wait_until_gone(env.marker(), Duration::from_secs(10)), Ok(()));
 }
 
-/// A harness of probes that tells of those that `told` names, and of no other.
+/// A probe harness that reports exactly the probes named in the file `told`.
 const PROBES: &str = r#"
 import json, os, sys
 with open(os.path.join(os.path.dirname(__file__), "told")) as file:
@@ -89,7 +89,7 @@ fn hostile_probes(env: &TestEnvironment) {
     machine::write(&probes.join("run_probes.py"), PROBES);
     let listed = ["one", "two"].map(|id| format!("{{\"id\": \"{id}\", \"category\": \"env\"}}\n"));
     machine::write(&probes.join("manifest.jsonl"), listed.concat());
-    // Nothing of them is started by a harness that only tells.
+    // This harness starts none of these programs.
     for name in ["proctor", "proctor-sandbox", "proctor-git", "proctor-sql"] {
         machine::write(&tools.join(name), "");
     }

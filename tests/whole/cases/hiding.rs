@@ -1,4 +1,4 @@
-//! Changes that hide from git, from stat or from a careless scanner, each of them found.
+//! Tests changes that are hidden from git, from stat or from an incomplete scan; each must be detected.
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{Case, NEEDS_GIT, NEEDS_PYTHON, case};
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
     case("hiding::another_changeset", other_changeset),
 ];
 
-/// Demands drift at a path, in the record and on screen.
+/// Asserts drift at a path, in the record and on the screen.
 fn demand_drift(repo: &Repo<'_>, path: &str, kind: &str) {
     repo.run().exits(3).says(&[path]);
     let step = repo.step("it");
@@ -108,7 +108,7 @@ fn renamed_directory(env: &TestEnvironment) {
     assert_eq!(changed, serde_json::json!(["lib/lib.rs", "src/lib.rs"]));
 }
 
-/// Deleted in the worktree before the run: that is the tree that is verified.
+/// The file was deleted in the worktree before the run, so the verified tree does not contain it.
 fn resurrected(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("printf 'pub fn one() -> u32 {\\n    1\\n}\\n' > src/lib.rs"));
     std::fs::remove_file(repo.file("src/lib.rs")).expect("it was there");
@@ -131,7 +131,7 @@ fn retargeted_link(env: &TestEnvironment) {
     demand_drift(&repo, "link", "modified");
 }
 
-/// It is ended with its step, so that there is nothing to find.
+/// The process is killed together with its step, so there is no later write.
 fn late_writer(env: &TestEnvironment) {
     let script = "(trap '' TERM HUP; while :; do [ -e /tmp/go ] && echo x >> README.md; done) & exit 0";
     let look = Step::sh("look", ": > /tmp/go; sleep 0.3; cat README.md");
@@ -140,7 +140,7 @@ fn late_writer(env: &TestEnvironment) {
     assert_eq!(repo.step("look")["stdout_preview"], repo.read("README.md"));
 }
 
-/// Deeper than a path may be long, and than a stack may grow.
+/// Creates a path that is longer than the system allows and too deep for recursion.
 fn dig(below: &str) -> Spec {
     let program = format!(
         "import os\nos.makedirs('{below}', exist_ok=True)\nos.chdir('{below}')\nfor _ in range(5000):\n    \
@@ -149,7 +149,7 @@ fn dig(below: &str) -> Spec {
     Spec::of_steps([Step::python("it", &program)])
 }
 
-/// Drift, or no honest answer; never a pass, and never a crash.
+/// The result must be drift or inconclusive, never a pass or a crash.
 fn very_deep(env: &TestEnvironment) {
     let run = env.repo(&dig("src/deep")).run();
     assert!(matches!(run.code, Some(3 | 5)), "{run}");
@@ -167,7 +167,7 @@ fn spec_edited(env: &TestEnvironment) {
     demand_drift(&repo, "spec/verification.yaml", "modified");
 }
 
-/// What is ours in one changeset is nothing of ours one level higher.
+/// Paths reserved for Proctor in one changeset are ordinary paths one level higher.
 fn other_changeset(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script(
         "echo x >> changes/009_x/00-meta.json; mkdir -p changes/verify; echo y > changes/verify/z",

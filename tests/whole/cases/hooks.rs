@@ -1,4 +1,4 @@
-//! `proctor hook`: real pushes and commits of real git, to bare repositories, by hooks that were installed.
+//! Tests `proctor hook` with installed hooks and real pushes to bare repositories and real commits.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use crate::spec::{Skill, Spec, Step};
 
 const GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
-/// Git calls `proctor` with no word on where state is kept: as a user without privileges it lies below the home of
-/// the case, and not in the system's place.
+/// Declares a case in which git calls `proctor` without a state directory. For an unprivileged user, it is below the
+/// home of the case instead of in the system's directory.
 const fn pushing(name: &'static str, run: fn(&TestEnvironment)) -> Case {
     case("", run).needs(GIT).unprivileged(name)
 }
@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
         .needs(GIT),
 ];
 
-/// Git as the actor calls it, by whose hooks `proctor` is called.
+/// Starts git as the actor; its hooks call `proctor`.
 fn git(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> Running {
     git_with(repo.path(), env, arguments, &[])
 }
@@ -81,7 +81,7 @@ fn push(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> Finished 
     env.finish(git(repo, env, &[&["push", "origin"], arguments].concat()))
 }
 
-/// A repository with a bare remote and an installed hook; it passes where no file `bad` is.
+/// Creates a repository with a bare remote and an installed hook. Its check passes unless a file `bad` exists.
 fn with_hook<'e>(env: &'e TestEnvironment, arguments: &[&str]) -> Repo<'e> {
     let repo = env.repo(&Spec::of_script("test ! -e bad"));
     with_remote(env, &repo);
@@ -99,7 +99,7 @@ fn commit_bad(repo: &Repo<'_>) {
     repo.commit();
 }
 
-/// How many runs are on record.
+/// Returns the number of recorded runs.
 fn runs(env: &TestEnvironment) -> usize {
     let all = machine::walk(&env.root().join("state"));
     all.iter().filter(|path| path.ends_with("05-status.json")).count()
@@ -129,7 +129,7 @@ fn kinds_of_refs(env: &TestEnvironment) {
     repo.git(&["tag", "tree", "HEAD^{tree}"]);
     repo.git(&["tag", "--annotate", "--message=x", "file", "HEAD:README.md"]);
     let told = push(&repo, env, &["main", "main:refs/heads/again", "good", "tree", "file"]).exits(0);
-    // One commit, however many refs lead to it.
+    // The commit is verified once, although several refs point to it.
     assert_eq!(runs(env), 1, "{told}");
     told.complains(&["skipped: `refs/tags/tree` is a tree", "skipped: `refs/tags/file` is a blob"]);
     commit_bad(&repo);
@@ -163,7 +163,7 @@ fn each_commit(env: &TestEnvironment) {
     repo.commit();
     let told = push(&repo, env, &["main"]).exits(1);
     assert!(told.everything().contains("commit 1 of 2"), "{told}");
-    // The last one alone is as good as the first of all.
+    // Without `--each-commit` only the last commit counts, and it is good.
     repo.proctor(&["hook", "install"]).exits(0).says(&["replaced pre-push"]);
     push(&repo, env, &["main"]).exits(0);
 }
@@ -199,7 +199,7 @@ fn surroundings(env: &TestEnvironment) {
     repo.proctor(&["hook", "install"]).exits(0);
     let vars = [("GIT_TRACE2_PARENT_SID", "x"), ("GIT_AUTHOR_DATE", "2026-01-02T03:04:05Z")];
     env.finish(git_with(repo.path(), env, &["push", "origin", "main"], &vars)).exits(0);
-    // Another repository than that of the directory is not taken for it.
+    // If `GIT_DIR` names another repository than the current directory, the hook refuses.
     let other = env.repo_at("other", &Spec::of_script("true"));
     let named = other.file(".git");
     let line = format!("a {} b {}\n", repo.git(&["rev-parse", "HEAD"]).trim(), "0".repeat(40));
@@ -209,7 +209,7 @@ fn surroundings(env: &TestEnvironment) {
     hook_run(env, &repo, &line).exits(2).complains(&["that is not the git directory of", "hint:"]);
 }
 
-/// What the hook does, with these lines on its standard input.
+/// Runs the hook with these lines on its standard input.
 fn hook_run(env: &TestEnvironment, repo: &Repo<'_>, lines: &str) -> Finished {
     env.finish(hooked(env, repo, &["hook", "run", "pre-push"], lines))
 }
@@ -230,7 +230,7 @@ fn places(env: &TestEnvironment) {
     linked.proctor(&["hook", "status"]).exits(0).says(&["installed by proctor", "repo/.git/hooks"]);
     commit_bad(&linked);
     push(&linked, env, &["side"]).exits(1);
-    // A directory of the repository's own, relative to the top.
+    // A hook directory of the repository, relative to its top.
     repo.git(&["config", "core.hooksPath", ".git/own"]);
     push(&repo, env, &["main"]).exits(0);
     assert_eq!(runs(env), 1, "no hook is there yet");
@@ -254,7 +254,7 @@ fn partial_clone(env: &TestEnvironment) {
     repo.git(&["remote", "rename", "origin", "upstream"]);
     with_remote(env, &repo);
     repo.proctor(&["hook", "install"]).exits(0);
-    // Whoever fetched would have to run this.
+    // A fetch would run this program.
     let witness = env.root().join("sibling/fetched");
     repo.git(&["config", "remote.upstream.uploadpack", &format!("touch '{}';", witness.display())]);
     let demand_the_same = || {
@@ -267,7 +267,7 @@ fn partial_clone(env: &TestEnvironment) {
         repo.proctor(&["run", "--no-daemon", "--rev", "HEAD"]).exits(0);
     };
     demand_the_same();
-    // As older versions of git wrote it.
+    // The format of older git versions.
     repo.git(&["config", "core.repositoryFormatVersion", "1"]);
     repo.git(&["config", "extensions.partialClone", "upstream"]);
     demand_the_same();
@@ -300,7 +300,7 @@ fn answered_here(env: &TestEnvironment) {
     repo.write("src/tool", "#!/bin/sh\n");
     machine::make_executable(&repo.file("src/tool"));
     repo.link("src/link", Path::new("lib.rs"));
-    // An environment of Python ignores itself, its link to a directory too.
+    // A Python virtual environment ignores itself, including its link to a directory.
     repo.write(".venv/.gitignore", "*\n");
     repo.write(".venv/lib/site.py", "");
     repo.link(".venv/lib64", Path::new("lib"));
@@ -310,7 +310,7 @@ fn answered_here(env: &TestEnvironment) {
     let told = push(&repo, env, &["main"]).exits(0);
     assert!(told.everything().contains("verified already:"), "{told}");
     assert_eq!(runs(env), ran);
-    // Not where it is to run anew, and not for a tree that did not pass.
+    // The earlier result is not reused with `--fresh`, nor for a tree that did not pass.
     repo.proctor(&["hook", "install", "--fresh"]).exits(0);
     push(&repo, env, &["main:refs/heads/fresh"]).exits(0);
     assert_eq!(runs(env), ran + 1);
@@ -320,7 +320,7 @@ fn answered_here(env: &TestEnvironment) {
     push(&repo, env, &["main"]).exits(1);
 }
 
-/// What had not passed passes by now, on the very tree that is pushed; the rest passed on another one.
+/// The skill that had failed now passes on exactly the pushed tree, but the other skills passed on a different tree.
 fn partial_run(env: &TestEnvironment) {
     let skills =
         [Skill::new("a", [Step::sh("it", "test ! -e bad")]), Skill::new("b", [Step::sh("it", "test -e good")])];
@@ -349,7 +349,7 @@ fn answered_by_daemon(env: &TestEnvironment) {
     repo.write("README.md", "edited since\n");
     let told = push(&repo, env, &["main"]).exits(0);
     assert!(told.everything().contains("verified already:"), "{told}");
-    // Another value of what the step takes, or another D2, is another run.
+    // Another value of a passed variable, or determinism class D2, requires a new run.
     let vars = [("WORD", "another")];
     let told = env.finish(git_with(repo.path(), env, &["push", "origin", "main:refs/heads/b"], &vars)).exits(0);
     assert!(!told.everything().contains("verified already:"), "{told}");
@@ -362,7 +362,7 @@ fn answered_by_daemon(env: &TestEnvironment) {
     drop(daemon);
 }
 
-/// An index that says of a bad blob that it is what stands in the worktree: git calls that clean.
+/// The index claims that a bad blob equals the file in the worktree, so git considers the file clean.
 fn forged_index(env: &TestEnvironment) {
     let repo = with_hook(env, &[]);
     repo.write("spec/verification.yaml", Spec::of_script("grep -q good state").text(env.marker()));
@@ -405,13 +405,13 @@ fn staged(env: &TestEnvironment) {
     repo.git(&["add", "bad"]);
     env.finish(git(&repo, env, &["commit", "--quiet", "--message=bad"])).exits(1).complains(&["is not let through"]);
     repo.git(&["rm", "--quiet", "--cached", "bad"]);
-    // The tree that was committed is the one that was verified.
+    // The committed tree is the verified tree.
     let recorded = last_recorded(env);
     repo.git(&["rm", "--quiet", "--cached", "--ignore-unmatch", "bad"]);
     assert_ne!(recorded, repo.git(&["rev-parse", "HEAD^{tree}"]).trim(), "the last one was the bad one");
 }
 
-/// The tree that the newest run recorded.
+/// Returns the tree recorded by the newest run.
 fn last_recorded(env: &TestEnvironment) -> String {
     let all = machine::walk(&env.root().join("state"));
     let evidence = all.iter().filter(|path| path.ends_with("verify/verify.it.json")).map(|path| documents::read(path));
@@ -425,7 +425,7 @@ fn partial(env: &TestEnvironment) {
     repo.write("bad", "x\n");
     repo.git(&["add", "bad"]);
     repo.write("README.md", "edited\n");
-    // Of this path alone: what is staged beside it stays out.
+    // Only this path is committed; other staged changes stay out.
     env.finish(git(&repo, env, &["commit", "--quiet", "--message=one", "README.md"])).exits(0);
     assert_eq!(last_recorded(env), repo.git(&["rev-parse", "HEAD^{tree}"]).trim());
     repo.write("README.md", "again\n");
@@ -513,7 +513,7 @@ fn edited(env: &TestEnvironment) {
     repo.proctor(&["hook", "uninstall"]).exits(0).says(&["no hook of ours"]);
 }
 
-/// pre-commit and prek rename the hook that they find to `pre-push.legacy` and run it from theirs.
+/// pre-commit and prek rename an existing hook to `pre-push.legacy` and run it from their own hook.
 fn uninstalled_from_another_managers_hook(env: &TestEnvironment) {
     let repo = with_hook(env, &[]);
     let (hook, renamed) = (repo.file(".git/hooks/pre-push"), repo.file(".git/hooks/pre-push.legacy"));

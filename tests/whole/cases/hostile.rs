@@ -1,6 +1,6 @@
-//! Attacks on a run by another process of the user whose repository it verifies: while the tree is copied, while a
-//! step waits, and afterwards. Each case runs by the system's daemon, which is root's, and by a daemon of the user's
-//! own. The table in `docs/security.md` has the results.
+//! Tests attacks on a run by another process of the repository's owner: while the tree is copied, while a step waits,
+//! and afterwards. Each case runs with the system's daemon, which belongs to root, and with a daemon of the user. The
+//! table in `docs/security.md` lists the results.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -53,17 +53,17 @@ pub(super) const SYSTEM: &[Needs] = &[
     Needs::Program("setpriv"),
     Needs::Works(&["id", "-u", ACCOUNT]),
 ];
-/// The user of the system's daemon: an account that the system brings along, since root serves no user without one.
+/// The account that uses the system's daemon: root serves no user without an account.
 const ACCOUNT: &str = "backup";
 
-/// The number of runs over a tree that changes while it is copied.
+/// Number of runs over a tree that changes while it is copied.
 const RACES: usize = 3;
 
-/// An attack, a check that fails on the real tree, and the exit codes of `proctor run` that are right.
+/// An attack, a check that fails on the real tree, and the acceptable exit codes of `proctor run`.
 struct Attack {
     name: &'static str,
     check: &'static str,
-    /// Whether the check succeeds in the worktree during the attack.
+    /// True if the check succeeds in the worktree during the attack.
     deceives: bool,
     exits: &'static [i32],
 }
@@ -75,7 +75,7 @@ const fn attack(name: &'static str, check: &'static str) -> Attack {
     Attack { name, check, deceives: true, exits: &[1] }
 }
 
-/// What happens while a step waits.
+/// Attacks while a step waits.
 const CHANGES: [Attack; 13] = [
     attack("above_exchanged", GOOD),
     attack("above_linked", GOOD),
@@ -99,7 +99,7 @@ const fn race(name: &'static str, check: &'static str) -> Attack {
     Attack { name, check, deceives: false, exits: &[1, 5] }
 }
 
-/// What happens while the tree is copied.
+/// Attacks while the tree is copied.
 const RACING: [Attack; 7] = [
     race("fifo", GOOD_FILE),
     race("unix_socket", GOOD_FILE),
@@ -107,20 +107,20 @@ const RACING: [Attack; 7] = [
     race("directory_link", "test ! -L src && grep -q good src/lib.rs"),
     race("growing_file", "grep -q never src/lib.rs"),
     Attack { exits: &[1], ..race("growing_ignored_file", "grep -q never grows.log") },
-    // The tree is good at times, and then a run of it passes.
+    // At times the tree is good, and then its run passes.
     Attack { exits: &[0, 1, 5], ..race("good_file", GOOD) },
 ];
 
-/// A daemon, and a user who may ask it and has all repositories.
+/// A daemon, and a user who is admitted and owns all repositories.
 pub(super) struct Stage<'e> {
     pub(super) env: &'e TestEnvironment,
     pub(super) daemon: Daemon<'e>,
-    /// The user, if the daemon is root's.
+    /// The user's id, if the daemon belongs to root.
     user: Option<u32>,
 }
 
 impl<'e> Stage<'e> {
-    /// Starts the daemon: as root where the tests run as root and the case does not change that.
+    /// Starts the daemon, as root if the tests run as root and the case does not change the user.
     pub(super) fn new(env: &'e TestEnvironment) -> Self {
         let is_of_the_system = machine::is_root() && !env.changes_user();
         let user = is_of_the_system.then(|| machine::uid_of(ACCOUNT));
@@ -128,12 +128,12 @@ impl<'e> Stage<'e> {
         Self { env, daemon: env.daemon(), user }
     }
 
-    /// Gives the daemon so much more time to run.
+    /// Extends the daemon's time limit.
     pub(super) fn patient(self, more: Duration) -> Self {
         Self { daemon: Daemon::of(self.env, self.daemon.running.patient(more)), ..self }
     }
 
-    /// A repository of the user's, in a directory of its own.
+    /// Creates a repository of the user, in its own directory.
     pub(super) fn repo(&self, name: &str, spec: &Spec) -> Repo<'e> {
         let repo = self.env.repo_at(&format!("{name}/above/repo"), spec);
         repo.write("src/lib.rs", "bad\n");
@@ -142,14 +142,14 @@ impl<'e> Stage<'e> {
         repo
     }
 
-    /// Gives all that the test wrote to the user.
+    /// Gives the files of a repository to the user.
     pub(super) fn give(&self, name: &str) {
         if let Some(user) = self.user {
             machine::give_to(&self.env.root().join(name), user);
         }
     }
 
-    /// A program, as the user.
+    /// Returns the command for a program, as the user.
     fn as_user(&self, program: &str) -> Command {
         let Some(id) = self.user else { return self.env.program_of_actor(program) };
         let mut command = machine::command("setpriv");
@@ -157,7 +157,7 @@ impl<'e> Stage<'e> {
         command
     }
 
-    /// Starts `proctor` as the user, which asks the daemon.
+    /// Starts `proctor` as the user, with the daemon's socket.
     fn start(&self, repo: &Repo<'_>, words: &[&str]) -> Running {
         let mut command = self.as_user(binaries::for_all("proctor").to_str().expect("UTF-8"));
         command.current_dir(repo.path()).env("HOME", self.env.home()).env("LANG", "C.UTF-8");
@@ -173,12 +173,12 @@ impl<'e> Stage<'e> {
         self.start(repo, &["run"])
     }
 
-    /// Asks for a run and waits for the step; releases it after `act`, and waits for the end.
+    /// Starts a run and waits for its step, calls `act`, releases the step, and waits for the end.
     fn run_while(&self, repo: &Repo<'_>, act: impl FnOnce(&[u32])) -> Finished {
         self.run_of_while(repo, &[], act)
     }
 
-    /// The same for a run with these options.
+    /// Does the same for a run with options.
     fn run_of_while(&self, repo: &Repo<'_>, options: &[&str], act: impl FnOnce(&[u32])) -> Finished {
         let mut running = self.start(repo, &[&["run"], options].concat());
         let marker = self.env.marker();
@@ -195,7 +195,7 @@ impl<'e> Stage<'e> {
         self.env.finish(running)
     }
 
-    /// The names of the gate's findings, and its exit code.
+    /// Returns the exit code of the gate and the names of its findings.
     pub(super) fn gate(&self, repo: &Repo<'_>, more: &[&str]) -> (i32, Vec<String>) {
         let finished = self.start(repo, &[&["gate", "--format", "json"], more].concat()).wait();
         let json: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"));
@@ -211,7 +211,7 @@ impl<'e> Stage<'e> {
         assert!(matches!(code, 1 | 2 | 5) && !findings.is_empty(), "{what}: the gate passes: {code} {findings:?}");
     }
 
-    /// Whether a check succeeds in the worktree, outside of any sandbox.
+    /// Checks whether a check succeeds in the worktree, outside of any sandbox.
     fn holds(&self, repo: &Repo<'_>, check: &str) -> bool {
         let mut command = self.as_user("sh");
         command.args(["-c", check]).current_dir(repo.path()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -226,7 +226,7 @@ impl<'e> Stage<'e> {
     }
 }
 
-/// A process that attacks when it is asked to.
+/// A process that attacks on request.
 pub(super) struct Attacker {
     child: Child,
     input: ChildStdin,
@@ -241,7 +241,7 @@ impl Attacker {
         Self { child, input, output }
     }
 
-    /// Runs the next part of the attack, and returns what it answers.
+    /// Runs the next part of the attack, and returns its response.
     #[track_caller]
     pub(super) fn next(&mut self, asked: &Value) -> Value {
         let mut line = String::new();
@@ -258,7 +258,7 @@ impl Drop for Attacker {
     }
 }
 
-/// A process and those that it descends from, without the first of the machine.
+/// Returns a process and its ancestors, except the init process.
 fn ancestors(process: u32) -> Vec<u32> {
     let parent = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -311,14 +311,14 @@ fn races(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// A mapping outlives a run that passed, and writes to its page without a change of times.
+/// A memory mapping outlives a run that passed, and writes to the file without changing its times.
 fn mapped_after_a_pass(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("mapped", &waits_then(env, GOOD));
     let mut attacker = stage.attacker("mapped_page", &repo);
     attacker.next(&Value::Null);
     attacker.next(&Value::Null);
-    // The page is `good ` now.
+    // The page contains `good ` now.
     stage.run_while(&repo, |_| {}).exits(0);
     assert_eq!(stage.gate(&repo, &[]).0, 0);
     let before = std::fs::metadata(repo.file("src/lib.rs")).and_then(|found| found.modified()).expect("it is there");
@@ -331,7 +331,7 @@ fn mapped_after_a_pass(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// Rules that are edited during or after a run hide a new file from the snapshot, and not from the gate.
+/// Ignore rules that are edited during or after a run hide a new file from the snapshot, but not from the gate.
 fn rules(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let places: [(&str, bool); 2] = [(".git/info/exclude", false), (".git/rules", true)];
@@ -368,7 +368,7 @@ fn rules(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// An ignored file decides what the step finds: that is a pass by default, and none for strict inputs.
+/// An ignored file decides the result of the step. That is a pass by default, but not with strict inputs.
 fn ignored_input(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("ignored", &waits_then(env, "test -e flag.log"));
@@ -380,7 +380,7 @@ fn ignored_input(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// What the attacker needs to know to try every way to the state and the processes of a run.
+/// Returns the targets for an attacker that tries all ways to reach the state and the processes of a run.
 fn targets(stage: &Stage<'_>, ancestors: &[u32]) -> Value {
     let mut processes: BTreeMap<String, u32> = BTreeMap::new();
     for pid in ancestors.iter().take_while(|pid| **pid != stage.daemon.running.id()) {
@@ -391,7 +391,8 @@ fn targets(stage: &Stage<'_>, ancestors: &[u32]) -> Value {
     json!({ "state": stage.env.state(), "files": files, "processes": processes })
 }
 
-/// Has an attacker act on the state and the processes of a run while its step waits; the run, and what it answered.
+/// Lets an attacker act on the state and the processes of a run while its step waits. Returns the run and the
+/// attacker's response.
 fn targeted(stage: &Stage<'_>, name: &str, repo: &Repo<'_>, options: &[&str]) -> (Finished, Value) {
     let mut attacker = stage.attacker(name, repo);
     attacker.next(&Value::Null);
@@ -421,7 +422,7 @@ fn unreachable(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// Without root nothing keeps the processes of one user apart: `docs/security.md` says so, and this case shows it.
+/// Without root, the processes of one user are not isolated from each other, as documented in `docs/security.md`.
 fn reachable(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("routes", &waits_then(env, GOOD));
@@ -438,7 +439,7 @@ fn reachable(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// The ways through a daemon of the user's own.
+/// The ways to attack a daemon of the same user.
 const DAEMON_OF_THE_USER: [&str; 10] = [
     "/proc/PID/cwd",
     "/proc/PID/cwd, to write",
@@ -452,7 +453,7 @@ const DAEMON_OF_THE_USER: [&str; 10] = [
     "signal",
 ];
 
-/// An ignored file that is too large for the copy does not make steps see the worktree itself.
+/// An ignored file that is too large for the copy must not make steps see the worktree itself.
 fn over_the_bound(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("bound", &waits_then(env, "test -e conftest.py"));
@@ -473,7 +474,7 @@ fn over_the_bound(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// The verdict is about the tree at the start; the gate afterwards reports another one.
+/// The verdict is about the tree at the start; the gate then reports that the tree has changed.
 fn editor(env: &TestEnvironment) {
     let stage = Stage::new(env);
     let repo = stage.repo("editor", &waits_then(env, "grep bad src/lib.rs && ! grep edited src/lib.rs"));

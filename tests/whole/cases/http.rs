@@ -1,6 +1,5 @@
-//! What the daemon's HTTP API answers, asked by curl: a program that nobody here wrote, and all that a
-//! caller needs. Each answer of JSON is held to the OpenAPI document that is checked in. Not here:
-//! callers who mean harm.
+//! Tests the daemon's HTTP API with curl, an independent client. Each JSON response is validated against the
+//! checked-in OpenAPI document. Malicious clients are tested elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,9 +16,9 @@ use crate::process::{Finished, Running};
 use crate::spec::{Spec, Step};
 use crate::{machine, schemas};
 
-/// Without the sandbox.
+/// Requirements of cases without runs.
 const NEEDS_CURL: &[Needs] = &[Needs::Program("curl")];
-/// With runs.
+/// Requirements of cases with runs.
 const NEEDS_RUNS: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
 
 pub(super) const CASES: &[Case] = &[
@@ -45,13 +44,13 @@ pub(super) const CASES: &[Case] = &[
     dry_case("http::the_document_is_the_one_that_is_checked_in", document).needs(NEEDS_CURL),
 ];
 
-/// The schemas of the document, by their names.
+/// The OpenAPI document.
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let path = schemas::project().join("schemas/openapi.json");
     serde_json::from_slice(&std::fs::read(&path).expect("`make schemas` writes it")).expect("JSON")
 });
 
-/// Demands that a value is what the document says of a type.
+/// Asserts that a value is valid under the document's schema `name`.
 #[track_caller]
 pub(super) fn demand(name: &str, value: &Value) {
     static VALIDATORS: LazyLock<BTreeMap<String, Validator>> = LazyLock::new(|| {
@@ -68,7 +67,7 @@ pub(super) fn demand(name: &str, value: &Value) {
     assert!(errors.is_empty(), "no {name}: {errors:#?}\n{value:#}");
 }
 
-/// What curl got.
+/// A response to curl.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) code: u16,
@@ -87,14 +86,14 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 
-    /// Demands a status.
+    /// Asserts the status.
     #[track_caller]
     pub(super) fn is(self, code: u16) -> Self {
         assert_eq!(self.code, code, "{self:#?}");
         self
     }
 
-    /// Demands a problem of a kind, with the status that is its own.
+    /// Asserts a problem document of this kind, with its status.
     #[track_caller]
     pub(super) fn refuses(self, code: u16, kind: &str) -> Self {
         let reply = self.is(code);
@@ -106,7 +105,7 @@ impl Reply {
         reply
     }
 
-    /// Demands JSON of a type.
+    /// Asserts JSON that is valid under the schema `name`.
     #[track_caller]
     pub(super) fn of(self, name: &str) -> Value {
         assert_eq!(self.header("content-type"), Some("application/json"), "{self:#?}");
@@ -116,20 +115,20 @@ impl Reply {
     }
 }
 
-/// Asks by curl, whose last argument is the path.
+/// Runs curl; the last argument is the path.
 pub(super) fn curl(env: &TestEnvironment, arguments: &[&str]) -> Reply {
     let (path, options) = arguments.split_last().expect("a path");
     reply(&start_curl(env, options, path).wait().exits(0))
 }
 
-/// What a curl got that has ended.
+/// Parses the output of a finished curl.
 pub(super) fn reply(finished: &Finished) -> Reply {
     let (head, body) = finished.stdout.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {finished}"));
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{finished}"));
     Reply { code, head: head.to_owned(), body: body.to_owned() }
 }
 
-/// Starts to ask.
+/// Starts curl.
 pub(super) fn start_curl(env: &TestEnvironment, options: &[&str], path: &str) -> Running {
     let mut command = env.program_of_actor("curl");
     command.args(["-sSi", "--max-time", "110", "--path-as-is", "--globoff", "--unix-socket"]).arg(env.socket());
@@ -137,7 +136,7 @@ pub(super) fn start_curl(env: &TestEnvironment, options: &[&str], path: &str) ->
     Running::start(command)
 }
 
-/// Asks for a run of `pr`; what is said beside that is `more`.
+/// Submits a run of `pr`; `more` is merged into the request.
 #[track_caller]
 pub(super) fn submit(env: &TestEnvironment, repo: &Repo<'_>, more: &Value) -> Reply {
     let body = submission(repo.path(), more).to_string();
@@ -152,12 +151,12 @@ pub(super) fn submission(repo: &Path, more: &Value) -> Value {
     body
 }
 
-/// The id of the run in an answer.
+/// Returns the id of the run in a response.
 pub(super) fn id_of(submitted: &Value) -> String {
     submitted["run"]["id"].as_str().expect("the document says so").to_owned()
 }
 
-/// Asks for a run, and waits for its end.
+/// Submits a run, and waits for its end.
 #[track_caller]
 fn finished(env: &TestEnvironment, repo: &Repo<'_>, more: &Value) -> Value {
     let id = id_of(&submit(env, repo, more).is(202).of("Submitted"));
@@ -204,7 +203,7 @@ fn whole_way(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// The events in a stream: their numbers, and what they are.
+/// Parses the events of a stream with their numbers.
 fn streamed(body: &str) -> Vec<(u64, Value)> {
     let frames = body.split("\n\n").filter(|frame| frame.starts_with("id: "));
     let event = |frame: &str| {
@@ -219,7 +218,7 @@ fn events(env: &TestEnvironment) {
     let mut daemon = env.daemon();
     let id = id_of(&submit(env, &repo, &json!({})).is(202).of("Submitted"));
     let step = wait_for_step(env, &mut daemon.running);
-    // One reader follows from the beginning, while it happens.
+    // One reader follows the run from the start.
     let path = format!("/v1/runs/{id}/events");
     let following = start_curl(env, &["-N"], &path);
     release(&step);
@@ -233,7 +232,7 @@ fn events(env: &TestEnvironment) {
         assert_eq!(event["seq"], *number);
     }
     assert_eq!(all.last().expect("events").1["event"], "run_finished");
-    // Another comes back behind any of them, by either way; behind the last one there is nothing more.
+    // Another reader resumes after each event, in both ways; after the last event nothing follows.
     for last in 0..all.len() {
         let said = format!("Last-Event-ID: {last}");
         let rest = streamed(&curl(env, &["-H", &said, &format!("{path}?after=0")]).is(200).body);
@@ -252,11 +251,11 @@ fn long_poll(env: &TestEnvironment) {
     let id = id_of(&submit(env, &repo, &json!({})).is(202).of("Submitted"));
     let step = wait_for_step(env, &mut daemon.running);
     let path = format!("/v1/runs/{id}");
-    // The time is over, and it goes on.
+    // The wait times out while the run continues.
     let run = curl(env, &[&format!("{path}?wait=50ms")]).is(200).of("Watched");
     assert_eq!((&run["state"], run.get("events")), (&json!("running"), None));
     let known = run["seq"].as_u64().expect("a number");
-    // What is behind is answered at once, and nothing twice.
+    // Earlier events are returned at once, without duplicates.
     let run = curl(env, &[&format!("{path}?wait=55s&after=1")]).is(200).of("Watched");
     let numbers: Vec<u64> = seqs(&run);
     assert_eq!(numbers, (2..=known).collect::<Vec<_>>());
@@ -281,7 +280,7 @@ fn seqs(watched: &Value) -> Vec<u64> {
     events.iter().map(|event| event["seq"].as_u64().expect("a number")).collect()
 }
 
-/// How many lines the long output has, eight bytes each.
+/// Number of lines in the long output, of eight bytes each.
 const LINES: usize = 200_000;
 
 fn ranges(env: &TestEnvironment) {
@@ -311,7 +310,7 @@ fn ranges(env: &TestEnvironment) {
     assert_eq!((reply.body.as_str(), reply.header("content-range")), ("", Some("bytes */1600000")));
     let reply = curl(env, &["-r", "1600000-", &path]).refuses(416, "range-not-satisfiable");
     assert_eq!(reply.header("content-range"), Some("bytes */1600000"));
-    // Several ranges are no range, as RFC 9110 lets us say.
+    // Several ranges are ignored, as RFC 9110 permits.
     assert_eq!(curl(env, &["-r", "0-1,4-5", "-I", &path]).is(200).header("content-length"), Some("1600000"));
     let bytes = curl(env, &[&format!("/v1/runs/{id}/steps/0/stderr")]).is(200);
     assert_eq!(bytes.header("content-type"), Some("application/octet-stream"));
@@ -331,7 +330,8 @@ fn ranges(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// Sends bodies of 300 KB and 2 MB by Python's `http.client`, which reads the answer only after it has sent everything.
+/// Sends bodies of 300 KB and 2 MB with Python's `http.client`, which reads the response only after it has sent
+/// everything.
 const SENDS_FIRST: &str = r#"
 import http.client, socket, sys
 def ask(path, size, status, **headers):
@@ -403,7 +403,7 @@ fn idempotency(env: &TestEnvironment) {
     ask("one", &json!({ "fail_fast": true })).refuses(409, "conflict");
     for bad in ["", "a b", &"x".repeat(256), "\u{e9}"] {
         let reply = ask(bad, &json!({}));
-        // curl leaves a header without a value out.
+        // curl omits a header without a value.
         if !bad.is_empty() {
             reply.refuses(400, "invalid-request");
         }

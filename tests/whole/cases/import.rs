@@ -1,4 +1,5 @@
-//! Specs made of other runners' hooks: what they are told apart by, and that they are the same checks.
+//! Tests specs that are imported from other hook runners: how the format is detected, and that the checks are
+//! equivalent.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,7 +9,8 @@ use crate::needs::{Case, Needs, case, dry_case};
 use crate::schemas;
 use crate::spec::Spec;
 
-/// What a hook of the fixture looks for; in one piece, the rules of this repository would find it here.
+/// The text that a hook of the fixture rejects. It is split here, because this repository's own rules would reject it
+/// too.
 const MARK: &str = concat!("FIX", "ME");
 
 const TREE: &[Needs] = &[
@@ -19,7 +21,7 @@ const TREE: &[Needs] = &[
     Needs::Works(&["make", "--version"]),
 ];
 
-/// What the hooks need that are public and whose tools come with a system; `scripts/real-tools` tries the others.
+/// Requirements of public hooks whose tools come with a system; `scripts/real-tools` tests the others.
 const TOOLS: &[Needs] = &[
     Needs::Sandbox,
     Needs::Program("bash"),
@@ -42,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("import::the_terminal_is_safe_from_the_configuration", hostile),
 ];
 
-/// A repository without a spec.
+/// Creates a repository without a spec.
 fn bare(env: &TestEnvironment) -> Repo<'_> {
     let repo = env.repo(&Spec::of_script("true"));
     std::fs::remove_dir_all(repo.file("spec")).expect("it was there");
@@ -59,7 +61,7 @@ fn executable(repo: &Repo<'_>, path: &str, text: &str) {
     std::fs::set_permissions(repo.file(path), std::fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// A tree that has nothing against it.
+/// Creates a tree without any problem.
 fn sound(env: &TestEnvironment) -> Repo<'_> {
     let repo = bare(env);
     repo.write("Makefile", "check:\n\t@echo checked\n");
@@ -77,7 +79,7 @@ fn sound(env: &TestEnvironment) -> Repo<'_> {
     repo
 }
 
-/// Imports, and demands that the tree passes.
+/// Imports the configuration, and asserts that the tree passes.
 fn import<'e>(repo: &Repo<'e>, name: &str, fixture_path: &str) {
     repo.write(name, fixture(fixture_path));
     repo.commit();
@@ -87,7 +89,7 @@ fn import<'e>(repo: &Repo<'e>, name: &str, fixture_path: &str) {
     repo.run_bare(&["--format", "json"]).exits(0);
 }
 
-/// Demands that a change of the tree makes exactly this skill fail, and takes it back.
+/// Asserts that a change of the tree makes exactly this skill fail, and reverts the change.
 fn fails(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
     change(repo);
     repo.git(&["add", "-A"]);
@@ -125,7 +127,7 @@ fn pre_commit(env: &TestEnvironment) {
     fails(&repo, "pre-commit.wrapped", write("so bad.txt", "a\n"));
     let key = format!("-----BEGIN {} PRIVATE KEY-----\n", "RSA");
     fails(&repo, "pre-commit.detect-private-key", |repo| repo.write("key.txt", &key));
-    // What is tracked and not there any more is no file.
+    // A tracked file that no longer exists is not passed to the hooks.
     std::fs::remove_file(repo.file("one.py")).expect("it was there");
     std::fs::remove_file(repo.file("link")).expect("it was there");
     repo.run_bare(&[]).exits(0);
@@ -137,7 +139,7 @@ fn known_tools(env: &TestEnvironment) {
                   https://github.com/dnephin/pre-commit-golang, rev: master, hooks: [{id: go-fmt}, {id: go-build}]}]\n";
     repo.write(".pre-commit-config.yaml", config);
     repo.write("go.mod", "module example.org/x\n\ngo 1.19\n");
-    // The one program of a module: what `go build` makes of it would be drift.
+    // `go build` writes a binary for a module with a single program; in the repository, that would be drift.
     repo.write("main.go", "package main\n\nfunc main() {\n\tprintln(1)\n}\n");
     repo.write("no-script", "#!/bin/sh\necho $1\n");
     executable(&repo, "script", "#!/bin/sh\necho hi\n");
@@ -226,7 +228,7 @@ fn replacing(env: &TestEnvironment) {
     assert_eq!(repo.read("spec/verification.yaml"), before);
     repo.proctor(&["import", "--force", "--profile", "fast"]).exits(0).says(&["--profile fast"]);
     assert!(repo.read("spec/verification.yaml").contains("\n  fast:\n"));
-    // A link may lead anywhere.
+    // The link could point anywhere.
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
     repo.write("elsewhere", "mine\n");
     repo.link("spec/verification.yaml", Path::new("../elsewhere"));

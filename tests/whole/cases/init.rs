@@ -1,5 +1,5 @@
-//! `proctor init`: each kind of repository gets a spec that is valid, passes where the tool is
-//! there, and fails where the repository is broken; hostile ones get no more than they should.
+//! Tests `proctor init`: each kind of repository gets a valid spec that passes if the tool is installed, and fails if
+//! the repository is broken. Hostile repositories must not cause harm.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -40,12 +40,12 @@ const NPM: Needs = Needs::Works(&["npm", "--version"]);
 const PNPM: Needs = Needs::Works(&["pnpm", "--version"]);
 const PYTEST: Needs = Needs::Works(&["python3", "-c", "import pytest"]);
 const PYTHON3: Needs = Needs::Program("python3");
-/// A tool that few machines have.
+/// The tool `black` must be missing.
 const NO_BLACK: Needs = Needs::Works(&["sh", "-c", "! command -v black"]);
 const GO: Needs = Needs::Works(&["go", "version"]);
 const MAKE: Needs = Needs::Works(&["make", "--version"]);
 
-/// A repository as its author has it before Proctor comes, and one file that breaks it.
+/// A repository before `proctor init`, and a file that breaks it.
 struct Kind {
     name: &'static str,
     files: &'static [(&'static str, &'static str)],
@@ -92,7 +92,7 @@ const WORKSPACE: Kind = Kind {
         ),
         ("two/src/lib.rs", "//! Two.\n\n/// Two.\npub fn two() -> u32 {\n    one::one() + 1\n}\n"),
     ],
-    // Clippy's alone: `needless_return`.
+    // Only Clippy rejects this: `needless_return`.
     broken: ("one/src/lib.rs", "//! One.\n\n/// One.\npub fn one() -> u32 {\n    return 1;\n}\n"),
 };
 
@@ -164,7 +164,7 @@ const GO_MODULE: Kind = Kind {
         ),
         ("testdata/odd.go", "package odd\nfunc  Odd ( ) { }\n"),
     ],
-    // No fault but its form.
+    // Only the formatting is wrong.
     broken: (
         "hello.go",
         "// Package hello says hello.\npackage hello\n\n// Hello is it.\nfunc Hello() string { return   \"hello\" }\n",
@@ -221,7 +221,7 @@ fn repo_of<'e>(env: &'e TestEnvironment, kind: &Kind) -> Repo<'e> {
     repo
 }
 
-/// The spec that `init` writes is valid without a warning, and it is all that `init` writes.
+/// Runs `init`, and asserts that it writes only a spec, which is valid without a warning.
 fn init(repo: &Repo<'_>) -> Finished {
     let said = repo.proctor(&["init"]).exits(0).says(&["wrote spec/verification.yaml", "proctor run --profile quick"]);
     assert_eq!(repo.changes_seen_by_git(), ["spec/verification.yaml"]);
@@ -240,7 +240,7 @@ fn each_kind(env: &TestEnvironment) {
     }
 }
 
-/// Both profiles pass on the repository as it is, as a worktree and as a commit; broken, it fails.
+/// Asserts that both profiles pass, for the worktree and for a commit, and that the broken repository fails.
 fn demand_passes_and_fails(env: &TestEnvironment, kind: &Kind) {
     let repo = repo_of(env, kind);
     init(&repo);
@@ -252,13 +252,13 @@ fn demand_passes_and_fails(env: &TestEnvironment, kind: &Kind) {
     run(env, &repo, &[]).exits(1);
 }
 
-/// A run that may have to compile a standard library on a machine with much else to do.
+/// Runs with a long time limit: a run may have to compile the standard library on a busy machine.
 fn run(env: &TestEnvironment, repo: &Repo<'_>, arguments: &[&str]) -> Finished {
     let running = repo.start_other(&[&["run"], arguments].concat());
     env.finish(running.patient(Duration::from_secs(900)))
 }
 
-/// A home with the toolchain that built the tests, and a `PATH` that leads there.
+/// Sets up a home with the toolchain that built the tests, and a matching `PATH`.
 fn with_cargo(env: &TestEnvironment) {
     let toolchain = machine::rust_toolchain().expect("the case needs one");
     machine::rust_home(&env.home(), &toolchain);
@@ -391,8 +391,8 @@ fn no_git(env: &TestEnvironment) {
     assert!(repo.file("spec/verification.yaml").exists());
 }
 
-/// A manifest of a gigabyte, a pipe, a device's name, links in circles, names that are YAML or
-/// lines of a terminal, and directories without an end.
+/// The repository contains a manifest of a gigabyte, a FIFO, a device name, circular links, names that are YAML or
+/// terminal escapes, and very deep directories.
 fn hostile(env: &TestEnvironment) {
     let repo = repo_of(env, &MAKEFILE);
     let large = std::fs::File::options().create(true).append(true).open(repo.file("package.json"));

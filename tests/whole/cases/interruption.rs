@@ -1,4 +1,4 @@
-//! A run that is ended, killed, or overtaken by an edit.
+//! Tests runs that are cancelled, killed, or overtaken by an edit.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn waiting_repo(env: &TestEnvironment) -> Repo<'_> {
     repo
 }
 
-/// Demands a status that says `inconclusive`, or the old one whole; never a pass.
+/// Asserts that the status is `inconclusive` or the complete old one, never a pass.
 fn demand_honest_status(repo: &Repo<'_>) {
     let text = repo.read(&format!("changes/{CHANGESET}/05-status.json"));
     if text != OLD_STATUS {
@@ -167,7 +167,7 @@ fn during_check(env: &TestEnvironment) {
     );
 }
 
-/// Runs the waiting repository and does `act` to it while its step waits.
+/// Runs the waiting repository, and calls `act` while its step waits.
 fn overtaken<'e>(env: &'e TestEnvironment, act: impl FnOnce(&Repo<'_>)) -> (Repo<'e>, crate::process::Finished) {
     env.share_worktrees();
     let repo = waiting_repo(env);
@@ -194,8 +194,8 @@ fn file_added(env: &TestEnvironment) {
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
 }
 
-/// Nothing that is compared differs at the end; but a step may have read the other bytes, so
-/// that inconclusive is an honest answer too. What must not be is a failure or a crash.
+/// At the end no compared file differs, but a step may have read the temporary content, so inconclusive is correct
+/// too. A failure or a crash is not.
 fn edit_undone(env: &TestEnvironment) {
     let (_, run) = overtaken(env, |repo| {
         let before = repo.read("src/lib.rs");
@@ -210,7 +210,7 @@ fn ignored_edited(env: &TestEnvironment) {
     run.exits(0);
 }
 
-/// A reader that goes away, as `proctor run | head -1` has it.
+/// The reader closes its end, as in `proctor run | head -1`.
 fn closed_screen(env: &TestEnvironment) {
     let script = "seq 1 20000; exit 1";
     let repo = env.repo(&Spec::of_script(script));

@@ -1,4 +1,4 @@
-//! A step that judges SQL: a repository's queries and migrations, by the engine that would run them.
+//! Tests steps that judge SQL: queries and migrations of a repository, judged by the actual engine.
 
 use proctor_core::api::{How, Reuse, RunSubmission};
 use proctor_core::verdict::Verdict;
@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     case("", impostor).unprivileged("judging::a_repository_cannot_speak_for_the_engine_as_a_user"),
 ];
 
-/// The variable by which the operator names DuckDB's library.
+/// The variable with which the operator selects DuckDB's library.
 const DUCKDB_VARIABLE: &str = proctor_core::sql::DUCKDB;
 const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Duckdb];
 
@@ -45,7 +45,7 @@ const READS: &str = "schema: [db/schema.sql], files: [\"queries/**/*.sql\"]";
 const WRITES: &str = "schema: [db/schema.sql], files: [\"queries/*.sql\"], policy: write";
 const MIGRATES: &str = "schema: [db/schema.sql], files: [\"migrations/*.sql\"], policy: migrate";
 
-/// A repository whose one step `it` judges these files, given with their texts.
+/// Creates a repository whose only step `it` judges these files.
 fn judging<'e>(env: &'e TestEnvironment, keys: &str, files: &[(&str, &str)]) -> Repo<'e> {
     holding(env, &Spec::of_steps([Step::sqlite("it", keys)]), files)
 }
@@ -58,14 +58,14 @@ fn holding<'e>(env: &'e TestEnvironment, spec: &Spec, files: &[(&str, &str)]) ->
     repo
 }
 
-/// What the step printed: a line for each file.
+/// Returns the output of the step, which has a line for each file.
 fn lines(repo: &Repo<'_>) -> Vec<Value> {
     let step = repo.step("it");
     let said = step["stdout_preview"].as_str().expect("the schema says so");
     said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// Each file with its verdict.
+/// Returns each file with its verdict.
 fn verdicts(repo: &Repo<'_>) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
     lines(repo).iter().map(|line| (text(&line["file"]), text(&line["judgement"]["verdict"]))).collect()
@@ -85,7 +85,7 @@ fn queries(env: &TestEnvironment) {
     assert_eq!((&step["cmd"][0], &step["cmd"][1]), (&"proctor-sql".into(), &"check".into()));
     assert_eq!(step["stderr_preview"], "ok: 2 ok, 0 rejected, 0 not judged\n");
     assert_eq!(repo.changes_seen_by_git(), [""; 0]);
-    // Class D0: what is printed is the same, byte for byte.
+    // In class D0 the output is identical, byte for byte.
     let before = step["stdout_sha256"].clone();
     repo.run().exits(0);
     assert_eq!(repo.step("it")["stdout_sha256"], before);
@@ -136,7 +136,7 @@ fn writes(env: &TestEnvironment) {
         repo.run().exits(1).says(&[&format!("queries/a.sql:1:1: error[{code}")]);
         assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "reject")]), "{sql}");
     }
-    // Without the policy the same write is none of it.
+    // Without the write policy, the same statement is refused.
     let text = repo.read("spec/verification.yaml").replace("policy: write", "policy: read");
     repo.write("spec/verification.yaml", text);
     repo.write("queries/a.sql", "DELETE FROM orders WHERE customer = 3;\n");
@@ -192,13 +192,13 @@ fn unjudged(env: &TestEnvironment) {
     fails(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
 }
 
-/// A spec whose one step judges by DuckDB.
+/// Returns a spec whose only step judges with DuckDB.
 fn duckdb(fields: &[&str]) -> Spec {
     let step = Step::sql("it", &format!("dialect: duckdb, {READS}"));
     Spec::of_steps([fields.iter().fold(step, |step, field| step.with(field))])
 }
 
-/// What an earlier run found stands only for the same engine.
+/// An earlier result is only reused for the same engine library.
 fn library(env: &TestEnvironment) {
     let own = env.root().join("libduckdb.so");
     let text = own.to_str().expect("UTF-8");
@@ -218,7 +218,7 @@ fn library(env: &TestEnvironment) {
     submit(How::Queued);
 }
 
-/// The variable is the operator's; in a spec it says nothing.
+/// Only the operator can set the variable; in a spec it has no effect.
 fn chosen(env: &TestEnvironment) {
     env.caller_has(DUCKDB_VARIABLE, binaries::client(DUCKDB).to_str().expect("UTF-8"));
     let fields = ["env: { PROCTOR_DUCKDB: ./libduckdb.so }"];
@@ -229,7 +229,7 @@ fn chosen(env: &TestEnvironment) {
     assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "ok")]));
 }
 
-/// Neither where the operator names none that is there.
+/// The spec's variable also has no effect if the operator's library does not exist.
 fn unchosen(env: &TestEnvironment) {
     env.caller_has(DUCKDB_VARIABLE, "/nowhere/libduckdb.so");
     let library = binaries::client(DUCKDB);
@@ -238,7 +238,7 @@ fn unchosen(env: &TestEnvironment) {
     repo.run().exits(1).says(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
 }
 
-/// Only `sql` is carried out by our program: a command that is called as it is somebody else's.
+/// Only an `sql` step runs Proctor's program; a command with the same name runs the repository's own program.
 fn namesake(env: &TestEnvironment) {
     let step = Step::argv("it", &["proctor-sql", "check", "{}"]).with("env: { PATH: \"./bin:/usr/bin:/bin\" }");
     let repo = holding(env, &Spec::of_steps([step]), &[]);
@@ -250,13 +250,13 @@ fn namesake(env: &TestEnvironment) {
     assert_eq!(repo.step("it")["stdout_preview"], "the author has {}\n");
 }
 
-/// The files of a check are those that the identity of the tree is made of.
+/// A check judges exactly the files that belong to the identity of the tree.
 fn ignored(env: &TestEnvironment) {
     let bad = "SELECT nope FROM customers";
     let files =
         [("queries/a.sql", "SELECT 1"), ("queries/tracked.sql", "SELECT 2"), (".gitignore", "*.out.sql\nbuilt/\n")];
     let repo = judging(env, READS, &files);
-    // Tracked all the same.
+    // The file is tracked, although it is ignored.
     repo.write(".gitignore", "*.out.sql\nbuilt/\ntracked.sql\n");
     repo.write("queries/made.out.sql", bad);
     repo.write("queries/built/x.sql", bad);
@@ -269,7 +269,8 @@ fn ignored(env: &TestEnvironment) {
 }
 
 fn bombs(env: &TestEnvironment) {
-    // Steps end the bomb at the same place on every machine; no time limit competes with them on a loaded one.
+    // The step limit ends the query at the same point on every machine; the time limit is too long to interfere on a
+    // busy one.
     let keys = format!("{READS}, limits: {{ time_ms: 600000, steps: 5000000, memory: 64MiB }}");
     let recursion = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r;\n";
     let repo = judging(env, &keys, &[("queries/a.sql", recursion), ("queries/b.sql", "SELECT 1;\n")]);
@@ -281,7 +282,7 @@ fn bombs(env: &TestEnvironment) {
     assert_eq!(verdicts(&repo), pairs(&[("queries/a.sql", "reject"), ("queries/b.sql", "ok")]));
 }
 
-/// Programs of the repository that say yes, by the engine's name, where a `PATH` finds them.
+/// Programs of the repository with the engine's name are in the `PATH`, and accept everything.
 fn impostor(env: &TestEnvironment) {
     let path = "env: { PATH: \"/repo/bin:./bin:bin:/usr/bin:/bin\" }";
     let step = Step::sqlite("it", READS).with(path);
@@ -319,7 +320,7 @@ fn planned(env: &TestEnvironment) {
     assert_eq!(check["files"], serde_json::json!(["q.sql"]));
     assert_eq!((&check["dialect"], &check["policy"]), (&"sqlite".into(), &"read".into()));
     assert_eq!((&check["allow"]["tables"][0], &check["limits"]["rows"]), (&"orders".into(), &7.into()));
-    // Nothing is left to be filled in when it runs.
+    // The plan contains all defaults.
     assert_eq!(check["limits"]["time_ms"], 5000);
     repo.proctor(&["explain", "verify.it/it"]).exits(0).says(&["proctor-sql check"]);
 }

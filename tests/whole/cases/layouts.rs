@@ -1,4 +1,4 @@
-//! A repository as the v1 format's predecessor wrote it.
+//! Tests a repository in the format of the predecessor of v1.
 
 use serde_json::Value;
 

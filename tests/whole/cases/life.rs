@@ -1,4 +1,4 @@
-//! How a daemon begins and ends: its place, its config, its signals, and what a kill leaves.
+//! Tests the start and the end of a daemon: its socket, its config, signals, and the state after a kill.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -58,7 +58,7 @@ fn stale_socket(env: &TestEnvironment) {
     second.end().exits(0);
 }
 
-/// Puts something in the place of a socket.
+/// Creates a file of some kind at the path of a socket.
 type Occupant = fn(&Path);
 
 fn occupied(env: &TestEnvironment) {
@@ -105,7 +105,7 @@ fn race(env: &TestEnvironment) {
     let mut racing: Vec<Running> = (0..3).map(start).collect();
     let mut losers = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(60);
-    // Whoever listens is the one that does not end; each of the others has said who that is.
+    // The daemon that listens continues to run; each of the others has reported that process.
     while racing.len() > 1 {
         assert!(Instant::now() < deadline, "more than one goes on");
         if let Some(at) = racing.iter_mut().position(Running::is_over) {
@@ -177,7 +177,7 @@ fn bad_config(env: &TestEnvironment) {
     }
 }
 
-/// Whether the daemon plans a step that asks for the network.
+/// Checks whether the daemon accepts a plan whose step requests network access.
 fn plans_network(daemon: &Daemon<'_>, repo: &Repo<'_>) -> bool {
     let asked = json!({ "repo": repo.path(), "profile": "pr" });
     let answer = daemon.ask("POST", "/v1/plans", Some(&asked));
@@ -223,7 +223,7 @@ fn idle(env: &TestEnvironment) {
     let mut daemon = env.daemon();
     let connection = UnixStream::connect(env.socket()).expect("connects");
     let before = daemon.get("/healthz")["uptime_ms"].as_u64().expect("a number");
-    // Long past the limit it still answers, since somebody is connected.
+    // The limit has long passed, but the daemon still responds because a client is connected.
     let mut now = before;
     daemon.running.wait_until(|| {
         now = daemon::ask(&env.socket(), "GET", "/healthz", None).expect("an answer").json()["uptime_ms"]
@@ -242,7 +242,7 @@ fn exhausted(env: &TestEnvironment) {
     let limited = ["prlimit", "--nofile=96:96", "--"];
     let mut running = Running::start(env.daemon_through(&limited, &env.socket(), &env.state()));
     running.wait_for_message(LISTENS);
-    // They connect, whether they are accepted or wait in the backlog, and send nothing.
+    // The clients are accepted or wait in the backlog, and send nothing.
     let held: Vec<UnixStream> = (0..300).map(|_| UnixStream::connect(env.socket()).expect("connects")).collect();
     let answer = daemon::ask(&env.socket(), "GET", "/healthz", None).expect("an answer");
     assert_eq!(answer.code, 200, "{answer:?}");
@@ -270,7 +270,7 @@ fn drained(env: &TestEnvironment) {
     assert_eq!(verdict(env, &id), json!("passed"));
 }
 
-/// What the next daemon says of a run.
+/// Returns the verdict of a run from the next daemon.
 fn verdict(env: &TestEnvironment, id: &str) -> Value {
     let next = env.daemon();
     let run = next.get(&format!("/v1/runs/{id}"));

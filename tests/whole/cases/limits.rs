@@ -1,4 +1,4 @@
-//! The limits of a step: held where the record says so, and said where they are not.
+//! Tests the limits of a step: enforced according to the record, or reported as not enforced.
 
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ pub(super) const CASES: &[Case] = &[
     case("limits::processes", processes).needs(NEEDS_PYTHON),
 ];
 
-/// Whether the record of the step `it` says that a control held. Where it says that it did not,
-/// the tier must say so too.
+/// Returns whether the record of the step `it` has a control as enforced. If it is not enforced, the tier must
+/// reflect that.
 fn is_enforced(repo: &Repo<'_>, control: &str) -> bool {
     let state = repo.step("it")["enforcement"][control]["state"].clone();
     if state == "not_enforced" {
@@ -75,10 +75,10 @@ fn disk(env: &TestEnvironment) {
 }
 
 const BYTES: [&str; 2] = ["disk", "8 MiB disk"];
-/// As many as go with 8 MiB.
+/// The number of files that belongs to a limit of 8 MiB.
 const FILES: [&str; 2] = ["inodes", "4096 files"];
 
-/// A step that ran out of room, and exited with 7 then, failed of that limit, by the record and on the screen.
+/// Asserts that a step that hit the limit and exited with 7 is recorded and displayed as failed due to the limit.
 fn ran_out(env: &TestEnvironment, [limit, words]: [&str; 2], step: Step) {
     let repo = env.repo(&Spec::of_steps([step.with("limits: { disk: 8MiB }")]));
     let run = repo.run();
@@ -92,7 +92,7 @@ fn ran_out(env: &TestEnvironment, [limit, words]: [&str; 2], step: Step) {
     run.exits(1).says(&[&format!("hit its limit of {words}"), "raise `limits.disk`"]);
 }
 
-/// Many files, each below the limit of one.
+/// Writes several files, each smaller than the limit.
 fn full_layer(env: &TestEnvironment) {
     let script = "mkdir target; for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > target/$i || exit 7; done";
     ran_out(env, BYTES, Step::sh("it", script));
@@ -107,7 +107,7 @@ fn no_inodes(env: &TestEnvironment) {
     ran_out(env, FILES, Step::sh("it", "i=0; while (: > /tmp/$i) 2>/dev/null; do i=$((i+1)); done; exit 7"));
 }
 
-/// The layers of a run have a room of their own for files.
+/// The layers of a run have their own limit on the number of files.
 fn no_inodes_in_layer(env: &TestEnvironment) {
     let program = r"
 import os, sys
@@ -139,7 +139,7 @@ fn exec_says(env: &TestEnvironment) {
     loud.exits(0).complains(&["were hashed and not kept (`limits.output`, `--output`)"]);
 }
 
-/// Leaves two processes behind, one of them in a session of its own.
+/// Leaves two processes behind, one of them in its own session.
 const LEAVING: &str = "sleep 1000 </dev/null >/dev/null 2>&1 & setsid sleep 1000 </dev/null >/dev/null 2>&1 & exit 0";
 
 fn leaves_processes(env: &TestEnvironment) {
@@ -195,13 +195,13 @@ fn leaves_processes_over_http(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// What the step `it` ended of, and what it ran into: by the record.
+/// Returns the limit that ended the step `it`, and the limits that it hit, from the record.
 fn met(repo: &Repo<'_>) -> (Value, Value) {
     let step = repo.step("it");
     (step["termination"]["limit"].clone(), step["resources"]["limits_hit"].clone())
 }
 
-/// Whether a control group holds what this control bounds: then the kernel counts who runs into it.
+/// Checks whether a control group enforces this control; only then does the kernel count how often the limit was hit.
 fn is_counted(repo: &Repo<'_>, control: &str) -> bool {
     let step = repo.step("it");
     let counted = step["enforcement"][control]["mechanism"].as_str().is_some_and(|how| how.starts_with("cgroup v"));
@@ -222,13 +222,13 @@ fn memory(env: &TestEnvironment) {
         assert!(repo.step("it")["resources"]["memory_peak_kib"].is_u64());
         run.exits(1).says(&["hit its limit of 100 MiB memory", "raise `limits.memory`"]);
     } else if held {
-        // What is refused to one process is the program's to tell.
+        // A refusal that affects one process is only visible to the program.
         assert_eq!(met(&repo), (Value::Null, json!([])));
         assert!(repo.step("it")["stderr_preview"].to_string().contains("MemoryError"), "{:#}", repo.step("it"));
     }
 }
 
-/// Each process alone stays below it. By the kernel or by PID 1, it is the limit that ends the step.
+/// Each process alone stays below the limit. Enforced by the kernel or by PID 1, the limit ends the step.
 fn memory_of_all(env: &TestEnvironment) {
     let program = r"
 import os, signal, sys
@@ -246,7 +246,8 @@ sys.exit('one of them is gone')
     run.says(&["hit its limit of 100 MiB memory", "raise `limits.memory`"]);
 }
 
-/// A step that wants more passed if it says so, and failed of that limit if not, where the kernel counts.
+/// If the kernel counts refusals, a step that hit the limit may pass if it exits with 0, and otherwise fails due to
+/// the limit.
 fn processes(env: &TestEnvironment) {
     let program = r"
 import os, signal, sys
@@ -276,7 +277,7 @@ sys.exit(int(sys.argv[1]))
                 assert_eq!(met(&repo), (json!("pids"), json!(["pids"])));
                 run.says(&["hit its limit of 40 processes", "raise `limits.pids`"]);
             }
-            // Nobody counts how often a fork was refused.
+            // In this case refused forks are not counted.
             (false, _) => assert_eq!(met(&repo), (Value::Null, json!([]))),
         }
     }

@@ -1,4 +1,4 @@
-//! The output of steps while they run: over HTTP, as events, and by `proctor logs --follow`.
+//! Tests the output of running steps: over HTTP, as events, and with `proctor logs --follow`.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(super) const CASES: &[Case] = &[
     case("live_output::its_last_line_comes_from_a_daemon_too", rows_of_a_daemon).needs(NEEDS_PYTHON),
 ];
 
-/// A step that does `first`, waits, and does `last` before it passes.
+/// Returns a step that runs `first`, waits, and runs `last` before it passes.
 fn printing_step(env: &TestEnvironment, first: &str, last: &str) -> Step {
     let [shell, option, script, name] = waiting_command(env);
     let script = script.replace("trap 'exit 0' USR1", &format!("{first}; trap '{last}; exit 0' USR1"));
@@ -36,7 +36,7 @@ fn with_secret() -> Value {
     json!({ "env": { "PATH": "/usr/bin:/bin", "DEPLOY_TOKEN": SECRET } })
 }
 
-/// Asks again until the output is `expected`: what a pause releases comes a moment later.
+/// Repeats the request until the output is `expected`: held-back output is released after a short delay.
 fn until(env: &TestEnvironment, path: &str, expected: &str) -> Reply {
     loop {
         let found = curl(env, &[path]).is(200);
@@ -55,7 +55,7 @@ fn followed(env: &TestEnvironment) {
     let mut daemon = env.daemon();
     let id = id_of(&submit(env, &repo, &with_secret()).is(202).of("Submitted"));
     let path = format!("/v1/runs/{id}/steps/0/stdout");
-    // It waits for the step to begin.
+    // The request waits until the step starts.
     let mut following = start_curl(env, &["-N"], &format!("{path}?follow"));
     let behind = start_curl(env, &["-N"], &format!("{path}?follow=true&offset=9"));
     let step = wait_for_step(env, &mut daemon.running);
@@ -92,7 +92,7 @@ fn events(env: &TestEnvironment) {
     following.wait_for_output("early");
     release(&step);
     let whole = following.wait().exits(0).stdout;
-    // The head of the answer ends in another kind of blank line.
+    // The head of the response ends with another kind of blank line.
     let (_, body) = whole.split_once("\r\n\r\n").unwrap_or(("", &whole));
     let pieces: Vec<Value> = body
         .split("\n\n")
@@ -104,7 +104,7 @@ fn events(env: &TestEnvironment) {
     assert_eq!(texts, [(json!("stdout"), json!("early\n")), (json!("stderr"), json!("late\n"))]);
     let last = whole.find("late").expect("it was told");
     assert!(last < whole.find("\"step_finished\"").expect("it ended"), "before the end of its step: {whole}");
-    // Nobody gets it who did not ask.
+    // Clients that did not request output events do not get them.
     let plain = curl(env, &[&format!("/v1/runs/{id}/events")]).is(200).body;
     assert!(!plain.contains("event: output"), "{plain}");
     daemon.end().exits(0);
@@ -122,7 +122,7 @@ fn attempts(env: &TestEnvironment) {
     shown.wait_for_output("try");
     fail(&first);
     let second = wait_for_attempt_after(env, &mut daemon.running, &first);
-    // It ends with its attempt.
+    // The stream ends with its attempt.
     let one = reply(&following.wait().exits(0));
     assert_eq!((one.header("proctor-attempt"), one.body.as_str()), (Some("1"), "try\n"));
     let mut following = start_curl(env, &["-N"], &path);
@@ -193,7 +193,7 @@ fn logs(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// Returns the lines of `text` that begin with `head`, without it.
+/// Returns the lines of `text` that start with `head`, without it.
 fn behind<'a>(text: &'a str, head: &str) -> Vec<&'a str> {
     text.lines().filter_map(|line| line.strip_prefix(head)).collect()
 }
@@ -211,7 +211,7 @@ fn logs_of_a_run(env: &TestEnvironment) {
     let id = id_of(&submit(env, &repo, &json!({})).is(202).of("Submitted"));
     let step = wait_for_step(env, &mut daemon.running);
     let mut followed = start(env, &["logs", "-f", &id]);
-    // Both streams of the step are shown while it runs, and what came before it.
+    // Both streams of the step are shown while it runs, together with the earlier output.
     for line in ["tool/0 | found", "it/before | done before", "it/it | early\\x1b[2J", "it/it err | aside"] {
         followed.wait_for_output(line);
     }
@@ -230,14 +230,14 @@ fn logs_of_a_run(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// A step that prints a line with colours and a secret, and waits.
+/// Returns a spec with a step that prints a coloured line with a secret, and waits.
 fn colourful(env: &TestEnvironment) -> Spec {
     let first = "printf \"\\033[32mcompiling %s\\033[0m\\n\" \"$DEPLOY_TOKEN\"";
     Spec::of_steps([printing_step(env, first, "true").with("env_allowlist: [DEPLOY_TOKEN]"), Step::sh("last", "true")])
 }
 
-/// Runs a profile on a terminal, and returns what stood there. The row of the step that waits has the line that it has
-/// printed last, without the secret and its colours.
+/// Runs a profile on a terminal, and asserts that the row of the waiting step shows its last line, without the secret
+/// and without colours.
 fn row_shows_last_line(env: &TestEnvironment, words: &[&str]) {
     env.caller_has("DEPLOY_TOKEN", SECRET);
     env.caller_has("TERM", "xterm");

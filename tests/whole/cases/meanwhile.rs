@@ -1,4 +1,4 @@
-//! Somebody works in the worktree while a run over the worktree itself is under way: no pass for what was not verified.
+//! Tests edits in the worktree during a run over the worktree itself: the run must not pass for an unverified tree.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case("meanwhile::ignored_files_and_what_git_keeps_for_itself_are_nobodys_business", unrelated).needs(NEEDS_GIT),
 ];
 
-/// Runs a step that passes, and does `act` to the worktree while it runs.
+/// Runs a step that passes, and calls `act` while it runs.
 fn meanwhile<'e>(env: &'e TestEnvironment, act: impl FnOnce(&Repo<'_>)) -> (Repo<'e>, Finished) {
     env.share_worktrees();
     let repo = env.repo(&Spec::of_steps([waiting_step(env, "it")]));
@@ -77,7 +77,7 @@ fn new_rule(env: &TestEnvironment) {
     is_inconclusive(env, |repo| repo.write(".gitignore", "target/\n*.log\nnew\n"), &["`.gitignore`"]);
 }
 
-/// Somebody has git ignore what the step is about to make: that is no pass.
+/// An external ignore rule hides a file that the step creates afterwards; that must not pass.
 fn excluded(env: &TestEnvironment) {
     hidden_by(env, "info/exclude", |repo| machine::write(&repo.file(".git/info/exclude"), "hidden\n"));
     hidden_by(env, "config", |repo| {

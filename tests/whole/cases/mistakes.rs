@@ -1,4 +1,4 @@
-//! The ten mistakes of a first version of this product, each shown to be absent.
+//! Checks that ten mistakes of an early version of this product are absent.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
     case("mistake_10_whatever_goes_wrong_the_run_does_not_pass", mistake_10),
 ];
 
-/// The step prints the one setting that it can see, and ends by the one that it can feel.
+/// The step prints the one setting that it can see, and is ended by the other one.
 fn mistake_01(env: &TestEnvironment) {
     env.caller_has("BUILD_NUMBER", "17");
     let step =
@@ -143,7 +143,7 @@ fn source_files(project: &Path) -> Vec<std::path::PathBuf> {
     files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
-/// Each way in which a verification can go wrong, and that none of them is answered by 0.
+/// Checks that no kind of unsuccessful verification has exit code 0.
 fn mistake_10(env: &TestEnvironment) {
     let skill = |step| Spec::new([Skill::new("verify.it", [step])]);
     let sh = |script: &str| skill(Step::sh("it", script));

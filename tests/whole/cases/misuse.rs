@@ -1,5 +1,5 @@
-//! Agents who mean harm, or do not know better, at `/mcp`: what a caller of the other paths gets, they get
-//! too, and nothing of it becomes a run.
+//! Tests malicious and faulty agents at `/mcp`: they are treated like clients of the other paths, and none of their
+//! messages starts a run.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn call(tool: &str, arguments: &str) -> String {
     message(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#))
 }
 
-/// Whether an answer is one of what was asked for.
+/// Checks whether a response reports success.
 fn is_done(answer: &str) -> bool {
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let text = body.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or(body);

@@ -1,4 +1,4 @@
-//! What network a step reaches.
+//! Tests which network a step can reach.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};

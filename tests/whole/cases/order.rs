@@ -1,4 +1,4 @@
-//! What skills see of each other: in sequence, and by `needs`.
+//! Tests which changes skills see of each other: in sequence, and ordered by `needs`.
 
 use crate::environment::TestEnvironment;
 use crate::needs::{Case, case};
@@ -57,7 +57,7 @@ fn independent(env: &TestEnvironment) {
     repo.run().exits(0);
 }
 
-/// The worktree is below every sandbox, so that `check` passes only where `fix` was faster.
+/// All sandboxes use the worktree as their lower layer, so `check` would only pass if `fix` was faster.
 fn applied_beside(env: &TestEnvironment) {
     let fix = Skill::new("fix", [Step::sh("it", "echo fixed > src/lib.rs").with("read_only: off")]);
     let check = skill("check", "grep -q fixed src/lib.rs || true");
@@ -87,7 +87,7 @@ fn conflict(env: &TestEnvironment) {
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
 }
 
-/// So much that nobody reads it, and names are known all the same.
+/// The skills write so many files that Proctor does not read them, but it still compares their names.
 fn conflict_of_builds(env: &TestEnvironment) {
     let build = |dir: &str| format!("mkdir -p target/{dir}; for n in $(seq 1 400); do : > target/{dir}/$n; done");
     let skills = |two: &str| {
@@ -113,8 +113,7 @@ fn needs_before_include(env: &TestEnvironment) {
     repo.run().exits(0);
 }
 
-/// Each waits for the other's process to be seen by the host; run one after the other, the first
-/// would wait for ever.
+/// Each skill waits until the host has seen the other's process; in sequence, the first one would wait forever.
 fn beside_each_other(env: &TestEnvironment) {
     use crate::machine;
     let waiting = |name: &str| {
@@ -137,7 +136,7 @@ fn beside_each_other(env: &TestEnvironment) {
     env.finish(running).exits(0);
 }
 
-/// Each changes what the others look at; none sees it, and each record names its own alone.
+/// Each skill changes files that the others read. No skill sees another's changes, and each record has only its own.
 fn told_apart(env: &TestEnvironment) {
     let look = "grep -q 'first line' README.md && [ -e src/lib.rs ] && [ ! -e src/a.rs ] && [ ! -e target/same ]";
     let edit = |own: &str| format!("{look} && {{ mkdir -p target; echo {own} > target/same; {own}; }}");
@@ -172,7 +171,7 @@ fn told_apart(env: &TestEnvironment) {
     assert_eq!(after.len(), 4, "{after:?}");
 }
 
-/// Steps of which each leaves a layer, and looks at what all before it left.
+/// Returns steps that each leave a layer and check the files of all earlier layers.
 fn writing_steps(count: usize) -> impl Iterator<Item = Step> {
     (1..=count).map(|n| {
         let script = format!(
@@ -190,7 +189,7 @@ fn many_steps(env: &TestEnvironment) {
     assert!(steps.iter().all(|step| step["drift"]["method"] == "layer" && step["outcome"] == "passed"));
 }
 
-/// The kernel stacks 500 directories, the repository among them.
+/// The kernel stacks at most 500 directories, including the repository.
 fn too_many_layers(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps(writing_steps(502)));
     let run = repo.run().exits(5);

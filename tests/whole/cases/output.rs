@@ -1,4 +1,4 @@
-//! What a step prints: hashed whole, kept within bounds, and harmless on a screen.
+//! Tests the output of steps: it is hashed completely, stored within limits, and escaped on the screen.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const FLOOD: usize = 200_000_000;
-/// The largest resident set that a run may have, whatever its steps print.
+/// Maximum resident set of a run, whatever its steps print.
 const MEMORY_BOUND_KIB: u64 = 160 << 10;
 
 fn hash_of(pattern: &[u8], total: usize) -> String {
@@ -117,13 +117,13 @@ fn no_newline(env: &TestEnvironment) {
 
 const SECRET: &str = "tok-0123456789abcdef";
 
-/// A repository whose step is let the caller's secret, and the step's script.
+/// Creates a repository whose step runs `script` and receives a secret of the caller.
 fn repo_with_secret<'e>(env: &'e TestEnvironment, script: &str) -> Repo<'e> {
     env.caller_has("DEPLOY_TOKEN", SECRET);
     env.repo(&Spec::of_steps([Step::sh("it", script).with("env_allowlist: [DEPLOY_TOKEN]")]))
 }
 
-/// The secret stands in no output of a run and in no file that it left outside the repository's own.
+/// Asserts that the secret is in no output of a run, and in no file that it left outside the repository.
 fn demand_no_secret(env: &TestEnvironment, repo: &Repo<'_>, code: i32) {
     for format in ["human", "json", "jsonl"] {
         let run = repo.run_with(&["--format", format]).exits(code);

@@ -1,5 +1,5 @@
-//! What is around the programs: manual pages and completions that their readers take, the GitHub Action
-//! and the GitLab template as those run them, and what `scripts/install` puts where.
+//! Tests the packaging: manual pages and completions with the programs that read them, the GitHub Action and the
+//! GitLab template as these systems run them, and the files that `scripts/install` installs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const SHELL: &[Needs] = &[Needs::Sandbox, Needs::Program("bash"), Needs::Program
 const CHECK: &str = "check-jsonschema/bin/check-jsonschema";
 const VALIDATOR: &[Needs] = &[Needs::Client(&[CHECK, "--version"])];
 
-/// The files by which a step speaks to GitHub's runner, named as its variables.
+/// The files that a step writes for GitHub's runner, by their variables.
 const RUNNER_FILES: [&str; 4] = ["GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH", "GITHUB_ENV"];
 
 fn in_project(path: &str) -> PathBuf {
@@ -70,7 +70,7 @@ fn completions(env: &TestEnvironment, shell: &str) -> PathBuf {
     file
 }
 
-/// What a shell prints for a script that is given a file.
+/// Returns the output of a shell for a script that uses a file.
 fn told(program: &str, options: &[&str], script: &str, file: &Path) -> String {
     let mut command = machine::command(program);
     command.args(options).args(["-c", script]).env("FILE", file).env("HOME", "/nonexistent");
@@ -109,18 +109,18 @@ fn valid(_: &TestEnvironment) {
     }
 }
 
-/// A YAML file as JSON, read by the reader of our own specs' tests.
+/// Reads a YAML file as JSON, with a general YAML parser.
 fn document(file: &str) -> Value {
     let text = std::fs::read_to_string(in_project(file)).expect("a file of the project");
     serde_yaml::from_str(&text).expect("YAML")
 }
 
-/// A job of GitHub's: the steps of the action that are commands, in their order, until one fails.
+/// A job on GitHub: it runs the command steps of the action in order, until one fails.
 struct Job<'e> {
     env: &'e TestEnvironment,
     workspace: PathBuf,
     inputs: BTreeMap<String, String>,
-    /// Whether `proctor` lies on the `PATH` of the runner.
+    /// True if `proctor` is in the runner's `PATH`.
     has_proctor: bool,
 }
 
@@ -134,7 +134,7 @@ impl<'e> Job<'e> {
         self
     }
 
-    /// An expression of the action, as GitHub replaces it.
+    /// Expands expressions in the action as GitHub does.
     fn replaced(&self, text: &str, action: &Value) -> String {
         let mut done = String::new();
         let mut left = text;
@@ -154,7 +154,7 @@ impl<'e> Job<'e> {
         done + left
     }
 
-    /// The last step that ran.
+    /// Runs the job, and returns the last step that ran.
     fn run(&self) -> Finished {
         let action = document("action.yml");
         let mut last = None;
@@ -200,7 +200,7 @@ impl<'e> Job<'e> {
         std::fs::read_to_string(self.env.root().join(name)).expect("a file of the runner")
     }
 
-    /// The reports, which must all be there and not be empty.
+    /// Reads the reports, which must exist and not be empty.
     fn reports(&self, place: &str) -> BTreeMap<&'static str, String> {
         let names = ["junit.xml", "proctor.sarif", "report.md", "report.html"];
         let read = |name| std::fs::read_to_string(self.workspace.join(place).join(name)).unwrap_or_default();
@@ -210,12 +210,12 @@ impl<'e> Job<'e> {
     }
 }
 
-/// The search path of a runner on which `proctor` is installed.
+/// Returns the search path of a runner with `proctor` installed.
 fn path_with_proctor() -> String {
     format!("{}:{}", binaries::for_all("proctor").parent().expect("a directory").display(), machine::PATH)
 }
 
-/// Reports of a job lie in the workspace, and git must not take them for a change.
+/// Creates a repository that ignores the reports of a job, which are written to the workspace.
 fn repository<'e>(env: &'e TestEnvironment, script: &str) -> Repo<'e> {
     let repo = env.repo(&Spec::of_script(script));
     repo.write(".gitignore", "proctor-reports/\n");
@@ -263,7 +263,7 @@ fn template(env: &TestEnvironment) {
     let script = job["script"][0].as_str().expect("a script");
     for (body, code) in [("true", 0), ("exit 3", 1)] {
         let repo = env.repo_at(&format!("repo{code}"), &Spec::of_script(body));
-        // As the shell executor does: bash, whose settings end it with the first command that fails.
+        // Run the script as the shell executor does: with bash, which exits at the first failing command.
         let mut command = env.program_of_actor("bash");
         command.args(["-eo", "pipefail", "-c", script]).current_dir(repo.path()).env("HOME", env.home());
         command.env("PATH", path_with_proctor()).env("XDG_STATE_HOME", env.root().join("state"));
@@ -308,7 +308,7 @@ fn installed(env: &TestEnvironment) {
         let path = root.join(file);
         assert!(path.metadata().is_ok_and(|found| found.len() > 0), "{file}");
     }
-    // The installed program finds its helpers where they were put.
+    // The installed program finds its installed helpers.
     let mut doctor = machine::command(root.join("bin/proctor"));
     doctor.args(["doctor", "--apparmor-profile"]).current_dir(env.root()).env("HOME", env.home());
     Running::start(doctor).wait().exits(0).says(&["libexec/proctor/proctor-sandbox"]);

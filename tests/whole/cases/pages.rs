@@ -1,5 +1,5 @@
-//! The page on a run in a browser: what it shows, what it loads, and that nothing that a step or a repository says is
-//! anything but text in it.
+//! Tests the HTML report in a browser: its content, what it loads, and that text from a step or a repository stays
+//! plain text.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::needs::{Case, Needs, case};
 use crate::process::Running;
 use crate::spec::{Skill, Spec, Step};
 
-/// Looks at a page by a headless Chromium.
+/// Inspects a page with headless Chromium.
 const BROWSER: &str = include_str!("../../../scripts/browser.py");
 const CHROMIUM: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Works(&["chromium", "--version"])];
 
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = &[
     case("pages::text_of_others_stays_text", hostile).needs(CHROMIUM),
 ];
 
-/// Runs, and has a browser look at the page, with a search for each of `words`.
+/// Runs the profile, and inspects the report in a browser, searching for each of `words`.
 fn look(env: &TestEnvironment, repo: &Repo<'_>, code: i32, words: &[&str]) -> Value {
     let page = env.home().join("page.html");
     repo.run_with(&["--report", &format!("html={}", page.display())]).exits(code);
@@ -29,7 +29,7 @@ fn look(env: &TestEnvironment, repo: &Repo<'_>, code: i32, words: &[&str]) -> Va
     serde_json::from_str(&seen.stdout).unwrap_or_else(|error| panic!("{error}: {seen}"))
 }
 
-/// What holds for every page.
+/// Asserts the properties that each page must have.
 #[track_caller]
 fn demand_sound(seen: &Value) {
     let text = seen["text"].as_str().expect("text");
@@ -42,7 +42,7 @@ fn demand_sound(seen: &Value) {
     assert!(ids.iter().enumerate().all(|(at, id)| !ids[..at].contains(id)), "{ids:?}");
     let (light, dark) = (&seen["colours"]["light"], &seen["colours"]["dark"]);
     assert!(light[0] != dark[0] && light[1] != dark[1], "{light} {dark}");
-    // Without scripts there is no search, and everything else is there.
+    // Without scripts there is no search field, but all content is shown.
     assert_eq!(seen["without_scripts"]["filter"], true);
     assert!(seen["without_scripts"]["text"].as_u64() > Some(200), "{text}");
 }
@@ -54,7 +54,7 @@ fn demand_text(seen: &Value, words: &[&str]) {
     assert!(missing.is_empty(), "{missing:?} in\n{text}");
 }
 
-/// Tests of which one fails, and says so in a report.
+/// Runs tests of which one fails, and writes a report.
 const TESTED: &str = "mkdir out; echo '<testsuite name=\"unit\"><testcase name=\"adds\"/><testcase name=\"subtracts\" \
      file=\"src/lib.rs\" line=\"3\"><failure message=\"1 is not 2\">&lt;img src=x>\nleft: 1</failure></testcase></testsuite>' \
      > out/tests.xml; exit 1";
@@ -101,7 +101,7 @@ fn passed(env: &TestEnvironment) {
     demand_text(&seen, &["1 passed of 1 step", branch.trim(), &head.trim()[..12]]);
 }
 
-/// Markup wherever a step or a repository can put text: output, paths, diffs, commands.
+/// Puts markup wherever a step or a repository can put text: output, paths, diffs, commands.
 fn hostile(env: &TestEnvironment) {
     let evil =
         "</pre></details><script>document.title='taken'</script><img src=https://example.org/x onerror=alert(1)>";

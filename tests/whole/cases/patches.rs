@@ -1,4 +1,4 @@
-//! `--patch`: what steps changed, as git takes it, and nothing in the worktree.
+//! Tests `--patch`, which writes the changes of steps as a patch for git, and leaves the worktree unchanged.
 
 use std::os::unix::fs::symlink;
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case("patches::skills_that_do_not_see_each_other_are_in_conflict", conflict),
 ];
 
-/// Applies the patch to a clean clone of `repo`, and answers the clone.
+/// Applies the patch to a clean clone of `repo`, and returns the clone.
 fn applied<'e>(env: &'e TestEnvironment, repo: &Repo<'_>, patch: &str) -> Repo<'e> {
     let path = env.root().join("clone");
     env.git(env.root(), &["clone", "--quiet", repo.path().to_str().expect("UTF-8"), "clone"]);
@@ -42,7 +42,7 @@ fn off(env: &TestEnvironment) {
     assert_eq!(repo.changes_seen_by_git(), Vec::<String>::new());
     assert_eq!(repo.step("it")["drift"]["applied"], serde_json::json!([]));
     let clone = applied(env, &repo, &patch);
-    // The same run without it writes to the worktree.
+    // Without `--patch`, the same run writes to the worktree.
     repo.run().exits(0);
     repo.git(&["add", "--all", "--", ".", ":!changes"]);
     assert_eq!(clone.git(&["write-tree"]), repo.git(&["write-tree"]));

@@ -1,4 +1,4 @@
-//! Where repositories lie on real machines.
+//! Tests repositories in typical locations of real machines.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     case("places::beside_another_repository", beside_another),
 ];
 
-/// Shows that git works, that the tree is there, and that an edit of it is found.
+/// Checks that git works and that the tree is complete, and makes an edit that must be detected.
 const SCRIPT: &str = "git log --oneline --format=%s && git status --porcelain && cat src/lib.rs && echo x >> README.md";
 
 fn demand_verified(repo: &Repo<'_>) {
@@ -72,7 +72,7 @@ fn clone_of(env: &TestEnvironment, how: &[&str]) -> std::path::PathBuf {
     path
 }
 
-/// Its objects lie in the other repository, which a step must not see.
+/// The objects of the clone are in another repository, which a step must not see.
 fn shared_clone(env: &TestEnvironment) {
     let repo = Repo::at(env, clone_of(env, &["--shared"]));
     let run = repo.run().exits(5).complains(&["error[", "elsewhere/source/.git/objects", "hint:"]);
@@ -96,7 +96,7 @@ fn on_tmpfs(env: &TestEnvironment) {
     Repo::at(env, path).run().exits(3).says(&["README.md"]);
 }
 
-/// Needs a file system of this kind in a file.
+/// Requires a loop-mounted file system of this kind.
 const fn loop_mount(kind: &'static str) -> Needs {
     match kind.as_bytes() {
         b"btrfs" => {
@@ -140,8 +140,8 @@ fn on_xfs(env: &TestEnvironment) {
     shares_blocks(env, &["mkfs.xfs", "-q", "-m", "reflink=1"]);
 }
 
-/// Where worktree and state directory lie on one file system that can clone files, a private copy takes no room for their
-/// blocks, and an edit of the original is none of the copy.
+/// If the worktree and the state directory are on one file system that can clone files, a private copy shares their
+/// blocks, and an edit of the original does not change the copy.
 fn shares_blocks(env: &TestEnvironment, make: &[&str]) {
     let mounted = Mounted::make(env, make);
     let made = env.repo(&Spec::of_script("grep -c first large"));

@@ -1,5 +1,5 @@
-//! Runs over a private copy of the worktree: a process that works in the worktree meanwhile changes nothing of what the
-//! steps see, and the record names the tree that they saw.
+//! Tests runs over a private copy of the worktree: edits of the worktree during the run do not affect the steps, and
+//! the record names the tree that they saw.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(super) const CASES: &[Case] = &[
 
 const NEEDS: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Program("git")];
 
-/// Writes the operator's config that has runs verify a private copy, and returns its path.
+/// Writes an operator config that selects private copies, and returns its path.
 fn config(env: &TestEnvironment) -> String {
     let path = env.root().join("private.toml");
     machine::write(&path, "[tree]\nmode = \"private\"\n");
@@ -51,14 +51,14 @@ fn config(env: &TestEnvironment) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// A step that waits until it is released, and then runs `check`.
+/// Returns a spec with a step that waits until it is released, and then runs `check`.
 pub(super) fn waits_then(env: &TestEnvironment, check: &str) -> Spec {
     let marker = env.marker();
     let script = format!("trap : USR1; sh -c 'sleep 300; :' {marker}-ready & wait; {check}");
     Spec::of_steps([Step::argv("it", &["sh", "-c", &script, &format!("{marker}-main")])])
 }
 
-/// Runs a step over a private copy, does `act` to the worktree while it waits, and then has it run `check`.
+/// Runs a step over a private copy, calls `act` while it waits, and then lets it run `check`.
 fn meanwhile<'e>(
     env: &'e TestEnvironment,
     check: &str,
@@ -81,7 +81,7 @@ fn edited(env: &TestEnvironment) {
     let (repo, run) = meanwhile(env, "! grep broken src/lib.rs", |_| {}, act);
     run.exits(0);
     assert_eq!(repo.evidence("verify.it")["source"], serde_json::json!({ "kind": "worktree", "tree": "private" }));
-    // What passed is not the tree that is there now.
+    // The tree that passed is not the current one.
     let gate = repo.proctor(&["gate", "--changeset", CHANGESET]);
     assert_eq!(gate.code, Some(1), "{gate}");
 }
@@ -89,7 +89,7 @@ fn edited(env: &TestEnvironment) {
 fn exchanged(env: &TestEnvironment) {
     let prepare = |repo: &Repo<'_>| repo.write("beside/lib.rs", "good\n");
     let act = |repo: &Repo<'_>| {
-        // And back again at the end, with all times as they were.
+        // At the end they are exchanged back, with unchanged times.
         let (src, beside, aside) = (repo.file("src"), repo.file("beside"), repo.file("aside"));
         fs::rename(&src, &aside).expect("renamed");
         fs::rename(&beside, &src).expect("renamed");
@@ -114,7 +114,7 @@ fn switched(env: &TestEnvironment) {
     run.exits(0);
 }
 
-/// The step's overlay would obey them: files that git tracks would vanish for it.
+/// The step's overlay would interpret these attributes, and tracked files would disappear.
 fn attributes(env: &TestEnvironment) {
     let prepare = |repo: &Repo<'_>| {
         let program = "import os; os.setxattr('src', 'user.overlay.opaque', b'y'); os.setxattr('README.md', 'user.overlay.whiteout', b'y'); \
@@ -130,11 +130,11 @@ fn evidence_hidden(env: &TestEnvironment) {
     let step = Step::sh("it", &format!("test ! -e changes/{CHANGESET}/verify"));
     let repo = env.repo(&Spec::of_steps([step]));
     repo.run().exits(0);
-    // By now there is evidence.
+    // Now the changeset contains evidence.
     repo.run().exits(0);
 }
 
-/// A repository with ignored files, whose step runs `check`.
+/// Creates a repository with ignored files.
 fn with_ignored<'e>(env: &'e TestEnvironment, spec: &Spec) -> Repo<'e> {
     let repo = env.repo(spec);
     repo.write(".gitignore", "/target/\n*.log\n.env\n");
@@ -161,7 +161,7 @@ fn ignored_shown(env: &TestEnvironment) {
     repo.proctor(&["gate", "--changeset", CHANGESET]).exits(0);
     let strict = repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(1);
     strict.says(&[".env", "target", "`ignored: hidden`"]);
-    // The next run shows them as they are by then.
+    // The next run sees their current content.
     repo.write("target/deep/out", "broken\n");
     repo.run().exits(1);
     assert_ne!(repo.last_run()["unverified_inputs"]["sha256"], inputs["sha256"]);
@@ -228,7 +228,7 @@ fn too_large(env: &TestEnvironment) {
     repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(1);
 }
 
-/// A build that goes by times, over a cache that is kept.
+/// Runs a build that compares file times, with a stored cache.
 fn kept_time(env: &TestEnvironment) {
     let build = "if [ ! -e target/out ] || [ src/lib.rs -nt target/out ]; then cp src/lib.rs target/out; fi; grep good target/out";
     let skill = Skill::new("verify.tests", [Step::sh("it", build)]).with("caches: [target]");
@@ -245,7 +245,7 @@ fn kept_time(env: &TestEnvironment) {
         .and_then(|file| file.set_modified(before))
         .expect("dated");
     repo.run_with(&["--config", &config]).exits(1);
-    // And back: the cache was built from another tree meanwhile, or not at all.
+    // Restore the old content: the cache was built from another tree in the meantime, or not at all.
     repo.write("src/lib.rs", "good\n");
     fs::File::options()
         .write(true)
@@ -265,7 +265,7 @@ fn applied(env: &TestEnvironment) {
     assert_eq!(owner(&repo.file("new.txt")), owner(&repo.file("README.md")));
 }
 
-/// A run of another tree starts while one is under way: each has its own files.
+/// A run of another tree starts during a run; each uses its own files.
 fn two_at_once(env: &TestEnvironment) {
     let repo = env.repo(&waits_then(env, "grep first src/lib.rs"));
     repo.write("src/lib.rs", "first\n");
@@ -275,13 +275,14 @@ fn two_at_once(env: &TestEnvironment) {
     repo.write("src/lib.rs", "second\n");
     let spec = Spec::of_steps([Step::sh("it", "grep second src/lib.rs")]);
     repo.write("spec/verification.yaml", spec.text(env.marker()));
-    // The first run goes on, so what is left of this one is not looked for.
+    // The first run is still active, so remaining processes are not checked here.
     repo.start_other(&["run", "--config", &config]).wait().exits(0);
     release(&step);
     env.finish(running).exits(0);
 }
 
-/// What a run over an older copy builds can look newer than a change that the newer copy has dated meanwhile.
+/// Output of a run over an older copy could look newer than a change that the newer copy has received in the
+/// meantime.
 fn older_caches(env: &TestEnvironment) {
     let waiting = waiting_step(env, "it");
     let repo = env.repo(&Spec::new([Skill::new("verify.it", [waiting]).with("caches: [target]")]));
@@ -317,7 +318,7 @@ fn git_inside(env: &TestEnvironment) {
         let expected = format!("{subject} M README.md\n{subject}?? new\nv7\n");
         assert_eq!(seen, expected, "run {run}");
     }
-    // Without them the git directories go from the copy.
+    // Without the nested repository, its git directory is removed from the copy.
     fs::remove_dir_all(repo.file("nested")).expect("removes");
     repo.run_with(&["--config", &config(env)]).exits(1);
     let copies = machine::walk(&env.state().join("mirrors"));

@@ -1,4 +1,4 @@
-//! What is asked for and may not or cannot be had: refused by name, with what to do.
+//! Tests requests that are not permitted or not possible: the message names the cause and a remedy.
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("refusal::a_repository_that_is_not_there_is_named", no_repository),
 ];
 
-/// Enters a user namespace in which the kernel allows no further one, and goes on there.
+/// Enters a user namespace in which the kernel allows no nested one, and executes a program there.
 const WITHOUT_NAMESPACES: [&str; 7] = [
     "unshare",
     "--user",

@@ -1,4 +1,4 @@
-//! The reports that a step declares: what counts as one that it wrote, and what it does to the tree.
+//! Tests the reports that a step declares: which files count as written by the step, and their effect on the tree.
 
 use proctor_core::digest::Sha256Hex;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("reports::a_path_that_can_be_none_is_an_error_of_the_spec", bad_paths),
 ];
 
-/// What a step of the tests writes.
+/// Report that a step of the tests writes.
 const JUNIT: &str = "<testsuite name=\"a\" tests=\"1\"/>";
 
 fn writing(script: &str) -> Step {
@@ -41,7 +41,7 @@ fn wrote(path: &str) -> String {
     format!("printf '%s' '{JUNIT}' > {path}")
 }
 
-/// What the record says of the reports of a step: the first one's state, and why where it was refused.
+/// Returns the recorded state of a step's first report, and the reason if it was refused.
 fn found(repo: &Repo<'_>, step: &str) -> (String, Option<String>) {
     let report = repo.step(step)["found_reports"][0].clone();
     let word = |key: &str| report[key].as_str().map(str::to_owned);
@@ -126,7 +126,7 @@ fn stale(env: &TestEnvironment) {
 }
 
 fn retried(env: &TestEnvironment) {
-    // The cache tells the attempts apart.
+    // The cache distinguishes the attempts.
     let script = "if [ -e seen/once ]; then [ -n \"$AGAIN\" ] || true; else mkdir -p seen; touch seen/once; echo 1 > junit.xml; exit 1; fi";
     let spec = |more: &str| {
         let step = writing(&format!("{script}{more}")).with("retries: 1");
@@ -239,7 +239,7 @@ fn other_modes(env: &TestEnvironment) {
     }
 }
 
-/// Many tools remove the directory of their reports first.
+/// Many tools delete the directory of their reports first.
 fn made_anew(env: &TestEnvironment) {
     let script = format!("rm -rf out; mkdir out; {}", wrote("out/junit.xml"));
     let step = |mode: &str| {

@@ -1,4 +1,4 @@
-//! Repositories of unusual or hostile kinds.
+//! Tests unusual and hostile repositories.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("repositories::a_directory_without_git_is_refused", no_git),
 ];
 
-/// Demands an answer that neither passes nor fails, and that says what to do.
+/// Asserts that a run neither passes nor fails, and that the message contains a hint.
 #[track_caller]
 fn demand_refused(run: &Finished) {
     assert!(matches!(run.code, Some(2 | 5)), "{run}");
@@ -67,14 +67,14 @@ fn config_fifo(env: &TestEnvironment) {
     let mut command = machine::command("mkfifo");
     command.arg(&fifo);
     assert_eq!(crate::process::Running::start(command).wait().code, Some(0));
-    // By hand: git itself would hang at its next start.
+    // Write the file directly, because git itself would hang at its next start.
     let config = repo.read(".git/config");
     repo.write(".git/config", format!("{config}[include]\n\tpath = {}\n", fifo.display()));
     let run = repo.run();
     assert!(matches!(run.code, Some(0 | 2 | 5)), "{run}");
 }
 
-/// As `actions/checkout` leaves a repository since its version 6.
+/// The repository is set up as `actions/checkout` does it since version 6.
 fn ci_checkout(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("git status --porcelain"));
     let credentials = env.root().join("git-credentials-7.config");
@@ -142,7 +142,7 @@ fn foreign_worktree(env: &TestEnvironment) {
     assert_eq!(machine::walk(&sibling), before);
 }
 
-/// Everything is untracked then, and so protected as a new file is.
+/// Without a commit all files are untracked, and protected like new files.
 fn unborn(env: &TestEnvironment) {
     let made = env.repo(&Spec::of_script("echo x >> README.md"));
     std::fs::remove_dir_all(made.file(".git")).expect("it was there");

@@ -1,5 +1,5 @@
-//! `proctor run --last-failed`: what had not passed runs again, what had passed is left out, and nobody takes that for a
-//! run of the whole profile.
+//! Tests `proctor run --last-failed`: skills that had not passed run again, the others are left out, and such a
+//! partial run never counts as a run of the whole profile.
 
 use std::path::PathBuf;
 
@@ -28,13 +28,13 @@ pub(super) const CASES: &[Case] = &[
     dry_case("rerun::a_part_is_refused_where_the_whole_is_wanted", refused),
 ];
 
-/// What is told of a service of this process.
+/// Cases that test a service in the test process.
 pub(super) const OF_A_SERVICE: &[Case] = &[
     case("rerun::a_partial_run_answers_no_other_request", requests),
     case("rerun::which_skills_it_is_is_decided_when_it_begins", decided_late),
 ];
 
-/// Three skills, of which `b` and `c` want a file each.
+/// Returns a spec with three skills, of which `b` and `c` each need a file.
 fn spec() -> Spec {
     Spec::new([
         Skill::new("a", [Step::sh("it", "true")]),
@@ -47,14 +47,14 @@ fn last_failed(repo: &Repo<'_>, more: &[&str]) -> Finished {
     repo.run_bare(&[&["--last-failed"], more].concat())
 }
 
-/// The record of a run of what had not passed.
+/// Runs with `--last-failed`, and returns the record.
 #[track_caller]
 fn told(repo: &Repo<'_>, code: i32) -> Value {
     let finished = last_failed(repo, &["--format", "json"]).exits(code);
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"))
 }
 
-/// The skills that a run ran, and those that it left out.
+/// Returns the skills that a run executed, and those that it left out.
 fn split(record: &Value) -> [Vec<String>; 2] {
     let names = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().map(|name| name.as_str().expect("a name").to_owned()).collect()
@@ -77,7 +77,7 @@ fn directory(record: &Value) -> PathBuf {
     record["finished"]["evidence_dir"].as_str().expect("a directory").into()
 }
 
-/// What the gate finds.
+/// Returns the exit code of the gate and the names of its findings.
 fn gate(repo: &Repo<'_>) -> (i64, Vec<String>) {
     let finished = repo.start_other(&["gate", "--format", "json"]).wait();
     let answer: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"));
@@ -117,7 +117,7 @@ fn no_whole_one(env: &TestEnvironment) {
     repo.write("src/c", "");
     assert_eq!(gate(&repo).0, 0, "this very tree passed as a whole");
     let part = runs_only(&repo, 0, &["c"], &["a", "b"]);
-    // The newest word on the tree is of a part; no older one stands for the whole beside it.
+    // The newest run of this tree is partial, and an older complete run does not count any more.
     assert_eq!(gate(&repo), (1, vec!["run_partial".to_owned()]));
     let status = documents::read(&directory(&part).join("05-status.json"));
     let rerun = &status["verification"]["last_run"]["rerun"];
@@ -132,7 +132,7 @@ fn carried_on(env: &TestEnvironment) {
     repo.write("src/c", "");
     runs_only(&repo, 1, &["b", "c"], &["a"]);
     runs_only(&repo, 1, &["b"], &["a", "c"]);
-    // A failure is told until it has passed, whatever ran beside it.
+    // A failed skill is selected until it has passed, whatever else ran in the meantime.
     repo.write("src/b", "");
     std::fs::remove_file(repo.file("src/c")).expect("it is there");
     runs_only(&repo, 0, &["b"], &["a", "c"]);
@@ -140,7 +140,7 @@ fn carried_on(env: &TestEnvironment) {
     runs_only(&repo, 1, &["c"], &["a", "b"]);
 }
 
-/// As by a hook of a branch that somebody pushes meanwhile.
+/// A hook could start such a run for a pushed branch in the meantime.
 fn commit_between(env: &TestEnvironment) {
     let repo = env.repo(&spec());
     repo.write("src/b", "");
@@ -208,7 +208,7 @@ fn formats(env: &TestEnvironment) {
         ("jsonl", "\"left_out\":[\"a\",\"c\"]"),
     ];
     for (format, words) in says {
-        // What had failed fails again, so that there is a part to run.
+        // The skill fails again, so that there is something to run.
         std::fs::remove_file(repo.file("src/b")).expect("it is there");
         repo.run_bare(&[]).exits(1);
         repo.write("src/b", "");
@@ -291,13 +291,13 @@ fn decided_late(env: &TestEnvironment) {
     let step = served.wait_for_step(&first, 0);
     machine::signal(step, Signal::USR1);
     assert_eq!(served.end_of(&first).verdict, Some(Verdict::Failed));
-    // One under way, of the whole; one of what had not passed behind it, which is `a` by now.
+    // A complete run is active. A `--last-failed` run waits behind it, which at this point would select `a`.
     let second = served.submit(asks(&repo)).run.id;
     let step = served.wait_for_step(&second, step);
     let part = served.submit(not_passed(asks(&repo))).run.id;
     machine::signal(step, Signal::USR2);
     assert_eq!(served.end_of(&second).verdict, Some(Verdict::Failed));
-    // `b` has failed meanwhile.
+    // In the meantime `b` has failed.
     let step = served.wait_for_step(&part, step);
     machine::signal(step, Signal::USR1);
     let run = served.end_of(&part);

@@ -1,4 +1,4 @@
-//! Runs in the formats of other programs, and whether those take them.
+//! Tests the output formats for other programs with the programs or schemas that consume them.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -33,12 +33,12 @@ pub(super) const CASES: &[Case] = &[
 
 const NEEDS_XMLLINT: &[Needs] = &[Needs::Sandbox, Needs::Program("xmllint")];
 
-/// What a step says to be taken for somebody else.
+/// Output of a step that imitates commands and markup.
 const HOSTILE: &str = "echo '::error file=a::forged'; echo '  ::set-output name=verdict::passed'; echo '##[add-mask]x'; \
     echo ']]></system-out></testcase><failure/>&amp;<script>@octocat [x](https://evil.example)'; \
     printf '\\033[2J\\000\\377\\n```\\n'";
 
-/// A spec in which something passes, fails, drifts and takes too long.
+/// Returns a spec with skills that pass, fail, drift and time out.
 fn spec() -> Spec {
     let late = Step::argv("late", &["sleep", "60"]).with("timeout_ms: 200").with("grace_ms: 100");
     Spec::new([
@@ -56,7 +56,7 @@ fn run(repo: &Repo<'_>, format: &str, code: i32) -> Finished {
     run
 }
 
-/// Demands that a document is JUnit XML as Jenkins takes it.
+/// Asserts that a document is valid JUnit XML for Jenkins.
 fn demand_junit(env: &TestEnvironment, document: &str) {
     let file = env.root().join("junit.xml");
     machine::write(&file, document);
@@ -80,7 +80,8 @@ fn junit(env: &TestEnvironment) {
     assert!(passed.stdout.contains("failures=\"0\" errors=\"0\""), "{passed}");
 }
 
-/// The schema that OASIS publishes. Its pattern of languages has a lone bracket, which means itself in JavaScript.
+/// The schema published by OASIS. Its language pattern has an unescaped bracket, which only JavaScript accepts as a
+/// literal.
 static SARIF: LazyLock<Validator> = LazyLock::new(|| {
     let path = schemas::project().join("core/src/report/tool/sarif-2.1.0.schema.json");
     let text = std::fs::read_to_string(path).expect("the schema").replace("{2}]?$", r"{2}\\]?$");
@@ -111,7 +112,7 @@ fn sarif(env: &TestEnvironment) {
     assert_eq!(passed["runs"][0]["invocations"][0]["executionSuccessful"], true);
 }
 
-/// A workflow command, as the runner of GitHub reads it (`ActionCommand.TryParseV2`).
+/// A workflow command, parsed as GitHub's runner does it (`ActionCommand.TryParseV2`).
 #[derive(Debug)]
 struct Command {
     name: String,
@@ -133,7 +134,7 @@ fn parsed(line: &str) -> Option<Command> {
     Some(Command { name: name.to_owned(), properties, message: decoded(message, &[]) })
 }
 
-/// The commands that a runner obeys in a log.
+/// Returns the commands that a runner would execute from a log.
 fn obeyed(log: &str) -> Vec<Command> {
     let mut until: Option<String> = None;
     let mut obeyed = Vec::new();
@@ -176,7 +177,7 @@ fn github(env: &TestEnvironment) {
     assert_ne!(token(&run), token(&again), "the word is another in each run");
 }
 
-/// The files that a runner of GitHub names, for the caller.
+/// Creates the files of a GitHub runner, and adds their variables to the caller's environment.
 fn runner_files(env: &TestEnvironment) -> [PathBuf; 2] {
     [("GITHUB_STEP_SUMMARY", "summary"), ("GITHUB_OUTPUT", "output")].map(|(name, file)| {
         let path = env.root().join(file);
@@ -356,7 +357,7 @@ fn earlier(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// A step that writes its tool's reports and fails.
+/// Returns a step that writes reports of tools, and fails.
 fn tool_step() -> Step {
     let junit = "<testsuite name=\"unit\"><testcase name=\"bad\" file=\"src/lib.rs\" line=\"2\"><failure message=\"no\"/></testcase></testsuite>";
     let sarif = serde_json::json!({ "version": "2.1.0", "runs": [{

@@ -1,4 +1,4 @@
-//! `--rev`: the tree of a commit, apart from the worktree.
+//! Tests `--rev`, which verifies the tree of a commit independently of the worktree.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -58,15 +58,15 @@ pub(super) const CASES: &[Case] = &[
     case("revisions::a_linked_worktree_verifies_a_commit_in_reftables", linked).of_reftables(),
 ];
 
-/// Passes where `src/lib.rs` is as the first commit has it.
+/// Passes if `src/lib.rs` has the content of the first commit.
 fn first_is_good() -> Spec {
     Spec::of_script("pwd; grep -q 'fn one' src/lib.rs")
 }
 
-/// What the worktree and its git directory hold, with the times of their last change.
+/// Returns all files of the worktree and its git directory with their change times.
 fn listed(repo: &Repo<'_>) -> Vec<(PathBuf, u64, i64, i64)> {
     let all = machine::walk(repo.path()).into_iter();
-    // Evidence goes to the real changeset.
+    // Evidence is written to the real changeset.
     let all = all.filter(|path| !path.starts_with(repo.changeset()));
     let of = |path: PathBuf| {
         let meta = path.symlink_metadata().expect("it is there");
@@ -87,7 +87,7 @@ fn uncommitted(env: &TestEnvironment) {
     assert!(run.stdout.contains("apart from the worktree"), "{run}");
     assert_eq!(listed(&repo), before);
     assert_eq!(repo.last_run()["outcome"], "passed");
-    // A later run finds the checkout.
+    // A later run reuses the checkout.
     repo.run_with(&["--rev", "HEAD"]).exits(0);
     assert_eq!(listed(&repo), before);
     repo.run().exits(2);
@@ -119,7 +119,7 @@ fn recorded(env: &TestEnvironment) {
     assert_eq!(git["head_commit"], commit);
     assert_eq!(git["tree"], repo.git(&["rev-parse", "HEAD^{tree}"]).trim());
     assert_eq!((&git["branch"], &git["dirty"]), (&Value::Null, &Value::Bool(false)));
-    // A clean worktree of the commit is the same tree.
+    // A clean worktree of the commit has the same snapshot.
     assert_eq!(evidence["repo_snapshot_before"], of_worktree["repo_snapshot_before"]);
 }
 
@@ -146,7 +146,7 @@ fn git_in_step(env: &TestEnvironment) {
     repo.write("README.md", "third\n");
     repo.commit();
     repo.run_with(&["--rev", "main~1"]).exits(0);
-    // The hooks and the config of the repository play no part.
+    // Hooks and config of the repository have no effect.
     repo.git(&["config", "core.hooksPath", "/tmp"]);
     repo.git(&["tag", "v2", "main~1"]);
     repo.run_with(&["--rev", "main~1"]).exits(0);
@@ -193,13 +193,13 @@ fn caches(env: &TestEnvironment) {
     repo.commit();
     repo.run_with(&["--rev", "HEAD"]).exits(0);
     assert_eq!(preview(&repo), format!("{first}{first}"));
-    // A commit that no branch stands for reads what its default branch has, and leaves it as it is.
+    // A commit that no branch points to reads the caches of the default branch, and does not change them.
     repo.run_with(&["--rev", "HEAD~1"]).exits(0);
     repo.run_with(&["--rev", "HEAD"]).exits(0);
     assert_eq!(preview(&repo).as_str().map(|text| text.lines().count()), Some(3));
 }
 
-/// A good commit, one that fails, one that drifts, and a good one.
+/// Creates four commits: a good one, a failing one, a drifting one, and a good one.
 fn four(env: &TestEnvironment) -> Repo<'_> {
     let repo = env.repo(&Spec::of_script("sh ./check"));
     for (number, check) in ["true", "exit 1", "echo x > README.md", "true # again"].iter().enumerate() {
@@ -308,7 +308,7 @@ fn tampered(env: &TestEnvironment) {
         &|tree| machine::write(&tree.join("src/lib.rs"), "fn one of another kind\n"),
         &|tree| std::fs::remove_file(tree.join("README.md")).expect("it was there"),
         &|tree| machine::write(&tree.join("new"), "x"),
-        // No snapshot covers it, and a step sees it.
+        // The snapshot does not cover this file, but a step sees it.
         &|tree| {
             machine::write(&tree.join(".git/info/exclude"), "new\n");
             machine::write(&tree.join("new"), "x");
@@ -334,7 +334,7 @@ fn killed(env: &TestEnvironment) {
     for _ in 0..3 {
         let mut running = repo.start(&["--rev", "HEAD"]);
         let mirrors = env.state().join("mirrors");
-        // The first of its files is there; the last one need not be.
+        // The first file exists; the last one may be missing.
         running.wait_until(|| machine::walk(&mirrors).iter().any(|path| path.ends_with("tree/README.md")));
         running.signal_if_there(Signal::KILL);
         running.wait();
@@ -358,7 +358,7 @@ fn interrupted(env: &TestEnvironment) {
     repo.run_with(&["--rev", "HEAD"]).exits(0);
 }
 
-/// Runs a commit on a machine that lacks something; the worktree holds other bytes.
+/// Runs a commit on a machine without certain features, while the worktree has other content.
 fn degraded(env: &TestEnvironment, lacks: &[&str]) {
     let script = "grep -q 'fn one' src/lib.rs && test ! -e untracked && git log -1 && git diff --exit-code HEAD && \
         echo drift > README.md";
@@ -415,7 +415,7 @@ fn submodules(env: &TestEnvironment) {
     repo.run_with(&["--rev", "HEAD", "--submodules"]).exits(2).complains(&["submodule `sub`", "git submodule update"]);
 }
 
-/// No part of what is written without them is left for a run without them to find.
+/// A refused run with submodules must leave no partial checkout for a later run without them.
 fn sha256_submodules(env: &TestEnvironment) {
     let inner = env.repo_at("inner", &Spec::of_script("true"));
     let repo = env.repo(&Spec::of_script("test -z \"$(ls -A sub)\""));

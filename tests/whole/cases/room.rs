@@ -1,5 +1,4 @@
-//! A state directory without room, or that cannot be written: what a daemon tells is on record, or is
-//! no pass.
+//! Tests a state directory that is full or cannot be written: a reported pass must be on record.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +14,11 @@ use crate::needs::{Case, Needs, case, dry_case};
 use crate::process::Running;
 use crate::spec::{Spec, Step};
 
-/// Root, who may mount in a place of its own.
+/// Requires root with its own mount namespace.
 const MOUNTS: &[Needs] =
     &[Needs::Sandbox, Needs::Root, Needs::Works(&["unshare", "--mount", "mount", "-t", "tmpfs", "x", "/mnt"])];
 
-/// The same, who may also do so in that of another process.
+/// Also requires mounting in the namespace of another process.
 const REMOUNTS: &[Needs] = &[
     Needs::Sandbox,
     Needs::Root,
@@ -33,17 +32,17 @@ pub(super) const CASES: &[Case] = &[
     case("room::a_repository_that_turns_read_only_has_no_pass", repository_read_only).needs(REMOUNTS),
 ];
 
-/// How many bytes the disk of the daemon has.
+/// Size of the daemon's disk.
 const DISK: &str = "16m";
-/// How many KiB of them are free when a run is asked for. A log has some 6 KiB, what is set aside for it
-/// 48, and the index grows by pages of 4.
+/// Free space in KiB when a run is submitted. A log needs about 6 KiB, its reserve 48, and the index grows in pages
+/// of 4.
 const FREE: [u64; 12] = [0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 160, 512];
 
 fn ask(env: &TestEnvironment, method: &str, path: &str, body: Option<&Value>) -> Answer {
     daemon::ask(&env.socket(), method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
 }
 
-/// One daemon after another over a disk of its own.
+/// Starts two daemons, one after the other, with the same tmpfs as their disk.
 fn start(env: &TestEnvironment, options: &str) -> Running {
     let state = env.state();
     std::fs::create_dir_all(&state).expect("a directory");
@@ -51,13 +50,13 @@ fn start(env: &TestEnvironment, options: &str) -> Running {
     Running::start(env.daemon_through(&["unshare", "--mount", "sh", "-c", &mount, "sh"], &env.socket(), &state))
 }
 
-/// The process of the daemon that answers.
+/// Returns the process id of the responding daemon.
 fn process(env: &TestEnvironment) -> Option<u32> {
     let health = daemon::ask(&env.socket(), "GET", "/healthz", None).ok()?.json();
     u32::try_from(health["pid"].as_u64()?).ok()
 }
 
-/// Asks the daemon to end; its process.
+/// Sends SIGTERM to the daemon, and returns its process id.
 fn end(env: &TestEnvironment) -> u32 {
     let process = process(env).expect("a daemon");
     machine::signal(process, Signal::TERM);
@@ -92,7 +91,7 @@ fn full(env: &TestEnvironment) {
             }
         });
         std::fs::remove_file(&filler).expect("removes");
-        // Whoever looks at the directory at this moment keeps the file until they have looked.
+        // A process that is just inspecting the directory keeps the deleted file allocated until it has finished.
         running.wait_until(|| rustix::fs::statvfs(&disk).is_ok_and(|room| room.f_bavail * 2 > room.f_blocks));
         let answer = ask(env, "POST", "/v1/runs", Some(&submission));
         let run = ended(env, &answer);
@@ -128,7 +127,7 @@ fn ended(env: &TestEnvironment, answer: &Answer) -> Value {
     run
 }
 
-/// Leaves `free` KiB of the disk.
+/// Fills the disk except for `free` KiB.
 fn fill(filler: &Path, free: u64) {
     use std::io::Write as _;
     let mut file = std::fs::File::options().create(true).write(true).truncate(true).open(filler).expect("opens");
@@ -145,7 +144,7 @@ fn read_only(env: &TestEnvironment) {
     assert!(!env.socket().exists(), "{finished}");
 }
 
-/// Mounts anew what a daemon sees at a path.
+/// Remounts a path in the daemon's mount namespace.
 fn remount(daemon: &Daemon<'_>, options: &str, path: &Path) {
     let mut command = machine::command("nsenter");
     command.args(["--mount", "--target", &daemon.running.id().to_string(), "--", "mount", "-o"]);
@@ -153,7 +152,7 @@ fn remount(daemon: &Daemon<'_>, options: &str, path: &Path) {
     Running::start(command).wait().exits(0);
 }
 
-/// Demands that a run has no answer because the repository cannot be written, and returns it.
+/// Asserts that a run is inconclusive because the repository cannot be written, and returns it.
 fn is_inconclusive(run: &Value) -> Value {
     assert_eq!((&run["verdict"], &run["exit_code"]), (&json!("inconclusive"), &json!(5)), "{run:#}");
     let text = run.to_string();
@@ -181,7 +180,7 @@ fn repository_read_only(env: &TestEnvironment) {
     release(&step);
     passes(&answer);
 
-    // During a run: it has withdrawn the earlier pass, and cannot write its own result.
+    // During the run: it has withdrawn the earlier pass, and cannot write its own result.
     let answer = submit();
     let step = wait_for_attempt_after(env, &mut daemon.running, &step);
     remount(&daemon, "ro", repo.path());
@@ -194,7 +193,7 @@ fn repository_read_only(env: &TestEnvironment) {
     release(&step);
     passes(&answer);
 
-    // Before a run: it cannot withdraw the earlier pass, and does not start.
+    // Before the run: it cannot withdraw the earlier pass, and does not start.
     remount(&daemon, "ro", repo.path());
     let before = is_inconclusive(&meanwhile(env, || ended(env, &submit())));
     assert_ne!(repo.last_run()["run_id"], before["id"], "nothing was written");

@@ -1,4 +1,4 @@
-//! What the daemon's service makes of requests for runs: they wait, join, end, and are told of.
+//! Tests how the daemon's service handles requests for runs: they are queued, combined, completed, and reported.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
     case("runs::they_are_remembered_by_the_next_service", remembered),
 ];
 
-/// `nobody`, who has an account.
+/// Id of the user `nobody`, who has an account.
 const NOBODY: u32 = 65_534;
 const ONE_AT_A_TIME: &str = "[daemon]\nmax_runs = 1\n";
 
@@ -183,11 +183,11 @@ fn reused(env: &TestEnvironment) {
     let again = served.submit(verified(asks(&repo)));
     assert_eq!((again.how, &again.run.id), (How::Verified, &id));
     runs_again(asks(&repo), Verdict::Passed);
-    // Another request is another run.
+    // A different request is a new run.
     runs_again(RunSubmission { max_tier: Tier::THREE, ..verified(asks(&repo)) }, Verdict::Passed);
     repo.write("README.md", "nothing of it\n");
     runs_again(verified(asks(&repo)), Verdict::Failed);
-    // A failure is no answer.
+    // A failed run is never reused.
     runs_again(verified(asks(&repo)), Verdict::Failed);
 }
 
@@ -247,7 +247,7 @@ fn other_environment(env: &TestEnvironment) {
     assert!(!String::from_utf8_lossy(&log).contains("OTHER"), "an environment is never kept");
 }
 
-/// A program, as an installer puts it in its place.
+/// Replaces a program atomically, as an installer does.
 fn put(path: &Path, says: &str) {
     let new = path.with_extension("new");
     machine::write(&new, format!("#!/bin/sh\n# {says}\nexit 0\n"));
@@ -284,7 +284,7 @@ fn other_tools(env: &TestEnvironment) {
     std::fs::create_dir_all(&home_bin).expect("a directory");
     put(&tools.join("checker"), "one");
     put(&home_bin.join("helper"), "one");
-    // What stands in the `PATH` may only choose a version, and does not change with it.
+    // The program in `PATH` may be only a version selector, which does not change when the selected version changes.
     let version = env.home().join(".rustup/toolchains/stable/bin");
     machine::write(&version.join("compiler"), "one");
     let path = tools.join("checker").display().to_string();
@@ -317,7 +317,7 @@ fn other_tools(env: &TestEnvironment) {
     }
 }
 
-/// A version manager selects another version of a tool, and a script finds another interpreter.
+/// A version manager selects another version of a tool, and the interpreter of a script is replaced.
 fn other_versions(env: &TestEnvironment) {
     let home = env.home();
     let (selected, interpreter) = (home.join(".pyenv/version"), home.join(".local/bin/interpreter"));

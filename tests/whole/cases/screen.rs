@@ -1,4 +1,4 @@
-//! On a terminal: live progress and colour, and neither of them where they are not wanted.
+//! Tests live progress and colour on a terminal, and that they are absent where they are not wanted.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[
     case("screen::a_bar_stands_against_how_long_a_step_took_the_last_time", the_last_time).needs(NEEDS_PYTHON),
 ];
 
-/// Goes on as its arguments on a new terminal, and copies what comes out of it.
+/// Wrapper that executes its arguments on a new terminal, and copies their output.
 const ON_A_TERMINAL: [&str; 3] =
     ["python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"];
 
@@ -59,7 +59,7 @@ fn hostile_step(env: &TestEnvironment) {
     }
 }
 
-/// The step takes a second since less is not kept; the runs behind it are of the same profile.
+/// The step takes more than a second, because shorter durations are not stored. The later runs use the same profile.
 fn the_last_time(env: &TestEnvironment) {
     env.caller_has("TERM", "xterm-256color");
     env.caller_has("LC_ALL", "C.UTF-8");
@@ -73,7 +73,7 @@ fn the_last_time(env: &TestEnvironment) {
     let took = expected(0).flatten().expect("it passed before");
     assert!((1_100..60_000).contains(&took), "{took}");
     on_a_terminal(env, &repo).exits(0).says(&["\u{2595}", " s of ~1 s"]);
-    // A failure is nothing to go by.
+    // The duration of a failed step is not used.
     machine::write(&repo.path().join("broken"), "");
     assert!(expected(1).flatten().is_some());
     assert!(expected(1).flatten().is_some_and(|ms| ms >= 1_100));

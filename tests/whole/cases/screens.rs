@@ -1,5 +1,6 @@
-//! Every screen, as a person sees it: what each command prints on a terminal of 80 columns that has no colour, and
-//! those that are looked at most on one of 40, and in colour. What differs from run to run stands as a word in capitals.
+//! Snapshot tests of the screens: the output of each command on a terminal of 80 columns without colour, and of the
+//! most important commands also with 40 columns and in colour. Values that differ between runs are replaced by words
+//! in capitals.
 
 use std::path::PathBuf;
 
@@ -10,10 +11,10 @@ use crate::process::{Finished, Running};
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
-    // As root there is a control group, and with it the lowest tier.
+    // As root there are control groups, and so the lowest tier.
     case("screens::of_runs", runs).needs(&[Needs::Sandbox, Needs::Root]),
     case("screens::of_what_is_on_record", recorded).needs(&[Needs::Sandbox, Needs::Root]),
-    // Of whom it is asked decides where a daemon is looked for, and who a step is.
+    // The caller's user id determines the daemon's default socket and the user of a step.
     dry_case("screens::before_anything_runs", before).needs(&[Needs::Root]),
     case("screens::of_a_sandbox_and_this_machine", machine_of_ours).needs(&[
         Needs::Sandbox,
@@ -27,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("screens::of_mistakes", mistakes).needs(&[Needs::Root]),
 ];
 
-/// A skill that passes, one that fails, and one that changes what it must not.
+/// Returns a spec with skills that pass, fail, and drift.
 fn spec() -> Spec {
     Spec::new([
         Skill::new("fine", [Step::sh("say", "echo fine"), Step::sh("more", "true")]),
@@ -39,7 +40,7 @@ fn spec() -> Spec {
     ])
 }
 
-/// Commands, one behind another, and what each printed.
+/// A sequence of commands with their output.
 struct Screens<'r, 'e> {
     repo: &'r Repo<'e>,
     env: &'e TestEnvironment,
@@ -56,7 +57,7 @@ impl<'r, 'e> Screens<'r, 'e> {
         self.add(words, &finished)
     }
 
-    /// Of a command that is told nothing more.
+    /// Adds the output of a command without further arguments.
     fn show_as_it_is(&mut self, words: &[&str]) -> &mut Self {
         let mut command = self.env.command(self.repo.path());
         command.args(words);
@@ -64,7 +65,7 @@ impl<'r, 'e> Screens<'r, 'e> {
         self.add(words, &finished)
     }
 
-    /// Of a command that is told where state is kept.
+    /// Adds the output of a command with the state directory as an argument.
     fn show_kept(&mut self, words: &[&str]) -> &mut Self {
         let state = self.env.state();
         let place = ["--state-dir", state.to_str().expect("UTF-8")];
@@ -80,7 +81,7 @@ impl<'r, 'e> Screens<'r, 'e> {
         self
     }
 
-    /// Holds them to what is kept under this name.
+    /// Compares the output with the stored screen of this name.
     fn are(&self, name: &str) {
         let text = steady(
             &self.text.replace(self.env.root().to_str().expect("UTF-8"), "/ROOT").replace(self.env.marker(), "MARKER"),
@@ -101,13 +102,13 @@ impl<'r, 'e> Screens<'r, 'e> {
     }
 }
 
-/// Whether a person wants what is printed now to be kept.
+/// Checks whether the current output should be stored as the new screens.
 #[expect(clippy::disallowed_methods, reason = "a test has no caller who gives it an environment")]
 fn is_to_be_written() -> bool {
     std::env::var_os("PROCTOR_SCREENS").is_some_and(|wanted| wanted == "write")
 }
 
-/// The text with a word in capitals for each id, hash, time and figure that a run measures.
+/// Replaces each id, hash, time and measured number with a word in capitals.
 fn steady(text: &str) -> String {
     let mut steady = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -152,7 +153,7 @@ fn steady_word(word: &str) -> String {
     format!("{name}{rest}")
 }
 
-/// Durations and sizes that are measured: a number before its unit, and the blanks that align it.
+/// Replaces measured durations and sizes, which are numbers before a unit, and the blanks that align them.
 fn figures(text: &str) -> String {
     const UNITS: [&str; 6] = ["ms", "s", "KiB", "MiB", "min", "h"];
     let lines = text.split('\n').map(|line| {
@@ -223,7 +224,7 @@ fn before(env: &TestEnvironment) {
     screens.show(&["watch"]).are("before");
 }
 
-/// What a machine holds each control by differs between machines; the rest of the screen does not.
+/// The mechanism of each control differs between machines; the rest of the screen does not.
 fn machine_of_ours(env: &TestEnvironment) {
     let repo = env.repo(&spec());
     let mut screens = Screens::new(&repo, env);
@@ -236,7 +237,7 @@ fn machine_of_ours(env: &TestEnvironment) {
     let groups = |line: String| if line.starts_with("groups ") { "groups        WHICH\n".to_owned() } else { line };
     screens.text = screens.text.lines().map(|line| groups(in_rows(line))).collect();
     screens.show(&["explain", "sandbox", "fine/say", "--profile", "pr"]);
-    // Which directories there are to hide, and so the numbers.
+    // The hidden directories differ between machines, and with them the numbers of the operations.
     let plain = |line: &str| match line.trim_start().split_once("  ") {
         Some((number, what)) if number.parse::<u32>().is_ok() => format!("   {what}\n"),
         _ => format!("{line}\n"),

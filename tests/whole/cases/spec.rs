@@ -1,4 +1,4 @@
-//! Specs that must be refused, and what a person is told about them.
+//! Tests invalid specs, and their messages.
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
@@ -26,7 +26,7 @@ fn no_spec(env: &TestEnvironment) {
     }
 }
 
-/// The places in the fixture where something is wrong, as `line:column` of its first character.
+/// Returns the positions of the errors in the fixture, as `line:column` of the first character.
 fn places_of_errors(text: &str) -> Vec<String> {
     let wrong = text.lines().zip(1..).filter_map(|(line, number)| {
         let word = line.split_once("# wrong: ")?.1;
@@ -84,7 +84,7 @@ fn no_trace(env: &TestEnvironment) {
     assert_eq!(kept, 0, "something was kept of a run that there was not");
 }
 
-/// Under an address space in which an expanded bomb has no room.
+/// The address space is limited, so that an expanded bomb would not fit.
 fn bombs(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     let mut aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();

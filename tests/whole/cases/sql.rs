@@ -1,5 +1,5 @@
-//! SQL that is judged: by the command line, as a step, over HTTP; by engines in sandboxes, for root and for a user.
-//! What each engine says about which statement is tested in `sql`.
+//! Tests SQL judgements: from the command line, in a step, and over HTTP, with sandboxed engines, for root and for an
+//! ordinary user. The judgements of the engines on individual statements are tested in `sql`.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
 
 const SCHEMA: &str = "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, tier TEXT);\n";
 
-/// A repository with queries, a schema, and a step that judges them.
+/// Creates a repository with queries, a schema, and a step that judges them.
 fn repository<'e>(env: &'e TestEnvironment, more: &str) -> Repo<'e> {
     let repo = env.repo(&Spec::of_script("true"));
     let step = format!("sql: {{ dialect: sqlite, schema: [db/schema.sql], files: [\"q/*.sql\"]{more} }}");
@@ -74,7 +74,7 @@ fn verify(env: &TestEnvironment) {
     judge("q/d.sql", &["--policy", "write"]).exits(0).says(&["would touch 1 of 8 rows of customers"]);
     judge("q/d.sql", &["--policy", "write", "--tables", "orders"]).exits(1).says(&["not on the list"]);
     judge("q/d.sql", &["--limit", "time=never"]).exits(2);
-    // What was not asked for is said, and by no means told to be fine.
+    // The output names the stages that were not requested, and does not report the text as safe.
     let bound = judge("q/d.sql", &["--stages", "parse,bind"]).exits(0);
     bound.says(&["warning[P0663]", "1 warning", "not checked: extract, tokenize, safety, run, semantic"]);
     let safe = judge("q/a.sql", &["--stages", "bind,safety"]).exits(0).says(&["not checked: extract"]);
@@ -82,7 +82,7 @@ fn verify(env: &TestEnvironment) {
     let json = judgement(&judge("q/d.sql", &["--stages", "bind", "--format", "json"]).exits(0));
     assert_eq!(json["diagnostics"][0]["code"], "safety_unchecked");
     assert!(json["feedback"].as_str().is_some_and(|feedback| feedback.contains("`safety` was not asked for")));
-    // A warning rejects where its caller says so, and not one percent above its confidence.
+    // A warning rejects up to a threshold of its own confidence, but not at one percent more.
     let asks = ["--format", "json"];
     repo.write("q/e.sql", "SELECT c.name FROM customers c, customers d");
     let warned = judgement(&judge("q/e.sql", &asks).exits(0));
@@ -100,7 +100,7 @@ fn verify(env: &TestEnvironment) {
     judge("spec", &[]).exits(2);
 }
 
-/// The daemon judges for the command line; a daemon that is demanded and does not answer is code 6.
+/// The daemon judges for the command line. If a daemon is required and does not respond, the exit code is 6.
 fn by_daemon(env: &TestEnvironment) {
     let repo = repository(env, "");
     let daemon = env.daemon();
@@ -133,7 +133,7 @@ fn step(env: &TestEnvironment) {
     repo.run().exits(0);
 }
 
-/// What is named `proctor-sql` in the tree, or found first in `PATH`, judges nothing.
+/// A program named `proctor-sql` in the tree, or first in `PATH`, is never used.
 fn impostor(env: &TestEnvironment) {
     let repo = repository(env, "");
     let spec = repo.read("spec/verification.yaml");
@@ -174,11 +174,11 @@ fn over_http(env: &TestEnvironment) {
     assert_eq!(broken["verdict"], "error", "what cannot be judged is never ok");
     let text = ask(&json!({ "schema": SCHEMA })).is(200).of("Judgement");
     assert_eq!(text["verdict"], "ok", "a schema is one text too");
-    // The whole `input` beside a schema.
+    // An input of the maximum size, together with a schema.
     let comment = "x".repeat((1 << 20) - 10);
     let file = env.root().join("input.json");
     machine::write(&file, asked(&json!({ "sql": format!("SELECT 1--{comment}") })));
-    // Without `Expect` there is no interim answer to pass over.
+    // Without the `Expect` header, curl gets no interim response.
     let whole = ["-H", "Expect:", "--json", &format!("@{}", file.display()), "/v1/sql/verify"];
     assert_eq!(curl(env, &whole).is(200).of("Judgement")["verdict"], "ok");
     ask(&json!({ "reject_at": 101 })).refuses(400, "invalid-request");
@@ -194,19 +194,20 @@ fn databases(env: &TestEnvironment) {
     drop(daemon);
 }
 
-/// Each name that SQLite does not know makes it read the whole text again.
+/// For each unknown name, SQLite reads the whole text again.
 fn sqlite_bomb(env: &TestEnvironment) {
     let names: Vec<String> = (0..80_000).map(|number| format!("\"x{number}\"")).collect();
     bomb(env, "sqlite", &format!("SELECT id FROM customers WHERE name IN ({})", names.join(",")));
 }
 
-/// DuckDB computes what is constant before it asks anybody whether to go on.
+/// DuckDB evaluates constant expressions before it checks for interruption.
 fn duckdb_bomb(env: &TestEnvironment) {
     env.caller_has("PROCTOR_DUCKDB", binaries::client(DUCKDB).to_str().expect("UTF-8"));
     bomb(env, "duckdb", "SELECT length(lpad('x', 2000000000, 'y')) FROM customers");
 }
 
-/// Has a bomb judged, and small queries meanwhile: it ends by its limit, they are answered, and so is the next one.
+/// Has a bomb judged together with small queries. The bomb is ended by its limit, and the small queries are answered
+/// in the meantime and afterwards.
 fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
     const LIMIT_MS: u64 = 1_500;
     let daemon = env.daemon();
@@ -215,7 +216,7 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
         let plain = asked(&json!({ "dialect": dialect, "limits": { "time_ms": 30_000 } }));
         assert_eq!(curl(env, &["--json", &plain, "/v1/sql/verify"]).is(200).of("Judgement")["verdict"], "ok");
     };
-    // The first one has waited for the engine to start.
+    // The first query has waited for the engine to start.
     control();
     let file = env.root().join("bomb.json");
     machine::write(&file, ask(sql));
@@ -238,7 +239,7 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
     drop(daemon);
 }
 
-/// By a file and over HTTP: each has its answer, and the next one has its own.
+/// Judges hostile texts from a file and over HTTP. Each gets its answer, and the next query is not affected.
 fn hostile(env: &TestEnvironment) {
     let texts: &[(String, &str)] = &[
         (String::new(), "empty_text"),

@@ -1,6 +1,6 @@
-//! Runs of a worktree in which another process works all the time: each record names the tree that the step saw, and the
-//! outcome that this tree demands. The step computes the identity of its tree by itself, from `docs/snapshot.md`, and
-//! passes or fails by its last digit.
+//! Runs over a worktree that another process changes continuously: each record names the tree that the step saw, with
+//! the outcome that this tree requires. The step computes the identity of its tree itself, as specified in
+//! `docs/snapshot.md`, and passes or fails depending on the last digit.
 //!
 //! `PROCTOR_HOSTILE_RUNS` sets the number of runs, and `PROCTOR_HOSTILE_SEED` the order of the writer's operations.
 
@@ -18,18 +18,18 @@ pub(super) const CASES: &[Case] = &[
     case("", records).needs(NEEDS).unprivileged("stress::records_of_a_user_are_true_while_a_process_writes"),
 ];
 
-/// The number of runs where the environment does not set it.
+/// Number of runs, unless `PROCTOR_HOSTILE_RUNS` sets it.
 const RUNS: u64 = 10;
-/// No run takes longer on a machine that is merely busy.
+/// Time limit for a run on a busy machine.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// The number of runs by their end.
+/// Number of runs by outcome.
 #[derive(Debug, Default)]
 struct Count {
     passed: u64,
     failed: u64,
     inconclusive: u64,
-    /// Those of the inconclusive ones that left a record.
+    /// Number of inconclusive runs that left a record.
     recorded: u64,
 }
 
@@ -80,7 +80,7 @@ fn records(env: &TestEnvironment) {
     stage.daemon.end().exits(0);
 }
 
-/// What the last run left.
+/// The record of the last run.
 struct Record {
     run_id: String,
     snapshot: String,

@@ -1,6 +1,6 @@
-//! Links, FIFOs and other things in the place of a changeset and of what a daemon writes there: put there
-//! before a run, or exchanged for what is real while it writes. Nothing outside changes, no run passes whose
-//! record is not there, and when the place is real again the next run passes.
+//! Tests links, FIFOs and other files in place of a changeset or of files that a daemon writes there, placed before a
+//! run or exchanged while it writes. Nothing outside may change, no run may pass without a complete record, and the
+//! next run passes when the real files are back.
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -28,26 +28,26 @@ pub(super) const CASES: &[Case] = &[
     case("swaps::a_run_that_passes_under_exchanges_is_on_record", passing),
 ];
 
-/// How many documents are written while places are exchanged.
+/// Number of documents that are written while paths are exchanged.
 const WRITES: usize = 10_000;
-/// How many documents one run has.
+/// Number of documents of one run.
 const SKILLS: usize = 250;
-/// No more runs than this have to be asked for until there were as many.
+/// Maximum number of runs needed to write that many documents.
 const MOST_RUNS: usize = 2_000;
-/// How many runs of a real step there are.
+/// Number of runs with a real step.
 const PASSING_RUNS: usize = 24;
 
-/// A directory that is none of the daemon's, and what it was like.
+/// A directory that does not belong to the daemon, with its initial state.
 struct Outside {
     path: PathBuf,
     before: Vec<Seen>,
 }
 
-/// A path, what tells its file from others, when that changed, and its bytes.
+/// Path, inode number, change time and content of a file.
 type Seen = (PathBuf, u64, (i64, i64), Option<Vec<u8>>);
 
 impl Outside {
-    /// One in which a changeset would fit, in a directory.
+    /// Creates a directory below `dir` that resembles a changeset.
     fn within(dir: &Path) -> Self {
         let path = dir.join("outside");
         machine::write(&path.join("00-meta.json"), "{}");
@@ -73,21 +73,21 @@ fn seen(dir: &Path) -> Vec<Seen> {
     machine::walk(dir).into_iter().map(one).collect()
 }
 
-/// What is put into a place.
+/// A file that replaces a real one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Thing {
-    /// A symbolic link to something of the right kind outside.
+    /// A symbolic link to an outside file of the same kind.
     Link,
-    /// One to nothing, which would be made there.
+    /// A dangling link, through which a file would be created outside.
     Dangling,
     Fifo,
-    /// Another name of a file outside.
+    /// A hard link to an outside file.
     HardLink,
-    /// A file in the place of a directory, or the other way round.
+    /// A file in place of a directory, or the reverse.
     WrongKind,
 }
 
-/// A place, below the changeset; and what is like it outside.
+/// A path below the changeset, with its counterpart outside.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     path: &'static str,
@@ -117,14 +117,15 @@ impl Thing {
         }
     }
 
-    /// Whether a run replaces it by a file of its own: what is renamed over it leads nowhere.
+    /// Checks whether a run replaces the entry with its own file, which is safe because a rename does not follow
+    /// links.
     fn is_replaced_at(self, place: Place) -> bool {
         let is_evidence = place.path.starts_with("verify/");
         self == Self::HardLink || (self == Self::Fifo && is_evidence)
     }
 }
 
-/// Takes away whatever stands there.
+/// Removes any file or directory.
 fn clear(path: &Path) {
     let is_directory = path.symlink_metadata().expect("something stands there").is_dir();
     let removed = if is_directory { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
@@ -169,7 +170,7 @@ fn in_place(env: &TestEnvironment) {
             let linked = (thing == Thing::HardLink).then(|| seen(&outside.path));
             let run = meanwhile(env, || run(&daemon, &repo, &json!({})));
             match linked {
-                // The other name itself was a change.
+                // Creating the hard link has itself changed the file's status.
                 Some(before) => assert_eq!(seen(&outside.path), before, "{what}"),
                 None => outside.is_untouched(&what),
             }
@@ -188,7 +189,7 @@ fn in_place(env: &TestEnvironment) {
     daemon.end().exits(0);
 }
 
-/// A run that came to nothing, names what stands in its way and says what to do about it.
+/// Asserts that a run is inconclusive, names the obstacle, and says what to do.
 #[track_caller]
 fn is_refused(run: &Value, at: &Path, what: &str) {
     assert_eq!(run["verdict"], "inconclusive", "{what}: {run:#}");
@@ -202,8 +203,8 @@ fn is_refused(run: &Value, at: &Path, what: &str) {
     assert!(hint.as_str().is_some_and(|hint| hint.contains("replace")), "{what}: {run:#}");
 }
 
-/// Does something while what stands at `real` is exchanged for a link to `target`, and back, all the time; how
-/// often. `real` is asked for each time.
+/// Runs `work` while the entry at the real path is repeatedly exchanged with a link to the target and back; `real`
+/// returns both paths for each exchange. Returns the result and the number of exchanges.
 fn exchanging<T>(
     link: &Path,
     real: impl Fn(usize) -> (PathBuf, PathBuf) + Sync,
@@ -228,7 +229,7 @@ fn exchanging<T>(
                     count += 1;
                     while !exchange() {}
                 }
-                // By a generator of Lehmer's: now at once again, now when some documents are written.
+                // The pause comes from a Lehmer generator: from none to the time of several documents.
                 chance = chance * 48_271 % 0x7fff_ffff;
                 for _ in 0..chance % PAUSE {
                     let _ = real.symlink_metadata();
@@ -244,12 +245,12 @@ fn exchanging<T>(
     })
 }
 
-/// How often it is looked at a path, at most, between two exchanges.
+/// Maximum number of stat calls between two exchanges.
 const PAUSE: u64 = 1_000;
-/// How long ten thousand documents may take on a machine that is merely busy.
+/// Time limit for ten thousand documents on a busy machine.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A directory in memory, where ten thousand documents are durable soon; one on the disk where there is none.
+/// Creates a directory in memory, where ten thousand documents are quickly durable, or else on disk.
 fn quick_place(env: &TestEnvironment) -> TempDir {
     let within = |dir: &Path| tempfile::Builder::new().prefix("proctor-test-").tempdir_in(dir);
     let made = within(Path::new("/dev/shm")).or_else(|_| within(env.root()));
@@ -260,7 +261,7 @@ fn many_writes(env: &TestEnvironment) {
     let place = quick_place(env);
     let outside = Outside::within(place.path());
     let skill = |n: usize| Skill::new(&format!("verify.skill{n}"), [Step::argv("it", &["true"])]).tier(2);
-    // Nothing runs: nearly all of the time goes into writing.
+    // No step runs, so nearly all time is spent on writing.
     let repo = env.repo_at(place.path().join("repo").to_str().expect("UTF-8"), &Spec::new((0..SKILLS).map(skill)));
     let quick = json!({ "max_tier": 1 });
     let mut running = env.start_daemon(&[]).patient(LONG);

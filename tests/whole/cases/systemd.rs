@@ -1,5 +1,5 @@
-//! The units of `systemd/` in a booted systemd: a container with the system's own programs and
-//! nothing else of it. What is tried in there, and what must come of it, stands in `booted.py`.
+//! Tests the units in `systemd/` in a booted systemd, in a container with only the system's own programs. `booted.py`
+//! contains the checks that run in the container.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[case("systemd::the_units_hold_in_a_booted_sy
 
 const NEEDS: &[Needs] =
     &[Needs::Root, Needs::Sandbox, Needs::Program("python3"), Needs::Program("git"), Needs::Works(BOOT)];
-/// Boots and goes off again: what a machine must be able to.
+/// Boots a container and shuts it down, which the machine must support.
 const BOOT: &[&str] = &[
     "timeout",
     "--kill-after=5",
@@ -30,21 +30,21 @@ const BOOT: &[&str] = &[
     "--private-network",
     "systemd.unit=poweroff.target",
 ];
-/// How long the container may be up, in seconds. It takes about 12.
+/// Time limit for the container in seconds. It takes about 12.
 const BOUND: &str = "100";
-/// How many things are looked at in there.
+/// Number of checks in the container.
 const LOOKED_AT: usize = 50;
 
-/// What starts the tries, and turns the container off afterwards.
+/// The unit that starts the checks, and then shuts down the container.
 const DRIVE: &str = "[Unit]\nAfter=multi-user.target\nDefaultDependencies=no\n\
     [Service]\nType=oneshot\nExecStart=/usr/bin/python3 /drive.py /out/report\n\
     StandardError=file:/out/stderr\nExecStopPost=/bin/systemctl --no-block poweroff\n";
-/// The units as they are, but for where the programs lie and how soon the watchdog bites; and a
-/// secret that no log may tell.
+/// Changes to the units: the paths of the programs, a shorter watchdog interval, and a secret that must not be
+/// logged.
 const HERE: &str = "[Service]\nExecStart=\nExecStart=/opt/proctor/bin/proctord\n\
     ExecReload=\nExecReload=/bin/kill -HUP $MAINPID\nExecReload=/opt/proctor/bin/proctord --check-config\nWatchdogSec=3\n\
     Environment=API_TOKEN=hunter2-of-the-daemon\n";
-/// A user's manager without PAM, whose files the container has not.
+/// Changes to a user's manager: no PAM, because its files are missing in the container.
 const MANAGER: &str = "[Service]\nPAMName=\nEnvironment=XDG_RUNTIME_DIR=/run/user/%i\n";
 
 fn booted(env: &TestEnvironment) {
@@ -59,8 +59,8 @@ fn booted(env: &TestEnvironment) {
     assert_eq!(report.lines().filter(|line| line.starts_with("ok ")).count(), LOOKED_AT, "{report}");
 }
 
-/// A container that is as near to a machine as it can be: with all capabilities, a network of its
-/// own, and the system calls of Landlock.
+/// Returns the command for a container that is as close to a real machine as possible: with all capabilities, its own
+/// network, and Landlock's system calls.
 fn container(env: &TestEnvironment) -> Command {
     let mut command = machine::command(BOOT[0]);
     command.args([BOOT[1], BOUND]).args(&BOOT[3..BOOT.len() - 1]).arg("--capability=all");

@@ -1,5 +1,5 @@
-//! Runs as the spans of a trace: what arrives at a receiver that others wrote the decoder of, and that a receiver which
-//! misbehaves harms no run.
+//! Tests runs exported as spans of a trace, with a receiver that uses a third-party decoder. A faulty receiver must
+//! not affect a run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,8 +25,7 @@ pub(super) const CASES: &[Case] = &[
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-/// How long a command of a case may take at most that must not be delayed: much more than a run, and less than the
-/// timeout of a request.
+/// Time limit for a command that must not be delayed: much longer than a run, and shorter than a request timeout.
 const NO_DELAY: Duration = Duration::from_secs(8);
 
 /// A receiver of spans.
@@ -36,7 +35,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Starts a receiver that answers in this way.
+    /// Starts a receiver with this kind of answers.
     fn start(env: &TestEnvironment, answers: &str) -> Self {
         let mut command = machine::client_command(OPENTELEMETRY);
         command.args(["-c", include_str!("../otlp_receiver.py"), answers]).env("HOME", env.home());
@@ -46,7 +45,7 @@ impl Receiver {
         Self { running, endpoint: format!("http://127.0.0.1:{}", first["port"]) }
     }
 
-    /// Waits for the request that holds a run, or any; all requests so far.
+    /// Waits for a request that contains a run, or any request, and returns all requests so far.
     fn requests(&mut self, run: &str) -> Vec<Value> {
         self.running.wait_for_output(&format!("received {run}"));
         let text = self.running.output();
@@ -59,14 +58,14 @@ impl Receiver {
     }
 }
 
-/// The spans of requests, by name.
+/// Returns the spans of requests by name.
 fn spans(requests: &[Value]) -> BTreeMap<String, Value> {
     let resources = requests.iter().flat_map(|request| request["resources"].as_array().expect("resources"));
     let spans = resources.flat_map(|resource| resource["spans"].as_array().expect("spans"));
     spans.map(|span| (span["name"].as_str().expect("a name").to_owned(), span.clone())).collect()
 }
 
-/// A skill whose first step asks for its trace and whose second fails.
+/// Returns a skill whose first step prints its trace context and whose second step fails.
 fn spec() -> Spec {
     let asks = Step::sh("asks", "env | grep ^TRACE").with("env_allowlist: [TRACEPARENT, TRACESTATE]");
     let fails = Step::sh("fails", "env | grep ^TRACE; exit 3");
@@ -78,13 +77,14 @@ fn is_within(span: &Value, parent: &Value) {
     assert_eq!(span["parent"], parent["id"]);
     assert_eq!(span["trace"], parent["trace"]);
     let ns = |value: &Value| value.as_u64().expect("a time");
-    // Times have milliseconds.
+    // Times have a resolution of milliseconds.
     let slack = 2_000_000;
     assert!(ns(&span["start"]) + slack >= ns(&parent["start"]) && ns(&span["end"]) <= ns(&parent["end"]) + slack);
     assert!(ns(&span["start"]) <= ns(&span["end"]));
 }
 
-/// The spans of a run of [`spec`] below the caller's: their tree, their states, and what the steps saw.
+/// Asserts the spans of a run of [`spec`] below the caller's span: their tree, their status, and the context that the
+/// steps saw.
 #[track_caller]
 fn is_traced(repo: &Repo<'_>, step: &Value, spans: &BTreeMap<String, Value>) {
     let [run, skill, asks, fails] =
@@ -134,7 +134,7 @@ fn own_process(env: &TestEnvironment) {
     receiver.end();
 }
 
-/// The run of a daemon that was asked by HTTP with these headers, and the spans of it.
+/// Submits a run over HTTP with these headers, and returns it after its end.
 fn asked(daemon: &Daemon<'_>, env: &TestEnvironment, repo: &Repo<'_>, headers: &str) -> Value {
     let body = serde_json::json!({ "repo": repo.path(), "profile": "pr", "reuse": "never" });
     let answer = daemon::ask_with(&env.socket(), "POST", "/v1/runs", headers, Some(&body)).expect("an answer");
@@ -156,7 +156,7 @@ fn daemon_exports(env: &TestEnvironment) {
     assert!(found["proctor run"]["attributes"]["proctor.run.queue_ms"].is_u64(), "{found:?}");
     assert_eq!(requests[0]["resources"][0]["resource"]["service.name"], "proctord");
 
-    // A context that is not valid begins a trace; one that its caller does not record is not exported.
+    // An invalid context starts a new trace, and a context that is not sampled is not exported.
     let unsampled = asked(&daemon, env, &repo, &format!("traceparent: {}\r\n", PARENT.replace("-01", "-00")));
     let own = asked(&daemon, env, &repo, "traceparent: 00-nonsense-01\r\n");
     let requests = receiver.requests(own["id"].as_str().expect("an id"));
@@ -164,7 +164,7 @@ fn daemon_exports(env: &TestEnvironment) {
     assert!(root["parent"] == "" && root["trace"] != TRACE, "{root}");
     assert!(!Value::from(requests).to_string().contains(unsampled["id"].as_str().expect("an id")));
 
-    // The command line hands its caller's trace on.
+    // The command line forwards its caller's trace context.
     env.caller_has("TRACEPARENT", PARENT);
     env.caller_has("TRACESTATE", "vendor=1");
     let mut command = env.command(repo.path());
@@ -183,20 +183,20 @@ fn daemon_exports(env: &TestEnvironment) {
     receiver.end();
 }
 
-/// The number of spans that a daemon counts with this result.
+/// Returns the number of spans that a daemon counts with this result.
 fn exported(env: &TestEnvironment, result: &str) -> Option<u64> {
     let metrics = daemon::ask(&env.socket(), "GET", "/metrics", None).expect("an answer").body;
     let name = format!("proctor_otlp_spans_total{{result=\"{result}\"}} ");
     metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
 }
 
-/// Waits until a daemon counts spans with this result.
+/// Waits until a daemon counts this number of spans with this result.
 fn wait_for_count(env: &TestEnvironment, daemon: &mut Daemon<'_>, result: &str, count: u64) {
     daemon.running.wait_until(|| exported(env, result).is_some_and(|counted| counted >= count));
     assert_eq!(exported(env, result), Some(count));
 }
 
-/// The plan, the key of reuse and the stable evidence are the same in another trace.
+/// The plan, the reuse key and the stable evidence do not depend on the trace.
 fn no_input(env: &TestEnvironment) {
     let step = Step::sh("it", "true").with("env_allowlist: [TRACEPARENT]");
     let repo = env.repo(&Spec::of_steps([step]));
@@ -250,13 +250,13 @@ fn nonsense(env: &TestEnvironment) {
         assert!(ended.everything().contains(why), "{ended}");
         receiver.end();
     }
-    // Nothing listens there.
+    // No process listens on this port.
     env.caller_has("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9");
     let run = repo.run().exits(1);
     assert!(run.stderr.contains("the run was not exported"), "{run}");
 }
 
-/// A repository has no say in where spans go, and a receiver that is switched off hears nothing.
+/// A repository cannot choose the receiver, and a disabled export sends nothing.
 fn off(env: &TestEnvironment) {
     let mut receiver = Receiver::start(env, "ok");
     let endpoint = format!("env: {{ OTEL_EXPORTER_OTLP_ENDPOINT: '{}' }}", receiver.endpoint);

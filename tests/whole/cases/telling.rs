@@ -1,4 +1,4 @@
-//! What a daemon tells of itself: its log, its metrics, and the time.
+//! Tests a daemon's log, its metrics, and its use of time.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const NEEDS_FAKETIME: &[Needs] = &[Needs::Sandbox, Needs::Works(&["faketime", "2020-01-01 00:00:00", "true"])];
-/// What no log may hold. It is long enough to be a secret, and in a variable that is named as one.
+/// A secret that no log may contain. It is long enough to be recognised, and its variable has a typical name.
 const SECRET: &str = "hunter2-of-the-daemon";
 
-/// The log of a daemon that was given a config whose names steer a terminal and hold the secret.
+/// Returns the log of a daemon whose config contains terminal escapes and the secret.
 fn log_with(env: &TestEnvironment, format: &str) -> Finished {
     env.caller_has("API_TOKEN", SECRET);
     let of_log = format!("[daemon.log]\nformat = '{format}'\nlevel = 'debug'\n");
@@ -63,7 +63,7 @@ fn json_log(env: &TestEnvironment) {
     }
 }
 
-/// Reads the text as Prometheus does, and says how many samples it has.
+/// Parses the text as Prometheus does, and prints the number of samples.
 const PARSE: &str = "import sys\nfrom prometheus_client.openmetrics.parser import text_string_to_metric_families\n\
     families = list(text_string_to_metric_families(open(sys.argv[1]).read()))\n\
     print(sum(len(family.samples) for family in families))";
@@ -110,7 +110,7 @@ fn lasts_from_start_to_end(run: &Value) {
     assert_eq!(run["duration_ms"], u64::try_from(lasted.as_millis()).expect("fits"), "{run:#}");
 }
 
-/// A daemon whose time of day is what a file says, relative to the real one.
+/// A daemon whose time of day is shifted by an offset in a file.
 struct Clockwork {
     file: PathBuf,
 }
@@ -150,7 +150,7 @@ fn clock_jumps(env: &TestEnvironment) {
         let id = daemon.submit(repo.path());
         let step = wait_for_step(env, &mut daemon.running);
         clock.jump(jump);
-        // Nothing ends for it: not the run, not a long poll, not the daemon.
+        // The jump ends nothing: not the run, a long poll, or the daemon.
         let path = format!("/v1/runs/{id}?wait=200ms");
         assert_eq!(daemon.get(&path)["state"], "running", "{jump}");
         assert!(daemon.get("/healthz")["uptime_ms"].as_u64().expect("a number") < 120_000, "{jump}");

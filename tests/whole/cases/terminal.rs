@@ -1,5 +1,5 @@
-//! What a person reads: failures opened at their first error, less and more of a report, logs and comparisons of runs
-//! that no daemon knows, and the codes of messages.
+//! Tests human-readable output: failures shown from their first error, quiet and verbose reports, logs and
+//! comparisons of runs that no daemon knows, and explanations of message codes.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     dry_case("terminal::each_error_has_a_code_that_is_explained", codes),
 ];
 
-/// 8,000 lines of noise, an error in their middle.
+/// Prints 8,000 lines with an error in the middle.
 const NOISY: &str = "seq 1 4000; echo 'src/main.c:6:20: error: nothing is right'; seq 4001 8000; exit 2";
 
 fn first_error(env: &TestEnvironment) {
@@ -55,12 +55,12 @@ fn verbose(env: &TestEnvironment) {
     }
 }
 
-/// The id of the last run of the changeset of the tests.
+/// Returns the id of the last run of the usual changeset.
 fn last_id(repo: &Repo<'_>) -> String {
     repo.last_run()["run_id"].as_str().expect("the schema says so").to_owned()
 }
 
-/// A command on what the runs of the case left; no daemon knows of it.
+/// Runs a command on recorded runs, which no daemon knows.
 fn on_record(repo: &Repo<'_>, env: &TestEnvironment, words: &[&str]) -> Finished {
     let state = env.state();
     let place = ["--state-dir", state.to_str().expect("UTF-8")];
@@ -113,7 +113,7 @@ fn different(env: &TestEnvironment) {
     let run = on_record(&one, env, &["compare", &dirs[0], &dirs[1], "--format", "json"]).exits(1);
     let comparison: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     schemas::demand("comparison", &comparison, &run);
-    // A document that is not the one that its status cites proves nothing.
+    // A document without the hash that its status cites proves nothing.
     let forged = two.changeset().join("verify/verify.it.json");
     crate::machine::write(&forged, "{}");
     let run = one.start_other(&["compare", &dirs[0], &dirs[1]]).wait();

@@ -1,4 +1,4 @@
-//! The deadline of a step: everything ends, on time, and what was printed is kept.
+//! Tests the timeout of a step: all processes end in time, and the output is kept.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ pub(super) const CASES: &[Case] = &[
     case("timeout::a_closed_output_does_not_end_the_wait", closed_output),
 ];
 
-/// How much later than asked a busy machine may be. The product's own bar is 100 ms, which
-/// `bench/deadline` measures: a test that times would judge the machine. What this tells apart is
-/// a deadline that is met from one that waits for a held pipe (300 s here).
+/// Accepted delay on a busy machine. The product's own limit is 100 ms, which `bench/deadline` measures: a test with
+/// that limit would measure the machine. This test distinguishes a deadline that is met from one that waits for an
+/// open pipe (300 s here).
 pub(super) const MARGIN_MS: u64 = 5_000;
 
-/// A leader that ignores TERM, with a grandchild in a session of its own that does too and holds
-/// both pipes.
+/// A process that ignores SIGTERM, with a grandchild in its own session that also ignores it and keeps both pipes
+/// open.
 pub(super) const STUBBORN: &str = r#"
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -38,7 +38,7 @@ if os.fork() == 0:
 time.sleep(300)
 "#;
 
-/// Demands that the step `it` was ended between its deadline and deadline + grace + margin.
+/// Asserts that the step `it` ended between its deadline and deadline + grace + margin.
 fn demand_in_time(step: &serde_json::Value, timeout_ms: u64, grace_ms: u64) {
     let duration = step["duration_ms"].as_u64().expect("the schema says so");
     let latest = timeout_ms + grace_ms + MARGIN_MS;

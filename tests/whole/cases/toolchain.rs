@@ -1,4 +1,4 @@
-//! The checks that gate every skill.
+//! Tests the toolchain checks, which must hold before any skill runs.
 
 use crate::documents;
 use crate::environment::{Repo, TestEnvironment};
@@ -23,7 +23,7 @@ fn toolchain(repo: &Repo<'_>) -> serde_json::Value {
     documents::read(&repo.changeset().join("verify/_toolchain.json"))
 }
 
-/// Demands that a run ends as inconclusive before any skill.
+/// Asserts that a run ends as inconclusive before any skill.
 fn demand_gated(repo: &Repo<'_>, named: &str) {
     let run = repo.run_with(&["--format", "human"]).exits(5);
     assert!(run.everything().contains(named), "{named} is not named\n{run}");

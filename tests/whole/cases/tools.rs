@@ -1,5 +1,5 @@
-//! Real tools at their daily work, inside: each case verifies a repository of `fixtures/tools`,
-//! with the network denied and an empty home, and looks at what its steps said.
+//! Tests real tools inside the sandbox: each case verifies a repository of `fixtures/tools` without network and with
+//! an empty home, and checks the output of its steps.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ const CHROMIUM: &[Needs] = &[Needs::Sandbox, PYTHON3, Needs::Works(&["chromium",
 const GDB: &[Needs] = &[Needs::Sandbox, CC, Needs::Works(&["gdb", "-batch", "-nx", "-ex", "run", "true"])];
 const STRACE: &[Needs] = &[Needs::Sandbox, PYTHON3, Needs::Works(&["strace", "-o", "/dev/null", "true"])];
 
-/// The repository `fixtures/tools/<name>`, with the mark of the case in its spec.
+/// Creates the repository `fixtures/tools/<name>`, with the marker of the case in its spec.
 fn repo_of<'e>(env: &'e TestEnvironment, name: &str) -> Repo<'e> {
     let repo = env.repo_from(&format!("tools/{name}"));
     let spec = repo.read("spec/verification.yaml");
@@ -91,8 +91,8 @@ fn repo_of<'e>(env: &'e TestEnvironment, name: &str) -> Repo<'e> {
     repo
 }
 
-/// Demands that every step of a profile passes as real work does: nothing drifts, the network
-/// is denied, and git finds the tree as it was.
+/// Asserts that every step of a profile passes without drift and without network, and that git sees an unchanged
+/// tree.
 fn demand_passed(repo: &Repo<'_>, profile: &str) {
     repo.run_bare(&["--profile", profile, "--changeset", CHANGESET]).exits(0);
     assert_eq!(repo.last_run()["outcome"], "passed");
@@ -102,18 +102,19 @@ fn demand_passed(repo: &Repo<'_>, profile: &str) {
         assert_eq!(step["enforcement"]["network_namespace"]["state"], "enforced", "{step:#}");
         assert_eq!(step["drift"]["changes"].as_array().map(Vec::len), Some(0), "{step:#}");
     }
-    // What an ordinary user cannot have on this host raises the tier, and nothing else does.
+    // Only a control that an ordinary user cannot get on this host may raise the tier.
     let reasons = &evidence["tier_reasons"];
     assert!(reasons == &serde_json::json!([]) || reasons == &serde_json::json!(["control_not_enforced"]), "{reasons}");
     assert_eq!(repo.changes_seen_by_git(), [""; 0]);
 }
 
-/// A fixture with one purpose has the profile `pr`; the others have one for each skill.
+/// Returns the skill of a profile: a fixture with one purpose has the profile `pr`, others have a profile for each
+/// skill.
 fn skill_of(profile: &str) -> String {
     if profile == "pr" { "verify.it".to_owned() } else { format!("verify.{profile}") }
 }
 
-/// What a step said on standard output.
+/// Returns the standard output of a step.
 #[track_caller]
 fn said(repo: &Repo<'_>, profile: &str, step: &str) -> String {
     said_on(repo, profile, step, "stdout")
@@ -127,15 +128,15 @@ fn said_on(repo: &Repo<'_>, profile: &str, step: &str, stream: &str) -> String {
     step[format!("{stream}_preview")].as_str().expect("text").to_owned()
 }
 
-/// Demands a whole output of the step `run` of a profile.
+/// Asserts the whole output of the step `run` of a profile.
 #[track_caller]
 fn demand_says(repo: &Repo<'_>, profile: &str, text: &str) {
     demand_passed(repo, profile);
     assert_eq!(said(repo, profile, "run"), text);
 }
 
-/// A toolchain that is a link out of the home to a directory that no step sees, as `rustup
-/// toolchain link` makes it, reached by the programs of the home.
+/// The toolchain is a link from the home to a directory that is hidden from steps, as `rustup toolchain link` creates
+/// it. The programs in the home refer to it.
 fn cargo(env: &TestEnvironment) {
     let toolchain = toolchain_for(env);
     let repo = repo_of(env, "cargo");
@@ -153,7 +154,7 @@ fn cargo(env: &TestEnvironment) {
     assert!(again.contains("Finished") && !again.contains("Compiling"), "the cache was not used: {again}");
 }
 
-/// The toolchain that built the tests, where the actor can reach it.
+/// Returns the toolchain that built the tests, at a path that the actor can read.
 fn toolchain_for(env: &TestEnvironment) -> PathBuf {
     let own = machine::rust_toolchain().expect("the case needs one");
     if env.changes_user() { binaries::toolchain_for_all(&own) } else { own }
@@ -172,7 +173,7 @@ fn demand_npm_worked(repo: &Repo<'_>) {
     assert!(!repo.file("node_modules").exists());
 }
 
-/// Of several versions in the home, the one that the caller chose by its `PATH`.
+/// With several versions in the home, the caller's `PATH` selects one.
 fn nvm(env: &TestEnvironment) {
     let bin = env.home().join(".nvm/versions/node/v99.0.0/bin");
     std::fs::create_dir_all(&bin).expect("a directory of the test");
@@ -185,7 +186,7 @@ fn nvm(env: &TestEnvironment) {
     demand_npm_worked(&repo);
 }
 
-/// A package that only the caller's cache has: the registry is not to be reached.
+/// The package is only in the caller's cache, and the registry cannot be reached.
 fn npm_cache(env: &TestEnvironment) {
     let shout = crate::schemas::project().join("fixtures/tools/npm/shout");
     let packed = outside(env, env.root(), &["npm", "pack", "--json", shout.to_str().expect("UTF-8")]);
@@ -249,7 +250,7 @@ fn go(env: &TestEnvironment) {
     }
 }
 
-/// A module that the caller has fetched before, from a proxy that is a directory.
+/// The caller has downloaded the module earlier, from a proxy that is a directory.
 fn go_modules(env: &TestEnvironment) {
     let proxy = env.root().join("proxy/example.com/one/@v");
     let module = "module example.com/one\n\ngo 1.19\n";
@@ -350,9 +351,8 @@ fn make(env: &TestEnvironment) {
 
 const SECRET: &str = "the-credential-of-the-caller";
 
-/// The operator shows directories in which credentials lie among other things; links of the home
-/// lead to a version manager elsewhere, to a toolchain elsewhere, to the home itself, to a
-/// directory of credentials, and nowhere.
+/// The operator mounts directories that contain credentials among other files. Links in the home point to a version
+/// manager, a toolchain, the home itself, a directory with credentials, and a missing target.
 fn behind_links(env: &TestEnvironment) {
     let secrets = [
         "home/.ssh/id_ed25519",

@@ -1,5 +1,5 @@
-//! `docs/tutorial.md` as a reader follows it: its commands in their order, in one shell, each block
-//! with the exit code that the text promises and the output that it shows.
+//! Follows `docs/tutorial.md`: runs its commands in order in one shell, and checks the exit code and the output of
+//! each block against the text.
 
 use std::fmt::Write as _;
 
@@ -13,20 +13,19 @@ pub(super) const CASES: &[Case] =
     &[case("", followed).needs(NEEDS).unprivileged("tutorial::every_command_does_what_the_text_says")];
 
 const NEEDS: &[Needs] = &[Needs::Sandbox, Needs::Program("git"), Needs::Program("bash")];
-/// What may stand where machines differ.
+/// Placeholder in the tutorial for output that differs between machines.
 const ANYTHING: char = '…';
-/// What stands before the exit code of a block in the output.
+/// Marks the end of a block in the output, followed by its exit code.
 const END_OF_BLOCK: &str = "==== end of block, code ";
 
-/// Commands, what they must end with, and lines that they must print.
+/// Commands with their expected exit code, and the lines that they must print.
 struct Block {
     commands: String,
     code: i32,
     shown: Vec<String>,
 }
 
-/// The blocks of a page: what is in `sh` fences is run, what is in a `text` fence behind one was
-/// printed by it.
+/// Parses the blocks of a page: `sh` fences contain commands, and a following `text` fence contains their output.
 fn blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = page.lines();
@@ -45,9 +44,9 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// A script of all blocks. Where one must succeed, each of its commands must.
+/// Returns a script of all blocks. In a block that must succeed, each command must succeed.
 fn script(blocks: &[Block]) -> String {
-    // By its last word `bash` knows where `proctor` lies.
+    // The path of `proctor` is the last argument of `bash`.
     let mut script = "PATH=$(dirname \"$1\"):$PATH\nexec 2>&1\n".to_owned();
     for block in blocks {
         let commands = &block.commands;
@@ -58,7 +57,7 @@ fn script(blocks: &[Block]) -> String {
     script
 }
 
-/// Whether a line was printed that is `shown`, what may be anything aside.
+/// Checks whether the output has a line that matches `shown`, apart from placeholders.
 fn was_printed(shown: &str, output: &str) -> bool {
     output.lines().any(|line| {
         let parts: Vec<&str> = shown.split(ANYTHING).map(str::trim).collect();
@@ -81,7 +80,7 @@ fn followed(env: &TestEnvironment) {
     let path = env.root().join("followed.sh");
     machine::write(&path, script(&blocks));
     machine::open_file_to_all(&path);
-    // Where a reader is who has just logged in.
+    // The directory in which a user starts after login.
     let place = env.home();
     let wrapper = ["bash", path.to_str().expect("UTF-8")];
     let mut command = env.command_of("proctor", &place, &wrapper);

@@ -1,4 +1,4 @@
-//! The core of the cases again, as a user without privileges.
+//! Repeats the most important cases as an unprivileged user.
 
 use super::{drift, environment, interruption, network, timeout, verdict};
 use crate::needs::{Case, NEEDS_GIT, NEEDS_PYTHON, case};

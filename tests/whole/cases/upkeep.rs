@@ -1,4 +1,5 @@
-//! Private copies are verified in full by `proctor doctor --deep`, and removed by `proctor gc`, beside runs.
+//! Tests the verification of private copies by `proctor doctor --deep` and their removal by `proctor gc`, also during
+//! runs.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -22,11 +23,11 @@ pub(super) const CASES: &[Case] = &[
     case("upkeep::many_trees_leave_one_copy", one_copy),
 ];
 
-/// The cases that a daemon answers too.
+/// Cases that also run through a daemon.
 pub(super) const SERVED: &[Case] = &[DAMAGED];
 
 const DAMAGED: Case = case("upkeep::a_damaged_copy_is_found_and_made_anew", damaged);
-/// How often a copy may be held that a daemon releases after its answer.
+/// Maximum number of attempts while a daemon still holds a copy after its answer.
 const ATTEMPTS: usize = 100;
 
 /// Returns the directories of all private copies.
@@ -35,7 +36,7 @@ fn copies(env: &TestEnvironment) -> Vec<PathBuf> {
     entries(env.state().join("mirrors")).flat_map(entries).filter(|path| path.is_dir()).collect()
 }
 
-/// Flips a byte of a file of the only copy, and leaves its times as they are.
+/// Flips a byte in a file of the only copy, and restores its times.
 fn flip(env: &TestEnvironment, path: &str) {
     let file = copies(env)[0].join("own/tree").join(path);
     let modified = fs::metadata(&file).and_then(|found| found.modified()).expect("a file of the copy");
@@ -46,7 +47,7 @@ fn flip(env: &TestEnvironment, path: &str) {
     opened.set_modified(modified).expect("dates");
 }
 
-/// Verifies the copies of a repository of which no run is under way.
+/// Verifies the copies of a repository without an active run.
 fn deep(repo: &Repo<'_>) -> Finished {
     let verified = || repo.proctor(&["doctor", "--deep", "--format", "json"]);
     let is_held = |finished: &Finished| document(finished)["copies"][0]["state"] == "held";
@@ -73,7 +74,7 @@ fn damaged(env: &TestEnvironment) {
     let found = document(&deep(&repo).exits(1));
     let copy = &found["copies"][0];
     assert_eq!((&copy["state"], &copy["removed"]), (&"damaged".into(), &true.into()), "{found:#}");
-    // Controls that the machine lacks come first.
+    // Missing controls of the machine come first.
     let finding = found["findings"].as_array().and_then(|findings| findings.last()).expect("a finding");
     assert_eq!((&found["ready"], &finding["refuses"]), (&true.into(), &false.into()), "{found:#}");
     assert!(finding["message"].as_str().expect("text").contains("src/lib.rs"), "{found:#}");
@@ -138,7 +139,7 @@ fn not_state(env: &TestEnvironment) {
     assert_eq!(repo.read("caches/mine"), "mine\n");
 }
 
-/// The disk never holds more than the copy of the tree that a run verifies.
+/// The disk never contains more copies than the one that a run verifies.
 fn one_copy(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("cat src/lib.rs"));
     for number in 0..10 {

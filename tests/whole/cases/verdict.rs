@@ -1,4 +1,4 @@
-//! What a run means, on screen, in the exit code and in the record.
+//! Tests the result of a run, on the screen, in the exit code and in the record.
 
 use std::time::Duration;
 
@@ -122,8 +122,8 @@ fn signal_is_no_exit(env: &TestEnvironment) {
     assert_eq!(step["exit_code"], 137);
 }
 
-/// The tree of a repeated attempt is that before the first, so nothing in it can count: the case
-/// itself decides how each attempt ends.
+/// A repeated attempt starts with the original tree, so a step cannot count attempts; the case itself decides how
+/// each attempt ends.
 fn flaky(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([waiting_step(env, "it").with("retries: 2"), Step::sh("sound", "true")]));
     let mut running = repo.start(&[]);
@@ -143,14 +143,14 @@ fn flaky(env: &TestEnvironment) {
 fn retries_run_out(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_steps([Step::sh("it", "exit 1").with("retries: 6")]));
     let run = repo.run().exits(1);
-    // No attempt waits for the sandbox of the one before: that wait has an end of 5 s.
+    // An attempt does not wait for the previous sandbox to exit, which could take up to 5 s.
     assert!(run.elapsed < Duration::from_secs(30), "{run}");
     let step = repo.step("it");
     assert_eq!(step["earlier_attempts"].as_array().map(Vec::len), Some(6));
     assert_eq!((&step["flaky"], &step["outcome"]), (&false.into(), &"failed".into()));
 }
 
-/// A timeout raises the tier although a later attempt passes.
+/// A timeout raises the tier even if a later attempt passes.
 fn risen_above_max_tier(env: &TestEnvironment) {
     let script = "[ -e target/again ] && exit 0; mkdir -p target; touch target/again; sleep 300";
     let step = Step::sh("it", script).with("timeout_ms: 500").with("grace_ms: 50").with("retries: 1");

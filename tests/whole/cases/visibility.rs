@@ -1,4 +1,4 @@
-//! What a step sees of the machine, and as whom.
+//! Tests what a step sees of the machine, and its user.
 
 use crate::environment::{TestEnvironment, release, wait_for_step, waiting_step};
 use crate::machine;
@@ -72,7 +72,7 @@ fn toolchains_without_credentials(env: &TestEnvironment) {
 }
 
 fn empty_home(env: &TestEnvironment) {
-    // Our own `.gitconfig` may lie in it: git must trust a repository that somebody else owns.
+    // Proctor may have written a `.gitconfig` there, because git must trust a repository of another user.
     let script =
         "cd \"$HOME\" && [ -z \"$(ls -A | grep -v '^.gitconfig$')\" ] && echo x > .cache-file && cat .cache-file";
     let repo = env.repo(&Spec::of_script(script));
@@ -119,7 +119,7 @@ fn no_privileges(env: &TestEnvironment) {
 }
 
 fn no_open_files(env: &TestEnvironment) {
-    // The listing's own descriptor is the fourth.
+    // The fourth descriptor belongs to `ls` itself.
     let repo = env.repo(&Spec::of_steps([Step::argv("it", &["ls", "/proc/self/fd"])]));
     repo.run().exits(0);
     assert_eq!(repo.step("it")["stdout_preview"], "0\n1\n2\n3\n");
@@ -184,8 +184,8 @@ fn workdir(env: &TestEnvironment) {
     assert_eq!(step["workdir"], "src");
 }
 
-/// Directories of the repository that are links to what lies outside: nothing may be mounted
-/// through them, and nothing outside be seen or written.
+/// Directories of the repository are links to outside directories. Nothing may be mounted through them, and nothing
+/// outside may be read or written.
 fn planted_links(env: &TestEnvironment) {
     let outside = env.root().join("sibling");
     let script =

@@ -1,4 +1,4 @@
-//! Starts `proctord` apart from this terminal, and waits until it answers.
+//! Starts `proctord` detached from the terminal, and waits until it responds.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -23,17 +23,17 @@ use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::text::shown;
 
-/// How long it may take until it answers: it looks through what the last one left.
+/// Time limit for the start, which includes recovering the state of the previous daemon.
 const READY: Duration = Duration::from_secs(60);
-/// How often it is asked meanwhile.
+/// Interval between requests while the daemon starts.
 const ASK: Duration = Duration::from_millis(20);
-/// How many bytes of what it said are shown where it did not start.
+/// Bytes of the log that are shown if the daemon did not start.
 const SHOWN_LOG: u64 = 4 << 10;
 
-/// Starts it. One that answers already is as good.
+/// Starts the daemon, unless one already responds at the socket.
 ///
 /// # Errors
-/// It is not installed, cannot be started, or ends at once.
+/// The daemon is not installed, cannot be started, or exits at once.
 pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let named = args.daemon.socket.as_deref();
     let socket = daemon::own_socket(named, &args.daemon.operator, &args.state, caller)?;
@@ -59,7 +59,8 @@ pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen
     }
 }
 
-/// One answers at the socket. One that is ending is soon none.
+/// Reports that a daemon already responds at the socket. A daemon that is shutting down is an error, because it will
+/// not be available for long.
 fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, CliError> {
     let (at, pid) = (show(socket), health.pid);
     match health.status {
@@ -76,8 +77,8 @@ fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, Cl
     }
 }
 
-/// In a process group of its own, so that no Ctrl-C of this terminal reaches it, and without a
-/// directory that it would keep in use.
+/// Starts the process in its own process group, so that Ctrl-C in this terminal does not reach it, and in `/`, so
+/// that it keeps no directory in use.
 #[expect(clippy::disallowed_methods, reason = "our own daemon is started on the caller's word")]
 fn spawn(args: &StartArgs, socket: &Path, log: &Log, caller: &Caller) -> Result<Child, CliError> {
     let mut command = Command::new(proctor_daemon::installation::daemon(&caller.bin_dir)?);
@@ -96,11 +97,11 @@ fn spawn(args: &StartArgs, socket: &Path, log: &Log, caller: &Caller) -> Result<
     command.spawn().map_err(|error| failed(&error.to_string(), log))
 }
 
-/// Where a daemon says what it says.
+/// The daemon's log file.
 struct Log {
     path: PathBuf,
     file: File,
-    /// Where this daemon's part begins.
+    /// Offset at which the log of this daemon starts.
     from: u64,
 }
 
@@ -130,7 +131,7 @@ impl Log {
         Ok(Self { path: path.to_owned(), from: found.len(), file })
     }
 
-    /// The last that this daemon said.
+    /// Reads the end of this daemon's log.
     fn tail(&self) -> io::Result<String> {
         let mut file = self.file.try_clone()?;
         let end = file.seek(SeekFrom::End(0))?;
@@ -141,7 +142,8 @@ impl Log {
     }
 }
 
-/// It may be busy with what the last one left, and is not kept from that.
+/// Returns the error for a daemon that is not ready in time. It is left running, because it may be recovering the
+/// state of the previous daemon.
 fn late(pid: u32, log: &Log) -> CliError {
     CliError::Engine {
         message: format!("the daemon does not answer after {} s, and goes on to start, process {pid}", READY.as_secs()),

@@ -1,4 +1,4 @@
-//! Asks the daemon to end, as SIGTERM does, and waits until it has.
+//! Sends SIGTERM to the daemon and waits until it has exited.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,15 +20,15 @@ use crate::error::CliError;
 use crate::installation;
 use crate::screen::Screen;
 
-/// How long it may take beside the time that its runs are given.
+/// Time to wait in addition to the time that the daemon gives its runs.
 const BESIDE: Duration = Duration::from_secs(60);
-/// What its process is called, by proc_pid_comm(5).
+/// Name of the daemon's process in proc_pid_comm(5).
 const NAME: &str = "proctord";
 
-/// Stops it. Where none runs there is nothing to do.
+/// Stops the daemon. If none is running, there is nothing to do.
 ///
 /// # Errors
-/// It is somebody else's, does not answer, or does not end in time.
+/// The daemon belongs to another user, does not respond, or does not exit in time.
 pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.daemon.operator, caller)?;
     let drain = operator.daemon.drain;
@@ -67,13 +67,14 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
     }
 }
 
-/// The daemon's process, held so that its number cannot become another's; `None` where it has ended.
+/// Returns a pidfd of the daemon's process, which protects against reuse of the process id, or `None` if it has
+/// exited.
 async fn process(daemon: &Daemon) -> Result<Option<OwnedFd>, CliError> {
     let pid = daemon.health.pid;
     let Some(process) = opened(pid)? else { return Ok(None) };
     let is_named_so = is_named_so(pid);
     match daemon.client.health().await {
-        // It still answers, under the same number: what we hold is it.
+        // The daemon still responds with the same process id, so the pidfd refers to it.
         Ok(health) if health.pid == pid && is_named_so => Ok(Some(process)),
         Ok(health) if health.pid == pid => Err(elsewhere(daemon.socket(), pid)),
         Ok(_) | Err(ClientError::NotThere { .. }) => Ok(None),
@@ -81,10 +82,10 @@ async fn process(daemon: &Daemon) -> Result<Option<OwnedFd>, CliError> {
     }
 }
 
-/// Returns the daemon that holds the lock of a socket at which nothing listens; `None` where it has ended.
+/// Returns the process that holds the lock of a socket at which nothing listens, or `None` if it has exited.
 fn process_of_lock(socket: &Path, pid: u32) -> Result<Option<OwnedFd>, CliError> {
     let Some(process) = opened(pid)? else { return Ok(None) };
-    // The process that is held now is the one that has the lock, so its number was not given to another one.
+    // The process behind the pidfd holds the lock only if its id was not reused in the meantime.
     if lock_holder(socket) != Some(pid) {
         return Ok(None);
     }
@@ -101,13 +102,13 @@ fn opened(pid: u32) -> Result<Option<OwnedFd>, CliError> {
     }
 }
 
-/// Whether a process has a daemon's name. A daemon in a container tells the number that it has in there,
-/// which is another process's here.
+/// Checks whether a process has the daemon's name. A daemon in a container reports its process id inside the
+/// container, which on this host belongs to another process.
 fn is_named_so(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == NAME)
 }
 
-/// Whether the process has ended within that time: pidfd_open(2) says that it is readable then.
+/// Waits at most `within` for the process to exit. The pidfd becomes readable on exit, see pidfd_open(2).
 async fn ended(process: OwnedFd, within: Duration) -> io::Result<bool> {
     let bound = Timespec::try_from(within).map_err(io::Error::other)?;
     let wait = move || poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&bound));

@@ -1,6 +1,6 @@
-//! `proctor doctor --fix`: what has to be done on this machine so that what is missing holds, as
-//! commands to be read and copied, in order. Nothing is executed. Pure: what the machine is comes in
-//! as [`Machine`]; where nothing is known that mends it, the advice of the refusal stands instead.
+//! Computes the fixes for `proctor doctor --fix`: commands, in order, for the user to read and copy. Nothing is
+//! executed. This module is pure and receives the facts about the host as [`Machine`]. If no fix is known, the hint
+//! of the finding is shown instead.
 
 use proctor_core::enforcement::Control;
 use schemars::JsonSchema;
@@ -10,42 +10,42 @@ use super::FindingRecord;
 use super::machine::{Family, Machine};
 use crate::text::shown_line;
 
-/// What mends one cause.
+/// The fix for one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct FixRecord {
-    /// The controls that are missing for this cause; empty where it is none of them.
+    /// The controls that are missing for this cause; empty if the cause affects no control.
     pub controls: Vec<Control>,
-    /// What the cause is.
+    /// The cause.
     pub cause: String,
-    /// What is to be done, in order; empty where no command on this machine mends it.
+    /// The commands, in order; empty if no command can fix the cause on this machine.
     pub steps: Vec<FixStep>,
-    /// What is to be done besides, or instead.
+    /// Further or alternative advice.
     pub advice: String,
 }
 
-/// One command.
+/// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct FixStep {
-    /// What it does.
+    /// The effect of the command.
     pub does: String,
-    /// What is typed into a shell, `sudo` in it where it needs root.
+    /// The command line for a shell, with `sudo` if it needs root.
     pub command: String,
 }
 
-/// Where our own program and the repository lie, as a shell must be told.
+/// Paths quoted for a shell.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// `proctor` itself.
+    /// The program `proctor`.
     pub proctor: String,
     /// The repository.
     pub repo: String,
 }
 
-/// What mends what was found, each cause once, in the order in which it has to be done: what keeps
-/// every step from running stands first.
+/// Returns the fixes for the findings, each cause once, in the order in which they must be applied: a cause that
+/// keeps every step from running comes first.
 pub(super) fn fixes(findings: &[FindingRecord], machine: &Machine, places: &Places) -> Vec<FixRecord> {
     let mut fixes: Vec<FixRecord> = Vec::new();
-    // Without namespaces nothing of what is made in them can be had either.
+    // Without namespaces, everything that is set up inside them is missing too.
     let root = findings.iter().find(|finding| finding.control.is_some_and(is_ground));
     for finding in findings {
         let follows = finding.control.is_some_and(is_made_in_namespaces);
@@ -59,34 +59,34 @@ pub(super) fn fixes(findings: &[FindingRecord], machine: &Machine, places: &Plac
     fixes
 }
 
-/// Why a control cannot be had.
+/// The reason why a control is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// The container refuses it.
     Container,
-    /// A setting of the kernel allows no namespaces.
+    /// A kernel setting allows no namespaces.
     NamespacesOff,
-    /// A setting of Debian's and Arch's kernels keeps user namespaces for root.
+    /// A kernel setting of Debian and Arch reserves user namespaces for root.
     UsersOff,
-    /// AppArmor keeps user namespaces from programs without a profile.
+    /// AppArmor denies user namespaces to programs without a profile.
     AppArmor,
-    /// The file system of a repository of root's cannot map its owners.
+    /// The repository belongs to root, on a file system that does not support idmapped mounts.
     Owners,
-    /// Landlock is not among the security modules.
+    /// Landlock is not among the active security modules.
     LandlockOff,
     /// The kernel was built without Landlock.
     NoLandlock,
-    /// Overlays are in a module that is not loaded.
+    /// The kernel module for overlays is not loaded.
     NoOverlay,
     /// cgroup v2 is not mounted.
     NoUnified,
-    /// The controllers were not given to the user's manager.
+    /// The controllers are not delegated to the user's systemd manager.
     Undelegated,
-    /// The user's manager has no bus to be asked on.
+    /// The user's systemd manager cannot be reached, because there is no bus.
     NoBus,
-    /// The shell's group is not ours alone.
+    /// The cgroup of the shell contains other processes.
     NoScope,
-    /// Nothing that we know of.
+    /// No known cause.
     Unknown,
 }
 
@@ -134,7 +134,7 @@ impl Cause {
         }
     }
 
-    /// What it is; `None` where only the finding itself can say.
+    /// Describes the cause; `None` if only the finding describes it.
     fn words(self) -> Option<&'static str> {
         Some(match self {
             Self::Container => "the container lets no sandbox be made in it",
@@ -182,7 +182,7 @@ impl Cause {
         }
     }
 
-    /// What no command here does; `None` where the finding has a better word.
+    /// Returns advice about steps that no command can do; `None` if the hint of the finding is better.
     fn advice(self, machine: &Machine) -> Option<&'static str> {
         Some(match self {
             Self::Container => {
@@ -211,12 +211,12 @@ impl Cause {
     }
 }
 
-/// The namespaces in which all others are made.
+/// Checks for the namespaces inside which all other controls are set up.
 fn is_ground(control: Control) -> bool {
     matches!(control, Control::UserNamespace | Control::MountNamespace)
 }
 
-/// What is made of mounts and processes that are one's own.
+/// Checks for controls that are set up inside our own namespaces.
 fn is_made_in_namespaces(control: Control) -> bool {
     is_kept_by_containers(control) && control != Control::SyscallFilter
         || matches!(control, Control::GitReadOnly | Control::DiskLimit | Control::PidsLimit | Control::AbstractSockets)
@@ -235,7 +235,7 @@ fn is_namespace(control: Control) -> bool {
     )
 }
 
-/// Whether containers commonly refuse what the control is made of.
+/// Checks whether containers commonly deny the operations that the control needs.
 fn is_kept_by_containers(control: Control) -> bool {
     matches!(
         control,
@@ -254,7 +254,7 @@ fn step(does: &str, command: String) -> FixStep {
     FixStep { does: does.to_owned(), command }
 }
 
-/// The command that puts a line into a file of root's.
+/// Returns the command that writes a line to a file owned by root.
 fn written(root: &str, line: &str, file: &str) -> String {
     format!("printf '%s\\n' '{line}' | {root}tee {file} >/dev/null")
 }
@@ -350,7 +350,7 @@ fn scope(machine: &Machine, places: &Places) -> Vec<FixStep> {
     [once].into_iter().chain(Some(unit).filter(|_| machine.has_user_unit && !machine.root)).collect()
 }
 
-/// All of it as a script: commands as they are, everything else as comments.
+/// Renders all fixes as a shell script, with everything but the commands as comments.
 pub(super) fn render(fixes: &[FixRecord]) -> String {
     if fixes.is_empty() {
         return "# nothing is missing: there is nothing to mend\n".to_owned();

@@ -1,68 +1,68 @@
-//! What this machine is, as far as mending it goes: its distribution, the settings of its kernel and
-//! what runs on it. Read once, from files that every user can read; nothing is started and nothing
-//! is changed. What cannot be read is not known, and no command is built on it.
+//! Collects the facts about this machine that the fixes depend on: distribution, kernel settings and running
+//! services. They are read once, from world-readable files; nothing is started or changed. A fact that cannot be read
+//! is unknown, and no command depends on it.
 
 use std::io::Read as _;
 use std::path::Path;
 
 use crate::caller::Caller;
 
-/// The most that is read of one file.
+/// Maximum number of bytes read from one file.
 const MAX: u64 = 1 << 20;
 
-/// What is known of a machine.
+/// The known facts about a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Machine {
-    /// How its distribution is looked after.
+    /// The distribution family.
     pub family: Family,
-    /// Whether we are in a container.
+    /// True if this process runs in a container.
     pub container: bool,
-    /// Whether systemd runs it.
+    /// True if systemd is the init system.
     pub systemd: bool,
-    /// Whether the caller is root.
+    /// True if the caller is root.
     pub root: bool,
     /// The caller's user id.
     pub uid: u32,
-    /// `kernel.unprivileged_userns_clone`, where the kernel has it.
+    /// Value of `kernel.unprivileged_userns_clone`, if the kernel has this setting.
     pub userns_clone: Option<u64>,
-    /// `kernel.apparmor_restrict_unprivileged_userns`, where the kernel has it.
+    /// Value of `kernel.apparmor_restrict_unprivileged_userns`, if the kernel has this setting.
     pub apparmor_restricts: Option<u64>,
-    /// The settings `user.max_*_namespaces` that are 0, by their names.
+    /// Names of the settings `user.max_*_namespaces` that are 0.
     pub no_namespaces: Vec<String>,
-    /// The security modules that are on, in the kernel's order; empty where that is not told.
+    /// Active security modules in the kernel's order; empty if unknown.
     pub modules: Vec<String>,
-    /// Whether the kernel was built with Landlock, where its config is there to be read.
+    /// True if the kernel was built with Landlock; `None` if its config is not readable.
     pub has_landlock: Option<bool>,
-    /// Whether the kernel knows overlayfs now.
+    /// True if overlayfs is available now.
     pub has_overlay: bool,
-    /// Whether cgroup v2 is mounted where everybody looks for it.
+    /// True if cgroup v2 is mounted at its usual path.
     pub has_unified: bool,
-    /// Whether the manager of the caller's units was given the memory and pids controllers.
+    /// True if the memory and pids controllers are delegated to the user's systemd manager; `None` if unknown.
     pub delegated: Option<bool>,
-    /// Whether the caller's session has a bus.
+    /// True if the caller's session has a bus.
     pub has_bus: bool,
-    /// Whether our units for a user's own daemon are installed.
+    /// True if the systemd units for a user's own daemon are installed.
     pub has_user_unit: bool,
 }
 
-/// How a distribution is looked after.
+/// A family of distributions with the same administration commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Family {
-    /// Debian, Ubuntu and what comes of them.
+    /// Debian, Ubuntu and their derivatives.
     Debian,
-    /// Fedora, RHEL and what comes of them.
+    /// Fedora, RHEL and their derivatives.
     Fedora,
-    /// Arch and what comes of it.
+    /// Arch and its derivatives.
     Arch,
     /// openSUSE and SLES.
     Suse,
-    /// Another one, or none that says so.
+    /// Another family, or unknown.
     #[default]
     Other,
 }
 
 impl Family {
-    /// From the text of os-release(5).
+    /// Determines the family from the text of os-release(5).
     fn of(os_release: &str) -> Self {
         let value = |key: &str| {
             let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -81,7 +81,7 @@ impl Family {
 }
 
 impl Machine {
-    /// Reads what is known.
+    /// Collects the facts about this machine.
     pub(super) fn read(caller: &Caller) -> Self {
         let modules = text("/sys/kernel/security/lsm").unwrap_or_default();
         let release = text("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -111,7 +111,7 @@ impl Machine {
     }
 }
 
-/// A setting of the kernel that is a number.
+/// Reads a numeric kernel setting.
 fn setting(name: &str) -> Option<u64> {
     text(&format!("/proc/sys/{name}"))?.trim().parse().ok()
 }
@@ -122,7 +122,7 @@ fn no_namespaces() -> Vec<String> {
     names.filter(|name| setting(&format!("user/{name}")) == Some(0)).map(|name| format!("user.{name}")).collect()
 }
 
-/// The text of a small file; `None` where there is none to be read.
+/// Reads a small text file; returns `None` if it cannot be read.
 fn text(path: &str) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(path).ok()?.take(MAX).read_to_string(&mut text).ok()?;

@@ -1,4 +1,4 @@
-//! A command that a daemon runs: its answer, as this process would have had it.
+//! Runs a command in a daemon, and converts the answer to the result that this process would have produced.
 
 use proctor_core::api::{ExecEvent, OutputStream, bytes_of_hex};
 use proctor_core::code::{Coded as _, CommandCode};
@@ -12,11 +12,11 @@ use super::Ended;
 use crate::daemon::{client_error, problem_error};
 use crate::error::CliError;
 
-/// Follows a command that the daemon is being asked for, to its end. A cancel is handed on; where the caller leaves, the
-/// daemon ends the command.
+/// Follows a command whose request is in progress, to its end. A cancellation is forwarded. If this process exits,
+/// the daemon kills the command.
 ///
 /// # Errors
-/// The daemon does not run it, or its end cannot be known.
+/// The daemon does not run the command, or its end is unknown.
 pub(super) async fn run(
     client: Client,
     asking: impl Future<Output = Result<Execution, ClientError>>,
@@ -58,7 +58,8 @@ async fn follow(client: &Client, mut execution: Execution, cancel: &Cancellation
     }
 }
 
-/// Waits for a cancel, and hands it on. One that has ended meanwhile tells so itself.
+/// Waits for a cancellation and forwards it to the daemon. A problem answer is ignored: the command has ended and its
+/// result is about to arrive.
 async fn asked_to_end(client: &Client, id: Option<ExecId>, cancel: &CancellationToken) -> Result<(), ClientError> {
     let Some(id) = id else { return Ok(()) };
     cancel.cancelled().await;
@@ -68,7 +69,7 @@ async fn asked_to_end(client: &Client, id: Option<ExecId>, cancel: &Cancellation
     }
 }
 
-/// A result that contradicts itself is none.
+/// Rejects a result whose verdict and exit code contradict each other.
 fn ended(record: ExecRecord, stdout: Vec<u8>, stderr: Vec<u8>) -> Result<Ended, CliError> {
     if (record.verdict == Verdict::Passed) != (record.exit_code == 0) {
         let verdict = record.verdict.as_str();
@@ -96,7 +97,7 @@ fn lost(error: ClientError) -> CliError {
     }
 }
 
-/// It was to end before the daemon had answered.
+/// Returns the error for a cancellation before the daemon had answered.
 fn unheard() -> CliError {
     CliError::Engine {
         message: "the command was interrupted before the daemon had answered; the daemon ends it".to_owned(),

@@ -1,5 +1,5 @@
-//! `proctor explain env --var NAME`: who gave a variable to a step, or why it is not there and what
-//! lets it in. Pure: the environment was built by the engine.
+//! Implements `proctor explain env --var NAME`: where a step's variable comes from, or why it is missing and how to
+//! add it. This module is pure; the engine builds the environment.
 
 use proctor_core::names::EnvName;
 use proctor_core::plan::PlannedStep;
@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::style::{BAD, GOOD, lines_of, paint};
 use crate::text::shown_line;
 
-/// A line that says whether a step has the variable and why, and lines with what changes that.
+/// Renders whether a step has the variable and why, and hints on how to change that.
 pub(super) fn explained(name: &str, environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
     let word = shown_line(name);
     match environment.get(name) {
@@ -20,7 +20,7 @@ pub(super) fn explained(name: &str, environment: &Environment, step: &PlannedSte
 }
 
 fn present(name: &str, value: &str, origin: Origin, of_caller: Option<&String>) -> String {
-    // What the caller lets in may be a secret, and screens are kept in logs.
+    // A value from the caller may be secret, and screens end up in logs.
     let value_is = match origin {
         Origin::Allowed => "the caller's".to_owned(),
         Origin::Given | Origin::Toolchain | Origin::Spec | Origin::Trace => format!("`{}`", shown_line(value)),
@@ -34,22 +34,22 @@ fn present(name: &str, value: &str, origin: Origin, of_caller: Option<&String>) 
     text
 }
 
-/// Why a step does not have a variable.
+/// The reason why a step does not have a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Absence {
-    /// It steers programs.
+    /// The variable changes the behaviour of programs and is never passed on.
     Steers,
-    /// An allow-list cannot name it.
+    /// The name is not valid in an allow-list.
     Unnameable,
-    /// The allow-list names it, and a run gives it where it is traced.
+    /// The variable is in the allow-list, and set only for runs that are traced.
     OfTrace,
-    /// The allow-list names it, and the caller does not have it.
+    /// The variable is in the allow-list, but the caller does not have it.
     NotSet,
-    /// The caller has it, and its value cannot be passed on.
+    /// The caller has the variable, but its value is not UTF-8.
     NotText,
-    /// No allow-list names it, and the caller has it.
+    /// The caller has the variable, but it is not in the allow-list.
     NotAllowed,
-    /// No allow-list names it, and the caller does not have it either.
+    /// The variable is not in the allow-list, and the caller does not have it.
     Unknown,
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::fixture;
 
-    /// What is told of one variable, without colours.
+    /// Returns the explanation of one variable, without colours.
     fn told(name: &str, caller: &[(&str, &str)], unreadable: &[&str]) -> String {
         let mut step = fixture::planned("it", &["true"]);
         step.env_allowlist = ["CI", "TOKEN", "TRACEPARENT"].map(|name| EnvName::new(name).expect("a name")).to_vec();

@@ -1,5 +1,5 @@
-//! The caller's own `git`, asked where hooks are: its config, its environment and its version decide that,
-//! and nobody else can tell. It is asked for nothing by which it would start a program.
+//! Runs the caller's own `git` to find out where hooks are. Only `git` itself knows, because the answer depends on
+//! its config, environment and version. The commands are chosen so that git starts no other program.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,37 +15,37 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::text::shown;
 
-/// How long it may take.
+/// Time limit for a git command.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How much it may print.
+/// Largest output of a git command, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// The variables that name another repository than the one of the directory.
+/// Variables that select another repository than that of the current directory.
 const ELSEWHERE: [&str; 5] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"];
 
-/// Who asks, and where.
+/// The context of a git command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Git<'a> {
-    /// The directory that is asked about.
+    /// The directory in which git runs.
     pub at: &'a Path,
-    /// Whether the caller named it, so that what its environment says of another one does not count.
+    /// True if the caller named the directory. Variables that select another repository are then removed.
     pub is_named: bool,
     pub caller: &'a Caller,
 }
 
-/// What it said.
+/// The result of a git command.
 #[derive(Debug)]
 pub(super) struct Said {
-    /// The exit code; `None` where a signal ended it.
+    /// The exit code; `None` if a signal ended git.
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
 }
 
 impl Git<'_> {
-    /// Asks it.
+    /// Runs git with these arguments.
     ///
     /// # Errors
-    /// There is no `git`, or it does not answer in time.
+    /// `git` is not installed, or does not finish in time.
     #[expect(clippy::disallowed_methods, reason = "the caller's own git, which starts nothing for these questions")]
     pub(super) fn ask(&self, words: &[&str]) -> Result<Said, CliError> {
         let mut command = Command::new("git");
@@ -60,7 +60,7 @@ impl Git<'_> {
         let mut child = started.map_err(|error| failed(&format!("`git` cannot be started: {error}")))?;
         let heard = listen(&mut child, Instant::now() + PATIENCE);
         if heard.is_err() {
-            // An error here means that it has ended by itself.
+            // Ignore the error: the process has already exited.
             let _ = child.kill();
         }
         let ended = child.wait();
@@ -77,7 +77,7 @@ fn failed(problem: &str) -> CliError {
     }
 }
 
-/// What comes out of both pipes until they end.
+/// Reads both pipes to their end.
 fn listen(child: &mut Child, deadline: Instant) -> Result<[Vec<u8>; 2], String> {
     let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
@@ -97,7 +97,7 @@ fn listen(child: &mut Child, deadline: Instant) -> Result<[Vec<u8>; 2], String> 
     Ok(heard)
 }
 
-/// Waits until one of the pipes has something, or ends; which of them do.
+/// Waits until a pipe is readable or closed, and returns which of them are.
 fn wait(pipes: &[Option<File>; 2], left: Duration) -> io::Result<[bool; 2]> {
     let open = pipes.each_ref().map(Option::is_some);
     let mut fds: Vec<PollFd<'_>> = pipes.iter().flatten().map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
@@ -109,7 +109,7 @@ fn wait(pipes: &[Option<File>; 2], left: Duration) -> io::Result<[bool; 2]> {
     Ok(open.map(|open| open && ready.next().unwrap_or_default()))
 }
 
-/// Takes what is there; the pipe is closed at its end.
+/// Reads available bytes, and drops the pipe at its end.
 fn take(pipe: &mut Option<File>, bytes: &mut Vec<u8>) -> Result<(), String> {
     let Some(file) = pipe else { return Ok(()) };
     let mut piece = [0; 4096];

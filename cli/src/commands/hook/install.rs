@@ -1,5 +1,4 @@
-//! `proctor hook install` and `uninstall`: a hook of ours is put where git looks, and what stood there is kept
-//! and runs first.
+//! Implements `proctor hook install` and `uninstall`. An existing hook is kept, and our hook runs it first.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +14,10 @@ use crate::installation::show;
 use crate::screen::Screen;
 use crate::style;
 
-/// Installs the hooks that were named.
+/// Installs the named hooks.
 ///
 /// # Errors
-/// The directory is not this repository's alone, or something stands there that cannot be kept.
+/// The directory is shared with other repositories, or an existing file cannot be kept.
 pub(super) fn install(
     args: &HookInstallArgs,
     place: &Place,
@@ -47,15 +46,15 @@ pub(super) fn install(
     Ok(0)
 }
 
-/// What becomes of what stands at a place.
+/// How a new hook treats the existing file.
 enum Putting {
-    /// Nothing stands there, or a hook of ours, with this text.
+    /// No file exists, or one of our hooks with this text, which is replaced.
     Replaced(Option<Vec<u8>>),
-    /// Somebody's, which is kept and runs first.
+    /// Another hook exists, which is kept and runs first.
     Chained(Hook),
 }
 
-/// Looks before anything is written.
+/// Decides how to treat the existing file, before anything is written.
 fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
     let hook = match slot.standing() {
         Standing::Nothing => return Ok(Putting::Replaced(None)),
@@ -119,7 +118,7 @@ fn is_executable(slot: &Slot) -> bool {
     matches!(slot.standing(), Standing::Hook(Hook { is_executable: true, .. }))
 }
 
-/// Says what became of the hook that stood there.
+/// Reports that an existing hook was kept.
 fn tell_chained(slot: &Slot, hook: &Hook, screen: &mut Screen) {
     let before = show(&slot.before());
     let of = match hook.whose {
@@ -141,7 +140,7 @@ fn tell_chained(slot: &Slot, hook: &Hook, screen: &mut Screen) {
     }
 }
 
-/// Whether the directory may be written to; whether what is written there is for other repositories too.
+/// Checks that the hook directory may be written to. Returns whether other repositories use it too.
 fn may_write(args: &HookInstallArgs, place: &Place, screen: &mut Screen) -> Result<bool, CliError> {
     if place.is_huskys() {
         return Err(CliError::Usage {
@@ -172,7 +171,7 @@ fn may_write(args: &HookInstallArgs, place: &Place, screen: &mut Screen) -> Resu
     }
 }
 
-/// The program that runs now, as a hook can call it.
+/// Returns the path of the running program in the form that a hook script can contain.
 fn program(caller: &Caller) -> Result<String, CliError> {
     let path: PathBuf = caller.bin_dir.join("proctor");
     let text = path.to_str().filter(|text| !text.contains(['\n', '\r']));
@@ -189,10 +188,10 @@ fn warn_without_spec(place: &Place, screen: &mut Screen) {
     }
 }
 
-/// Takes the hooks away that were named, or all of ours.
+/// Removes the named hooks, or all installed ones.
 ///
 /// # Errors
-/// A hook that was named is not ours, or was edited.
+/// A named hook was not installed by Proctor, or was edited.
 pub(super) fn uninstall(args: &HookUninstallArgs, place: &Place, screen: &mut Screen) -> Result<u8, CliError> {
     let named = if args.hooks.is_empty() { &HookName::ALL[..] } else { &args.hooks };
     let mut first = None;
@@ -200,7 +199,7 @@ pub(super) fn uninstall(args: &HookUninstallArgs, place: &Place, screen: &mut Sc
         let slot = Slot { hook: *hook, directory: place.hooks.clone() };
         let taken = taken(&slot, screen);
         if let Err(error) = taken {
-            // The others are taken away all the same.
+            // The other hooks are removed even if one fails.
             match first {
                 None => first = Some(error),
                 Some(_) => screen.err(&error.render()),
@@ -239,7 +238,7 @@ fn taken(slot: &Slot, screen: &mut Screen) -> Result<(), CliError> {
     }
 }
 
-/// Removes a hook of ours that the hook in its place runs from `path`.
+/// Removes one of our hooks that another hook manager keeps at `path` and runs from its own hook.
 fn taken_from_chain(slot: &Slot, path: &Path, whose: &Whose, screen: &mut Screen) -> Result<(), CliError> {
     let name = slot.hook.as_str();
     if *whose == Whose::Edited {

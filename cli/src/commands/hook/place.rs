@@ -1,5 +1,5 @@
-//! Where git looks for the hooks of a repository: by default in its common directory, for every linked
-//! worktree of it; with `core.hooksPath`, where that says.
+//! Finds the directory in which git looks for a repository's hooks: by default in the common directory, shared by all
+//! linked worktrees; otherwise the one that `core.hooksPath` names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,46 +9,46 @@ use super::git::{Git, Said};
 use crate::error::CliError;
 use crate::installation::show;
 
-/// Where the hooks of a repository are.
+/// The hook directory of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The top of the worktree.
+    /// The top directory of the worktree.
     pub top: PathBuf,
-    /// Where objects, refs and config are.
+    /// The directory with objects, refs and config.
     pub common_dir: PathBuf,
-    /// The directory of the hooks, without links where it is there.
+    /// The hook directory, with symbolic links resolved if it exists.
     pub hooks: PathBuf,
-    /// The setting that says so.
+    /// The setting that selects the directory, if any.
     pub configured: Option<Configured>,
 }
 
-/// `core.hooksPath` as git finds it.
+/// `core.hooksPath` as git resolves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Configured {
     /// `system`, `global`, `local`, `worktree` or `command`.
     pub scope: String,
-    /// Where it is set, such as `file:/etc/gitconfig`.
+    /// Origin of the setting, such as `file:/etc/gitconfig`.
     pub origin: String,
-    /// Its value.
+    /// The value.
     pub value: String,
 }
 
-/// Who else uses a directory of hooks.
+/// The users of a hook directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Users {
-    /// This repository alone.
+    /// Only this repository.
     Own,
-    /// Whoever has the tree: the directory is a part of it.
+    /// Everyone who has the tree, because the directory is part of it.
     Tree,
-    /// Every repository that the setting holds for, or whoever has the directory that a link leads to.
+    /// Other repositories: those with the same setting, or those that share the target of a symbolic link.
     Others,
 }
 
 impl Place {
-    /// Asks git.
+    /// Asks git for the directories.
     ///
     /// # Errors
-    /// There is no repository with a worktree, or git does not say.
+    /// There is no repository with a worktree, or git fails.
     pub(super) fn find(git: Git<'_>) -> Result<Self, CliError> {
         const WHERE: [&str; 7] = [
             "rev-parse",
@@ -59,7 +59,7 @@ impl Place {
             "--git-path",
             "hooks",
         ];
-        // A relative path of hooks is one from the top, where git runs them.
+        // A relative `core.hooksPath` is relative to the top directory, where git runs the hooks.
         let top = git.ask(&WHERE[..3]).and_then(|said| lines::<1>(&said, git.at))?;
         let [top] = top;
         let [top, common_dir, hooks] =
@@ -69,7 +69,7 @@ impl Place {
         Ok(Self { top, common_dir: common_dir.canonicalize().unwrap_or(common_dir), hooks, configured })
     }
 
-    /// Who else uses the directory.
+    /// Returns the users of the directory.
     pub(super) fn users(&self) -> Users {
         let is_wide = self.configured.as_ref().is_some_and(|set| !matches!(set.scope.as_str(), "local" | "worktree"));
         let top = self.top.canonicalize().unwrap_or_else(|_| self.top.clone());
@@ -77,18 +77,18 @@ impl Place {
             () if self.hooks.starts_with(&self.common_dir) => Users::Own,
             () if is_wide => Users::Others,
             () if self.hooks.starts_with(&top) => Users::Tree,
-            // By the repository's own setting, or by a link in place of the directory.
+            // Either the repository's own setting selects the directory, or the default directory is a symbolic link.
             () if self.configured.is_some() => Users::Own,
             () => Users::Others,
         }
     }
 
-    /// Whether husky writes this directory anew whenever it likes.
+    /// Checks whether husky manages this directory and may rewrite it at any time.
     pub(super) fn is_huskys(&self) -> bool {
         self.hooks.ends_with(".husky/_")
     }
 
-    /// Why hooks are there, for people.
+    /// Explains in human-readable form why git uses this directory.
     pub(super) fn reason(&self) -> String {
         match &self.configured {
             Some(Configured { scope, origin, value }) => {
@@ -107,7 +107,7 @@ fn configured(git: Git<'_>) -> Result<Option<Configured>, CliError> {
     let said = git.ask(&["config", "--null", "--show-scope", "--show-origin", "--get", "core.hooksPath"])?;
     match said.code {
         Some(0) => {}
-        // It is not set.
+        // The setting does not exist.
         Some(1) => return Ok(None),
         _ => return Err(refused(&said, git.at)),
     }
@@ -119,7 +119,7 @@ fn configured(git: Git<'_>) -> Result<Option<Configured>, CliError> {
     }
 }
 
-/// The paths that git printed, one a line.
+/// Parses the paths that git printed, one per line.
 fn lines<const N: usize>(said: &Said, at: &Path) -> Result<[PathBuf; N], CliError> {
     if said.code != Some(0) {
         return Err(refused(said, at));

@@ -1,5 +1,5 @@
-//! The work of git's `pre-push` hook: the commits that are pushed are verified, each by a run of its own or by
-//! the evidence of an earlier one. The worktree plays no part.
+//! Implements git's `pre-push` hook, which verifies the pushed commits. Each one needs its own run or evidence of an
+//! earlier run. The worktree is not used.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -23,14 +23,14 @@ use crate::screen::Screen;
 use crate::style::{self, DIM, GOOD, STRONG, paint};
 use crate::text::{count, shown_line};
 
-/// Verifies what is pushed. The code is that of the worst commit.
+/// Verifies the pushed commits. The exit code is that of the worst commit.
 ///
 /// # Errors
-/// What git says is not understood, or the commits cannot be told.
+/// Git's input cannot be parsed, or the commits cannot be determined.
 pub(super) async fn push(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let updates = refs::read(&input()?).map_err(|bad| misunderstood(&bad))?;
     if updates.iter().all(|update| update.local.is_none()) {
-        // Nothing is sent: there are only refs to delete, or none.
+        // The push sends no objects: it only deletes refs, or has no refs at all.
         return Ok(0);
     }
     let before = surroundings::of_git(caller);
@@ -51,7 +51,7 @@ pub(super) async fn push(args: &HookRunArgs, caller: &Caller, screen: &mut Scree
     Ok(told(&verified, commits.len(), screen))
 }
 
-/// The lines that git writes.
+/// Reads the lines that git writes.
 fn input() -> Result<Vec<u8>, CliError> {
     let stdin = std::io::stdin();
     let failed = |message: String, hint: &str| CliError::Usage { message, hint: hint.to_owned() };
@@ -78,7 +78,7 @@ fn misunderstood(bad: &refs::BadLine) -> CliError {
     }
 }
 
-/// What the push sends.
+/// Determines the commits that the push sends.
 fn sent(args: &HookRunArgs, updates: &[RefUpdate], repo: &Path, caller: &Caller) -> Result<Pushed, CliError> {
     let mut known: Vec<String> = updates.iter().filter_map(|update| update.remote.clone()).collect();
     known.sort();
@@ -90,8 +90,7 @@ fn sent(args: &HookRunArgs, updates: &[RefUpdate], repo: &Path, caller: &Caller)
     proctor_runner::pushed(config, repo, &push).map_err(engine_error)
 }
 
-/// Git names its repository where it is not simply the one around the directory. What is verified must be of
-/// that one.
+/// Checks that `GIT_DIR`, which git sets in some cases, belongs to the repository that would be verified.
 fn check_same(caller: &Caller, pushed: &Pushed, repo: &Path) -> Result<(), CliError> {
     let Some(named) = caller.var("GIT_DIR") else { return Ok(()) };
     let named: PathBuf = caller.cwd.join(named);
@@ -104,7 +103,7 @@ fn check_same(caller: &Caller, pushed: &Pushed, repo: &Path) -> Result<(), CliEr
     })
 }
 
-/// What has no tree of files to verify is named, and let through.
+/// Reports pushed objects that have no tree to verify, such as tags of blobs; they are not verified.
 fn tell_skipped(updates: &[RefUpdate], pushed: &Pushed, screen: &mut Screen) {
     let sent = updates.iter().filter(|update| update.local.is_some());
     for (update, tip) in sent.zip(&pushed.tips) {
@@ -119,7 +118,7 @@ fn tell_skipped(updates: &[RefUpdate], pushed: &Pushed, screen: &mut Screen) {
     }
 }
 
-/// The run of one commit, as `proctor run --rev` would be asked for it.
+/// Returns the arguments of an equivalent `proctor run --rev` for a single commit.
 pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
     RunArgs {
         profile: args.options.profile.clone(),
@@ -140,13 +139,13 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
     }
 }
 
-/// A commit, and the exit code that it alone would have.
+/// A commit with its exit code.
 struct Verified<'a> {
     commit: &'a NamedCommit,
     exit_code: u8,
 }
 
-/// Each commit, in their order. One that cannot be run at all does not keep the others from it.
+/// Verifies each commit in order. A commit that cannot be run at all does not stop the others.
 async fn verify<'c>(
     runs: &mut Runs<'_>,
     commits: &'c [NamedCommit],
@@ -181,14 +180,14 @@ async fn verify<'c>(
     Ok(verified)
 }
 
-/// A commit for which nothing has to run.
+/// Formats the line for a commit that needs no run.
 pub(super) fn known_line(commit: &NamedCommit, known: &Known) -> String {
     let when = known.ended.as_deref().map_or_else(String::new, |ended| format!(" of {}", shown_line(ended)));
     let (id, subject) = (paint(STRONG, short(&commit.id)), shown_line(&commit.subject));
     format!("{} {id} {subject} (run {}{when})\n", paint(GOOD, "verified already:"), known.run)
 }
 
-/// Says what all of them come to, and what to do where that is no pass.
+/// Reports the combined result, with a hint if it is no pass, and returns the exit code.
 fn told(verified: &[Verified<'_>], of: usize, screen: &mut Screen) -> u8 {
     let codes: Vec<u8> = verified.iter().map(|verified| verified.exit_code).collect();
     let code = if verified.len() < of { EXIT_INTERRUPTED } else { worst(&codes) };

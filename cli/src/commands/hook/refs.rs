@@ -1,37 +1,37 @@
-//! What git tells a `pre-push` hook on its standard input (githooks(5)): a line for each ref that is
-//! pushed. Pure: lines in, values out.
+//! Parses the standard input of a `pre-push` hook (githooks(5)), which has a line for each pushed ref. This module is
+//! pure.
 
 use crate::text::shown;
 
-/// How many bytes of lines are read: those of some 300,000 refs.
+/// Largest input in bytes, which is enough for about 300,000 refs.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
 
-/// One ref that is pushed.
+/// A pushed ref.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RefUpdate {
-    /// What is pushed, as the caller of `git push` named it; `(delete)` for a deletion.
+    /// The pushed ref as the user named it; `(delete)` for a deletion.
     pub local_ref: String,
-    /// The object that is pushed; `None` where the ref is deleted.
+    /// The pushed object; `None` if the ref is deleted.
     pub local: Option<String>,
-    /// The ref of the remote.
+    /// The ref on the remote.
     pub remote_ref: String,
-    /// What the remote has there now; `None` where the ref is new.
+    /// The object that the remote has now; `None` if the ref is new.
     pub remote: Option<String>,
 }
 
-/// Why the lines are none of git's.
+/// A line that git would not write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BadLine {
-    /// Its number, from 1.
+    /// Line number, counted from 1.
     pub number: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// Reads the lines.
+/// Parses the input.
 ///
 /// # Errors
-/// The first line that git would not write.
+/// The first line that does not have git's format.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<RefUpdate>, BadLine> {
     let bad = |number: usize, problem: &str| BadLine { number, problem: problem.to_owned() };
     let text = std::str::from_utf8(bytes).map_err(|error| {
@@ -47,8 +47,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<RefUpdate>, BadLine> {
         .collect()
 }
 
-/// `<local ref> SP <local oid> SP <remote ref> SP <remote oid>`. What is pushed may be named with spaces, as
-/// `HEAD@{2 days ago}`; nothing behind it can.
+/// Parses `<local ref> SP <local oid> SP <remote ref> SP <remote oid>`. The local ref may contain spaces, as in
+/// `HEAD@{2 days ago}`; the other fields cannot.
 fn update(line: &str) -> Result<RefUpdate, String> {
     let mut words = line.rsplitn(4, ' ');
     let (remote, remote_ref, local, local_ref) = (words.next(), words.next(), words.next(), words.next());
@@ -65,7 +65,7 @@ fn update(line: &str) -> Result<RefUpdate, String> {
     Ok(RefUpdate { local_ref, local: id(local)?, remote_ref, remote: id(remote)? })
 }
 
-/// An id in full, of sha1 or sha256; zeros stand for none.
+/// Parses a full SHA-1 or SHA-256 object id; an id of zeros means no object.
 fn id(text: &str) -> Result<Option<String>, String> {
     let is_id = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     match is_id {

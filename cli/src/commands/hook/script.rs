@@ -1,37 +1,36 @@
-//! The text of a hook of ours, and whose a text is that stands in its place. Pure: nothing here reads
-//! a file.
+//! Generates the text of our hooks, and recognises the owner of an existing hook by its text. This module is pure.
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::spec;
 
 use crate::args::{HookName, HookOptions};
 
-/// The largest file that is looked at as a hook, in bytes.
+/// Largest file that is read as a hook, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;
-/// What the file is called in which a hook is kept that stood there before.
+/// Suffix of the file name under which a previous hook is kept.
 pub(super) const BEFORE: &str = ".before-proctor";
-/// What the second line of each of our hooks begins with.
+/// Start of the second line of our hooks.
 const MARK: &str = "# Made by `proctor hook install`, proctor ";
-/// What the third line begins with, before the digest of all that follows.
+/// Start of the third line, before the digest of the rest.
 const DIGEST: &str = "# sha256 of what follows: ";
-/// What the fourth line begins with, before the words that were said.
+/// Start of the fourth line, before the options.
 const OPTIONS: &str = "# options: ";
 
-/// A hook that is to be written.
+/// A hook to write.
 #[derive(Debug)]
 pub(super) struct Script<'a> {
-    /// Which one.
+    /// The kind of hook.
     pub hook: HookName,
-    /// What it does.
+    /// The options of `proctor hook run`.
     pub options: &'a HookOptions,
     /// The absolute path of the program.
     pub program: &'a str,
-    /// Whether other repositories use it too.
+    /// True if other repositories use the hook too.
     pub shared: bool,
 }
 
 impl Script<'_> {
-    /// Its text.
+    /// Returns the script.
     pub(super) fn text(&self) -> String {
         let body = self.body();
         let version = env!("CARGO_PKG_VERSION");
@@ -56,8 +55,8 @@ impl Script<'_> {
         )
     }
 
-    /// A hook that stood here runs first, with the same words and the same input; where it fails, that is
-    /// the answer.
+    /// Returns the lines that run a previous hook first, with the same arguments and input; its failure ends the
+    /// script.
     fn before(&self) -> String {
         match self.hook {
             HookName::PrePush => format!(
@@ -75,8 +74,8 @@ fi
     fn run(&self, words: &str) -> String {
         let name = self.hook.as_str();
         match self.hook {
-            // The input has been read. It is handed over as a here-document, so that `proctor` is the process that
-            // git started, and hears what git hears.
+            // The script has already consumed the input, so a here-document passes it on. A pipe would not allow
+            // `exec`, which makes `proctor` the process that git started and that receives its signals.
             HookName::PrePush => format!(
                 r#"[ -n "$lines" ] || exit 0
 exec "$proctor" hook run {name} {words} -- "$@" <<end
@@ -96,7 +95,7 @@ fn skip_without_spec() -> String {
     )
 }
 
-/// The options as words of a shell; names of profiles need no quotes.
+/// Formats the options as shell words; profile names need no quotes.
 fn words(options: &HookOptions) -> String {
     let HookOptions { profile, each_commit, fresh } = options;
     let each = if *each_commit { " --each-commit" } else { "" };
@@ -104,36 +103,36 @@ fn words(options: &HookOptions) -> String {
     format!("--profile {profile}{each}{fresh}")
 }
 
-/// A text as one word of a shell.
+/// Quotes a text as one shell word.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Whose a hook is that stands somewhere.
+/// The owner of an existing hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Ours, as we wrote it.
+    /// One of our hooks, unchanged.
     Ours(Ours),
-    /// Ours, and edited since.
+    /// One of our hooks, edited.
     Edited,
-    /// That of a program that looks after hooks.
+    /// The hook of another hook manager.
     Of(Manager),
-    /// Somebody's.
+    /// Any other hook.
     Foreign,
 }
 
-/// What a hook of ours says of itself.
+/// The metadata in one of our hooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ours {
-    /// The version that wrote it.
+    /// The version that wrote the hook.
     pub version: String,
-    /// The words that `proctor hook run` is called with.
+    /// The options of `proctor hook run`.
     pub options: String,
-    /// The program that it calls first.
+    /// The program that the hook tries first.
     pub program: String,
 }
 
-/// A program that looks after the hooks of a repository.
+/// A program that manages the hooks of a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manager {
     Husky,
@@ -146,7 +145,7 @@ pub(super) enum Manager {
 }
 
 impl Manager {
-    /// What it is called.
+    /// Returns the name of the program.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Husky => "husky",
@@ -159,7 +158,7 @@ impl Manager {
         }
     }
 
-    /// The command by which it writes its hooks anew, and over ours.
+    /// Returns the command with which the program rewrites its hooks and would overwrite ours.
     pub(super) fn rewrites_by(self) -> Option<&'static str> {
         match self {
             Self::Lefthook => Some("lefthook install"),
@@ -172,7 +171,8 @@ impl Manager {
         }
     }
 
-    /// Tells by its words whose hook a text is. What several of them say is asked for last.
+    /// Recognises a manager by typical text in its hook. Text that occurs in hooks of several managers is tested
+    /// last.
     fn of(text: &str) -> Option<Self> {
         const WORDS: [(&str, Manager); 8] = [
             ("File generated by prek", Manager::Prek),
@@ -188,7 +188,7 @@ impl Manager {
     }
 }
 
-/// Whose a text is.
+/// Returns the owner of a hook.
 pub(super) fn whose(bytes: &[u8]) -> Whose {
     let text = String::from_utf8_lossy(bytes);
     if !text.lines().nth(1).is_some_and(|line| line.starts_with(MARK)) {
@@ -197,7 +197,7 @@ pub(super) fn whose(bytes: &[u8]) -> Whose {
     ours(&text).map_or(Whose::Edited, Whose::Ours)
 }
 
-/// What a hook of ours says; `None` where its digest is another's.
+/// Parses one of our hooks; returns `None` if the digest does not match.
 fn ours(text: &str) -> Option<Ours> {
     let (version, rest) = text.strip_prefix("#!/bin/sh\n")?.strip_prefix(MARK)?.split_once('\n')?;
     let (digest, body) = rest.strip_prefix(DIGEST)?.split_once('\n')?;
@@ -209,7 +209,7 @@ fn ours(text: &str) -> Option<Ours> {
     Some(Ours { version: version.to_owned(), options: options.to_owned(), program: program.replace(r"'\''", "'") })
 }
 
-/// Whether a hook of somebody else calls us.
+/// Checks whether the hook of another owner calls `proctor hook run`.
 pub(super) fn calls_us(bytes: &[u8], hook: HookName) -> bool {
     String::from_utf8_lossy(bytes).contains(&format!("proctor hook run {}", hook.as_str()))
 }

@@ -1,5 +1,4 @@
-//! One place at which git looks for a hook: what stands there, and how something is put there so that at no
-//! moment there is neither the old nor the new.
+//! Inspects and replaces a hook file. A replacement is atomic: at any moment either the old or the new hook exists.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -14,56 +13,56 @@ use crate::args::HookName;
 use crate::error::CliError;
 use crate::installation::show;
 
-/// The endings under which hook managers keep the hook that they found, and run it: pre-commit and prek, lefthook, husky.
+/// Suffixes that hook managers give to an existing hook, which they then run: pre-commit and prek, lefthook, husky.
 const RENAMED: [&str; 3] = [".legacy", ".old", ".bak"];
 
-/// What stands at a place.
+/// The kind of file at a hook's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Nothing.
+    /// No file.
     Nothing,
     /// A file, or a link to one.
     Hook(Hook),
-    /// A link that leads nowhere: to git that is no hook.
+    /// A dangling link, which git ignores.
     DeadLink,
-    /// Something that is no file, or that cannot be read; which, as a phrase.
+    /// Another kind of file, or an unreadable one; the text is a phrase that describes it.
     Other(String),
 }
 
-/// A file that stands where a hook does.
+/// An existing hook file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hook {
-    /// Whose it is.
+    /// Owner of the hook.
     pub whose: Whose,
-    /// Whether git runs it.
+    /// True if the file is executable, so that git runs it.
     pub is_executable: bool,
-    /// Whether the place holds a link.
+    /// True if the path is a symbolic link.
     pub is_link: bool,
-    /// Its beginning.
+    /// The first bytes of the file.
     pub bytes: Vec<u8>,
 }
 
-/// One place.
+/// The path of a hook.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
-    /// Which hook.
+    /// The kind of hook.
     pub hook: HookName,
-    /// The directory.
+    /// The hook directory.
     pub directory: PathBuf,
 }
 
 impl Slot {
-    /// Where git looks.
+    /// Returns the path at which git looks for the hook.
     pub(super) fn path(&self) -> PathBuf {
         self.directory.join(self.hook.as_str())
     }
 
-    /// Where a hook is kept that stood there before.
+    /// Returns the path at which a previous hook is kept.
     pub(super) fn before(&self) -> PathBuf {
         self.directory.join(format!("{}{BEFORE}", self.hook.as_str()))
     }
 
-    /// What stands there.
+    /// Inspects the file at the hook's path.
     pub(super) fn standing(&self) -> Standing {
         standing(&self.path())
     }
@@ -78,13 +77,14 @@ impl Slot {
         of_ours.collect()
     }
 
-    /// Removes a hook of ours that another hook manager renamed to `path`. The hook that ours keeps as
-    /// [`Slot::before`] takes that name, so that the other manager runs it from now on; returns whether there is one.
+    /// Removes one of our hooks that another hook manager renamed to `path`. If our hook keeps a previous hook, that
+    /// one is renamed to `path`, so that the other manager runs it from now on. Returns whether there was one.
     ///
     /// # Errors
     /// The system refuses.
     pub(super) fn take_away_chained(&self, path: &Path) -> Result<bool, CliError> {
-        // Our script looks for the hook that it keeps beside itself, under its own new name or under the old one.
+        // Our script looks for the previous hook next to itself, so it may be stored under the new or under the old
+        // name.
         let mut beside = path.as_os_str().to_owned();
         beside.push(BEFORE);
         let kept = [PathBuf::from(beside), self.before()].into_iter().find(|kept| kept.symlink_metadata().is_ok());
@@ -99,8 +99,7 @@ impl Slot {
         Ok(kept.is_some())
     }
 
-    /// Puts a hook of ours there. What stands there stays as [`Slot::before`] where that is wanted, and is
-    /// replaced else.
+    /// Writes one of our hooks. With `keep`, the existing file is kept as [`Slot::before`]; otherwise it is replaced.
     ///
     /// # Errors
     /// The system refuses.
@@ -117,22 +116,22 @@ impl Slot {
         let mut file = File::from(rustix::fs::open(&beside, flags, Mode::from_raw_mode(0o700))?);
         let put = file
             .write_all(bytes)
-            // Whoever may read the directory may run it, whatever our umask is.
+            // Make the hook executable for all users, independent of the umask.
             .and_then(|()| Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(0o755))?))
             .and_then(|()| file.sync_all())
-            // A file that is being written cannot be run.
+            // Close the file first: a file that is open for writing cannot be executed.
             .map(|()| drop(file))
             .and_then(|()| if keep { self.keep() } else { Ok(()) })
             .and_then(|()| std::fs::rename(&beside, self.path()));
         if put.is_err() {
-            // The first error is the one to report.
+            // Ignore the result: the first error is the one to report.
             let _ = std::fs::remove_file(&beside);
         }
         put.and_then(|()| Ok(rustix::fs::fsync(File::open(&self.directory)?)?))
     }
 
-    /// Gives what stands there a second name. Where the file system has no such thing, it is moved there, and
-    /// for a moment nothing stands here.
+    /// Creates a second name for the existing file. On a file system without hard links the file is moved instead,
+    /// and for a moment no hook exists.
     fn keep(&self) -> io::Result<()> {
         match rustix::fs::linkat(CWD, self.path(), CWD, self.before(), AtFlags::empty()) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) => {
@@ -142,7 +141,7 @@ impl Slot {
         }
     }
 
-    /// Takes our hook away, and puts back what stood there before; whether something did.
+    /// Removes our hook and restores the previous one; returns whether there was one.
     ///
     /// # Errors
     /// The system refuses.
@@ -162,7 +161,7 @@ impl Slot {
     }
 }
 
-/// What stands at `path`.
+/// Inspects the file at `path`.
 pub(super) fn standing(path: &Path) -> Standing {
     let found = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Standing::Nothing,
@@ -187,7 +186,7 @@ pub(super) fn standing(path: &Path) -> Standing {
     }
 }
 
-/// The first bytes of a regular file, which was looked at before.
+/// Reads the beginning of a regular file, and checks that it is still the inspected one.
 fn beginning(path: &Path, identity: (u64, u64)) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);

@@ -1,5 +1,5 @@
-//! The work of git's `pre-commit` hook: what is staged is verified, as the commit that it would make. The worktree
-//! plays no part, and neither it nor the index is touched.
+//! Implements git's `pre-commit` hook, which verifies the commit that the index would make. The worktree is not used,
+//! and neither the worktree nor the index is changed.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,10 @@ use crate::reports::Reports;
 use crate::screen::Screen;
 use crate::style;
 
-/// Verifies what is staged, in this process: no daemon is told of an index.
+/// Verifies the index in this process; a daemon is not used for an index.
 ///
 /// # Errors
-/// Paths of the index are in conflict, or nothing can be run.
+/// The index has conflicts, or nothing can be run.
 pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.options.each_commit {
         return Err(CliError::Usage {
@@ -30,7 +30,7 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
             hint: "leave it out".to_owned(),
         });
     }
-    // Git names another index for `commit --all`, and for a commit of single paths.
+    // Git sets another index for `commit --all` and for a commit of single paths.
     let file = caller.var("GIT_INDEX_FILE").map(|named| caller.cwd.join(named));
     let before = surroundings::of_git(caller);
     let repo = installation::repository(&args.repo, &before)?;

@@ -1,4 +1,5 @@
-//! `proctor hook status`: what stands where git looks for hooks, whose it is, and whether ours would work now.
+//! Implements `proctor hook status`, which shows the existing hooks with their owners, and whether ours would work
+//! now.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ use crate::specfile::Specification;
 use crate::style::{self, BAD, DIM, GOOD, UNSURE, paint};
 use crate::text::shown_line;
 
-/// Shows it. The code is that of a run that could not be had, where a hook of ours would not work.
+/// Shows the hooks. If a hook that Proctor installed would not work, the exit code is that of an inconclusive run.
 pub(super) fn status(place: &Place, caller: &Caller, screen: &mut Screen) -> u8 {
     screen.out(&format!("{} {}, {}\n", paint(DIM, "hooks:"), show(&place.hooks), place.reason()));
     let mut code = 0;
@@ -32,7 +33,7 @@ pub(super) fn status(place: &Place, caller: &Caller, screen: &mut Screen) -> u8 
     code
 }
 
-/// What is said of one hook.
+/// The report on one hook.
 struct Told {
     text: String,
     is_broken: bool,
@@ -65,7 +66,7 @@ fn of(slot: &Slot, place: &Place, caller: &Caller) -> Told {
     }
 }
 
-/// Whether a hook of somebody else leads to us, as far as that can be told.
+/// Returns whether another owner's hook calls ours, if that can be detected.
 fn way_to_us(slot: &Slot, hook: &Hook) -> String {
     if calls_us(&hook.bytes, slot.hook) {
         return ", which calls `proctor hook run`".to_owned();
@@ -105,7 +106,7 @@ fn installed(slot: &Slot, place: &Place, caller: &Caller, hook: &Hook, ours: &Ou
     Told { text, is_broken: !problems.is_empty() }
 }
 
-/// What would keep it from verifying anything.
+/// Returns the problems that would keep our hook from verifying anything.
 fn problems(place: &Place, caller: &Caller, hook: &Hook, ours: &Ours) -> Vec<String> {
     let mut problems = Vec::new();
     if !hook.is_executable {
@@ -118,7 +119,7 @@ fn problems(place: &Place, caller: &Caller, hook: &Hook, ours: &Ours) -> Vec<Str
     problems
 }
 
-/// The spec as it stands in the worktree: a commit has its own, which is likely the same.
+/// Checks the spec in the worktree. A commit has its own spec, which is likely the same.
 fn problem_of_spec(place: &Place, ours: &Ours, caller: &Caller) -> Option<String> {
     let mut words = ours.options.split(' ').skip_while(|word| *word != "--profile");
     let profile = words.nth(1)?;

@@ -1,17 +1,17 @@
-//! What git puts around a hook, taken away again: variables by which a git in a step would work on another
-//! repository, and its own programs at the head of `PATH`, which would make every tool another one than
-//! `proctor run` finds.
+//! Restores the environment from before git started the hook. Git sets variables that would make git commands in a
+//! step use another repository, and puts its own directory first in `PATH`, so that other tools would be found than
+//! in `proctor run`.
 
 use std::path::Path;
 
 use crate::caller::Caller;
 
-/// What the variables of git are called.
+/// Prefix of git's variables.
 const PREFIX: &str = "GIT_";
-/// The directory of git's own programs, as it is called wherever it lies.
+/// Name of the directory with git's own programs.
 const EXEC_DIR: &str = "git-core";
 
-/// The caller as it called git.
+/// Returns the caller without git's changes to the environment.
 pub(super) fn of_git(caller: &Caller) -> Caller {
     let mut before = caller.clone();
     let exec_path = caller.var("GIT_EXEC_PATH").map(str::to_owned);
@@ -22,7 +22,7 @@ pub(super) fn of_git(caller: &Caller) -> Caller {
     before
 }
 
-/// Git puts the directory before all others, once for each git that called another.
+/// Removes git's own directory from the start of `PATH`. It occurs once for each nested git command.
 fn without_git(path: &str, exec_path: Option<&str>) -> String {
     let is_gits = |dir: &str| Some(dir) == exec_path || Path::new(dir).ends_with(EXEC_DIR);
     let mut rest = path;

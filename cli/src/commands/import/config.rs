@@ -1,4 +1,4 @@
-//! Which configuration is meant, its bytes, and which tools the caller has.
+//! Finds and reads the configuration to import, and checks which tools are installed.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,24 +16,24 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation::show;
 
-/// Forms of lefthook's configuration that are not read.
+/// Formats of lefthook's configuration that are not supported.
 const OTHER_FORMS: [&str; 4] = ["lefthook.toml", "lefthook.json", ".lefthook.toml", ".lefthook.json"];
 
-/// A configuration of another runner.
+/// A configuration of another hook runner.
 pub(super) struct Config {
-    /// Where it stands.
+    /// The path.
     pub(super) path: PathBuf,
-    /// What is in it; one byte more than may be read where there is more.
+    /// The content; a file above the size limit is cut one byte after the limit.
     pub(super) bytes: Vec<u8>,
-    /// Whose it is.
+    /// The hook runner.
     pub(super) source: Source,
 }
 
 impl Config {
-    /// The configuration that the caller means: the named one, or that of the repository.
+    /// Finds the configuration: the named file, or that of the repository.
     ///
     /// # Errors
-    /// There is none, or more than one; it cannot be read; nobody can tell whose it is.
+    /// The configuration is missing, ambiguous or unreadable, or its format is not recognised.
     pub(super) fn find(args: &ImportArgs, repo: &Directory, caller: &Caller) -> Result<Self, CliError> {
         let from = args.from.map(|from| from.source());
         let Some(file) = &args.file else { return Self::of_repository(from, repo) };
@@ -102,7 +102,7 @@ fn by_name(path: &Path) -> Option<Source> {
     [Source::PreCommit, Source::Lefthook].into_iter().find(|source| source.files().contains(&name))
 }
 
-/// The bytes of a file that the caller named. A device or a fifo would answer for ever, or never.
+/// Reads a named file. Other kinds of file are refused: a device may never end, and a FIFO may never answer.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty())?);
@@ -112,14 +112,14 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     read_bounded(file)
 }
 
-/// One byte more than may be read is enough to be refused with a word about it.
+/// Reads one byte more than the size limit, so that the parser reports a file that is too large.
 fn read_bounded(file: File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Whether a tool is in the `PATH` of the caller.
+/// Checks whether a tool is in the caller's `PATH`.
 pub(super) fn is_there(tool: &Tool, caller: &Caller) -> bool {
     let dirs = caller.var("PATH").unwrap_or_default().split(':').filter(|dir| !dir.is_empty());
     let is_program =

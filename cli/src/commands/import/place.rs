@@ -1,5 +1,5 @@
-//! Where the spec goes: `spec/verification.yaml`, never through a link, never over what is there unless that was
-//! asked for, and whole or not at all.
+//! Writes the imported spec to `spec/verification.yaml` atomically. It follows no link, and replaces an existing spec
+//! only on request.
 
 use std::io::Write as _;
 
@@ -14,7 +14,7 @@ const FILE: &str = "verification.yaml";
 /// Writes the spec.
 ///
 /// # Errors
-/// There is one already, something else stands in its way, or the system refuses.
+/// A spec already exists, another kind of file is in the way, or the system refuses.
 pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), CliError> {
     let directory = repo.ensure(DIR, 0o755).map_err(|error| refused(&error))?;
     let there = directory.open_file(FILE).map_err(|error| refused(&error))?;
@@ -30,7 +30,7 @@ pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), Cli
     file.publish(FILE).map_err(|error| refused(&error))
 }
 
-/// What the system refused, as an error of the command.
+/// Converts an error of the store.
 pub(super) fn refused(error: &StoreError) -> CliError {
     let hint = "`--dry-run` prints the spec without writing it".to_owned();
     CliError::Environment { message: error.to_string(), hint }

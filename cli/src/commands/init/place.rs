@@ -1,5 +1,5 @@
-//! Where a new spec goes: `spec/verification.yaml`, never through a link, never over what is there
-//! unless that was asked for, and whole or not at all.
+//! Writes a new spec to `spec/verification.yaml` atomically. It follows no link, and replaces an existing spec only
+//! on request.
 
 use std::io::{ErrorKind, Write as _};
 
@@ -12,10 +12,10 @@ use crate::error::CliError;
 const DIR: &str = "spec";
 const FILE: &str = "verification.yaml";
 
-/// Looks whether a spec can be written, before anything else is done.
+/// Checks that a spec can be written, before any other work is done.
 ///
 /// # Errors
-/// Something stands in its way.
+/// Something is in the way.
 pub(super) fn demand_room(repo: &Directory, force: bool) -> Result<(), CliError> {
     match kind(repo, DIR)? {
         None => return Ok(()),
@@ -36,7 +36,7 @@ pub(super) fn demand_room(repo: &Directory, force: bool) -> Result<(), CliError>
 /// Writes the spec.
 ///
 /// # Errors
-/// One has come to be meanwhile, or the system refuses.
+/// A spec was created in the meantime, or the system refuses.
 pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), CliError> {
     let directory = repo.ensure(DIR, 0o755).map_err(|error| refused(&error))?;
     let mut file = directory.temporary(FILE).map_err(|error| refused(&error))?;
@@ -49,7 +49,7 @@ pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), Cli
     if is_new.map_err(|error| refused(&error))? { Ok(()) } else { Err(exists()) }
 }
 
-/// What the system refused, as an error of the command.
+/// Converts an error of the store.
 pub(super) fn refused(error: &StoreError) -> CliError {
     let kind = match error {
         StoreError::Io { source, .. } => Some(source.kind()),

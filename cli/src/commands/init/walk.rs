@@ -1,5 +1,5 @@
-//! The look at a repository: names, breadth first, and the few files that tell something. It follows
-//! no link, opens nothing but regular files and directories, and each of its bounds has a name.
+//! Scans a repository for `proctor init`: file names, breadth first, and the content of the few files that matter. It
+//! follows no links, opens only regular files and directories, and has a named constant for each of its bounds.
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,16 +14,16 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::text::shown_line;
 
-/// How many names are looked at, in all and in one directory.
+/// Maximum number of scanned names, in total and in one directory.
 const MAX_NAMES: usize = 100_000;
 const MAX_NAMES_OF_ONE: usize = 20_000;
-/// How much of a file is read for its first line.
+/// Bytes of a file that are read to find its first line.
 const FIRST_LINE: usize = 256;
 
-/// Looks at a repository, and at which programs the caller has.
+/// Scans a repository, and checks which programs the caller has.
 ///
 /// # Errors
-/// Its top directory cannot be listed.
+/// The top directory cannot be listed.
 pub(super) fn walk(repo: &Directory, caller: &Caller) -> Result<Tree, CliError> {
     let mut walk = Walk { tree: Tree::default(), names: 0, read: 0, queue: VecDeque::new() };
     walk.enter(repo, "").map_err(|error| refused(&error))?;
@@ -47,11 +47,11 @@ pub(super) fn walk(repo: &Directory, caller: &Caller) -> Result<Tree, CliError> 
 
 struct Walk {
     tree: Tree,
-    /// How many names were looked at.
+    /// Number of names scanned so far.
     names: usize,
-    /// How many files were read.
+    /// Number of files read so far.
     read: usize,
-    /// The directories that are still to be entered.
+    /// Directories to enter next.
     queue: VecDeque<String>,
 }
 
@@ -105,10 +105,10 @@ impl Walk {
     }
 }
 
-/// A name in a directory, and what it is.
+/// A name in a directory with its file type.
 type Named = (Vec<u8>, FileType);
 
-/// The names of a directory with what they are, sorted; and whether those are all.
+/// Returns the sorted names of a directory with their types, and whether the list is complete.
 fn entries(directory: &Directory) -> Result<(Vec<Named>, bool), StoreError> {
     let failed = |errno: rustix::io::Errno| {
         let path = directory.name().to_owned();
@@ -125,7 +125,7 @@ fn entries(directory: &Directory) -> Result<(Vec<Named>, bool), StoreError> {
             return Ok((sorted(entries), false));
         }
         let kind = match entry.file_type() {
-            // Some file systems do not say.
+            // Some file systems do not report the type.
             FileType::Unknown => kind_of(directory, name),
             kind => kind,
         };
@@ -168,8 +168,8 @@ fn first_line(directory: &Directory, name: &str) -> Content {
     Content::Text(String::from_utf8_lossy(line).into_owned())
 }
 
-/// Whether a program is in the caller's `PATH`. Nothing is started: what a program says of itself
-/// the run's toolchain checks ask, in the sandbox.
+/// Checks whether a program is in the caller's `PATH`. The program is not started; the toolchain checks of a run ask
+/// for its version inside the sandbox.
 fn has_program(caller: &Caller, name: &str) -> bool {
     let path = caller.var("PATH").unwrap_or_default();
     path.split(':').filter(|dir| dir.starts_with('/')).any(|dir| {

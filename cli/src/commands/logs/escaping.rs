@@ -1,24 +1,24 @@
-//! The output of a step made safe for a screen as it comes, however it is cut: as
-//! [`shown`](crate::text::shown) makes it as a whole, but that a line longer than any may be escaped
-//! more than it need be.
+//! Escapes the output of a step for the screen as it arrives, in any chunks. The result is the same as that of
+//! [`shown`](crate::text::shown) for the whole text, except that a line above the maximum length may contain more
+//! escapes.
 
 use crate::text::shown_bytes;
 
-/// How long a line may become before it is shown without its end.
+/// Length up to which an incomplete line is held back, in bytes.
 const MAX_LINE: usize = 1 << 20;
-/// What a CI system may take for a command within a line; see [`shown_bytes`].
+/// Text inside a line that a CI system may run as a command; see [`shown_bytes`].
 const COMMANDS: [&[u8]; 3] = [b"##[", b"##vso[", b"##teamcity["];
-/// How many bytes of a cut line are kept back: more than one such command, or one character, has.
+/// Bytes of a cut line that are held back: more than the longest such command or character.
 const KEPT: usize = 16;
 
-/// Bytes in, safe text out.
+/// Incremental escaping of bytes to safe text.
 #[derive(Default)]
 pub(super) struct Escaping {
     pending: Vec<u8>,
 }
 
 impl Escaping {
-    /// The text that can be shown by now; all of it where these are the last bytes.
+    /// Adds bytes, and returns the text that can be shown now. With `is_last` that is all of the remaining text.
     pub(super) fn take(&mut self, bytes: &[u8], is_last: bool) -> String {
         self.pending.extend_from_slice(bytes);
         let end = if is_last { self.pending.len() } else { self.safe_end() };
@@ -27,7 +27,7 @@ impl Escaping {
         shown_bytes(&ready)
     }
 
-    /// Up to where the pending bytes can be shown: whole lines, or a part of one that is too long.
+    /// Returns how many pending bytes can be shown: whole lines, or a part of a line that is too long.
     fn safe_end(&self) -> usize {
         if let Some(newline) = self.pending.iter().rposition(|byte| *byte == b'\n') {
             return newline + 1;
@@ -36,14 +36,14 @@ impl Escaping {
             return 0;
         }
         let mut end = self.pending.len() - KEPT;
-        // Not within a character: RFC 3629, 3.
+        // Do not cut inside a character (RFC 3629, section 3).
         while end > 0 && self.pending[end] & 0b1100_0000 == 0b1000_0000 {
             end -= 1;
         }
         COMMANDS.iter().filter_map(|command| self.straddles(end, command)).max().unwrap_or(end)
     }
 
-    /// Where a command ends that begins before `end` and ends behind it.
+    /// Returns the end of a command that starts before `end` and ends after it.
     fn straddles(&self, end: usize, command: &[u8]) -> Option<usize> {
         let first = end.saturating_sub(command.len() - 1);
         (first..end).find(|at| self.pending[*at..].starts_with(command)).map(|at| at + command.len())

@@ -1,4 +1,4 @@
-//! The outputs of a run that no daemon knows: by the documents that it left, from the state directory.
+//! Prints the outputs of a run that no daemon knows, from the state directory, with the help of the run's documents.
 
 use std::path::Path;
 
@@ -18,13 +18,13 @@ use crate::screen::Screen;
 use crate::style::{self, DIM, paint};
 use crate::text::{shown_line, size};
 
-/// How much is read at a time, in bytes.
+/// Bytes that are read at a time.
 const PART: usize = 1 << 20;
 
-/// Prints what the steps of a run printed whose documents lie in `dir`.
+/// Prints the outputs of the run whose documents are in `dir`.
 ///
 /// # Errors
-/// The documents cannot be read, there is no such step, or its output is kept no longer.
+/// The documents cannot be read, the step does not exist, or its output is no longer kept.
 pub(super) async fn logs(args: &LogsArgs, dir: &Path, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let documents = recorded::load(dir)?;
     let operator = installation::operator(&args.daemon.operator, caller)?;
@@ -49,7 +49,7 @@ pub(super) async fn logs(args: &LogsArgs, dir: &Path, caller: &Caller, screen: &
     Ok(0)
 }
 
-/// Every check and step that the run recorded, as people name them.
+/// Returns all recorded checks and steps with their displayed names.
 fn units(documents: &RunDocuments) -> Vec<(String, &StepEvidence)> {
     let checks = documents.toolchain.iter().flat_map(|toolchain| toolchain.checks.iter().enumerate());
     let checks = checks.map(|(n, check)| (format!("{}/{n}", check.toolchain), &check.step));

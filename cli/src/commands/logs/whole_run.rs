@@ -1,4 +1,5 @@
-//! Follows the output of a whole run: the lines of all steps as they come, each behind the name of its step.
+//! Follows the output of a whole run: prints the lines of all steps as they arrive, each prefixed with the name of
+//! its step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,48 +20,48 @@ use crate::error::CliError;
 use crate::style::{self, DIM, paint};
 use crate::text::{shown_line, size};
 
-/// How many pieces of output wait to be shown; the streams wait then.
+/// Capacity of the channel to the screen; when it is full, the streams wait.
 const PIECES: usize = 16;
-/// How often a stream whose connection was lost is asked for again, and how long until then. The events of the run
-/// tell of a daemon that is gone for longer.
+/// Number of reconnects of a stream, and the delay before each. A daemon that is gone for longer is detected by the
+/// stream of run events.
 const ASK_AGAIN: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A piece of an output of a step.
+/// A piece of a step's output.
 struct Piece {
     stream: Stream,
     attempt: u32,
     content: Content,
 }
 
-/// The number of a step, and which of its outputs it is.
+/// Index of a step, and one of its output streams.
 type Stream = (u32, Stdio);
 
 enum Content {
-    /// The next bytes of an attempt that runs.
+    /// The next bytes of a running attempt.
     Live(Vec<u8>),
     /// The next bytes of the recorded output of a step that has ended.
     Recorded(Vec<u8>),
-    /// Nothing follows.
+    /// End of the stream.
     End,
     /// The rest cannot be read.
     Lost(String),
 }
 
-/// The output of a run on its way to the screen.
+/// The state of the display.
 struct WholeRun<'a, 'r> {
     reader: &'a mut Reader<'r>,
-    /// The steps by their numbers.
+    /// Names of the steps by index.
     names: Vec<String>,
     checks: u32,
     streams: JoinSet<()>,
-    /// For each stream, what of a line is not shown yet.
+    /// For each stream, the part of a line that is not shown yet.
     pending: BTreeMap<u32, [Escaping; 2]>,
     /// The attempts whose recorded output is shown, by step and stream.
     recorded: BTreeMap<u32, [Option<u32>; 2]>,
 }
 
-/// Shows what all checks and steps print, until the run has ended.
+/// Shows the output of all checks and steps until the run has ended.
 ///
 /// # Errors
 /// The daemon is gone, or does not know the run.
@@ -83,7 +84,7 @@ pub(super) async fn follow(reader: &mut Reader<'_>) -> Result<u8, CliError> {
             None => {}
         }
     }
-    // Gone behind the last event, so that the pieces end with the last stream.
+    // Dropped after the last event, so that the channel closes with the last stream.
     let mut sender = Some(sender).filter(|_| view.state != RunState::Finished);
     loop {
         if whole.reader.screen.reader_is_gone() {
@@ -122,7 +123,7 @@ impl WholeRun<'_, '_> {
                     }
                 }
             }
-            // A check starts like a step of a skill that is called like its toolchain, and is none of these.
+            // A check is announced as a step of a skill with the name of its toolchain, and is not among the names.
             RunEvent::StepStarted { skill, step, attempt, .. } => {
                 let name = format!("{skill}/{step}");
                 if let Some(n) = self.names.iter().position(|known| *known == name) {
@@ -152,7 +153,7 @@ impl WholeRun<'_, '_> {
             let (client, run) = (self.reader.client.clone(), self.reader.run.clone());
             self.streams.spawn(stream_of(client, run, (n, stream), attempt, to.clone()));
         }
-        // Those that have ended are not kept.
+        // Discard the tasks that have ended.
         while self.streams.try_join_next().is_some() {}
     }
 
@@ -167,7 +168,7 @@ impl WholeRun<'_, '_> {
         Ok(())
     }
 
-    /// Shows one recorded output. One that is kept no longer is a message.
+    /// Shows one recorded output. If it is no longer kept, a message is shown instead.
     async fn print(&mut self, name: &str, of: OutputOf) -> Result<(), CliError> {
         let (mut escaping, mut offset) = (Escaping::default(), 0);
         loop {
@@ -194,7 +195,7 @@ impl WholeRun<'_, '_> {
         let (n, stream) = piece.stream;
         let index = usize::from(stream == Stdio::Stderr);
         let Some(name) = self.names.get(n as usize).cloned() else { return };
-        // Of attempts that had ended before they were asked for, there is one recorded output.
+        // Attempts that ended before their output was requested share one recorded output, which is shown once.
         let recorded = &mut self.recorded.entry(n).or_default()[index];
         if matches!(piece.content, Content::Recorded(_)) && *recorded.get_or_insert(piece.attempt) != piece.attempt {
             return;
@@ -239,7 +240,7 @@ async fn stream_of(client: Client, run: RunId, stream: Stream, attempt: u32, to:
         Ok(()) => Content::End,
         Err(error) => Content::Lost(client_error(error).to_string()),
     };
-    // Whoever no longer reads has seen enough.
+    // Ignore the error: the receiver has stopped reading.
     let _ = to.send(Piece { stream, attempt, content }).await;
 }
 

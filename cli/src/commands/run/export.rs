@@ -1,5 +1,5 @@
-//! Exports the runs of this process as the spans of a trace, where the environment or the operator's config names a
-//! receiver. A daemon exports its runs itself.
+//! Exports the runs of this process as spans of a trace, if the environment or the operator's config names a
+//! receiver. A daemon exports its own runs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::installation::show;
 use crate::screen::Screen;
 use crate::style;
 
-/// How long the end of the command waits for all of its spans to be sent.
+/// Time that the command waits at its end for all spans to be sent.
 const LAST_SPANS: Duration = Duration::from_secs(2);
-/// What to do about spans that were not exported.
+/// Hint for spans that were not exported.
 const HINT: &str = "the result is not affected; check `OTEL_EXPORTER_OTLP_ENDPOINT`, or set `OTEL_SDK_DISABLED=true`";
 
-/// The runs of this process that are exported.
+/// The exports of this command's runs.
 pub(super) struct Exports {
     target: Option<Target>,
     parent: Option<TraceContext>,
     under_way: JoinSet<Result<(), String>>,
-    /// What is to be said when all is over.
+    /// First problem, which is reported at the end.
     problem: Option<String>,
 }
 
@@ -44,12 +44,12 @@ impl Exports {
         Self { target: target.ok().flatten(), parent, under_way: JoinSet::new(), problem }
     }
 
-    /// Returns whether a run is a part of a trace.
+    /// Returns the tracing options of a run.
     pub(super) fn tracing(&self) -> Tracing {
         Tracing::new(self.parent.clone(), self.target.is_some())
     }
 
-    /// Has a run exported that has ended, and that began at `began_ms` of 1970. Does not wait.
+    /// Starts the export of a run that has ended; `began_ms` is its start in Unix milliseconds. Does not wait.
     pub(super) fn ended(&mut self, record: &RunRecord, began_ms: u64, repo: &Path) {
         let (Some(target), Some(started)) = (&self.target, &record.started) else { return };
         if !self.tracing().exported {
@@ -69,7 +69,7 @@ impl Exports {
         self.under_way.spawn(async move { export(target, &record, &times, &trace).await });
     }
 
-    /// Waits a short time until all runs are exported, and says why one is not.
+    /// Waits a limited time until all runs are exported, and reports the first problem.
     pub(super) async fn finish(&mut self, screen: &mut Screen) {
         let all = async {
             while let Some(exported) = self.under_way.join_next().await {

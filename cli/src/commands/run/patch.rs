@@ -1,4 +1,4 @@
-//! Where `--patch` goes: a file that appears whole or not at all, or standard output.
+//! Writes the patch of `--patch` to a file, atomically, or to standard output.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use crate::error::CliError;
 use crate::screen::Screen;
 use crate::target;
 
-/// What stands for standard output.
+/// File name that means standard output.
 const STDOUT: &str = "-";
 
-/// Whether a patch goes to standard output.
+/// Checks whether a patch goes to standard output.
 pub(super) fn is_stdout(file: &Path) -> bool {
     file == Path::new(STDOUT)
 }
 
-/// Where a patch goes; looked at before anything runs.
+/// Destination of a patch, which is checked before anything runs.
 pub(super) enum Target {
     /// Standard output.
     Stdout,
@@ -25,10 +25,10 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Looks at the place that the caller named.
+    /// Checks the destination that the user named.
     ///
     /// # Errors
-    /// As [`target::Target::find`].
+    /// Same as [`target::Target::find`].
     pub(super) fn find(file: &Path, cwd: &Path) -> Result<Self, CliError> {
         if is_stdout(file) {
             return Ok(Self::Stdout);
@@ -36,15 +36,15 @@ impl Target {
         Ok(Self::File(target::Target::find("the patch", file, cwd)?))
     }
 
-    /// Whether it is standard output.
+    /// Checks for standard output.
     pub(super) fn is_stdout(&self) -> bool {
         matches!(self, Self::Stdout)
     }
 
-    /// Puts the patch there.
+    /// Writes the patch.
     ///
     /// # Errors
-    /// There is none, or it cannot be written.
+    /// The run made no patch, or it cannot be written.
     pub(super) fn write(&self, patch: Option<&Patch>, screen: &mut Screen) -> Result<(), CliError> {
         let failed = |problem: String, hint: &str| CliError::Environment {
             message: format!("there is no patch: {problem}"),

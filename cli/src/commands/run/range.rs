@@ -1,4 +1,4 @@
-//! `proctor run --rev A..B`: each commit of a range, oldest first, and what they come to together.
+//! Combines and shows the results of `proctor run --rev A..B`, which runs each commit of a range, oldest first.
 
 use proctor_core::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_USAGE};
 use proctor_runner::NamedCommit;
@@ -12,46 +12,46 @@ use crate::style::{self, DIM, STRONG, paint};
 use crate::text::shown_line;
 use proctor_core::record::RunRecord;
 
-/// How many digits of a commit's id are shown.
+/// Number of digits of a commit id that are shown.
 const SHORT: usize = 12;
 
-/// The runs of a range: what `proctor run --rev A..B --format json` prints.
+/// The runs of a range, which is the output of `proctor run --rev A..B --format json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct RangeRecord {
     /// The commits, oldest first.
     pub commits: Vec<CommitRecord>,
-    /// How many commits of the range were left out after one that did not pass.
+    /// Number of commits that were left out after a commit that did not pass.
     pub left_out: usize,
-    /// The exit code of the process: that of the worst of them.
+    /// The exit code of the process, which is that of the worst commit.
     pub exit_code: u8,
 }
 
-/// One commit of a range.
+/// A commit of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct CommitRecord {
-    /// Its id, in full.
+    /// The full commit id.
     pub commit: String,
     /// The first line of its message, escaped and cut.
     pub subject: String,
-    /// The exit code that it alone would have.
+    /// The exit code of this commit's run.
     pub exit_code: u8,
-    /// Its run; `null` where there is none.
+    /// The run; `null` if the commit could not be run.
     pub run: Option<RunRecord>,
-    /// Why there is none.
+    /// The reason why the commit could not be run.
     pub error: Option<ErrorBody>,
 }
 
-/// From bad to good: what was interrupted tells nothing of the rest, then as for the outcomes within
-/// one run. What could not be run at all stands below what ran.
+/// Exit codes from worst to best. An interruption is worst because the rest is unknown; the others are ordered like
+/// the outcomes in a run. A commit that could not be run at all ranks after those that ran and failed.
 const WORST_FIRST: [u8; 7] =
     [EXIT_INTERRUPTED, EXIT_DRIFT, EXIT_TIMEOUT, EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_USAGE, 0];
 
-/// The worst of some exit codes; inconclusive where there is none, or none that we know.
+/// Returns the worst exit code; inconclusive if the list is empty or has only unknown codes.
 pub(in crate::commands) fn worst(codes: &[u8]) -> u8 {
     WORST_FIRST.into_iter().find(|code| codes.contains(code)).unwrap_or(EXIT_INCONCLUSIVE)
 }
 
-/// What opens the report on one commit.
+/// Formats the heading of the report on one commit.
 pub(in crate::commands) fn heading(commit: &NamedCommit, number: usize, of: usize) -> String {
     let id = short(&commit.id);
     format!(
@@ -62,7 +62,7 @@ pub(in crate::commands) fn heading(commit: &NamedCommit, number: usize, of: usiz
     )
 }
 
-/// What a reader wants to know of the whole range: a line for each commit, and the verdict.
+/// Renders the summary of a range: a line for each commit, and the verdict.
 pub(super) fn summary(range: &RangeRecord) -> String {
     let mut text = format!("{}\n", paint(DIM, "commits:"));
     for record in &range.commits {
@@ -86,12 +86,12 @@ pub(super) fn finish(format: RunFormat, range: &RangeRecord, screen: &mut Screen
     Ok(range.exit_code)
 }
 
-/// An id as it is shown.
+/// Shortens a commit id for display.
 pub(in crate::commands) fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
 
-/// What an exit code says of a commit.
+/// Returns the word for a commit's exit code.
 pub(in crate::commands) fn word(exit_code: u8) -> &'static str {
     match exit_code {
         0 => "passed",

@@ -1,4 +1,4 @@
-//! A run that a daemon does: what is asked for, and its events as this process would have told them.
+//! Runs a profile in a daemon, and forwards its events as a run in this process would have sent them.
 
 use std::time::Duration;
 
@@ -20,33 +20,33 @@ use crate::daemon::{self, client_error, lost, problem_error};
 use crate::error::CliError;
 use crate::progress::last_lines::{self, LinesSender};
 
-/// How many events before the beginning are kept until it comes.
+/// Maximum number of events that are held back until the run starts.
 const MAX_EARLY: usize = 64;
-/// How long until a daemon that did not hear it is asked to end a run once more.
+/// Delay before a cancel request is repeated after a lost connection.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// A run of a daemon.
+/// A run in a daemon.
 pub(super) struct Remote {
-    /// The way to the daemon.
+    /// Connection to the daemon.
     pub client: Client,
-    /// What is asked for.
+    /// The request.
     pub submission: RunSubmission,
-    /// Where the last lines go that steps print, if they are wanted.
+    /// Receiver of the steps' last lines, if they are shown.
     pub lines: Option<LinesSender>,
 }
 
 impl Remote {
-    /// Asks for the run and follows it to its end. A cancel is handed on.
+    /// Submits the run and follows it to its end. A cancellation is forwarded.
     ///
     /// # Errors
-    /// There is no run, its end cannot be known, or it was left to those who asked for it before.
+    /// The run does not exist, its end is unknown, or it was left to an earlier request for the same run.
     pub(super) async fn run(
         mut self,
         events: mpsc::Sender<RunEvent>,
         cancel: CancellationToken,
     ) -> Result<Ended, CliError> {
         let submitted = tokio::select! {
-            // What has come counts, also where nobody wants it any more: it says which run is to end.
+            // Prefer an answer that has already arrived, even after a cancellation: it says which run to cancel.
             biased;
             submitted = self.submit() => submitted.map_err(client_error)?,
             () = cancel.cancelled() => return Err(unheard()),
@@ -65,8 +65,9 @@ impl Remote {
         Ok(Ended { patch: self.patch(&id).await, ..ended })
     }
 
-    /// Asks for the run. Where the connection broke before the answer it is asked for once more: by its key it
-    /// is the same run, whether the first request was heard or not. A daemon that takes too long is not.
+    /// Submits the run. If the connection broke before the answer, the request is repeated: its idempotency key makes
+    /// both requests mean the same run, whether or not the first one arrived. A request that timed out is not
+    /// repeated.
     async fn submit(&self) -> Result<Submitted, ClientError> {
         let Some(key) = new_key() else { return self.client.submit(&self.submission, None).await };
         match self.client.submit(&self.submission, Some(&key)).await {
@@ -107,20 +108,20 @@ impl Remote {
         }
     }
 
-    /// Asks the daemon to end the run until it has heard that. Where it is gone for good, the log of
-    /// events ends this too.
+    /// Repeats the cancel request until the daemon has answered. If the daemon is gone for good, the event stream
+    /// fails and ends this loop too.
     async fn ask_to_end(&self, id: &RunId) -> Result<(), CliError> {
         loop {
             match self.client.cancel(id).await {
                 Ok(_) => return Ok(()),
-                // A daemon that is started anew needs some time until it hears.
+                // A daemon that is restarting needs some time until it listens.
                 Err(error) if error.is_lost() => sleep(AGAIN).await,
                 Err(error) => return Err(lost(error, id)),
             }
         }
     }
 
-    /// The patch, where one was asked for.
+    /// Fetches the patch, if one was requested.
     async fn patch(&self, id: &RunId) -> Option<Patch> {
         if self.submission.changes != ChangesAsked::Patch {
             return None;
@@ -133,7 +134,7 @@ impl Remote {
 }
 
 impl Runs<'_> {
-    /// What a daemon is asked for, for the run of a tree.
+    /// Builds the request for the run of a tree.
     pub(super) fn submission(&self, tree: Tree) -> Result<RunSubmission, CliError> {
         let rev = match tree {
             Tree::Worktree => None,
@@ -158,7 +159,7 @@ impl Runs<'_> {
     }
 }
 
-/// What an earlier run came to that is the answer; one that did not pass is none.
+/// Returns the result of a reused run. A run that did not pass must not be reused.
 fn known(run: RunView) -> Result<Ended, CliError> {
     match (run.verdict, run.exit_code) {
         (Some(Verdict::Passed), Some(0)) => Ok(Ended::known(Known { run: run.id, ended: run.finished_at })),
@@ -166,14 +167,14 @@ fn known(run: RunView) -> Result<Ended, CliError> {
     }
 }
 
-/// A key that no other request has; a system without random numbers has none.
+/// Returns a random idempotency key, or `None` if the system has no random numbers.
 fn new_key() -> Option<String> {
     let mut random = [0; 16];
     let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
     (filled == random.len()).then(|| format!("proctor-run-{}", random.map(|byte| format!("{byte:02x}")).concat()))
 }
 
-/// What of the log goes on to the screen: what a run in this process would have told.
+/// Forwards the events of the log that a run in this process would have sent.
 struct Telling {
     id: RunId,
     events: mpsc::Sender<RunEvent>,
@@ -187,7 +188,7 @@ impl Telling {
         Self { id, events, began: false, early: Vec::new(), refused: None }
     }
 
-    /// Tells what happened, from the beginning of the run on.
+    /// Forwards an event. Events before the start of the run are held back until it starts.
     async fn tell(&mut self, event: RunEvent) {
         match event {
             RunEvent::RunRefused { problem } => self.refused = Some(problem),
@@ -206,11 +207,11 @@ impl Telling {
     }
 
     async fn send(&self, event: RunEvent) {
-        // Who no longer listens has been told all that it wanted.
+        // Ignore the error: the receiver has stopped listening.
         let _ = self.events.send(event).await;
     }
 
-    /// What the run came to; its last event is told only where it began.
+    /// Returns the result of the run. Its last event is forwarded only if the run started.
     async fn end(self, end: End) -> Result<Ended, CliError> {
         if let Some(problem) = self.refused {
             return Err(problem_error(problem));
@@ -228,7 +229,7 @@ impl Telling {
     }
 }
 
-/// The last event of a run, and what it says.
+/// The last event of a run, with its content.
 struct End {
     verdict: Verdict,
     exit_code: u8,
@@ -252,7 +253,7 @@ fn endless(id: &RunId) -> CliError {
     CliError::Internal(format!("the log of run {id} ended without its last event"))
 }
 
-/// It was to end before the daemon had said which run it is.
+/// Returns the error for a cancellation before the daemon had named the run.
 fn unheard() -> CliError {
     CliError::Engine {
         message: "the run was interrupted before the daemon had answered; it may have been taken on".to_owned(),
@@ -293,7 +294,7 @@ mod tests {
         End { verdict, exit_code, event: finished(verdict, Tier::ONE, exit_code) }
     }
 
-    /// What is told of a log, and what it comes to.
+    /// Returns the events that are forwarded for a log, and the result.
     async fn told(log: Vec<RunEvent>, end: End) -> (Vec<RunEvent>, Result<Ended, CliError>) {
         let (sender, mut events) = mpsc::channel(64);
         let mut telling = Telling::new(RunId::new("r1").expect("an id"), sender);
@@ -419,7 +420,7 @@ mod tests {
         );
         let daemon = tokio::spawn(async move {
             let mut keys = Vec::new();
-            // The first one is heard, and its answer is lost.
+            // The first request arrives, and its answer is lost.
             for answer in ["", &refusal] {
                 let (mut stream, _) = listener.accept().await.expect("a connection");
                 let mut request = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! A run as it is watched: its events go to the screen, to the reports and into the record.
+//! Watches a run: sends its events to the screen, the reports and the record.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::report::Detail;
 use crate::reports::Reports;
 use crate::screen::Screen;
 
-/// A run as it is watched from here.
+/// A run that is being watched.
 pub(super) struct Watch<'a> {
     reports: &'a mut Reports,
     interrupts: &'a mut Interrupts,
@@ -25,7 +25,7 @@ pub(super) struct Watch<'a> {
     pub(super) record: RunRecord,
     start: Instant,
     heartbeat: Interval,
-    /// The last lines that steps have printed; on a terminal.
+    /// Last lines that steps have printed; `None` if they are not shown.
     printed: Option<LinesReceiver>,
 }
 
@@ -43,14 +43,13 @@ impl<'a> Watch<'a> {
         Self { reports, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat, printed: None }
     }
 
-    /// Shows the last lines that steps have printed, too.
+    /// Shows the last lines of the steps too.
     pub(super) fn showing(mut self, printed: Option<LinesReceiver>) -> Self {
         self.printed = printed;
         self
     }
 
-    /// Runs to the end, in a task of its own: a screen that stands still must not hold up a
-    /// deadline.
+    /// Runs `work` to its end in a separate task, so that a blocked screen cannot delay the deadlines of steps.
     pub(super) async fn follow(&mut self, work: Work, mut events: mpsc::Receiver<RunEvent>) -> Result<Ended, CliError> {
         let mut task = tokio::spawn(work);
         let mut open = true;
@@ -76,7 +75,7 @@ impl<'a> Watch<'a> {
         if let Some(line) = self.progress.event(&event, self.now()) {
             self.say(&line);
         }
-        // That a run waits for its turn is the daemon's to tell: the same run in this process does not.
+        // Waiting in the queue is not part of the reports: a run in this process has no such event.
         let is_the_runs = !matches!(event, RunEvent::RunQueued { .. });
         if is_the_runs {
             self.reports.event(&event, self.screen)?;
@@ -116,7 +115,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Waits for other last lines; for ever where there will be none.
+/// Waits for new last lines; never returns if there will be none.
 async fn next_lines(printed: &mut Option<LinesReceiver>) -> Lines {
     if let Some(lines) = printed
         && lines.changed().await.is_ok()

@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::reports::Keeper;
 use crate::screen::Screen;
 
-/// Who does the runs.
+/// The executor of the runs.
 pub(super) enum Way {
     /// This process.
     Here(Arc<Engine>),
@@ -23,7 +23,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// A daemon where one is to be had, else this process.
+    /// Chooses a daemon if one is available, otherwise this process.
     pub(super) async fn choose(
         args: &RunArgs,
         operator: Operator,
@@ -38,7 +38,7 @@ impl Way {
         }
     }
 
-    /// Who has what the steps of its runs left.
+    /// Returns the owner of the steps' reports.
     pub(super) fn keeper(&self) -> Keeper<'_> {
         match self {
             Self::Here(engine) => Keeper::Engine(engine),
@@ -46,7 +46,7 @@ impl Way {
         }
     }
 
-    /// An engine of this process, to look commits up with.
+    /// Returns an engine in this process, to resolve commits.
     pub(super) fn engine(&self, args: &RunArgs, operator: Operator, caller: &Caller) -> Result<Arc<Engine>, CliError> {
         match self {
             Self::Here(engine) => Ok(Arc::clone(engine)),

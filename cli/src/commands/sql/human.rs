@@ -1,4 +1,5 @@
-//! Judgements for a screen: each finding at its place, in the manner of rustc, and the verdict as the last line.
+//! Renders judgements for a screen: each finding with its source line, in the style of rustc, and the verdict as the
+//! last line.
 
 use annotate_snippets::Level;
 use proctor_core::sql::{Diagnostic, Dialect, Execution, Ground, Judgement, Severity, StageName, StageState, Verdict};
@@ -9,7 +10,7 @@ use crate::diagnostics::{self, Drawn};
 use crate::style::{BAD, DIM, GOOD, UNSURE, paint};
 use crate::text::{count, shown_line};
 
-/// Every file and its findings; the verdicts below each other where there are several.
+/// Renders the findings of all files, followed by the verdicts of all files.
 pub(super) fn render(judged: &[Judged]) -> String {
     let blocks: String = judged.iter().map(findings).collect();
     let lines: String = judged.iter().map(|judged| last_line(judged, judged_name(judged))).collect();
@@ -100,7 +101,7 @@ fn ran(execution: &Execution) -> String {
     }
 }
 
-/// One engine, and whether it answers.
+/// Renders whether one engine is available.
 pub(super) fn engine(dialect: Dialect, judgement: &Judgement) -> String {
     let (style, word, what) = match judgement.verdict {
         Verdict::Ok => (GOOD, "there", judgement.audit.engine.clone()),
@@ -111,7 +112,7 @@ pub(super) fn engine(dialect: Dialect, judgement: &Judgement) -> String {
     format!("{:<8} {}: {}\n", dialect.as_str(), paint(style, word), shown_line(&what))
 }
 
-/// What an error of an engine means.
+/// Renders the explanation of an engine's error.
 pub(super) fn advice(advice: &Advice) -> String {
     let mut text = format!("{}: {}\n", paint(BAD, advice.code_name()), shown_line(&advice.means));
     text += &format!("{} {}\n", paint(crate::style::HINT, "hint:"), shown_line(&advice.advice));

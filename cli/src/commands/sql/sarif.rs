@@ -1,4 +1,4 @@
-//! Judgements as SARIF 2.1.0, for who shows findings beside the code.
+//! Renders judgements as SARIF 2.1.0, for tools that show findings next to the code.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Judged;
 
-/// One log with one run.
+/// Returns a SARIF log with one run.
 pub(super) fn log(judged: &[Judged]) -> Value {
     let mut rules: BTreeMap<String, Value> = BTreeMap::new();
     let mut results = Vec::new();

@@ -1,4 +1,4 @@
-//! Each cause on a machine that has it: the commands as they are shown.
+//! Tests the commands that are shown for each cause.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn places() -> Places {
     Places { proctor: "/usr/bin/proctor".to_owned(), repo: "'/srv/a b'".to_owned() }
 }
 
-/// A machine that lacks nothing.
+/// Returns a machine on which nothing is missing.
 fn sound() -> Machine {
     Machine {
         family: Family::Debian,
