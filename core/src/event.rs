@@ -59,6 +59,10 @@ pub enum RunEvent {
         /// What git says of it. `None` in the logs of daemons before it was kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         git: Option<GitIdentity>,
+        /// The sha256 of the list of ignored files that the steps see in a private copy of the worktree. Absent where
+        /// they see none, or the worktree itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unverified_inputs_sha256: Option<Sha256Hex>,
         /// What is done where controls are missing.
         sandbox: SandboxMode,
         /// How many toolchain checks there are.

@@ -32,6 +32,7 @@ use crate::stamp::{self, Moment, Settling};
 mod copy;
 mod git;
 mod ignored;
+mod inputs;
 mod record;
 mod remove;
 

@@ -48,6 +48,8 @@ const OWN: &str = "own";
 const STATE: &str = "state";
 /// The time that a run waits for another one that prepares a copy of the same repository.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The time that a request waits for it which may be answered by an earlier run.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The number of times that a tree is read which is edited meanwhile.
@@ -101,14 +103,19 @@ impl Copies {
     }
 
     /// Takes the lock of the repository and leaves the time of the last use as it is.
-    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
     fn lock_unused(&self) -> Result<OwnedFd, StoreError> {
-        let deadline = Instant::now() + PATIENCE;
+        self.lock_within(PATIENCE)?.ok_or_else(|| StoreError::Busy { path: self.path.display().to_string() })
+    }
+
+    /// Takes the lock of the repository; `None` if others hold it for this long.
+    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
+    fn lock_within(&self, patience: Duration) -> Result<Option<OwnedFd>, StoreError> {
+        let deadline = Instant::now() + patience;
         loop {
             match self.try_lock()? {
-                Some(lock) => return Ok(lock),
+                Some(lock) => return Ok(Some(lock)),
                 None if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                None => return Err(StoreError::Busy { path: self.path.display().to_string() }),
+                None => return Ok(None),
             }
         }
     }
@@ -247,6 +254,22 @@ impl<'a> Mirrors<'a> {
             }
         }
         Err(unstable(b"."))
+    }
+
+    /// Returns the ignored files that a copy would show if it was made of `snapshot` now; `None` if that is not found
+    /// out in short time.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    pub(crate) fn inputs_now(&self, snapshot: &Snapshot) -> Result<Option<Vec<IgnoredInput>>, EngineError> {
+        let Ok(wanted) = self.wanted(snapshot) else { return Ok(None) };
+        let Some(wanted) = wanted else { return Ok(Some(Vec::new())) };
+        // Nothing changes a record while the lock is held.
+        let Some(_lock) = self.copies.lock_within(SHORT_PATIENCE)? else { return Ok(None) };
+        let newest = self.copies.numbers()?.pop().map(|number| self.copies.root.descend(&number.to_string()));
+        let own = newest.and_then(Result::ok).and_then(|copy| copy.descend(OWN).ok());
+        let own = own.as_ref().map(|own| own.as_fd());
+        Ok(Mirror::inputs_now(own, self.repository.path(), snapshot, &wanted)?)
     }
 
     /// Returns what is left of the bounds for ignored files.

@@ -141,7 +141,17 @@ impl Survey {
         self.changed.is_empty() && self.gone.is_empty()
     }
 
-    /// Returns the inputs, all of which the mirror holds.
+    /// Returns each ignored file. One that has to be copied is named without its content.
+    pub(super) fn now(&self) -> &Entries {
+        &self.now
+    }
+
+    /// Returns the files that the mirror lacks, or holds in another state.
+    pub(super) fn changed(&self) -> &[Vec<u8>] {
+        &self.changed
+    }
+
+    /// Returns the inputs with the digests of `held`, which names the content of each of them.
     pub(super) fn inputs(self, held: &Entries) -> Vec<IgnoredInput> {
         digested(held, self.inputs)
     }
