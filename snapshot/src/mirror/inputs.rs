@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use super::ignored::Survey;
+use super::ignored::{Survey, Tree};
 use super::record::{IGNORED, Record};
 use super::{IgnoredInput, IgnoredWanted, Mirror, MirrorError};
 use crate::beneath;
@@ -31,13 +31,22 @@ impl Mirror {
         snapshot: &Snapshot,
         wanted: &IgnoredWanted<'_>,
     ) -> Result<Option<Vec<IgnoredInput>>, MirrorError> {
+        let source = beneath::open_real(worktree).map_err(|error| MirrorError::io(b"", error))?;
+        Self::inputs_of(directory, source.as_fd(), (&snapshot.entries, &snapshot.ignored), wanted)
+    }
+
+    pub(super) fn inputs_of(
+        directory: Option<BorrowedFd<'_>>,
+        source: BorrowedFd<'_>,
+        tree: Tree<'_>,
+        wanted: &IgnoredWanted<'_>,
+    ) -> Result<Option<Vec<IgnoredInput>>, MirrorError> {
         let record = directory.and_then(|directory| Record::load(directory, IGNORED));
         let record = record.filter(|record| record.unfinished().is_none());
         let nothing = Entries::of_leaves([]);
         let held = record.as_ref().map_or(&nothing, Record::held);
-        let source = beneath::open_real(worktree).map_err(|error| MirrorError::io(b"", error))?;
-        let survey = Survey::take(source.as_fd(), (&snapshot.entries, &snapshot.ignored), wanted, held)?;
-        Ok(hashed(source.as_fd(), &survey)?.map(|now| survey.inputs(&now)))
+        let survey = Survey::take(source, tree, wanted, held)?;
+        Ok(hashed(source, &survey)?.map(|now| survey.inputs(&now)))
     }
 }
 

@@ -72,8 +72,12 @@ impl GitDir {
         if let Objects::Borrowed(objects) = &self.objects {
             put("objects/info/alternates", &alternates(objects)?)?;
         }
-        self.shallow.as_ref().map_or(Ok(()), |edges| put("shallow", edges))?;
-        self.exclude.as_ref().map_or(Ok(()), |rules| put("info/exclude", rules))?;
+        for (name, bytes) in [("shallow", &self.shallow), ("info/exclude", &self.exclude)] {
+            match bytes {
+                Some(bytes) => put(name, bytes)?,
+                None => remove(&git.join(name))?,
+            }
+        }
         put("packed-refs", &self.refs)?;
         index.map_or(Ok(()), |index| put("index", index))?;
         put("HEAD", format!("{}\n", self.head).as_bytes())
@@ -107,6 +111,14 @@ fn ensure(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
 
 fn give(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     owner.map_or(Ok(()), |(uid, gid)| std::os::unix::fs::lchown(path, Some(uid), Some(gid)))
+}
+
+/// Removes a file that an earlier state of the directory had.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a file in place of another by a rename.
@@ -180,4 +192,32 @@ pub(in crate::git) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitE
 
 fn failed(path: &Path, error: &io::Error) -> GitError {
     GitError::CheckOut { path: path.to_owned(), problem: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_the_files_that_only_an_earlier_state_had() {
+        let place = tempfile::tempdir().expect("a directory");
+        let git = place.path().join(".git");
+        let state = |rest: Option<&str>| GitDir {
+            format: ObjectFormat::Sha1,
+            head: "ref: refs/heads/main".to_owned(),
+            objects: Objects::Own,
+            refs: Vec::new(),
+            shallow: rest.map(Into::into),
+            exclude: rest.map(Into::into),
+            ignore_case: false,
+            owner: None,
+        };
+        let there = || ["shallow", "info/exclude"].map(|name| git.join(name).exists());
+        state(Some("text\n")).write(&git, None).expect("writes");
+        assert_eq!(there(), [true, true]);
+        for _ in 0..2 {
+            state(None).write(&git, None).expect("writes");
+            assert_eq!(there(), [false, false]);
+        }
+    }
 }
