@@ -1,7 +1,7 @@
 //! Private copies of work trees: below `mirrors/<repository>/` of the state directory, which only we can enter.
 //!
 //! ```text
-//! lock                     held while a copy is prepared, verified or taken away
+//! lock                     held while a copy is prepared or taken away
 //! old-<sequence>-<random>/ a copy that is being removed
 //! <sequence>/              a copy; the one with the highest number is the newest
 //!   state                  identifies what the git directory of the tree was made from
@@ -95,6 +95,36 @@ struct Copies {
 }
 
 impl Copies {
+    /// Uses the copies in `root`, which lies at `path`, and keeps the directory from being removed; `None` where it was
+    /// removed just now.
+    fn in_use(root: Directory, path: PathBuf) -> Result<Option<Self>, StoreError> {
+        match flock(&root, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(StoreError::io("lock", path.display().to_string())(errno)),
+        }
+        let is_there = rustix::fs::fstat(&root).is_ok_and(|found| found.st_nlink > 0);
+        Ok(is_there.then_some(Self { root, path }))
+    }
+
+    /// Makes the directory at `path`, whose name in `mirrors` is `key`, and uses it.
+    #[expect(clippy::disallowed_methods, reason = "no event tells that a clean-up has removed a directory")]
+    fn make(mirrors: &Directory, key: &str, path: &Path, mode: u32) -> Result<Self, StoreError> {
+        for _ in 0..ATTEMPTS {
+            match mirrors.ensure_with_mode(key, mode) {
+                Ok(root) => match Self::in_use(root, path.to_owned())? {
+                    Some(copies) => return Ok(copies),
+                    None => {}
+                },
+                // It was removed between the look and the opening.
+                Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(StoreError::Busy { path: path.display().to_string() })
+    }
+
     /// Takes the lock of the repository, which ends with what is returned, and notes that the copies are used.
     fn lock(&self) -> Result<OwnedFd, StoreError> {
         let lock = self.lock_unused()?;
@@ -216,8 +246,8 @@ impl<'a> Mirrors<'a> {
         if is_root {
             super::checkouts::let_through(state)?;
         }
-        let root = state.ensure_with_mode(MIRRORS, mode)?.ensure_with_mode(&key, mode)?;
-        let copies = Copies { root, path: state_path.join(MIRRORS).join(key) };
+        let mirrors = state.ensure_with_mode(MIRRORS, mode)?;
+        let copies = Copies::make(&mirrors, &key, &state_path.join(MIRRORS).join(&key), mode)?;
         let seen_as = is_root.then(|| StepUser::choose(host, &repository.facts)).transpose()?.map(StepUser::seen_as);
         Ok(Some(Self { repository, helper, snapshots, copies, owner, seen_as, show }))
     }
