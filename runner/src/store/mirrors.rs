@@ -112,10 +112,11 @@ impl Copies {
     fn make(mirrors: &Directory, key: &str, path: &Path, mode: u32) -> Result<Self, StoreError> {
         for _ in 0..ATTEMPTS {
             match mirrors.ensure_with_mode(key, mode) {
-                Ok(root) => match Self::in_use(root, path.to_owned())? {
-                    Some(copies) => return Ok(copies),
-                    None => {}
-                },
+                Ok(root) => {
+                    if let Some(copies) = Self::in_use(root, path.to_owned())? {
+                        return Ok(copies);
+                    }
+                }
                 // It was removed between the look and the opening.
                 Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
