@@ -109,8 +109,16 @@ impl Samples {
             ("layer on top, and its id", &self.layer),
             ("id after 3 changes", &self.update),
             ("private copy, first", &self.copies.first),
-            ("private copy, unchanged", &self.copies.unchanged),
-            ("private copy, 3 edits", &self.copies.edited),
+            ("private copy, unchanged", &self.copies.unchanged.all),
+            ("  its snapshot", &self.copies.unchanged.snapshot),
+            ("  its refs", &self.copies.unchanged.history),
+            ("  its record", &self.copies.unchanged.opened),
+            ("  its update", &self.copies.unchanged.updated),
+            ("private copy, 3 edits", &self.copies.edited.all),
+            ("  its snapshot", &self.copies.edited.snapshot),
+            ("  its refs", &self.copies.edited.history),
+            ("  its record", &self.copies.edited.opened),
+            ("  its update", &self.copies.edited.updated),
         ];
         for (name, sample) in rows.iter().filter(|(_, sample)| sample.median() > Duration::ZERO) {
             let times = ratio(sample.median(), self.status.median());
@@ -126,8 +134,8 @@ impl Samples {
             ("snapshot in the same process", &self.warm, WARM),
             ("drift check", &self.drift, DRIFT),
             ("first private copy", &self.copies.first, FIRST_COPY),
-            ("unchanged private copy", &self.copies.unchanged, WARM),
-            ("private copy after 3 edits", &self.copies.edited, EDITED_COPY),
+            ("unchanged private copy", &self.copies.unchanged.all, WARM),
+            ("private copy after 3 edits", &self.copies.edited.all, EDITED_COPY),
         ] {
             bars.at_most(&format!("{what} / git status, {files} files"), ratio(sample.median(), status), most);
         }
@@ -188,7 +196,15 @@ impl Ground {
                 samples = Samples::default();
             }
             self.round(&store, &snapshot, &mut samples)?;
-            self.copies(&snapshot, round, &mut samples.copies)?;
+            self.copies(round, &mut samples.copies)?;
+        }
+        // Edits come last: what is edited is read again for a while, whatever is measured.
+        for round in 0..WARM_UP + runs {
+            if round == WARM_UP {
+                samples.copies.edited = copy::Parts::default();
+            }
+            self.edited(&snapshot, round, &mut samples.copies)?;
+            samples.status.push(program::timed(&mut self.git_status())?);
         }
         Ok(samples)
     }

@@ -121,6 +121,7 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
         snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
         source: proctor_core::evidence::TreeSource::SHARED,
         git: None,
+        unverified_inputs_sha256: None,
         sandbox: SandboxMode::Strict,
         checks: 1,
         skills: skills

@@ -59,6 +59,10 @@ pub enum RunEvent {
         /// Git's description of the tree. Absent in logs of daemons that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         git: Option<GitIdentity>,
+        /// The sha256 of the list of ignored files that the steps see in a private copy of the worktree. Absent if
+        /// they see none, or see the worktree itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unverified_inputs_sha256: Option<Sha256Hex>,
         /// The sandbox mode, which determines how missing controls are handled.
         sandbox: SandboxMode,
         /// Number of toolchain checks.

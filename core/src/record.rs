@@ -139,6 +139,7 @@ impl RunRecord {
                 snapshot,
                 source,
                 git,
+                unverified_inputs_sha256: _,
                 sandbox,
                 checks,
                 skills,

@@ -12,7 +12,7 @@ mod spare;
 mod tidying;
 mod warm;
 
-pub use answered::{CommitAsked, Earlier, commands, is_reusable, takes_env};
+pub use answered::{CommitAsked, Earlier, UnderWay, commands, is_reusable, takes_env};
 pub use exec::{Executed, Looked};
 
 use std::collections::BTreeMap;
@@ -507,6 +507,7 @@ fn started(context: &Context, at: String, plan: &Plan, facts: &RunFacts) -> RunE
         snapshot: context.tree.snapshot.id.clone(),
         source: context.tree.source.clone(),
         git: Some(context.tree.record().git),
+        unverified_inputs_sha256: context.tree.unverified.as_ref().map(|inputs| inputs.sha256.clone()),
         sandbox: facts.sandbox,
         checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
         skills: plan

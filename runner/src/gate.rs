@@ -77,6 +77,14 @@ impl Gate {
     /// # Errors
     /// The repository, its spec or its tree cannot be read, or the spec has no such profile.
     pub fn ask(&self, request: &GateRequest) -> Result<GateAnswer, EngineError> {
+        Ok(self.ask_in_full(request)?.answer)
+    }
+
+    /// The same, with what it was found out by.
+    ///
+    /// # Errors
+    /// As [`Gate::ask`].
+    pub(crate) fn ask_in_full(&self, request: &GateRequest) -> Result<Asked, EngineError> {
         let demands = &request.demands;
         let repository = Repository::open(&request.repo)?;
         guards::owned(&repository, self.owner)?;
@@ -84,8 +92,9 @@ impl Gate {
         let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
         let Peek { last, now } = self.snapshots.peek(repository.path())?;
         guards::same_spec(&now, &file)?;
-        let tree = now.id.clone();
-        Ok(self.of_tree(&repository, demands, &plan, &tree, Some(Worktree { last, now }))?.0)
+        let worktree = Worktree { last, now: Arc::clone(&now) };
+        let (answer, attestation) = self.of_tree(&repository, demands, &plan, &now.id, Some(worktree))?;
+        Ok(Asked { answer, attestation, repository, plan, now })
     }
 
     /// Answers whether a tree is verified whose identity and plan are known, with our own record of the run that
@@ -131,6 +140,18 @@ impl Gate {
             false => Ok(there(Directory::open(&path))?),
         }
     }
+}
+
+/// The answer over a worktree, and what it was found out by.
+pub(crate) struct Asked {
+    pub(crate) answer: GateAnswer,
+    /// Our own record of the run that was looked at.
+    pub(crate) attestation: Option<Attestation>,
+    pub(crate) repository: Repository,
+    /// The plan as it resolves today.
+    pub(crate) plan: Plan,
+    /// The worktree as it is.
+    pub(crate) now: Arc<Snapshot>,
 }
 
 /// A worktree whose gate is asked.

@@ -46,7 +46,9 @@ mod toolchain;
 mod tools;
 
 pub use clock::Clock;
-pub use engine::{CommitAsked, Earlier, Engine, Executed, Looked, MAX_RANGE, commands, is_reusable, takes_env};
+pub use engine::{
+    CommitAsked, Earlier, Engine, Executed, Looked, MAX_RANGE, UnderWay, commands, is_reusable, takes_env,
+};
 pub use error::{EngineError, SpecProblems};
 pub use finish::Pass;
 pub use gate::{Gate, GateRequest};

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proctor_core::digest::Sha256Hex;
 use proctor_core::drift::display_path;
 use proctor_core::evidence::TreeSource;
 use proctor_core::unverified::{self, InputShown, UnverifiedInput, UnverifiedInputs};
@@ -112,6 +113,19 @@ impl Source {
         let (worktree, seen_at) = (real.clone(), real.path().to_path_buf());
         Ok(Self { repository, worktree, seen_at, recorded, apart: Some((tree, snapshot)), unverified, taken: None })
     }
+}
+
+/// Returns the digest of the ignored files that a private copy of the worktree would show now, as a run records it;
+/// `None` if there would be no copy, or it is not found out in short time.
+pub(crate) fn unverified_now(
+    real: &Repository,
+    keeping: &Keeping<'_>,
+    snapshot: &Snapshot,
+) -> Result<Option<Sha256Hex>, EngineError> {
+    let Some(show) = keeping.show else { return Ok(None) };
+    let Some(mirrors) = Mirrors::open(real, keeping, Line::Worktree)? else { return Ok(None) };
+    let inputs = mirrors.inputs_now(show, snapshot)?;
+    Ok(inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(recorded).collect()).sha256))
 }
 
 /// Returns the record of an ignored input.

@@ -34,6 +34,7 @@ mod commit;
 mod copy;
 mod git;
 mod ignored;
+mod inputs;
 mod record;
 mod remove;
 

@@ -53,6 +53,7 @@ mod reports;
 mod repositories;
 mod rerun;
 mod results;
+mod reuse;
 mod revisions;
 mod room;
 mod runs;
@@ -135,6 +136,7 @@ pub(crate) fn all() -> Vec<&'static Case> {
         rerun::CASES,
         rerun::OF_A_SERVICE,
         results::CASES,
+        reuse::CASES,
         revisions::CASES,
         room::CASES,
         runs::CASES,

@@ -1,9 +1,10 @@
 //! What a private copy of a tree costs: the first one, one of a tree that did not change, and one after a few edits.
 //! Each includes the snapshot, and is what stands between a request and the first step.
 
-use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use proctor_snapshot::{IgnoredWanted, Mirror, MirrorUpdate, Snapshot, SnapshotStore};
 use tokio::time::Instant;
 
@@ -18,60 +19,84 @@ const SAMPLE: usize = 8;
 #[derive(Default)]
 pub(super) struct Copies {
     pub(super) first: Sample,
-    pub(super) unchanged: Sample,
-    pub(super) edited: Sample,
+    pub(super) unchanged: Parts,
+    pub(super) edited: Parts,
+}
+
+/// What a copy of a known tree costs, and its parts.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) all: Sample,
+    /// The snapshot of the worktree.
+    pub(super) snapshot: Sample,
+    /// Refs and objects of the repository, which another process reads.
+    pub(super) history: Sample,
+    /// Reading the record of the copy, and hashing some files again.
+    pub(super) opened: Sample,
+    /// Copying what differs.
+    pub(super) updated: Sample,
 }
 
 impl Ground {
-    /// Makes a copy, brings it up to date without a change, and after some edits, which are taken back.
-    pub(super) fn copies(&self, known: &Snapshot, round: usize, copies: &mut Copies) -> Result<()> {
-        let directory = self.root.path().join(format!("copy{round}"));
+    /// Makes a copy of the tree, in which nothing is younger than a snapshot trusts, and brings it up to date without a
+    /// change.
+    pub(super) fn copies(&self, round: usize, copies: &mut Copies) -> Result<()> {
+        let directory = self.copy_directory(round);
         std::fs::create_dir(&directory)?;
-        let place = || open(&directory);
         let began = Instant::now();
         let first = SnapshotStore::new(self.helper.clone(), None).take(&self.repository())?;
-        self.copy(place()?, &first, first.entries.len())?;
+        self.copy(&directory, &first, first.entries.len(), &mut Parts::default())?;
         copies.first.push(began.elapsed());
-        let began = Instant::now();
-        let unchanged = self.store()?.take(&self.repository())?;
-        self.copy(place()?, &unchanged, 0)?;
-        copies.unchanged.push(began.elapsed());
-        let original = self.edit(known.entries.len(), round)?;
-        let began = Instant::now();
-        let edited = self.store()?.take(&self.repository())?;
-        self.copy(place()?, &edited, CHANGED)?;
-        copies.edited.push(began.elapsed());
-        ensure!(edited.id != known.id, "the edits are not seen");
-        for (path, bytes) in original {
-            write(&path, &bytes)?;
+        self.update(&directory, 0, &mut copies.unchanged)?;
+        if round > 0 {
+            std::fs::remove_dir_all(&directory)?;
         }
-        std::fs::remove_dir_all(&directory)?;
         Ok(())
     }
 
-    fn copy(&self, place: OwnedFd, snapshot: &Snapshot, expected: usize) -> Result<()> {
+    /// Edits some files and brings the first copy up to date. Each round edits the same files, so that these, and no
+    /// others, differ from the last snapshot and are too young to be trusted.
+    pub(super) fn edited(&self, known: &Snapshot, round: usize, copies: &mut Copies) -> Result<()> {
+        // One file of the tree is its `.gitignore`.
+        for number in changed(known.entries.len() - 1) {
+            write(&self.repository().join(path_of(number)), format!("edited {round}\n").as_bytes())?;
+        }
+        let edited = self.update(&self.copy_directory(0), CHANGED, &mut copies.edited)?;
+        ensure!(edited.id != known.id, "the edits are not seen");
+        Ok(())
+    }
+
+    fn copy_directory(&self, round: usize) -> std::path::PathBuf {
+        self.root.path().join(format!("copy{round}"))
+    }
+
+    /// Brings a copy up to date as the next process does it, with what the last one kept in files.
+    fn update(&self, directory: &Path, expected: usize, parts: &mut Parts) -> Result<Arc<Snapshot>> {
+        let began = Instant::now();
+        let snapshot = self.store()?.take(&self.repository())?;
+        parts.snapshot.push(began.elapsed());
+        self.copy(directory, &snapshot, expected, parts)?;
+        parts.all.push(began.elapsed());
+        Ok(snapshot)
+    }
+
+    fn copy(&self, directory: &Path, snapshot: &Snapshot, expected: usize, parts: &mut Parts) -> Result<()> {
+        let began = Instant::now();
         let history = self.helper.history(&self.repository(), &[])?;
         ensure!(!history.refs.0.is_empty(), "the repository has no refs");
-        let mut mirror = Mirror::open(place, None)?;
+        parts.history.push(began.elapsed());
+        let began = Instant::now();
+        let mut mirror = Mirror::open(open(directory)?, None)?;
         mirror.verify_sample(SAMPLE, 1)?;
+        parts.opened.push(began.elapsed());
+        let began = Instant::now();
         let wanted = IgnoredWanted { except: &[], rights: None, max_entries: usize::MAX, max_bytes: u64::MAX };
         match mirror.update(&self.repository(), snapshot, Some(&wanted))? {
             MirrorUpdate::Equal { copied, .. } => ensure!(copied == expected, "{copied} files were copied"),
             other => anyhow::bail!("the tree was not copied: {other:?}"),
         }
+        parts.updated.push(began.elapsed());
         ensure!(mirror.id() == snapshot.id, "the copy is another tree");
         Ok(())
-    }
-
-    /// Edits some files and returns what they held.
-    fn edit(&self, files: usize, round: usize) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>> {
-        let edit = |number| {
-            let path = self.repository().join(path_of(number));
-            let before = std::fs::read(&path).context("a file of the tree cannot be read")?;
-            write(&path, format!("edited {round}\n").as_bytes())?;
-            Ok((path, before))
-        };
-        // One file of the tree is its `.gitignore`.
-        changed(files - 1).map(edit).collect()
     }
 }

@@ -122,6 +122,10 @@ pub struct RunView {
     pub snapshot: Option<SnapshotId>,
     /// The kind of the verified tree; `null` until it is known.
     pub source: Option<TreeSource>,
+    /// The sha256 of the list of ignored files that the steps see in a private copy of the worktree. Absent until it is
+    /// known, and if they see none, or see the worktree itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified_inputs_sha256: Option<Sha256Hex>,
     /// The sha256 of the spec file; `null` until it is known.
     pub spec_sha256: Option<Sha256Hex>,
     /// The sha256 of the plan; `null` until it is known.
@@ -282,6 +286,7 @@ impl RunView {
             duration_ms: None,
             snapshot: None,
             source: None,
+            unverified_inputs_sha256: None,
             spec_sha256: None,
             plan_sha256: None,
             rerun: None,
@@ -312,12 +317,23 @@ impl RunView {
         self.seq = logged.seq;
         match &logged.event {
             RunEvent::RunQueued { .. } | RunEvent::SkillStarted { .. } | RunEvent::StepTerminating { .. } => {}
-            RunEvent::RunStarted { at, snapshot, source, spec_sha256, plan_sha256, skills, rerun, .. } => {
+            RunEvent::RunStarted {
+                at,
+                snapshot,
+                source,
+                unverified_inputs_sha256,
+                spec_sha256,
+                plan_sha256,
+                skills,
+                rerun,
+                ..
+            } => {
                 self.state = RunState::Running;
                 self.reason = "it is under way".to_owned();
                 self.started_at = Some(at.clone());
                 self.snapshot = Some(snapshot.clone());
                 self.source = Some(source.clone());
+                self.unverified_inputs_sha256.clone_from(unverified_inputs_sha256);
                 self.spec_sha256 = Some(spec_sha256.clone());
                 self.plan_sha256 = Some(plan_sha256.clone());
                 self.rerun.clone_from(rerun);

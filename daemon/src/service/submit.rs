@@ -20,7 +20,7 @@ use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::tier::Tier;
 use proctor_runner::{
     CachesWanted, ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest,
-    RunSource, SkillsWanted, TOOL_VARIABLES, Tracing, commands, demand_whole, is_reusable, takes_env,
+    RunSource, SkillsWanted, TOOL_VARIABLES, Tracing, UnderWay, commands, demand_whole, is_reusable, takes_env,
 };
 
 use super::{Service, apart};
@@ -160,12 +160,13 @@ impl Service {
         }
         let _part = self.preparing.wait(caller).await;
         let (repo, demands) = (wanted.repo.clone(), wanted.demands());
-        let answer = wanted.engine.gate(GateRequest { repo, demands }).await;
-        let run = answer.ok().filter(|answer| answer.pass)?.run?;
-        let shown = self.run(caller, &run.run_id).await.ok()?;
-        let toolchain_env = self.toolchain_env_of(&run.run_id).await;
+        let answer = wanted.engine.verified(GateRequest { repo, demands }).await;
+        let unknown = |error: &EngineError| tracing::debug!(%error, "it cannot be told whether a tree is verified");
+        let run = answer.inspect_err(unknown).ok()??;
+        let shown = self.run(caller, &run).await.ok()?;
+        let toolchain_env = self.toolchain_env_of(&run).await;
         let is_met = wanted.key.is_met_by(&shown.view, toolchain_env.as_ref());
-        (is_met && wanted.takes_no_more_than(last.as_ref(), &run.run_id)).then_some(run.run_id)
+        (is_met && wanted.takes_no_more_than(last.as_ref(), &run)).then_some(run)
     }
 
     /// The same for a commit: by a run of it, or of a worktree or another commit with the very same tree.
@@ -199,7 +200,8 @@ impl Service {
         }
     }
 
-    /// The run under way of the same key that verifies the very tree that stands now.
+    /// The run under way of the same key that verifies the very tree that stands now, and shows its steps the ignored
+    /// files that stand now.
     async fn same_tree(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
         let live = self.runs.under_way(wanted.key.clone()).await?;
         if matches!(wanted.key.tree, KeyTree::Commit { .. }) {
@@ -207,9 +209,15 @@ impl Service {
         }
         tokio::time::timeout(MAX_LOOK, live.tree_known()).await.ok()?;
         let _part = self.preparing.wait(caller).await;
-        let verified = live.shown().view.snapshot.clone()?;
-        let now = wanted.engine.tree(&wanted.repo).await.ok()?;
-        (now == verified).then(|| live.id().clone())
+        let shown = live.shown();
+        let asked = UnderWay {
+            repo: wanted.repo.clone(),
+            profile: wanted.key.profile.clone(),
+            snapshot: shown.view.snapshot.clone()?,
+            source: shown.view.source.clone()?,
+            unverified_sha256: shown.view.unverified_inputs_sha256.clone(),
+        };
+        wanted.engine.is_verifying(asked).await.ok()?.then(|| live.id().clone())
     }
 
     async fn admitted(

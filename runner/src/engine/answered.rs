@@ -5,21 +5,26 @@
 //! an index can be made to say so of other bytes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use proctor_core::attestation::Attestation;
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::display_path;
+use proctor_core::evidence::TreeSource;
 use proctor_core::gate::Demands;
-use proctor_core::names::RunId;
+use proctor_core::names::{ProfileName, RunId};
 use proctor_core::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
 use proctor_core::spec;
+use proctor_core::status::LastRun;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_sandbox::StepUser;
 use proctor_snapshot::protocol::{CommitContent, CommitRef, RepoPath};
 
 use super::Engine;
+use super::sources::InputsSeen;
 use crate::context::{Sight, Tree};
 use crate::error::EngineError;
-use crate::gate::Gate;
+use crate::gate::{Asked, Gate, GateRequest};
 use crate::repository::Repository;
 use crate::spec_file::SpecFile;
 use crate::tools::{Committed, ToolSearch, toolchain_env};
@@ -48,6 +53,21 @@ pub struct Earlier {
     pub toolchain_env: Sha256Hex,
 }
 
+/// A run of the worktree that is under way.
+#[derive(Debug, Clone)]
+pub struct UnderWay {
+    /// The top of the repository's work tree.
+    pub repo: PathBuf,
+    /// The profile that it runs.
+    pub profile: ProfileName,
+    /// The tree that it verifies.
+    pub snapshot: SnapshotId,
+    /// Which tree that is.
+    pub source: TreeSource,
+    /// The sha256 of the list of ignored files that its steps see; `None` where none are shown.
+    pub unverified_sha256: Option<Sha256Hex>,
+}
+
 impl Engine {
     /// The earlier run that answers for a commit, where there is one. Blocks; nothing runs. What steps take from
     /// their caller's environment is not on record: where [`takes_env`] says so of the plan, who asks must know
@@ -66,6 +86,13 @@ impl Engine {
         let Some((run_id, ended, then)) = self.verified_by(&repository, asked, &plan, &snapshot)? else {
             return Ok(None);
         };
+        let Attestation { last_run, toolchain_env_sha256: then, .. } = then;
+        if last_run.source.is_worktree() {
+            let now = self.snapshots.peek(repository.path())?.now;
+            if !self.shows_the_same((&repository, &now), &plan, inputs_of(&last_run))? {
+                return Ok(None);
+            }
+        }
         let now = self.tools_of_commit(&repository, &asked.commit, &plan)?;
         let earlier = Earlier { run_id, ended, plan, toolchain_env: now };
         Ok((then.as_ref() == Some(&earlier.toolchain_env)).then_some(earlier))
@@ -78,24 +105,56 @@ impl Engine {
         Ok(self.planned(&file, &asked.demands.profile)?.plan)
     }
 
-    /// The run that the gate passes the tree on: its id, when it ended, and which tools it found.
+    /// Returns the run that the gate passes a worktree on, if its steps saw the ignored files that they would see now.
+    ///
+    /// # Errors
+    /// As [`Gate::ask`].
+    pub async fn verified(self: &Arc<Self>, request: GateRequest) -> Result<Option<RunId>, EngineError> {
+        let engine = Arc::clone(self);
+        let look = move || {
+            let Asked { answer, attestation, repository, plan, now } = engine.as_gate().ask_in_full(&request)?;
+            let Some(known) = attestation.filter(|_| answer.pass) else { return Ok(None) };
+            let is_same = engine.shows_the_same((&repository, &now), &plan, inputs_of(&known.last_run))?;
+            Ok(is_same.then_some(known.last_run.run_id))
+        };
+        apart(look).await
+    }
+
+    /// Returns whether a run of the worktree that is under way verifies what another one would: the same tree, beside the
+    /// same ignored files.
+    ///
+    /// # Errors
+    /// The worktree or its spec cannot be read.
+    pub async fn is_verifying(self: &Arc<Self>, asked: UnderWay) -> Result<bool, EngineError> {
+        let engine = Arc::clone(self);
+        let look = move || {
+            let repository = engine.repository(&asked.repo)?;
+            let plan = engine.planned(&SpecFile::within(&repository)?, &asked.profile)?.plan;
+            let now = engine.snapshots.peek(repository.path())?.now;
+            let seen = InputsSeen { source: &asked.source, unverified_sha256: asked.unverified_sha256.as_ref() };
+            Ok(now.id == asked.snapshot && engine.shows_the_same((&repository, &now), &plan, seen)?)
+        };
+        apart(look).await
+    }
+
+    /// The run that the gate passes the tree on: its id, when it ended, and our own record of it.
     fn verified_by(
         &self,
         repository: &Repository,
         asked: &CommitAsked,
         plan: &Plan,
         snapshot: &SnapshotId,
-    ) -> Result<Option<(RunId, String, Option<Sha256Hex>)>, EngineError> {
+    ) -> Result<Option<(RunId, String, Attestation)>, EngineError> {
         let (answer, attestation) = self.as_gate().of_tree(repository, &asked.demands, plan, snapshot, None)?;
-        let found = attestation.and_then(|known| known.toolchain_env_sha256);
-        Ok(answer.run.filter(|_| answer.pass).map(|run| (run.run_id, run.timestamp, found)))
+        let run = answer.run.filter(|_| answer.pass).zip(attestation);
+        Ok(run.map(|(run, known)| (run.run_id, run.timestamp, known)))
     }
 
     /// The gate with what this engine knows.
     pub(super) fn as_gate(&self) -> Gate {
         Gate {
             state_dir: self.state_path.clone(),
-            snapshots: std::sync::Arc::clone(&self.snapshots),
+            snapshots: Arc::clone(&self.snapshots),
             operator: self.config.operator.clone(),
             clock: self.clock,
             owner: self.owner,
@@ -153,6 +212,19 @@ impl Engine {
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         Ok((self.sight(repository.path(), user, self.config.operator.may_miss.clone())?, user))
     }
+}
+
+/// Does what reads the disk on a thread of its own.
+async fn apart<T: Send + 'static>(
+    look: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    let work = tokio::task::spawn_blocking(look);
+    work.await.map_err(|error| EngineError::Internal(format!("the look ended badly: {error}")))?
+}
+
+fn inputs_of(run: &LastRun) -> InputsSeen<'_> {
+    let unverified_sha256 = run.unverified_inputs.as_ref().map(|inputs| &inputs.sha256);
+    InputsSeen { source: &run.source, unverified_sha256 }
 }
 
 pub(super) fn unsearchable(error: &std::io::Error) -> EngineError {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::api::{CopyReport, StreamView};
-use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::Tolerated;
 use proctor_core::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::gate::GateAnswer;
@@ -74,17 +74,6 @@ impl Engine {
         }
         let (part, rerun) = rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))?;
         Ok((part, Some(rerun)))
-    }
-
-    /// What the worktree of a repository is now.
-    ///
-    /// # Errors
-    /// It cannot be read, or is not the caller's.
-    pub async fn tree(&self, repo: &Path) -> Result<SnapshotId, EngineError> {
-        let (repository, snapshots) = (self.repository(repo)?, Arc::clone(&self.snapshots));
-        let work = tokio::task::spawn_blocking(move || snapshots.peek(repository.path()));
-        let peek = work.await.map_err(|error| EngineError::Internal(format!("the look ended badly: {error}")))?;
-        Ok(peek?.now.id.clone())
     }
 
     /// Answers whether a tree is verified. Nothing runs.

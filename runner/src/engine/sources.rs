@@ -1,11 +1,15 @@
 //! Finds the tree of a run and plans the run by the spec in it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use proctor_core::digest::Sha256Hex;
 use proctor_core::enforcement::Tolerated;
-use proctor_core::evidence::TreeKind;
+use proctor_core::evidence::{TreeKind, TreeSource};
 use proctor_core::plan::{Ignored, Limit, Plan, RelPath};
-use proctor_sandbox::StepUser;
+use proctor_core::spec::TreeSettings;
+use proctor_sandbox::{Launcher, StepUser};
+use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore, StepRights};
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
@@ -14,8 +18,9 @@ use crate::error::EngineError;
 use crate::guards;
 use crate::repository::Repository;
 use crate::request::{RunRequest, RunSource};
-use crate::source::{Keeping, Source};
+use crate::source::{Keeping, Source, unverified_now};
 use crate::spec_file::SpecFile;
+use crate::store::directory::Directory;
 use crate::store::mirrors::Show;
 
 impl Engine {
@@ -68,32 +73,90 @@ impl Engine {
         asked: &RunSource,
         plan: Option<&Plan>,
     ) -> Result<Source, EngineError> {
-        let (repository, helper, asked) = (repository.clone(), self.helper.clone(), asked.clone());
-        let settings = self.config.operator.tree;
-        let except = plan.map(caches_of_all_skills).unwrap_or_default();
-        let hides = plan.is_some_and(|plan| plan.ignored == Ignored::Hidden);
-        let rights = guards::rights_of(StepUser::choose(self.launcher.host(), &repository.facts)?);
-        let launcher = Arc::clone(&self.launcher);
-        let (state, state_path, snapshots) = (self.state.clone(), self.state_path.clone(), Arc::clone(&self.snapshots));
-        let work = tokio::task::spawn_blocking(move || {
-            let show = Show {
-                ignored: (!hides).then_some(&except),
-                rights,
-                max_entries: usize::try_from(bound_of(settings.max_entries)).unwrap_or(usize::MAX),
-                max_bytes: bound_of(settings.max_bytes),
-            };
-            let show = (settings.mode == TreeKind::Private).then_some(show);
-            let keeping = Keeping {
-                helper: &helper,
-                snapshots: &snapshots,
-                state: &state,
-                state_path: &state_path,
-                host: launcher.host(),
-                show,
-            };
-            Source::open(&repository, &asked, &keeping)
-        });
+        let (repository, asked, trees) = (repository.clone(), asked.clone(), self.trees(repository, plan)?);
+        let work = tokio::task::spawn_blocking(move || Source::open(&repository, &asked, &trees.keeping()));
         work.await.map_err(|error| EngineError::Internal(format!("preparing the tree ended badly: {error}")))?
+    }
+
+    /// What the tree of a run of `plan` is found with.
+    fn trees(&self, repository: &Repository, plan: Option<&Plan>) -> Result<Trees, EngineError> {
+        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
+        Ok(Trees {
+            helper: self.helper.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            state: self.state.clone(),
+            state_path: self.state_path.clone(),
+            launcher: Arc::clone(&self.launcher),
+            settings: self.config.operator.tree,
+            except: plan.map(caches_of_all_skills).unwrap_or_default(),
+            hides: plan.is_some_and(|plan| plan.ignored == Ignored::Hidden),
+            rights: guards::rights_of(user),
+        })
+    }
+
+    /// Returns whether a run of `plan` over the worktree would show the same ignored files to its steps as an earlier
+    /// one did; `false` where that is not found out in short time, or not on record. `now` is the worktree.
+    pub(super) fn shows_the_same(
+        &self,
+        (repository, now): (&Repository, &Snapshot),
+        plan: &Plan,
+        earlier: InputsSeen<'_>,
+    ) -> Result<bool, EngineError> {
+        match earlier.source {
+            TreeSource::Rev { .. } => return Ok(true),
+            // No record says which ignored files these steps saw.
+            TreeSource::Worktree { tree: TreeKind::Shared } => return Ok(false),
+            TreeSource::Worktree { tree: TreeKind::Private } => {}
+        }
+        let trees = self.trees(repository, Some(plan))?;
+        match earlier.unverified_sha256 {
+            None => Ok(trees.hides && trees.settings.mode == TreeKind::Private),
+            Some(_) if trees.hides => Ok(false),
+            Some(then) => Ok(unverified_now(repository, &trees.keeping(), now)?.as_ref() == Some(then)),
+        }
+    }
+}
+
+/// What the steps of a run could see beside the files that its snapshot covers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InputsSeen<'a> {
+    /// The tree of the run.
+    pub(super) source: &'a TreeSource,
+    /// The sha256 of the list of ignored files that the steps could see; `None` where none were shown.
+    pub(super) unverified_sha256: Option<&'a Sha256Hex>,
+}
+
+/// What the tree of a run is found with.
+struct Trees {
+    helper: GitHelper,
+    snapshots: Arc<SnapshotStore>,
+    state: Directory,
+    state_path: PathBuf,
+    launcher: Arc<Launcher>,
+    settings: TreeSettings,
+    /// The paths at which no ignored file is shown.
+    except: Vec<RelPath>,
+    /// Whether no ignored file is shown at all.
+    hides: bool,
+    rights: Option<StepRights>,
+}
+
+impl Trees {
+    fn keeping(&self) -> Keeping<'_> {
+        let show = Show {
+            ignored: (!self.hides).then_some(&self.except),
+            rights: self.rights,
+            max_entries: usize::try_from(bound_of(self.settings.max_entries)).unwrap_or(usize::MAX),
+            max_bytes: bound_of(self.settings.max_bytes),
+        };
+        Keeping {
+            helper: &self.helper,
+            snapshots: &self.snapshots,
+            state: &self.state,
+            state_path: &self.state_path,
+            host: self.launcher.host(),
+            show: (self.settings.mode == TreeKind::Private).then_some(show),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! commits have copies of their own, in `mirrors/<repository>-commits/`: they show no ignored files.
 //!
 //! ```text
-//! lock                     held while a copy is prepared, verified or taken away
+//! lock                     held while a copy is prepared or taken away
 //! old-<sequence>-<random>/ a copy that is being removed
 //! <sequence>/              a copy; the one with the highest number is the newest
 //!   state                  identifies what the git directories of the tree were made from
@@ -56,6 +56,8 @@ const STATE: &str = "state";
 const MAX_STATE: u64 = 16 << 20;
 /// The time that a run waits for another one that prepares a copy of the same repository.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The time that a request waits for it which may be answered by an earlier run.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The number of times that a tree is read which is edited meanwhile.
@@ -113,6 +115,37 @@ struct Copies {
 }
 
 impl Copies {
+    /// Uses the copies in `root`, which lies at `path`, and keeps the directory from being removed; `None` where it was
+    /// removed just now.
+    fn in_use(root: Directory, path: PathBuf) -> Result<Option<Self>, StoreError> {
+        match flock(&root, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(StoreError::io("lock", path.display().to_string())(errno)),
+        }
+        let is_there = rustix::fs::fstat(&root).is_ok_and(|found| found.st_nlink > 0);
+        Ok(is_there.then_some(Self { root, path }))
+    }
+
+    /// Makes the directory at `path`, whose name in `mirrors` is `key`, and uses it.
+    #[expect(clippy::disallowed_methods, reason = "no event tells that a clean-up has removed a directory")]
+    fn make(mirrors: &Directory, key: &str, path: &Path, mode: u32) -> Result<Self, StoreError> {
+        for _ in 0..ATTEMPTS {
+            match mirrors.ensure_with_mode(key, mode) {
+                Ok(root) => {
+                    if let Some(copies) = Self::in_use(root, path.to_owned())? {
+                        return Ok(copies);
+                    }
+                }
+                // It was removed between the look and the opening.
+                Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(StoreError::Busy { path: path.display().to_string() })
+    }
+
     /// Takes the lock of the repository, which ends with what is returned, and notes that the copies are used.
     fn lock(&self) -> Result<OwnedFd, StoreError> {
         let lock = self.lock_unused()?;
@@ -121,14 +154,19 @@ impl Copies {
     }
 
     /// Takes the lock of the repository and leaves the time of the last use as it is.
-    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
     fn lock_unused(&self) -> Result<OwnedFd, StoreError> {
-        let deadline = Instant::now() + PATIENCE;
+        self.lock_within(PATIENCE)?.ok_or_else(|| StoreError::Busy { path: self.path.display().to_string() })
+    }
+
+    /// Takes the lock of the repository; `None` if others hold it for this long.
+    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
+    fn lock_within(&self, patience: Duration) -> Result<Option<OwnedFd>, StoreError> {
+        let deadline = Instant::now() + patience;
         loop {
             match self.try_lock()? {
-                Some(lock) => return Ok(lock),
+                Some(lock) => return Ok(Some(lock)),
                 None if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                None => return Err(StoreError::Busy { path: self.path.display().to_string() }),
+                None => return Ok(None),
             }
         }
     }
@@ -265,8 +303,8 @@ impl<'a> Mirrors<'a> {
         if is_root {
             let_through(state)?;
         }
-        let root = state.ensure_with_mode(MIRRORS, mode)?.ensure_with_mode(&key, mode)?;
-        let copies = Copies { root, path: state_path.join(MIRRORS).join(key) };
+        let mirrors = state.ensure_with_mode(MIRRORS, mode)?;
+        let copies = Copies::make(&mirrors, &key, &state_path.join(MIRRORS).join(&key), mode)?;
         let seen_as = is_root.then(|| StepUser::choose(host, &repository.facts)).transpose()?.map(StepUser::seen_as);
         Ok(Some(Self { repository, helper, snapshots, copies, owner, seen_as }))
     }
@@ -326,6 +364,26 @@ impl<'a> Mirrors<'a> {
         let snapshot = Arc::new(ready.mirror.snapshot_of_commit(&self.tree_of(number), &source));
         let tree = self.in_use(ready, &history);
         Ok(Ready { tree, snapshot, inputs: None, lfs_pointers })
+    }
+
+    /// Returns the ignored files that a copy would show if it was made of `snapshot` now; `None` if that is not found
+    /// out in short time.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    pub(crate) fn inputs_now(
+        &self,
+        show: Show<'_>,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Vec<IgnoredInput>>, EngineError> {
+        let Ok(wanted) = show.wanted(snapshot) else { return Ok(None) };
+        let Some(wanted) = wanted else { return Ok(Some(Vec::new())) };
+        // Nothing changes a record while the lock is held.
+        let Some(_lock) = self.copies.lock_within(SHORT_PATIENCE)? else { return Ok(None) };
+        let newest = self.copies.numbers()?.pop().map(|number| self.copies.root.descend(&number.to_string()));
+        let own = newest.and_then(Result::ok).and_then(|copy| copy.descend(OWN).ok());
+        let own = own.as_ref().map(|own| own.as_fd());
+        Ok(Mirror::inputs_now(own, self.repository.path(), snapshot, &wanted)?)
     }
 
     /// Returns the directory of the files of a copy.

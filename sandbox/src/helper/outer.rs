@@ -698,8 +698,7 @@ impl<'a> Outer<'a> {
     }
 
     fn is_git(&self, at: &Path) -> bool {
-        let git = [&self.request.frame.git.worktree_git, &self.request.frame.git.common];
-        git.into_iter().flatten().any(|path| path == at)
+        self.request.frame.git.paths().any(|path| path == at)
     }
 
     fn record_git(&mut self) {

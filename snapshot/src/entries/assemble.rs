@@ -111,6 +111,24 @@ impl Entries {
         true
     }
 
+    /// Puts leaves in place of those at the same paths, and adds the others. A leaf that is [`Kind::Missing`] is
+    /// forgotten.
+    pub(crate) fn put(&mut self, found: Vec<(Vec<u8>, Found)>) {
+        let place = |(path, found): &(Vec<u8>, Found)| {
+            let (directory, name) = paths::split(path);
+            let directory = self.find(directory)?;
+            Some((directory, self.leaf_in(directory, name)?, *found)).filter(|_| found.kind != Kind::Missing)
+        };
+        // Where each path is known, nothing but the leaves and the digests above them changes.
+        match found.iter().map(place).collect::<Option<Vec<_>>>() {
+            Some(places) => self.take_over(&places, &[]),
+            None => {
+                let added = found.into_iter().map(|(path, found)| (path, false, found)).collect();
+                *self = self.with(added, HashMap::new());
+            }
+        }
+    }
+
     /// The same tree with more leaves, and with other looks of directories, by their paths. What is
     /// neither there nor tracked is forgotten.
     pub(crate) fn with(&self, added: Vec<(Vec<u8>, bool, Found)>, mut looks: HashMap<Vec<u8>, DirectoryLook>) -> Self {

@@ -57,8 +57,12 @@ impl GitDir {
         let put = |name: &str, bytes: &[u8]| put(&git.join(name), bytes, self.owner);
         put("config", config(self.format, self.ignore_case).as_bytes())?;
         put("objects/info/alternates", &alternates(&self.objects)?)?;
-        self.shallow.as_ref().map_or(Ok(()), |edges| put("shallow", edges))?;
-        self.exclude.as_ref().map_or(Ok(()), |rules| put("info/exclude", rules))?;
+        for (name, bytes) in [("shallow", &self.shallow), ("info/exclude", &self.exclude)] {
+            match bytes {
+                Some(bytes) => put(name, bytes)?,
+                None => remove(&git.join(name))?,
+            }
+        }
         put("packed-refs", &self.refs)?;
         put("index", index)?;
         date(&git.join("index"), written)?;
@@ -99,6 +103,14 @@ fn date(path: &Path, (tv_sec, nanoseconds): Moment) -> io::Result<()> {
     let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
     let times = Timestamps { last_access: moment, last_modification: moment };
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Removes a file that an earlier state of the directory had.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Puts a file in place of another by a rename.
@@ -172,4 +184,32 @@ pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
 
 fn failed(path: &Path, error: &io::Error) -> GitError {
     GitError::CheckOut { path: path.to_owned(), problem: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_the_files_that_only_an_earlier_state_had() {
+        let place = tempfile::tempdir().expect("a directory");
+        let git = place.path().join(".git");
+        let state = |rest: Option<&str>| GitDir {
+            format: ObjectFormat::Sha1,
+            head: "ref: refs/heads/main".to_owned(),
+            objects: "/nonexistent".into(),
+            refs: Vec::new(),
+            shallow: rest.map(Into::into),
+            exclude: rest.map(Into::into),
+            ignore_case: false,
+            owner: None,
+        };
+        let there = || ["shallow", "info/exclude"].map(|name| git.join(name).exists());
+        state(Some("text\n")).write(&git, b"", (1, 0)).expect("writes");
+        assert_eq!(there(), [true, true]);
+        for _ in 0..2 {
+            state(None).write(&git, b"", (1, 0)).expect("writes");
+            assert_eq!(there(), [false, false]);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::fs::{chownat, fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat};
@@ -10,7 +10,7 @@ use rustix::fs::{symlinkat, unlinkat, utimensat};
 use rustix::io::{Errno, pread, write};
 use sha2::{Digest as _, Sha256};
 
-use super::ignored::IgnoredWanted;
+use super::ignored::{DENIED, IgnoredWanted};
 use super::{DIRECTORY, MirrorError, Owner};
 use crate::beneath;
 use crate::entries::{Entries, Found, Kind};
@@ -45,10 +45,34 @@ pub(super) struct Copied {
     pub(super) changed: Vec<Vec<u8>>,
     pub(super) files: usize,
     pub(super) bytes: u64,
+    /// The ignored files that were not copied, and why.
+    pub(super) left_out: Vec<(Vec<u8>, &'static str)>,
 }
+
+/// The bytes that ignored files may have beyond the sizes that were found, all of them together.
+pub(super) struct Spare(AtomicU64);
+
+impl Spare {
+    pub(super) fn new(bytes: u64) -> Self {
+        Self(AtomicU64::new(bytes))
+    }
+
+    /// Takes `bytes`; returns whether that many are left.
+    fn take(&self, bytes: u64) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A copy of an ignored file, or why there is none.
+type AsItIs = Result<Found, &'static str>;
 
 impl Copied {
     fn add(&mut self, other: Self) {
+        self.left_out.extend(other.left_out);
         self.found.extend(other.found);
         self.changed.extend(other.changed);
         self.files += other.files;
@@ -82,18 +106,19 @@ impl Copier<'_> {
     }
 
     /// Copies each of the ignored files `paths`, at which the mirror holds nothing any more, as it stands now. One that
-    /// is gone or cannot be read is left out.
+    /// is gone, cannot be read or has grown by more than the `spare` bytes is left out.
     pub(super) fn copy_ignored(
         &self,
         now: &Entries,
         paths: &[Vec<u8>],
-        wanted: &IgnoredWanted<'_>,
+        (wanted, spare): (&IgnoredWanted<'_>, &Spare),
     ) -> Result<Copied, MirrorError> {
         self.in_parallel(now, paths, |path, place, copied| {
             let expected = now.leaf(path).map_or(Found::MISSING, |leaf| leaf.found);
-            let found = self.copy_as_it_is(path, expected, place, wanted)?.unwrap_or(Found::MISSING);
+            let found = self.copy_as_it_is(path, expected, place, (wanted, spare))?;
             copied.files += 1;
-            copied.found.push((path.to_vec(), found));
+            copied.left_out.extend(found.err().map(|reason| (path.to_vec(), reason)));
+            copied.found.push((path.to_vec(), found.unwrap_or(Found::MISSING)));
             Ok(())
         })
     }
@@ -177,23 +202,23 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Copies what stands at an ignored path; `None` where nothing does, or it cannot be read.
+    /// Copies what stands at an ignored path.
     fn copy_as_it_is<'p>(
         &self,
         path: &'p [u8],
         expected: Found,
         place: &mut Workplace<'p>,
-        wanted: &IgnoredWanted<'_>,
-    ) -> Result<Option<Found>, MirrorError> {
+        bounds: (&IgnoredWanted<'_>, &Spare),
+    ) -> Result<AsItIs, MirrorError> {
         let failed = |error: std::io::Error| MirrorError::io(path, error);
         let name = paths::name(path);
         let (here, buffer) = self.enter(path, place).map_err(failed)?;
         let (target, source) = (here.target.as_fd(), here.source.as_ref());
         let made = match (expected.kind, source) {
-            (Kind::EmptyDirectory, _) => self.make_gitlink(target, name, expected).map(Some),
-            (_, None) => Ok(None),
+            (Kind::EmptyDirectory, _) => self.make_gitlink(target, name, expected).map(Ok),
+            (_, None) => Ok(Err(GONE)),
             (Kind::Symlink, Some(source)) => self.copy_link_as_it_is(source.as_fd(), target, name, expected),
-            (_, Some(source)) => self.copy_file_as_it_is(source.as_fd(), target, name, expected, (wanted, buffer)),
+            (_, Some(source)) => self.copy_file_as_it_is(source.as_fd(), target, name, expected, (bounds, buffer)),
         };
         made.map_err(|errno| failed(errno.into()))
     }
@@ -204,15 +229,15 @@ impl Copier<'_> {
         target: BorrowedFd<'_>,
         name: &[u8],
         expected: Found,
-    ) -> Result<Option<Found>, Errno> {
+    ) -> Result<AsItIs, Errno> {
         let link = match readlinkat(source, name, Vec::new()) {
             Ok(link) => link,
-            Err(Errno::NOENT | Errno::INVAL | Errno::NOTDIR) => return Ok(None),
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOTDIR) => return Ok(Err(GONE)),
             Err(errno) => return Err(errno),
         };
         symlinkat(link.as_c_str(), target, name)?;
         date_entry(target, name, self.owner, expected.stamp.mtime)?;
-        Ok(Some(Found { sha256: Sha256::digest(link.as_bytes()).into(), ..expected }))
+        Ok(Ok(Found { sha256: Sha256::digest(link.as_bytes()).into(), ..expected }))
     }
 
     /// Copies a regular file with its permission bits and its modification time. What changes meanwhile is copied in
@@ -223,36 +248,42 @@ impl Copier<'_> {
         target: BorrowedFd<'_>,
         name: &[u8],
         expected: Found,
-        (wanted, buffer): (&IgnoredWanted<'_>, &mut [u8]),
-    ) -> Result<Option<Found>, Errno> {
+        ((wanted, spare), buffer): ((&IgnoredWanted<'_>, &Spare), &mut [u8]),
+    ) -> Result<AsItIs, Errno> {
         let from = match openat(source, name, READ, Mode::empty()) {
             Ok(from) => from,
-            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR | Errno::ACCESS) => return Ok(None),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR) => return Ok(Err(GONE)),
+            Err(Errno::ACCESS) => return Ok(Err(DENIED)),
             Err(errno) => return Err(errno),
         };
         let stat = fstat(&from)?;
-        let is_readable = wanted.rights.is_none_or(|rights| rights.can_read(&stat));
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_readable {
-            return Ok(None);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(Err(GONE));
+        }
+        if wanted.rights.is_some_and(|rights| !rights.can_read(&stat)) {
+            return Ok(Err(DENIED));
         }
         let to = openat(target, name, CREATE, Mode::from_raw_mode(0o600))?;
         let stamp = Stamp::of(&stat);
+        let mut room = Room { bytes: expected.stamp.size, spare, taken: 0 };
         let is_cloned = stamp.size >= CLONED_FROM && rustix::fs::ioctl_ficlone(&to, &from).is_ok();
         let sha256 = if is_cloned {
-            hash(to.as_fd(), beneath::size_of(&fstat(&to)?), buffer)?
+            let size = beneath::size_of(&fstat(&to)?);
+            if room.holds(size) { hash(to.as_fd(), size, buffer)? } else { None }
         } else {
-            copy_hashing_all(from.as_fd(), to.as_fd(), wanted.max_bytes, buffer)?
+            copy_hashing_all(from.as_fd(), to.as_fd(), &mut room, buffer)?
         };
         let Some(sha256) = sha256 else {
             unlinkat(target, name, AtFlags::empty())?;
-            return Ok(None);
+            spare.give_back(room.taken);
+            return Ok(Err(GROWN));
         };
         give(to.as_fd(), self.owner)?;
         fchmod(&to, Mode::from_raw_mode(stat.st_mode & 0o777 | 0o400))?;
         futimens(&to, &times(stamp.mtime))?;
         let kind = if beneath::is_executable(&stat) { Kind::Executable } else { Kind::File };
         let racy = expected.racy || stamp != expected.stamp || Stamp::of(&fstat(&from)?) != stamp;
-        Ok(Some(Found { kind, racy, sha256, stamp }))
+        Ok(Ok(Found { kind, racy, sha256, stamp }))
     }
 
     /// Opens the directories of a path in both trees, unless the last path had the same.
@@ -374,27 +405,54 @@ pub(super) fn date_entry(
     statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Copies a file to its end and returns the sha256 of what was copied; `None` where it has more than `most` bytes.
+const GONE: &str = "it was removed or replaced while it was copied";
+const GROWN: &str = "it grew while it was copied, and with it there would be more bytes than `tree.max_bytes` in \
+                     proctord.toml";
+
+/// The number of bytes that the copy of a file may have.
+struct Room<'a> {
+    bytes: u64,
+    spare: &'a Spare,
+    /// The number of them that were taken from `spare`.
+    taken: u64,
+}
+
+impl Room<'_> {
+    /// Returns whether a copy of `size` bytes is within the bound, and takes spare bytes for it where it needs them.
+    fn holds(&mut self, size: u64) -> bool {
+        let more = size.saturating_sub(self.bytes);
+        if !self.spare.take(more) {
+            return false;
+        }
+        self.bytes += more;
+        self.taken += more;
+        true
+    }
+}
+
+/// Copies a file to its end and returns the sha256 of what was copied; `None` where there is no room for it.
 fn copy_hashing_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
-    most: u64,
+    room: &mut Room<'_>,
     buffer: &mut [u8],
 ) -> Result<Option<[u8; 32]>, Errno> {
     let (mut hasher, mut at) = (Sha256::new(), 0);
-    while at <= most {
+    loop {
         match pread(from, &mut *buffer, at) {
             Ok(0) => return Ok(Some(hasher.finalize().into())),
             Ok(count) => {
+                at += count as u64;
+                if !room.holds(at) {
+                    return Ok(None);
+                }
                 hasher.update(&buffer[..count]);
                 write_all(to, &buffer[..count])?;
-                at += count as u64;
             }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }
-    Ok(None)
 }
 
 /// Copies `size` bytes and returns their sha256; `None` where the file is longer or shorter.

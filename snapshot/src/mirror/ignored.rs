@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::copy::Copier;
+use super::copy::{Copier, Spare};
 use super::{DIRECTORY, Mirror, MirrorError, remove};
 use crate::beneath;
 use crate::entries::{Entries, Found, Kind, Place};
@@ -83,6 +83,8 @@ pub(super) struct Survey {
     gone: Vec<Vec<u8>>,
     /// The inputs, without the digests.
     inputs: Vec<IgnoredInput>,
+    /// The length of all files in bytes.
+    bytes: u64,
 }
 
 impl Survey {
@@ -121,7 +123,7 @@ impl Survey {
         for path in bare.map(|at| covered.directory_path(at)).filter(|path| !is_of_evidence(path)) {
             walk.empty_directory(path.to_vec());
         }
-        let Walk { leaves, changed, .. } = walk;
+        let Walk { leaves, changed, bytes, .. } = walk;
         let gone = if changed.is_empty() && leaves.len() == held.leaves() {
             Vec::new()
         } else {
@@ -133,7 +135,7 @@ impl Survey {
         } else {
             Entries::of_leaves(leaves.into_iter().map(|(path, found)| (path, false, found)))
         };
-        Ok(Self { now, changed, gone, inputs })
+        Ok(Self { now, changed, gone, inputs, bytes })
     }
 
     /// Returns whether the mirror holds the ignored files as they stand.
@@ -141,7 +143,17 @@ impl Survey {
         self.changed.is_empty() && self.gone.is_empty()
     }
 
-    /// Returns the inputs, all of which the mirror holds.
+    /// Returns each ignored file. One that has to be copied is named without its content.
+    pub(super) fn now(&self) -> &Entries {
+        &self.now
+    }
+
+    /// Returns the files that the mirror lacks, or holds in another state.
+    pub(super) fn changed(&self) -> &[Vec<u8>] {
+        &self.changed
+    }
+
+    /// Returns the inputs with the digests of `held`, which names the content of each of them.
     pub(super) fn inputs(self, held: &Entries) -> Vec<IgnoredInput> {
         digested(held, self.inputs)
     }
@@ -149,7 +161,7 @@ impl Survey {
     /// Returns the survey of a mirror that shows no ignored file.
     pub(super) fn of_none(held: &Entries) -> Self {
         let now = Entries::of_leaves([]);
-        Self { now, changed: Vec::new(), gone: held.paths().collect(), inputs: Vec::new() }
+        Self { now, changed: Vec::new(), gone: held.paths().collect(), inputs: Vec::new(), bytes: 0 }
     }
 }
 
@@ -162,7 +174,7 @@ impl Mirror {
         let mut paths: Vec<Vec<u8>> = survey.changed.iter().chain(&survey.gone).cloned().collect();
         paths.sort_unstable();
         self.ignored.begin(&paths)?;
-        remove::anything(self.tree.as_fd(), &paths)
+        remove::anything(self.tree.as_fd(), self.record.held(), &paths)
     }
 
     /// Copies the ignored files that [`Mirror::remove_ignored`] has removed, and returns all inputs.
@@ -172,10 +184,12 @@ impl Mirror {
         survey: Survey,
         wanted: &IgnoredWanted<'_>,
     ) -> Result<Vec<IgnoredInput>, MirrorError> {
-        let Survey { now, changed, gone, inputs } = survey;
+        let Survey { now, changed, gone, mut inputs, bytes } = survey;
         if !changed.is_empty() || !gone.is_empty() {
+            let spare = Spare::new(wanted.max_bytes.saturating_sub(bytes));
             let copier = Copier { source, tree: self.tree.as_fd(), owner: self.owner, mtime: self.ignored.newest };
-            let copied = copier.copy_ignored(&now, &changed, wanted)?;
+            let copied = copier.copy_ignored(&now, &changed, (wanted, &spare))?;
+            name_left_out(&mut inputs, copied.left_out);
             let gone = gone.into_iter().map(|path| (path, Found::MISSING));
             self.ignored.finish(self.ignored.newest, copied.found.into_iter().chain(gone).collect())?;
         }
@@ -199,8 +213,21 @@ impl Mirror {
             self.record.held().contains(path) && !is_unfinished
         };
         let left: Vec<Vec<u8>> = paths.iter().filter(|path| !is_copied(path)).cloned().collect();
-        remove::anything(self.tree.as_fd(), &left)?;
+        remove::anything(self.tree.as_fd(), self.record.held(), &left)?;
         self.ignored.finish(self.ignored.newest, paths.into_iter().map(|path| (path, Found::MISSING)).collect())
+    }
+}
+
+/// Adds the files that were left out while they were copied to the inputs that they belong to.
+fn name_left_out(inputs: &mut [IgnoredInput], mut left_out: Vec<(Vec<u8>, &'static str)>) {
+    // Several threads copy; the record does not depend on which one was faster.
+    left_out.sort_unstable();
+    for (path, reason) in left_out {
+        let is_its = |input: &&mut IgnoredInput| path == input.path || paths::is_below(&path, &input.path);
+        if let Some(input) = inputs.iter_mut().find(is_its) {
+            let count = u64::from(input.path != path);
+            input.left_out.get_or_insert((0, reason)).0 += count;
+        }
     }
 }
 
@@ -429,7 +456,7 @@ impl Walk<'_> {
     }
 }
 
-const DENIED: &str = "steps may not read it";
+pub(super) const DENIED: &str = "steps may not read it";
 
 /// The sha256 of nothing.
 static EMPTY: std::sync::LazyLock<[u8; 32]> = std::sync::LazyLock::new(|| Sha256::digest(b"").into());

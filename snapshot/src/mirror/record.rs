@@ -4,6 +4,7 @@
 //! the two names the paths whose content is not known. The files are not synchronised with the disk: both name the
 //! boot of the machine, and after another boot neither is believed.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -141,8 +142,7 @@ impl Record {
     }
 
     fn take(&mut self, found: Vec<(Vec<u8>, Found)>) {
-        let added = found.into_iter().map(|(path, found)| (path, false, found)).collect();
-        self.held = self.held.with(added, std::collections::HashMap::new());
+        self.held.put(found);
     }
 
     /// Writes the record anew and empties the journal.
@@ -189,15 +189,21 @@ impl Record {
     /// A frame that is cut short at the end was being written when the process ended. It is the start of an update that
     /// had changed nothing, or the end of an update whose paths the frame before names.
     fn replay(&mut self, journal: &[u8]) -> Option<Tail> {
-        let mut reader = Reader::new(journal);
+        let (mut reader, mut tail) = (Reader::new(journal), Tail::Whole);
+        // The last word on each path counts: a tree of many files is changed once, not once for each frame.
+        let mut found = HashMap::new();
         while !reader.is_at_end() {
-            let Some(frame) = reader.bytes() else { return Some(Tail::Torn) };
-            self.replay_frame(&mut Reader::new(checked(frame)?))?;
+            let Some(frame) = reader.bytes() else {
+                tail = Tail::Torn;
+                break;
+            };
+            self.replay_frame(&mut Reader::new(checked(frame)?), &mut found)?;
         }
-        Some(Tail::Whole)
+        self.take(found.into_iter().collect());
+        Some(tail)
     }
 
-    fn replay_frame(&mut self, frame: &mut Reader<'_>) -> Option<()> {
+    fn replay_frame(&mut self, frame: &mut Reader<'_>, all: &mut HashMap<Vec<u8>, Found>) -> Option<()> {
         match frame.u8()? {
             BEGUN => {
                 let paths = read_paths(frame)?.into_iter().map(|path| path.0);
@@ -206,8 +212,10 @@ impl Record {
             FINISHED => {
                 self.newest = self.newest.max((frame.i64()?, frame.u32()?));
                 let count = frame.count(4 + 1 + 32)?;
-                let found: Option<Vec<_>> = (0..count).map(|_| read_found(frame)).collect();
-                self.take(found?);
+                for _ in 0..count {
+                    let (path, found) = read_found(frame)?;
+                    all.insert(path, found);
+                }
                 self.unfinished = None;
             }
             _ => return None,

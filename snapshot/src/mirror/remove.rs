@@ -11,33 +11,37 @@ use crate::beneath;
 use crate::entries::{Entries, Kind};
 use crate::paths;
 
-/// Removes what the mirror holds at `paths`, and the directories that this leaves empty. `paths` are sorted.
+/// Removes what the mirror holds at `paths`, and the directories that this leaves empty. `paths` are sorted. The directory
+/// of a repository that is not among them stays.
 pub(super) fn outdated(tree: BorrowedFd<'_>, held: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+    let is_repository = |path: &[u8]| held.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink);
+    let stays = |path: &[u8]| is_repository(path) && paths.binary_search_by(|one| one.as_slice().cmp(path)).is_err();
     // Deeper paths first, so that a directory is empty when its turn comes.
     for path in paths.iter().rev() {
         let Some(leaf) = held.leaf(path) else { continue };
         match leaf.found.kind {
             Kind::Missing | Kind::Rules => {}
-            Kind::Gitlink | Kind::EmptyDirectory => remove_empty(tree, path)?,
-            Kind::File | Kind::Executable | Kind::Symlink | Kind::Special => remove_file(tree, path)?,
+            Kind::Gitlink | Kind::EmptyDirectory => remove_empty(tree, path, stays)?,
+            Kind::File | Kind::Executable | Kind::Symlink | Kind::Special => remove_file(tree, path, stays)?,
         }
     }
     Ok(())
 }
 
 /// Removes the file or the empty directory at each of `paths`, and the directories that this leaves empty. `paths` are
-/// sorted.
-pub(super) fn anything(tree: BorrowedFd<'_>, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+/// sorted. The directory of a repository that `covered` names stays.
+pub(super) fn anything(tree: BorrowedFd<'_>, covered: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
+    let stays = |path: &[u8]| covered.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink);
     for path in paths.iter().rev() {
         match beneath::is_directory(tree, path) {
-            true => remove_empty(tree, path)?,
-            false => remove_file(tree, path)?,
+            true => remove_empty(tree, path, stays)?,
+            false => remove_file(tree, path, stays)?,
         }
     }
     Ok(())
 }
 
-fn remove_file(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
+fn remove_file(tree: BorrowedFd<'_>, path: &[u8], stays: impl Fn(&[u8]) -> bool) -> Result<(), MirrorError> {
     let (directory, name) = paths::split(path);
     let parent = match beneath::open(tree, directory, OFlags::PATH | OFlags::DIRECTORY) {
         Ok(parent) => parent,
@@ -48,13 +52,13 @@ fn remove_file(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
         Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
         Err(errno) => return Err(MirrorError::io(path, errno)),
     }
-    if directory.is_empty() { Ok(()) } else { remove_empty(tree, directory) }
+    if directory.is_empty() { Ok(()) } else { remove_empty(tree, directory, stays) }
 }
 
-/// Removes a directory that is empty, and those above it that this leaves empty.
-fn remove_empty(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
+/// Removes a directory that is empty, and those above it that this leaves empty, up to one that `stays`.
+fn remove_empty(tree: BorrowedFd<'_>, path: &[u8], stays: impl Fn(&[u8]) -> bool) -> Result<(), MirrorError> {
     let mut path = path;
-    while !path.is_empty() {
+    while !path.is_empty() && !stays(path) {
         let (directory, name) = paths::split(path);
         let parent = match beneath::open(tree, directory, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(parent) => parent,

@@ -24,8 +24,11 @@ const NEEDS_RUNS: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
 pub(super) const CASES: &[Case] = &[
     case("http::a_run_is_asked_for_waited_for_read_and_cancelled", whole_way).needs(NEEDS_RUNS),
     case("http::as_an_ordinary_user", whole_way).needs(NEEDS_RUNS).unprivileged("http::as_an_ordinary_user"),
-    case("http::promtool_finds_nothing_wrong_with_metrics", promtool)
-        .needs(&[Needs::Sandbox, Needs::Program("curl"), Needs::Program("promtool")]),
+    case("http::promtool_finds_nothing_wrong_with_metrics", promtool).needs(&[
+        Needs::Sandbox,
+        Needs::Program("curl"),
+        Needs::Program("promtool"),
+    ]),
     case("http::events_go_on_behind_the_last_one_that_came", events).needs(NEEDS_RUNS),
     case("http::a_long_poll_is_answered_when_there_is_news", long_poll).needs(NEEDS_RUNS),
     case("http::a_long_output_is_read_whole_and_in_ranges", ranges).needs(NEEDS_RUNS),

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, ProblemType, Reuse, RunState, RunSubmission};
+use proctor_core::api::{ChangesAsked, How, ProblemType, RunState, RunSubmission};
 use proctor_core::event::RunEvent;
 use proctor_core::spec::Operator;
 use proctor_core::tier::Tier;
@@ -14,6 +14,7 @@ use proctor_core::verdict::{Doubt, Verdict};
 use proctor_daemon::caller::Caller;
 use proctor_daemon::service::{OutputOf, RunFilter, Stdio, Unit};
 
+use super::reuse::verified;
 use crate::environment::{CHANGESET, TestEnvironment, waiting_step};
 use crate::machine;
 use crate::needs::{Case, Needs, case};
@@ -27,8 +28,6 @@ pub(super) const CASES: &[Case] = &[
     case("runs::one_is_cancelled_in_every_state_and_ends_once", cancelled),
     case("runs::the_same_that_waits_is_joined", joined_waiting),
     case("runs::the_same_under_way_is_joined_on_the_same_tree_only", joined_under_way),
-    case("runs::a_tree_that_is_verified_is_not_run_again", reused),
-    case("runs::what_may_vary_is_run_again", not_reused),
     case("runs::a_key_gets_one_run_and_another_request_none", idempotent),
     case("runs::one_key_that_many_send_at_once_gets_one_run", one_key_at_once),
     case("runs::what_steps_take_from_the_caller_makes_another_run", other_environment),
@@ -164,42 +163,6 @@ fn joined_under_way(env: &TestEnvironment) {
     machine::signal(step, rustix::process::Signal::USR1);
     let run = served.end_of(&other.run.id);
     assert_eq!(run.verdict, Some(Verdict::Passed));
-}
-
-fn verified(asked: RunSubmission) -> RunSubmission {
-    RunSubmission { reuse: Reuse::Verified, ..asked }
-}
-
-fn reused(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("grep -q first README.md"));
-    let served = Served::open(env);
-    let runs_again = |asked: RunSubmission, verdict: Verdict| {
-        let submitted = served.submit(asked);
-        assert_eq!(submitted.how, How::Queued);
-        assert_eq!(served.end_of(&submitted.run.id).verdict, Some(verdict));
-        submitted.run.id
-    };
-    let id = runs_again(verified(asks(&repo)), Verdict::Passed);
-    let again = served.submit(verified(asks(&repo)));
-    assert_eq!((again.how, &again.run.id), (How::Verified, &id));
-    runs_again(asks(&repo), Verdict::Passed);
-    // A different request is a new run.
-    runs_again(RunSubmission { max_tier: Tier::THREE, ..verified(asks(&repo)) }, Verdict::Passed);
-    repo.write("README.md", "nothing of it\n");
-    runs_again(verified(asks(&repo)), Verdict::Failed);
-    // A failed run is never reused.
-    runs_again(verified(asks(&repo)), Verdict::Failed);
-}
-
-fn not_reused(env: &TestEnvironment) {
-    let varies = Skill::new("verify.it", [Step::sh("it", "true")]).determinism("D2");
-    let repo = env.repo(&Spec::new([varies]));
-    let served = Served::open(env);
-    for _ in 0..2 {
-        let submitted = served.submit(verified(asks(&repo)));
-        assert_eq!(submitted.how, How::Queued);
-        assert_eq!(served.end_of(&submitted.run.id).verdict, Some(Verdict::Passed));
-    }
 }
 
 fn idempotent(env: &TestEnvironment) {

@@ -15,6 +15,8 @@ use crate::store::garbage::Extent;
 /// The number of copies that are kept, of worktrees and of commits, and the time that an unused one is kept.
 const MAX_KEPT: usize = 64;
 const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// The number of copies of a repository that are verified at most.
+const MAX_VERIFIED: usize = 1_000;
 /// The problem of a copy whose files are not there.
 const INCOMPLETE: &str = "the copy is incomplete";
 
@@ -84,45 +86,104 @@ impl Copies {
 
     /// Compares a copy with its record, and removes it if it is damaged; `None` where there is no such copy any more.
     fn verify(&self, number: u64, owner: Option<MirrorOwner>) -> Result<Option<CopyReport>, StoreError> {
-        // Runs of the repository wait meanwhile.
-        let lock = self.lock_unused()?;
-        if !self.numbers()?.contains(&number) {
-            return Ok(None);
-        }
-        let found = |state, problem| {
-            let copy = format!("{MIRRORS}/{}/{number}", self.path.file_name().unwrap_or_default().display());
-            Ok(Some(CopyReport { copy, state, problem, removed: false }))
+        let (directory, opened) = match self.hold_to_verify(number, owner)? {
+            Held::Verifying(directory, opened) => (directory, *opened),
+            Held::ByRun => return Ok(Some(self.report(number, CopyState::Held, None))),
+            Held::Gone => return Ok(None),
         };
-        let directory = self.root.descend(&number.to_string())?;
-        if !is_free(&directory)? {
-            return found(CopyState::Held, None);
-        }
-        let problem = match compared(&directory, owner) {
+        let compared = opened.and_then(|mirror| mirror.verify_all());
+        // A run that has joined meanwhile keeps what it holds.
+        let lock = self.lock_unused()?;
+        let problem = match compared {
             Ok(()) => {
                 // The git directory has no record: the next run writes it again.
                 directory.remove(STATE)?;
-                return found(CopyState::Sound, None);
+                return Ok(Some(self.report(number, CopyState::Sound, None)));
             }
             Err(MirrorError::Damaged { path, problem }) if path.is_empty() => problem.to_owned(),
             Err(MirrorError::Damaged { path, problem }) => format!("`{path}` {problem}"),
-            Err(error) => return found(CopyState::Unverified, Some(first_line(&error.to_string()))),
+            Err(error) => {
+                return Ok(Some(self.report(number, CopyState::Unverified, Some(first_line(&error.to_string())))));
+            }
         };
         drop(directory);
         let discarded = self.discard(number)?;
         drop(lock);
         let removed = discarded.is_some();
         discarded.into_iter().for_each(|copy| copy.remove(&mut Freed::default()));
-        let report = found(CopyState::Damaged, Some(problem))?;
-        Ok(report.map(|report| CopyReport { removed, ..report }))
+        Ok(Some(CopyReport { removed, ..self.report(number, CopyState::Damaged, Some(problem)) }))
+    }
+
+    /// Verifies each copy.
+    fn verify_each(&self, owner: Option<MirrorOwner>, reports: &mut Vec<CopyReport>) -> Result<(), StoreError> {
+        let mut last = 0;
+        // A run can add a copy while an earlier one is being verified.
+        for _ in 0..MAX_VERIFIED {
+            let Some(number) = self.numbers()?.into_iter().find(|number| *number > last) else { break };
+            reports.extend(self.verify(number, owner)?);
+            last = number;
+        }
+        Ok(())
+    }
+
+    /// Holds a copy as a run does, so that no run changes it, and opens it. Other runs of the repository go on: one of the
+    /// same tree joins, and one of another tree makes a copy of its own.
+    fn hold_to_verify(&self, number: u64, owner: Option<MirrorOwner>) -> Result<Held, StoreError> {
+        let _lock = self.lock_unused()?;
+        if !self.numbers()?.contains(&number) {
+            return Ok(Held::Gone);
+        }
+        let directory = self.root.descend(&number.to_string())?;
+        if !is_free(&directory)? {
+            return Ok(Held::ByRun);
+        }
+        // Opening can write to the record.
+        let opened = opened(&directory, owner);
+        flock(&directory, FlockOperation::NonBlockingLockShared).map_err(StoreError::io("lock", directory.name()))?;
+        Ok(Held::Verifying(directory, Box::new(opened)))
+    }
+
+    fn report(&self, number: u64, state: CopyState, problem: Option<String>) -> CopyReport {
+        let copy = format!("{MIRRORS}/{}/{number}", self.path.file_name().unwrap_or_default().display());
+        CopyReport { copy, state, problem, removed: false }
+    }
+
+    /// Removes the directory of a repository that has no copies any more, unless a run is using it.
+    fn remove_if_empty(&self) -> Result<(), StoreError> {
+        let root = Directory::open(&self.path)?;
+        let failed = StoreError::io("remove", self.path.display().to_string());
+        match flock(&root, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(()),
+            Err(errno) => return Err(failed(errno)),
+        }
+        if root.names()?.iter().any(|name| name != LOCK) {
+            return Ok(());
+        }
+        root.remove(LOCK)?;
+        match rustix::fs::rmdir(&self.path) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 }
 
-/// Compares all files of a copy that no run holds with its record.
-fn compared(directory: &Directory, owner: Option<MirrorOwner>) -> Result<(), MirrorError> {
+/// A copy that is to be verified.
+enum Held {
+    /// It is held until the directory is closed. The mirror in it, or why it cannot be opened.
+    Verifying(Directory, Box<Result<Mirror, MirrorError>>),
+    /// A run holds it.
+    ByRun,
+    /// There is no such copy any more.
+    Gone,
+}
+
+/// Opens the mirror of a copy that no run holds.
+fn opened(directory: &Directory, owner: Option<MirrorOwner>) -> Result<Mirror, MirrorError> {
     let incomplete = || MirrorError::Damaged { path: String::new(), problem: INCOMPLETE };
     let own = directory.descend(OWN).map_err(|_| incomplete())?;
     let own = own.as_fd().try_clone_to_owned().map_err(|source| MirrorError::Io { path: OWN.to_owned(), source })?;
-    Mirror::open(own, owner)?.verify_all()
+    Mirror::open(own, owner)
 }
 
 /// Returns a message without its hint.
@@ -160,10 +221,9 @@ pub(crate) fn verify(state_path: &Path, repository: &Repository, host: &Host) ->
         let key = line.key(repository);
         let path = state_path.join(MIRRORS).join(&key);
         if path.is_dir() {
-            let copies = Copies { root: Directory::open(&path)?, path };
             let owner = host.is_root().then(|| owner_for(&key));
-            for number in copies.numbers()? {
-                reports.extend(copies.verify(number, owner)?);
+            if let Some(copies) = Copies::in_use(Directory::open(&path)?, path)? {
+                copies.verify_each(owner, &mut reports)?;
             }
         }
     }
@@ -199,7 +259,11 @@ pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: Extent, freed: &mut
     for (number, (used, path)) in kept.into_iter().enumerate() {
         let is_old = number < excess || now.duration_since(used).unwrap_or_default() > MAX_UNUSED;
         let keep = if is_old || extent == Extent::All { Keep::Nothing } else { Keep::Newest };
-        let swept = Directory::open(&path).and_then(|root| Copies { root, path: path.clone() }.sweep(keep, freed));
+        let swept = Directory::open(&path).and_then(|root| {
+            let copies = Copies { root, path: path.clone() };
+            copies.sweep(keep, freed)?;
+            if keep == Keep::Nothing { copies.remove_if_empty() } else { Ok(()) }
+        });
         if let Err(error) = swept {
             tracing::debug!(%error, path = %path.display(), "a private copy stays");
         }
@@ -248,7 +312,7 @@ mod tests {
         assert_eq!(copies.numbers().expect("lists"), [10]);
         assert_eq!(ground.evict(now(), Extent::Excess), Freed::default());
         assert_eq!(ground.evict(now() + MAX_UNUSED * 2, Extent::Excess).number, 1);
-        assert_eq!(copies.root.names().expect("lists"), [LOCK]);
+        assert!(!copies.path.exists(), "nothing is left of the repository");
     }
 
     #[test]
@@ -265,6 +329,34 @@ mod tests {
         assert_eq!(ground.evict(now(), Extent::All), Freed { in_use: 1, ..Freed::default() });
         drop(lock);
         assert_eq!(ground.evict(now(), Extent::All).number, 1);
+    }
+
+    #[test]
+    fn keeps_the_directory_of_a_repository_that_is_in_use() {
+        let ground = Ground::new();
+        let copies = ground.copies("a", &[1]);
+        let open = || Copies::in_use(Directory::open(&copies.path).expect("opens"), copies.path.clone());
+        let run = open().expect("locks").expect("it is there");
+        assert_eq!(ground.evict(now(), Extent::All).number, 1);
+        assert!(copies.path.join(LOCK).exists(), "a run is about to make a copy here");
+        drop(run);
+        let late = Directory::open(&copies.path).expect("opens");
+        ground.evict(now(), Extent::All);
+        assert!(!copies.path.exists());
+        assert!(Copies::in_use(late, copies.path).expect("locks").is_none(), "it was removed meanwhile");
+    }
+
+    #[test]
+    fn runs_go_on_while_a_copy_is_verified() {
+        let ground = Ground::new();
+        let copies = ground.copies("a", &[1]);
+        let Held::Verifying(verified, _) = copies.hold_to_verify(1, None).expect("holds") else { panic!("not free") };
+        assert!(copies.try_lock().expect("asks").is_some(), "the lock of the repository is free");
+        let of_run = copies.root.descend("1").expect("opens");
+        assert!(!is_free(&of_run).expect("asks"), "no run changes the copy");
+        flock(&of_run, FlockOperation::NonBlockingLockShared).expect("a run of the same tree joins");
+        drop(verified);
+        assert!(matches!(copies.hold_to_verify(1, None).expect("asks"), Held::ByRun));
     }
 
     #[test]

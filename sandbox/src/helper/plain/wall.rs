@@ -88,6 +88,7 @@ fn rules(request: &PlainRequest, paths: &Paths) -> Vec<(PathBuf, Rights)> {
     }
     read.extend(request.resolver.clone());
     read.extend(frame.git.common.clone());
+    read.extend(frame.git.nested.iter().map(|nested| nested.objects.clone()));
     read.push(paths.git.clone());
     let mut rules: Vec<(PathBuf, Rights)> = read.into_iter().map(|path| (path, seen())).collect();
     rules.extend(DEVICES.iter().map(|name| (Path::new("/dev").join(name), seen() | used())));

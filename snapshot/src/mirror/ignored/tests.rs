@@ -286,3 +286,103 @@ fn a_mirror_of_hard_links_shows_the_same() {
     assert_eq!(ground.shown("out/x").as_deref(), Some("1"), "the first one is held by a run");
     assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "2");
 }
+
+/// Updates a mirror and does `act` to the worktree between the look at the ignored files and their copy.
+fn updated_meanwhile(ground: &Ground, wanted: &IgnoredWanted<'_>, act: impl FnOnce()) -> Vec<IgnoredInput> {
+    let (source, covered, mut mirror) = (open(ground.source.path()), ground.covered(), ground.mirror());
+    let survey = Survey::take(source.as_fd(), (&covered, &ground.ignored), wanted, mirror.ignored.held());
+    let survey = survey.expect("looks");
+    mirror.remove_ignored(&survey).expect("removes");
+    assert!(mirror.update_covered(source.as_fd(), &covered).expect("copies").is_ok());
+    act();
+    mirror.copy_ignored(source.as_fd(), survey, wanted).expect("copies")
+}
+
+#[test]
+fn names_a_file_that_vanishes_while_it_is_copied() {
+    let ground = Ground::new(&["out", "single"]);
+    for path in ["a", "out/x", "out/y", "single"] {
+        ground.write(path, "1");
+    }
+    let inputs = updated_meanwhile(&ground, &all(), || {
+        fs::remove_file(ground.source.path().join("out/x")).expect("removes");
+        fs::remove_file(ground.source.path().join("single")).expect("removes");
+    });
+    assert_eq!((inputs[0].files, inputs[0].left_out.map(|(count, _)| count)), (1, Some(1)), "{inputs:?}");
+    assert_eq!((&inputs[1].sha256, inputs[1].left_out.map(|(count, _)| count)), (&None, Some(0)), "{inputs:?}");
+}
+
+#[test]
+fn files_that_grow_share_the_bytes_that_are_left() {
+    let ground = Ground::new(&["first", "second"]);
+    for path in ["a", "first", "second"] {
+        ground.write(path, "0123456789");
+    }
+    let wanted = IgnoredWanted { max_bytes: 25, ..all() };
+    let inputs = updated_meanwhile(&ground, &wanted, || {
+        ground.write("first", "0123456789+++++");
+        ground.write("second", "0123456789+");
+    });
+    let lengths = ["first", "second"].map(|path| ground.shown(path).map(|content| content.len()));
+    assert_eq!(lengths, [Some(15), None], "{inputs:?}");
+    assert!(inputs[1].left_out.is_some_and(|(_, reason)| reason.contains("grew")), "{inputs:?}");
+    // The next update looks at the sizes again, and the first input is copied.
+    let mut mirror = ground.mirror();
+    let update = ground.try_update(&mut mirror, Some(&IgnoredWanted { max_bytes: 26, ..all() }));
+    assert!(matches!(update, Update::Equal { ignored, .. } if ignored.iter().all(|input| input.left_out.is_none())));
+    assert_eq!(ground.shown("second").as_deref(), Some("0123456789+"));
+}
+
+#[test]
+fn an_empty_directory_of_a_repository_stays_without_its_ignored_file() {
+    let ground = Ground::new(&["sub/x"]);
+    ground.write("a", "covered");
+    ground.write("sub/x", "1");
+    let gitlink = Found { kind: Kind::Gitlink, sha256: [7; 32], ..Found::MISSING };
+    let covered = ground.covered().with(vec![(b"sub".to_vec(), true, gitlink)], std::collections::HashMap::new());
+    let mut mirror = ground.mirror();
+    let mut update = || {
+        let source = open(ground.source.path());
+        mirror.update_from(source.as_fd(), (&covered, &ground.ignored), Some(&all())).expect("updates")
+    };
+    update();
+    assert_eq!(ground.shown("sub/x").as_deref(), Some("1"));
+    fs::remove_file(ground.source.path().join("sub/x")).expect("removes");
+    update();
+    assert!(ground.state.path().join(TREE).join("sub").is_dir());
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn tells_the_inputs_of_now_and_changes_nothing() {
+    let ground = Ground::new(&["out", ".env"]);
+    for path in ["a", "out/x", ".env"] {
+        ground.write(path, "1");
+    }
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    drop(mirror);
+    let now = || {
+        let (source, covered) = (open(ground.source.path()), ground.covered());
+        let inputs = Mirror::inputs_of(
+            Some(open(ground.state.path()).as_fd()),
+            source.as_fd(),
+            (&covered, &ground.ignored),
+            &all(),
+        );
+        inputs.expect("looks").expect("few")
+    };
+    let before = now();
+    assert_eq!(before.len(), 2);
+    ground.write(".env", "1");
+    assert_eq!(now(), before, "the content is the same");
+    ground.write(".env", "2");
+    assert_ne!(now(), before);
+    ground.write("out/new", "");
+    assert_eq!(now()[0].files, 2);
+    assert_eq!((ground.shown(".env").as_deref(), ground.shown("out/new")), (Some("1"), None));
+    // The same without a copy.
+    let (source, covered) = (open(ground.source.path()), ground.covered());
+    let inputs = Mirror::inputs_of(None, source.as_fd(), (&covered, &ground.ignored), &all());
+    assert_eq!(inputs.expect("looks"), Some(now()));
+}
