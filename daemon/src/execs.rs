@@ -44,7 +44,7 @@ struct Command {
 #[derive(Debug)]
 pub(crate) struct Place {
     execs: Execs,
-    /// The name by which the queue knows it.
+    /// Name of the command in the queue.
     entry: RunId,
     /// Cancels the command.
     pub(crate) cancel: CancellationToken,

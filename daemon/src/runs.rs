@@ -89,7 +89,7 @@ impl Found {
 /// Result of the last run with a key, as far as this daemon knows. It is only an optimization.
 #[derive(Debug, Clone)]
 pub struct Last {
-    /// What was asked for.
+    /// Key of the request.
     pub key: RunKey,
     /// The run.
     pub run: RunId,
