@@ -18,7 +18,7 @@ use crate::runs::{Live, News, Phase};
 /// A run and the events since the caller's last request.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// The run; those who wait for the same end share it, and its JSON.
+    /// Current state of the run. Callers that wait for the same end share it and its JSON.
     pub shown: Arc<Shown>,
     /// Events after the one that the caller named, at most [`MAX_EVENTS`]; `None` if the caller named no event.
     pub events: Option<Vec<Arc<LoggedEvent>>>,
