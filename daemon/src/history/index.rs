@@ -86,7 +86,7 @@ pub(super) struct Index {
 /// An opened index and, if it was rebuilt, the reason.
 pub(super) type Opened = (Index, Option<String>);
 
-/// What an index says of a log.
+/// Indexed state of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Indexed {
     /// Whether the run has ended.
