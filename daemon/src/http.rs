@@ -68,9 +68,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(4);
 ///
 /// `settings` determine who may connect, the number of connections, and the request timeout; changes apply to new
 /// connections. When `listener` changes, the new socket is used immediately.
-/// `listener` as soon as there is one.
 ///
-/// The listener cannot be used.
+/// # Errors
 /// The listener cannot be used.
 pub async fn serve(
     listener: watch::Receiver<Arc<UnixListener>>,

@@ -18,7 +18,7 @@ const PART: usize = 64;
 #[derive(Debug, Clone)]
 pub(super) struct Rooms(Arc<Shares>);
 
-/// The room of one request; what it has is given back when it is dropped.
+/// Memory reserved for one request; released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Room {
     rooms: Rooms,

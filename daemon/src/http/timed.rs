@@ -17,7 +17,7 @@ use super::{LINGER, MAX_DISCARDED};
 /// A body that fails with [`io::ErrorKind::TimedOut`] if it is incomplete at the deadline, and with [`NoRoom`] if the
 /// caller's memory limit is reached. The time starts with the first read.
 pub(super) struct Timed {
-    /// `None` after a failure.
+    /// `None` after the deadline, or once the value is dropped.
     body: Option<Incoming>,
     patience: Duration,
     late: Option<Pin<Box<Sleep>>>,
