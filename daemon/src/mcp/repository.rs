@@ -27,7 +27,7 @@ pub(super) enum Found {
     At(String),
     /// Request that the client answers with another call (revision 2026-07-28 and later).
     Ask(InputRequiredResult),
-    /// No repository, with the reason.
+    /// No repository was found, for this reason.
     Unknown(String),
 }
 

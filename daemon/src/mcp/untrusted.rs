@@ -26,7 +26,7 @@ pub(super) struct Untrusted(String);
 pub(super) enum Keep {
     /// The beginning.
     Start,
-    /// Its end.
+    /// The end.
     End,
 }
 
