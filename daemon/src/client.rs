@@ -41,8 +41,8 @@ pub use place::{Compatibility, Place, Trust, compatibility};
 /// Timeout of requests that need no work: long enough for a machine busy with runs, and short for a user of a hanging
 /// daemon.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// How long an answer may take for which a tree is hashed, or a sandbox is set up: what a large tree on a slow
-/// disk needs when it is read for the first time.
+/// Timeout of requests that hash a tree or set up a sandbox: enough to read a large tree from a slow disk for the
+/// first time.
 const WORK: Duration = Duration::from_secs(600);
 /// Maximum size of a JSON response in bytes.
 const MAX_JSON: usize = 64 << 20;

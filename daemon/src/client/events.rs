@@ -20,8 +20,8 @@ use super::{AT_ONCE, MAX_JSON, empty};
 
 /// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long it is tried to have a lost connection back: a daemon that is started anew needs some, on a machine with much
-/// to do and a long history many seconds. One that has stood for as long, or brought an event, counts as had back.
+/// Time during which the client tries to restore a lost connection. A daemon that restarts on a busy machine with a
+/// long history may need many seconds. A connection counts as restored when it brings an event or lasts this long.
 const RECONNECT: Duration = Duration::from_secs(20);
 /// Delay between two attempts: a starting daemon sends no notification.
 const PAUSE: Duration = Duration::from_millis(100);

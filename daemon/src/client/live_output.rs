@@ -14,8 +14,8 @@ use super::{AT_ONCE, MAX_JSON, empty};
 use crate::http::{ATTEMPT, OUTPUT_STATE};
 use crate::service::{MAX_WAIT, OutputOf};
 
-/// How long an output may pause. A step prints when it wants; its own time limit ends it, so a caller
-/// that must notice a daemon that hangs follows the events of the run beside it.
+/// Maximum pause of an output. A step may be silent until its own time limit, so a caller that must notice a hanging
+/// daemon also follows the events of the run.
 const QUIET: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The output of one attempt of a step, as it is produced.
