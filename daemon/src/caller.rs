@@ -51,7 +51,7 @@ impl Household {
         self.own
     }
 
-    /// Whether the caller may see the runs of all users.
+    /// Returns whether the caller may see the runs of all users.
     pub(crate) fn sees_all(&self, caller: Caller) -> bool {
         caller.uid == self.own
     }

@@ -128,7 +128,7 @@ pub struct Retained {
     pub forgotten: u64,
     /// Number of remaining runs.
     pub runs: u64,
-    /// Whether more runs are outdated; one call removes a bounded number.
+    /// `true` if more runs are outdated; one call removes a bounded number.
     pub more: bool,
 }
 

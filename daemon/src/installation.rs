@@ -71,7 +71,7 @@ impl Surroundings {
         })
     }
 
-    /// Whether the process runs as root.
+    /// Returns whether the process runs as root.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }

@@ -80,7 +80,7 @@ enum Ended {
     Abandoned,
 }
 
-/// Whether callers reach the daemon at the path of its socket.
+/// Reachability of the daemon at the path of its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reachable {
     /// Callers reach this daemon.
@@ -400,8 +400,8 @@ enum Insistence {
 }
 
 impl Insistence {
-    /// Whether a signal has an effect. After two requests, only Ctrl-C abandons runs, because a service manager may
-    /// repeat its signal without that intention.
+    /// Returns whether a signal has an effect. After two requests, only Ctrl-C abandons runs, because a service
+    /// manager may repeat its signal without that intention.
     fn heeds(self, asked: Asked) -> bool {
         match (self, asked) {
             (_, Asked::ToReload) => false,

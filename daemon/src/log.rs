@@ -147,7 +147,7 @@ impl Sink {
     }
 }
 
-/// Whether a descriptor is the stream that `JOURNAL_STREAM` names, as `device:inode`.
+/// Returns whether a descriptor is the stream that `JOURNAL_STREAM` names, as `device:inode`.
 fn is_stream(fd: impl AsFd, named: Option<&str>) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     named.is_some_and(|named| named == format!("{}:{}", stat.st_dev, stat.st_ino))

@@ -155,13 +155,13 @@ fn run_times() -> Histogram {
 /// Values sampled when the metrics are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Sampled {
-    /// Whether the daemon is shutting down.
+    /// Health status of the daemon.
     pub status: HealthStatus,
     /// Number of runs.
     pub runs: RunCounts,
     /// Number of SQL requests.
     pub sql: SqlCounts,
-    /// Whether new runs are accepted.
+    /// `true` if new runs are accepted.
     pub is_ready: bool,
     /// Free bytes on the disk of the state directory, if known.
     pub state_free_bytes: Option<u64>,

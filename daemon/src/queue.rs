@@ -33,11 +33,11 @@ pub struct Entry {
     pub id: RunId,
     /// The caller whose turn the run uses.
     pub uid: u32,
-    /// What the run reserves in its repository.
+    /// Part of its repository that the run reserves.
     pub claim: Claim,
 }
 
-/// What a run reserves in a repository.
+/// The part of a repository that a run reserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// Canonical path of the repository.
@@ -60,7 +60,7 @@ pub enum Worktree {
 }
 
 impl Claim {
-    /// Whether the two runs must not be active at the same time.
+    /// Returns whether the two runs must not be active at the same time.
     pub fn conflicts(&self, other: &Self) -> bool {
         let changes = |one: &Self, two: &Self| one.worktree == Worktree::Changes && two.worktree != Worktree::Apart;
         let same_changeset = self.changeset.is_some() && self.changeset == other.changeset;

@@ -93,7 +93,7 @@ pub struct Last {
     pub key: RunKey,
     /// The run.
     pub run: RunId,
-    /// Whether it passed.
+    /// `true` if the run passed.
     pub passed: bool,
 }
 

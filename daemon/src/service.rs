@@ -69,7 +69,7 @@ pub struct ServiceConfig {
     pub config: Option<PathBuf>,
     /// Metrics registry.
     pub metrics: Metrics,
-    /// Where the spans of runs are exported; `None` disables the export.
+    /// Receiver of the spans of runs; `None` disables the export.
     pub telemetry: Option<Target>,
 }
 

@@ -37,12 +37,12 @@ impl Admitted {
         Self { own, listed: listed.into_iter().collect() }
     }
 
-    /// Whether a user may connect.
+    /// Returns whether a user may connect.
     pub fn admits(&self, uid: u32) -> bool {
         uid == self.own || self.listed.contains(&uid)
     }
 
-    /// Whether any user besides the daemon's own may connect.
+    /// Returns whether any user besides the daemon's own may connect.
     pub fn has_others(&self) -> bool {
         self.listed.iter().any(|uid| *uid != self.own)
     }

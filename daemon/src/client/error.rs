@@ -66,7 +66,8 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether a retry may succeed: the connection was refused or lost, and the daemon did not refuse the request.
+    /// Returns whether a retry may succeed: the connection was refused or lost, and the daemon did not refuse the
+    /// request.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::NotThere { .. } | Self::NotAnswering { .. } | Self::Broken { .. })
     }

@@ -33,7 +33,7 @@ pub struct Execution {
     ready: VecDeque<ExecEvent>,
     /// Error that occurred while no call could return it.
     failed: Option<ClientError>,
-    /// Whether the last line was received.
+    /// `true` if the last line was received.
     is_told: bool,
     is_over: bool,
 }

@@ -21,7 +21,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Whether a daemon of user `uid` is trusted.
+    /// Returns whether a daemon of user `uid` is trusted.
     pub fn covers(self, uid: u32) -> bool {
         match self {
             Self::Named => true,

@@ -89,7 +89,7 @@ pub(super) type Opened = (Index, Option<String>);
 /// Indexed state of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Indexed {
-    /// Whether the run has ended.
+    /// `true` if the run has ended.
     pub(super) finished: bool,
     /// Size of the log in bytes.
     pub(super) log_bytes: u64,
@@ -222,7 +222,7 @@ impl Index {
         found.optional()
     }
 
-    /// Whether the index contains the run.
+    /// Returns whether the index contains the run.
     pub(super) fn knows(&self, run: &RunId) -> rusqlite::Result<bool> {
         self.db.prepare_cached("SELECT 1 FROM runs WHERE id = ?1")?.exists([run.as_str()])
     }
@@ -304,7 +304,7 @@ where
     parse(row.get(column)?).map_err(not_ours)
 }
 
-/// Whether the error means that the database is damaged, so that a new one would work.
+/// Returns whether the error means that the database is damaged, so that a new one would work.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     match error {
         rusqlite::Error::FromSqlConversionFailure(..)
@@ -317,7 +317,7 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     }
 }
 
-/// Whether the name is free or refers to a regular file without other hard links.
+/// Returns whether the name is free or refers to a regular file without other hard links.
 fn is_ours_or_absent(files: &Files, name: &str) -> Result<bool, HistoryError> {
     match fs::statat(&files.root, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1),

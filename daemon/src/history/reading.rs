@@ -145,7 +145,7 @@ pub(super) enum Rest {
 }
 
 impl Told {
-    /// Whether the run has ended.
+    /// Returns whether the run has ended.
     pub(super) fn finished(&self) -> bool {
         self.view.as_ref().is_some_and(|view| view.state == RunState::Finished)
     }

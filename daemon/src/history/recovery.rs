@@ -28,7 +28,7 @@ pub(super) struct Settled {
 pub(super) struct Done {
     /// The run, if the file is the log of a run.
     pub(super) settled: Option<Settled>,
-    /// Whether recovery ended the run.
+    /// `true` if recovery ended the run.
     pub(super) interrupted: bool,
     /// Path to which the damaged log, or a copy of it, was moved.
     pub(super) aside: Option<String>,
@@ -58,7 +58,7 @@ pub(super) fn settle(files: &Files, run: &RunId, clock: Clock) -> Result<Done, H
     }
 }
 
-/// Whether the process or the machine lacks a resource, so that the log may be intact.
+/// Returns whether the process or the machine lacks a resource, so that the log may be intact.
 fn of_the_moment(error: &StoreError) -> bool {
     let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
     matches!(error, StoreError::Io { source, .. } if source.raw_os_error().is_some_and(|code| lacking.contains(&code)))

@@ -53,7 +53,7 @@ pub(super) struct Connections {
     farewells: JoinSet<()>,
     /// Limits the log records about refused users.
     turned_away: Throttle<u32>,
-    /// Whether the last `accept` failed; a series of failures is logged once.
+    /// `true` if the last `accept` failed; a series of failures is logged once.
     is_failing: bool,
 }
 
@@ -171,7 +171,7 @@ impl Connections {
         }
     }
 
-    /// Returns the connection to evict first: of the user with the most connections, the oldest idle one.
+    /// Returns the connection to evict first: of the user with the most connections, the one with the lowest rank.
     fn least(&self) -> Option<&Arc<Seat>> {
         let staying = || self.seats.values().filter(|seat| !seat.leaves());
         let mut counts: HashMap<u32, usize> = HashMap::new();
@@ -202,7 +202,7 @@ fn listener_of(current: &mut watch::Receiver<Arc<StdListener>>) -> io::Result<Un
     UnixListener::from_std(current.borrow_and_update().try_clone()?)
 }
 
-/// Whether a client waits to be accepted.
+/// Returns whether a client waits to be accepted.
 fn is_waited_at(listener: &UnixListener) -> bool {
     let at_once = Timespec::default();
     poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)

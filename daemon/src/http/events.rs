@@ -86,7 +86,7 @@ struct Following {
     output: Option<OutputFeed>,
     /// End of a step that waits until the last output of the step is sent.
     held: Option<Arc<LoggedEvent>>,
-    /// Whether the last frame was output. If so, a pending event goes next.
+    /// `true` if the last frame was output. If so, a pending event goes next.
     was_output: bool,
     heartbeat: Interval,
     stop: CancellationToken,

@@ -85,7 +85,7 @@ pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
     Ok(respond(output, wanted, length, first))
 }
 
-/// Whether the request follows the output until the attempt ends.
+/// Returns whether the request follows the output until the attempt ends.
 ///
 /// # Errors
 /// `follow` is neither `true` nor `false`, or the request also has a range with an end.

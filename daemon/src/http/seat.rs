@@ -20,7 +20,7 @@ pub(super) struct Seat {
     /// Time of the last change of `answering`, in milliseconds after `opened`.
     since_ms: AtomicU64,
     answering: AtomicBool,
-    /// Whether a request was read since all written bytes were flushed.
+    /// `true` if a request was read since all written bytes were flushed.
     asked: AtomicBool,
     leaves: AtomicBool,
     leave: Notify,
@@ -69,7 +69,7 @@ impl Seat {
         }
     }
 
-    /// Whether the bytes being written belong to a request that was read.
+    /// Returns whether the bytes being written belong to a request that was read.
     pub(super) fn was_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ impl Seat {
         self.leave.notify_one();
     }
 
-    /// Whether the connection was asked to close.
+    /// Returns whether the connection was asked to close.
     pub(super) fn leaves(&self) -> bool {
         self.leaves.load(Ordering::Relaxed)
     }

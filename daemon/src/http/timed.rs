@@ -22,7 +22,7 @@ pub(super) struct Timed {
     patience: Duration,
     late: Option<Pin<Box<Sleep>>>,
     room: Arc<Room>,
-    /// Whether the rest of an unread body is read and discarded.
+    /// `true` if the rest of an unread body is read and discarded.
     lingers: bool,
 }
 
@@ -86,7 +86,7 @@ impl Body for Timed {
     }
 }
 
-/// Whether a body failed because it missed its deadline.
+/// Returns whether a body failed because it missed its deadline.
 pub(super) fn is_late(error: &(dyn std::error::Error + 'static)) -> bool {
     let of_io = |error: &(dyn std::error::Error + 'static)| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)

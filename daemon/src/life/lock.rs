@@ -50,7 +50,7 @@ impl Lock {
         Ok(Self { file })
     }
 
-    /// Whether the file `name` in the directory is still this lock.
+    /// Returns whether the file `name` in the directory is still this lock.
     pub(super) fn is_at(&self, dir: impl AsFd, name: &str) -> bool {
         let (Ok(held), Ok(found)) = (fstat(&self.file), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)) else {
             return false;

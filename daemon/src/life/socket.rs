@@ -72,7 +72,7 @@ pub(super) enum SocketError {
 }
 
 impl SocketError {
-    /// Whether the error is permanent, so that a retry does not help.
+    /// Returns whether the error is permanent, so that a retry does not help.
     pub(super) fn is_usage(&self) -> bool {
         matches!(self, Self::Unusable { .. } | Self::Inherited(_))
     }
@@ -207,7 +207,7 @@ impl OwnPlace {
         Ok((StdListener::from(socket), identity))
     }
 
-    /// Whether a stale socket exists at the path, on which no process listens.
+    /// Returns whether a stale socket exists at the path, on which no process listens.
     fn look(&self) -> Result<bool, SocketError> {
         let stat = match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -240,7 +240,7 @@ impl OwnPlace {
         }
     }
 
-    /// Whether the path still refers to the directory and the lock that this process holds.
+    /// Returns whether the path still refers to the directory and the lock that this process holds.
     fn is_held(&self) -> bool {
         let at_path = parent(&self.path).metadata().map(|found| (found.dev(), found.ino())).ok();
         let held = self.dir.metadata().map(|found| (found.dev(), found.ino())).ok();
@@ -279,12 +279,12 @@ impl Listening {
         &self.path
     }
 
-    /// Whether this process created the socket.
+    /// Returns whether this process created the socket.
     pub(super) fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Whether callers reach this socket at its path. Always true for a socket of the service manager.
+    /// Returns whether callers reach this socket at its path. Always true for a socket of the service manager.
     pub(super) fn is_in_place(&self) -> bool {
         let Some(own) = &self.own else { return true };
         own.place.is_held() && own.place.identity() == Some(own.identity)

@@ -33,8 +33,8 @@ fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_VALUE)]
 }
 
-/// Whether a character is a control (C0, DEL, C1), a line or paragraph separator, a bidirectional mark, or has no
-/// width.
+/// Returns whether a character is a control (C0, DEL, C1), a line or paragraph separator, a bidirectional mark, or
+/// has no width.
 fn is_unsafe(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

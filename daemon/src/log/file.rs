@@ -1,6 +1,6 @@
 //! Limits the log file that `proctor daemon start` opens as standard error.
 //!
-//! A full file is renamed, replacing the previous one, and a new file is created. A kill in between loses no line. If
+//! A full file is renamed, replacing the previous one, and a new file is created. A kill in between leaves one file fewer but loses no line. If
 //! standard error is anything else (a terminal, the journal, a file with its own rotation), it is left alone.
 
 use std::io;
@@ -60,7 +60,7 @@ impl LogFile {
         Ok(dup2_stderr(&file)?)
     }
 
-    /// Whether the file at the path is the one behind standard error.
+    /// Returns whether the file at the path is the one behind standard error.
     fn is_in_place(&self) -> bool {
         let found = statat(&self.dir, NAME, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| fstat(stderr()).is_ok_and(|ours| identity(&found) == identity(&ours)))

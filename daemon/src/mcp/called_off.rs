@@ -156,7 +156,7 @@ where
     }
 }
 
-/// Whether the content type of a body is JSON.
+/// Returns whether the content type of a body is JSON.
 fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))

@@ -348,7 +348,7 @@ fn refused(refusal_: &Refusal) -> CallToolResult {
     }
 }
 
-/// Whether the detail of a problem quotes only the caller's request. Other details may quote the repository.
+/// Returns whether the detail of a problem quotes only the caller's request. Other details may quote the repository.
 fn is_about_the_request(kind: ProblemType) -> bool {
     matches!(
         kind,

@@ -29,7 +29,7 @@ struct Account {
 pub(super) struct Log {
     facts: Vec<String>,
     details: Vec<String>,
-    /// Whether there are further events that were not read.
+    /// `true` if there are further events that were not read.
     pub(super) goes_on: bool,
 }
 

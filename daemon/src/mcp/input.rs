@@ -40,7 +40,7 @@ pub(super) struct Verify {
     /// whole profile.
     #[serde(default)]
     pub(super) skills: SkillsAsked,
-    /// Whether each skill starts with empty caches and discards them afterwards. A build from scratch takes longer.
+    /// If true, each skill starts with empty caches and discards them afterwards. A build from scratch takes longer.
     #[serde(default)]
     pub(super) no_caches: bool,
     /// Maximum time to wait for the result, in seconds. After that, the run continues; call
@@ -48,7 +48,7 @@ pub(super) struct Verify {
     #[serde(default = "long")]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
-    /// Whether the result also contains resource links, for clients that display them. Many clients reject them.
+    /// If true, the result also contains resource links, for clients that display them. Many clients reject them.
     #[serde(default)]
     pub(super) links: bool,
 }
@@ -63,7 +63,7 @@ pub(super) struct Status {
     #[serde(default)]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
-    /// Whether the result also contains resource links, for clients that display them.
+    /// If true, the result also contains resource links, for clients that display them.
     #[serde(default)]
     pub(super) links: bool,
 }
@@ -78,7 +78,7 @@ pub(super) struct Cancel {
     #[serde(default = "short")]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
-    /// Whether the result also contains resource links, for clients that display them.
+    /// If true, the result also contains resource links, for clients that display them.
     #[serde(default)]
     pub(super) links: bool,
 }
@@ -89,7 +89,7 @@ pub(super) struct Cancel {
 pub(super) struct Logs {
     /// Run id that `antigravity_verify` returned.
     pub(super) run_id: RunId,
-    /// Whether to return the output of a step or of a toolchain check.
+    /// Unit whose output is returned: a step or a toolchain check.
     #[serde(default)]
     pub(super) of: LogsOf,
     /// Number of the step or check, from 0. Default: the first one that did not pass.
@@ -143,7 +143,7 @@ pub(super) struct Explain {
     /// Changeset whose evidence counts, if a repository is explained.
     #[serde(default)]
     pub(super) changeset_id: Option<ChangesetId>,
-    /// Whether the result also contains resource links, for clients that display them.
+    /// If true, the result also contains resource links, for clients that display them.
     #[serde(default)]
     pub(super) links: bool,
 }
@@ -190,7 +190,7 @@ pub(super) struct Sql {
     /// Stages to run, in order. Default: all stages.
     #[serde(default)]
     pub(super) stages: Option<Vec<StageName>>,
-    /// Whether `sql` contains `one` statement or `many`. Default: one; with the policy `migrate`: many.
+    /// Number of statements in `sql`: `one` or `many`. Default: one; with the policy `migrate`: many.
     #[serde(default)]
     pub(super) batch: Option<Batch>,
     /// Confidence in percent at which a warning causes rejection. Default: warnings never reject.

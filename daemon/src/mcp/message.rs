@@ -91,8 +91,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Fault> 
     }
 }
 
-/// Whether a message is a request of this server's methods with params that are not an object. JSON-RPC allows this,
-/// but MCP does not.
+/// Returns whether a message is a request of this server's methods with params that are not an object. JSON-RPC
+/// allows this, but MCP does not.
 fn has_params_by_position(message: &Value) -> bool {
     let is_method = message["method"].as_str().is_some_and(|method| METHODS.contains(&method));
     is_method && message["jsonrpc"] == "2.0" && message.get("params").is_some_and(|params| !params.is_object())

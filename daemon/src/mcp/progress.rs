@@ -108,7 +108,7 @@ impl Teller {
         Self { peer: context.peer.clone(), token: context.meta.get_progress_token(), tally }
     }
 
-    /// Whether the client still receives notifications.
+    /// Returns whether the client still receives notifications.
     pub(super) fn is_heard(&self) -> bool {
         self.token.is_some()
     }

@@ -59,7 +59,7 @@ pub struct Session {
     pub work_tree: Option<String>,
     /// Sentence for the server's instructions that names the program that runs the checks.
     pub runs_by: Option<String>,
-    /// Whether the server can send requests to the client, which needs a session.
+    /// `true` if the server can send requests to the client, which needs a session.
     pub can_ask: bool,
 }
 

@@ -15,9 +15,9 @@ pub(super) struct SqlAnswer {
     pub(super) verdict: Verdict,
     /// Summary of the reason.
     pub(super) reason: String,
-    /// What to fix, as text.
+    /// Description of the changes to make.
     pub(super) feedback: String,
-    /// Whether another attempt makes sense.
+    /// True if another attempt makes sense.
     pub(super) retry: bool,
     /// Findings, most severe first, as many as fit.
     pub(super) diagnostics: Vec<Diagnostic>,

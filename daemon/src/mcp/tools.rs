@@ -46,7 +46,7 @@ impl Tool {
         found.map(|(_, tool)| *tool)
     }
 
-    /// Whether a call needs a repository that its arguments do not name.
+    /// Returns whether a call needs a repository that its arguments do not name.
     pub(super) fn lacks_repository(self, arguments: &JsonObject) -> bool {
         let has = |name: &str| arguments.get(name).is_some_and(|value| !value.is_null());
         match self {

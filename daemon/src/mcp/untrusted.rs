@@ -50,7 +50,7 @@ impl Untrusted {
         Self::of_output(text.as_bytes())
     }
 
-    /// Whether the text is empty.
+    /// Returns whether the text is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -133,7 +133,7 @@ pub(super) fn quoted_line(line: &[u8]) -> String {
     serde_json::Value::String(text).to_string()
 }
 
-/// Whether a character is invisible to people but not to a model.
+/// Returns whether a character is invisible to people but not to a model.
 fn is_unseen(c: char) -> bool {
     matches!(
         c,

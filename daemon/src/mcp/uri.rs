@@ -90,7 +90,7 @@ fn output(unit: &str, n: &str, stream: &str) -> Option<OutputOf> {
     Some(OutputOf { unit: Unit::of_plural(unit)?, n: n.parse().ok()?, stream: Stdio::of(stream)? })
 }
 
-/// Whether the text is a valid document name; see `SkillName::artifact`.
+/// Returns whether the text is a valid document name; see `SkillName::artifact`.
 fn is_file_name(text: &str) -> bool {
     !text.starts_with('.') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }

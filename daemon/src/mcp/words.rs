@@ -92,12 +92,12 @@ pub(super) fn units(run: &RunView) -> impl Iterator<Item = (Unit, &StepView)> {
     run.checks.iter().map(|check| (Unit::Check, check)).chain(run.steps.iter().map(|step| (Unit::Step, step)))
 }
 
-/// Whether the result of a step counts against the tree.
+/// Returns whether the result of a step counts against the tree.
 pub(super) fn has_failed(step: &StepView) -> bool {
     step.outcome.is_some_and(Outcome::is_failure)
 }
 
-/// Whether a step ended without passing, other than by being skipped.
+/// Returns whether a step ended without passing, other than by being skipped.
 pub(super) fn is_wanting(step: &StepView) -> bool {
     step.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Passed | Outcome::Skipped))
 }

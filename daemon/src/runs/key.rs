@@ -25,13 +25,13 @@ pub struct RunKey {
     pub max_tier: Tier,
     /// Behavior when sandbox controls are missing.
     pub sandbox: SandboxMode,
-    /// Whether no further skill starts after the first one that does not pass.
+    /// `true` if no further skill starts after the first one that does not pass.
     pub fail_fast: bool,
     /// Requested treatment of changes that steps make.
     pub changes: ChangesAsked,
     /// Skills of the profile that run.
     pub skills: SkillsAsked,
-    /// Whether each skill starts with empty caches.
+    /// `true` if each skill starts with empty caches.
     pub no_caches: bool,
     /// SHA-256 of the variables that the run can take from the caller. These may be secrets, so the digest is never
     /// stored.
@@ -41,15 +41,15 @@ pub struct RunKey {
 }
 
 impl RunKey {
-    /// Whether a recorded run of the worktree was requested in the same way, passed, and used the same toolchains.
-    /// `toolchain_env` is the digest from the log of that run, if present.
+    /// Returns whether a recorded run of the worktree was requested in the same way, passed, and used the same
+    /// toolchains. `toolchain_env` is the digest from the log of that run, if present.
     pub fn is_met_by(&self, earlier: &RunView, toolchain_env: Option<&Sha256Hex>) -> bool {
         let of_worktree = earlier.asked.rev.is_none();
         of_worktree && self.is_met_by_tree(earlier) && toolchain_env == Some(&self.toolchain_env)
     }
 
-    /// Whether a recorded run was requested in the same way, was not partial, and passed. The source of its tree may
-    /// differ.
+    /// Returns whether a recorded run was requested in the same way, was not partial, and passed. The source of its
+    /// tree may differ.
     pub fn is_met_by_tree(&self, earlier: &RunView) -> bool {
         let asked = &earlier.asked;
         let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
@@ -69,7 +69,7 @@ pub enum KeyTree {
     Commit {
         /// Object ID of the commit.
         id: String,
-        /// Whether submodules are checked out as well.
+        /// `true` if submodules are checked out as well.
         submodules: bool,
     },
 }

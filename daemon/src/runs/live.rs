@@ -207,12 +207,12 @@ impl Live {
         self.cancelled_by.get().map(String::as_str)
     }
 
-    /// Whether the run was refused because it could not be recorded.
+    /// Returns whether the run was refused because it could not be recorded.
     pub(super) fn is_refused(&self) -> bool {
         self.refused.get().is_some()
     }
 
-    /// Whether other requests may join this run. A refused or cancelled run does not answer them.
+    /// Returns whether other requests may join this run. A refused or cancelled run does not answer them.
     pub(super) fn meets_others(&self) -> bool {
         !self.is_refused() && !self.cancel.is_cancelled()
     }

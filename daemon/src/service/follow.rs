@@ -22,7 +22,7 @@ pub struct Seen {
     pub shown: Arc<Shown>,
     /// Events after the one that the caller named, at most [`MAX_EVENTS`]; `None` if the caller named no event.
     pub events: Option<Vec<Arc<LoggedEvent>>>,
-    /// Whether more events exist than these.
+    /// `true` if more events exist than these.
     pub more_events: bool,
 }
 
@@ -113,7 +113,7 @@ struct Follower {
     live: Option<Arc<Live>>,
     after: u64,
     ready: VecDeque<Arc<LoggedEvent>>,
-    /// Whether the last event was returned.
+    /// `true` if the last event was returned.
     over: bool,
 }
 

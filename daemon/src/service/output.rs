@@ -138,8 +138,8 @@ fn source(
     Ok(OutputSource::Live { attempt: found.attempt, stream: stream_of(found, of.stream).clone() })
 }
 
-/// Whether a missing step may still start. The steps of a queued run are not known yet, and a check is known only
-/// when it has ended.
+/// Returns whether a missing step may still start. The steps of a queued run are not known yet, and a check is known
+/// only when it has ended.
 fn may_begin(view: &RunView, of: OutputOf) -> bool {
     let is_step = usize::try_from(of.n).is_ok_and(|n| n < view.steps.len());
     view.state == RunState::Queued || of.unit == Unit::Check || is_step

@@ -28,7 +28,7 @@ const NAMED: &str = ".readiness";
 pub(super) struct StateProbe {
     dir: PathBuf,
     last: Mutex<Option<(Instant, Found)>>,
-    /// Whether a write test is still blocked, so that no second thread waits for the same disk.
+    /// `true` if a write test is still blocked, so that no second thread waits for the same disk.
     pending: Arc<AtomicBool>,
 }
 

@@ -262,7 +262,7 @@ struct Look {
     account: Account,
     repo: PathBuf,
     engine: Arc<Engine>,
-    /// Whether a changeset needs approval for anything above tier 1.
+    /// `true` if a changeset needs approval for anything above tier 1.
     approve: bool,
 }
 
@@ -275,11 +275,11 @@ struct Wanted {
     /// Highest tier that may run.
     max_tier: Tier,
     worktree: Worktree,
-    /// Whether the request permits an earlier run as the answer.
+    /// `true` if the request permits an earlier run as the answer.
     may_reuse: bool,
-    /// Whether the plan and the tools also permit it.
+    /// `true` if the plan and the tools also permit it.
     reusable: bool,
-    /// Whether steps use variables of the caller.
+    /// `true` if steps use variables of the caller.
     takes_env: bool,
     account: Account,
     held_bytes: usize,
@@ -382,8 +382,8 @@ impl Look {
 }
 
 impl Wanted {
-    /// Whether steps got the same variables as they would get now. This is known only of `last`, a run of this
-    /// daemon, because the values of variables are not recorded.
+    /// Returns whether steps got the same variables as they would get now. This is known only of `last`, a run of
+    /// this daemon, because the values of variables are not recorded.
     fn takes_no_more_than(&self, last: Option<&Last>, earlier: &RunId) -> bool {
         !self.takes_env || last.is_some_and(|last| last.run == *earlier)
     }

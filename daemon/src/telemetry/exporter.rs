@@ -78,7 +78,7 @@ impl Telemetry {
         Arc::new(Self { queue, target, metrics, stopping, task })
     }
 
-    /// Whether runs are exported.
+    /// Returns whether runs are exported.
     pub(crate) fn is_on(&self) -> bool {
         self.target.borrow().is_some()
     }

@@ -74,7 +74,7 @@ impl Target {
         format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |host| host.as_str()))
     }
 
-    /// Whether the receiver is on this machine, so that no proxy is used.
+    /// Returns whether the receiver is on this machine, so that no proxy is used.
     pub(super) fn is_local(&self) -> bool {
         let uri: Uri = self.url.parse().unwrap_or_default();
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -103,7 +103,7 @@ impl Variables<'_> {
         of_traces.or_else(|| self.get(&format!("OTEL_EXPORTER_OTLP_{name}")))
     }
 
-    /// Whether the environment disables the export.
+    /// Returns whether the environment disables the export.
     fn turn_off(&self) -> Result<bool, BadTarget> {
         if self.get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(true);
