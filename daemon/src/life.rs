@@ -1,5 +1,4 @@
-//! Starts and stops the daemon in order: config, log, socket, service, transport, and back. The reason for the
-//! shutdown is a value.
+//! Starts and stops the daemon in order: config, log, socket, service, transport, and back.
 
 mod accept;
 mod args;

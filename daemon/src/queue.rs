@@ -1,5 +1,5 @@
 //! Decides which run starts next, without a clock or tasks. Callers take turns; the repositories of a caller take
-//! turns; and within a repository, runs start in the order of their requests.
+//! turns; and within a repository, the oldest request that may start is next.
 //!
 //! Conflicting runs are never active together and start in the order of their requests: a later run cannot overtake
 //! an earlier one that it conflicts with. So no run waits forever. The queue knows neither the content of a run nor
@@ -33,7 +33,7 @@ pub struct Entry {
     pub id: RunId,
     /// The caller whose turn the run uses.
     pub uid: u32,
-    /// Part of its repository that the run reserves.
+    /// Part of the repository that the run reserves.
     pub claim: Claim,
 }
 

@@ -13,7 +13,7 @@ pub enum ClientError {
     NotThere {
         /// Path of the socket.
         socket: PathBuf,
-        /// Error of the system.
+        /// Error reported by the system.
         reason: String,
     },
     /// This user has no permission to use the socket or its directory.
@@ -21,7 +21,7 @@ pub enum ClientError {
     NotAllowed {
         /// Path of the socket.
         socket: PathBuf,
-        /// Error of the system.
+        /// Error reported by the system.
         reason: String,
     },
     /// A process listens at the socket but does not respond in time.

@@ -1,4 +1,4 @@
-//! Describes the location of a daemon, whose daemon to trust there, and version compatibility.
+//! Describes where a daemon listens, which daemons are trusted, and which versions are compatible.
 
 use std::path::PathBuf;
 

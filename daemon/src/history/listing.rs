@@ -1,5 +1,5 @@
-//! Lists runs in pages, newest first. The cursor holds the queue time and id of the last run of a page, so runs that
-//! are added or removed between requests cause neither repetitions nor gaps.
+//! Lists runs in pages, newest first. The cursor holds the id of the last run of a page and the time at which it was
+//! queued, so runs that are added or removed between requests cause neither repetitions nor gaps.
 
 use proctor_core::api::{RunPage, RunSummary};
 use proctor_core::names::RunId;

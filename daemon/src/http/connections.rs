@@ -185,9 +185,9 @@ impl Connections {
         if !std::mem::replace(&mut self.is_failing, true) {
             warn!("a connection cannot be accepted: {error}");
         }
-        // The waiting client may already be connected from its own point of view, or can use the slot of an idle
-        // connection. The kernel needs a descriptor before it checks the queue, so first check that a client is
-        // waiting: otherwise a connection would be evicted for nothing.
+        // A waiting client gets the descriptor of an idle connection. `accept` reports a lack of descriptors even if
+        // no client waits, because the kernel allocates a descriptor before it checks the queue. So check first that
+        // a client waits: otherwise a connection would be evicted for nothing.
         let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
         if exhausted.contains(&error.raw_os_error()) && !self.tasks.is_empty() && is_waited_at(listener) {
             let _ = timeout(PAUSE, self.make_room()).await;

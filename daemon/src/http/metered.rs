@@ -1,4 +1,4 @@
-//! Splits the body of a response into slices, and keeps the connection's turn until it is sent.
+//! Splits the body of a response into slices, and keeps the turn of the request active until the body is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

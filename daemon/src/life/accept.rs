@@ -71,7 +71,7 @@ impl Serving {
         let (service, settings) = (Arc::clone(&self.service), self.settings.clone());
         let (listener, stop, metrics) = (self.listener.clone(), self.stop.clone(), self.metrics.clone());
         let serving = http::serve(listener, service, settings, stop, metrics);
-        // A separate task contains a panic, which the panic hook logs.
+        // A separate task confines a panic, which the panic hook logs.
         tokio::spawn(serving).await.unwrap_or(Ok(()))
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn give_back(service: &Service, mut connections: watch::Receive
         }
         tokio::select! {
             () = service.busy() => {}
-            // Only changes from now on count.
+            // Waits for changes from here on only.
             changed = connections.changed() => if changed.is_err() { std::future::pending::<()>().await },
         }
     }

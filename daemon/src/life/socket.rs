@@ -66,7 +66,7 @@ pub(super) enum SocketError {
         path: PathBuf,
         /// Failed operation.
         what: &'static str,
-        /// Error of the system.
+        /// Error reported by the system.
         error: io::Error,
     },
 }

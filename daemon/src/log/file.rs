@@ -1,7 +1,8 @@
 //! Limits the log file that `proctor daemon start` opens as standard error.
 //!
-//! A full file is renamed, replacing the previous one, and a new file is created. A kill in between leaves one file fewer but loses no line. If
-//! standard error is anything else (a terminal, the journal, a file with its own rotation), it is left alone.
+//! A full file is renamed, replacing the previous one, and a new file is created. A kill in between leaves one file
+//! fewer but loses no line. If standard error is anything else (a terminal, the journal, a file with its own
+//! rotation), it is left alone.
 
 use std::io;
 use std::os::fd::OwnedFd;

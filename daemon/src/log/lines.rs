@@ -105,7 +105,8 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let lines = Lines::to(writer);
         let line = |number: &usize| format!("a line of the log, number {number:06}\n");
-        // Not always the first lines are accepted: the writer thread may start late and free space for later ones.
+        // The accepted lines are not always the first ones: the writer thread may start late and free space for later
+        // ones.
         let said: Vec<usize> = (0..40_000).filter(|number| lines.say(line(number))).collect();
         assert!(said.len() < 40_000 && said.len() > WAITING / 40, "{}", said.len());
         lines.flush(Duration::from_millis(10));

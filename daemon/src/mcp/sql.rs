@@ -13,7 +13,7 @@ use super::answer::{Draft, MOST_TEXT, fitting};
 pub(super) struct SqlAnswer {
     /// Only `ok` means that the statement may be shown or run.
     pub(super) verdict: Verdict,
-    /// Summary of the reason.
+    /// Main reason for the verdict.
     pub(super) reason: String,
     /// Description of the changes to make.
     pub(super) feedback: String,

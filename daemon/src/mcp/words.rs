@@ -1,4 +1,4 @@
-//! Describes the result of a run in Proctor's own words. They contain no text from the repository except sanitized
+//! Describes the result of a run in Proctor's own words, which contain no text from the repository except sanitized
 //! names.
 
 use proctor_core::api::{How, RunState, RunView, StepView, all_passed};

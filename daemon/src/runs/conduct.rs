@@ -26,7 +26,7 @@ const EVENTS: usize = 64;
 pub struct Job {
     /// First record of the run, written when the run is accepted.
     pub new: NewRun,
-    /// Part of its repository that the run reserves.
+    /// Part of the repository that the run reserves.
     pub claim: Claim,
     /// Engine configured for the caller.
     pub engine: Arc<Engine>,

@@ -1,4 +1,4 @@
-//! Identity of a request for a run. Requests with equal keys share one run.
+//! Defines when two requests for a run are equal, so that they share one run.
 
 use proctor_core::api::{ChangesAsked, RunView, SkillsAsked};
 use proctor_core::digest::Sha256Hex;

@@ -25,8 +25,8 @@ use crate::shares::Turn;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Time that the response waits for a short command to end: a response in one piece wakes the client only once.
 const SHORT: Duration = Duration::from_millis(20);
-/// Maximum delay of the next sandbox's preparation until the response is sent, because it takes processor time that
-/// the client needs.
+/// Maximum time that the preparation of the next sandbox waits for the response to be sent. The preparation takes
+/// processor time that the client needs.
 const ANSWERED: Duration = Duration::from_secs(1);
 
 /// An accepted command. Dropping it cancels the command.

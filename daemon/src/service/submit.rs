@@ -277,7 +277,7 @@ struct Wanted {
     worktree: Worktree,
     /// `true` if the request permits an earlier run as the answer.
     may_reuse: bool,
-    /// `true` if the plan and the tools also permit it.
+    /// `true` if the request, the plan and the tools permit an earlier run as the answer.
     reusable: bool,
     /// `true` if steps use variables of the caller.
     takes_env: bool,
