@@ -28,7 +28,7 @@ pub struct Account {
 pub(crate) struct Household {
     own: u32,
     account: Account,
-    /// Directories of Proctor that no repository may contain.
+    /// Directories of Proctor. No repository may contain one of them or be inside one.
     ours: Vec<PathBuf>,
 }
 
@@ -40,7 +40,7 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 const TOOL_HOMES: [&str; 2] = ["CARGO_HOME", "RUSTUP_HOME"];
 
 impl Household {
-    /// Creates the rules for the current user; `ours` are directories that no repository may contain.
+    /// Creates the rules for the current user; `ours` are directories that must not overlap with a repository.
     pub(crate) fn new(account: Account, ours: impl IntoIterator<Item = PathBuf>) -> Self {
         let ours = ours.into_iter().map(|path| path.canonicalize().unwrap_or(path)).collect();
         Self { own: rustix::process::geteuid().as_raw(), account, ours }
@@ -93,7 +93,7 @@ impl Household {
     /// directory.
     ///
     /// # Errors
-    /// The path is not a directory that the caller owns, or the directory contains a reserved one.
+    /// The path is not a directory that the caller owns, or the directory overlaps with a reserved one.
     pub(crate) fn repository(&self, caller: Caller, named: &str) -> Result<PathBuf, Problem> {
         let path = Path::new(named);
         if !path.is_absolute() || named.contains('\0') {

@@ -208,8 +208,8 @@ const MAX_PREPARING: usize = 32;
 /// Number of callers that can use their full share concurrently. All callers together use at most a quarter of
 /// tokio's blocking threads, because recording runs needs these threads too.
 const PREPARING_CALLERS: usize = 4;
-/// Time that cancelled runs have to end, in addition to the kill timeouts of their steps. The next daemon marks runs
-/// that are left after it as interrupted.
+/// Time limit for cancelled runs. It is longer than their steps need to end. The next daemon marks runs that are left
+/// after it as interrupted.
 const LAST_RUNS: Duration = Duration::from_secs(60);
 
 impl Service {

@@ -147,7 +147,7 @@ fn unreadable(said: &[u8], head: HeadRead) -> Option<Problem> {
                 () if lines > MAX_FIELDS => {
                     head_too_large(&format!("has more than {MAX_FIELDS} fields, the most there are"))
                 }
-                // A head that arrived in the same read as an earlier request was not counted.
+                // A head that was read while an earlier request was being answered was not counted.
                 () if lines == 0 => {
                     head_too_large(&format!("is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields"))
                 }

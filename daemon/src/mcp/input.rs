@@ -168,7 +168,7 @@ pub(super) struct Sql {
     /// Kind of access that the statement may have.
     #[serde(default)]
     pub(super) policy: Policy,
-    /// Question that the statement should answer.
+    /// Question that the statement should answer, for the semantic stage.
     #[serde(default)]
     #[schemars(length(max = MAX_QUESTION))]
     pub(super) question: Option<String>,

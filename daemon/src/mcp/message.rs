@@ -51,8 +51,8 @@ impl Fault {
     }
 }
 
-/// Parses a message. Returns `None` for an unknown notification and for a response without a matching request. They
-/// get no answer, because two peers that answer each other's errors would never stop.
+/// Parses a message. Returns `None` for a notification or response that has no meaning here. It gets no answer,
+/// because two peers that answer such messages with errors would never stop.
 ///
 /// # Errors
 /// The bytes are not a valid message.
