@@ -1,4 +1,4 @@
-//! Who asks: the user at the other end of a connection, as the kernel tells it, and what is theirs.
+//! Identifies the user at the other end of a connection, and that user's home, environment and repositories.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,67 +7,67 @@ use std::path::{Path, PathBuf};
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::drift::display_path;
 
-/// Who asks.
+/// The user that sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller {
-    /// The user, by `SO_PEERCRED` (unix(7)): whoever connected.
+    /// User ID of the process that connected, from `SO_PEERCRED` (unix(7)).
     pub uid: u32,
 }
 
-/// What is known of a caller beside the user: for runs that are asked for without an environment.
+/// Home and environment of a user, for requests that bring no environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// The home directory.
     pub home: PathBuf,
-    /// What `env_allowlist` of a spec takes variables from.
+    /// Variables from which the `env_allowlist` of a spec selects.
     pub env: BTreeMap<String, String>,
 }
 
-/// The daemon's own user, and what it knows of the others.
+/// Rules for what callers may access: the daemon's own user and the directories that it reserves.
 #[derive(Debug, Clone)]
 pub(crate) struct Household {
     own: u32,
     account: Account,
-    /// Directories of ours that no repository may hold.
+    /// Directories of Proctor. No repository may contain one of them or be inside one.
     ours: Vec<PathBuf>,
 }
 
-/// How many bytes of an environment a request may bring.
+/// Maximum size of the environment in a request, in bytes.
 pub(crate) const MAX_ENV: usize = 512 << 10;
-/// The programs of the system, for callers of whom no environment is known.
+/// `PATH` for callers whose environment is not known.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Variables that say where toolchains lie, which steps are shown.
+/// Variables that name the directories of toolchains, which are visible to steps.
 const TOOL_HOMES: [&str; 2] = ["CARGO_HOME", "RUSTUP_HOME"];
 
 impl Household {
-    /// The household of the user that we are; `ours` are directories that no repository may hold.
+    /// Creates the rules for the current user; `ours` are directories that must not overlap with a repository.
     pub(crate) fn new(account: Account, ours: impl IntoIterator<Item = PathBuf>) -> Self {
         let ours = ours.into_iter().map(|path| path.canonicalize().unwrap_or(path)).collect();
         Self { own: rustix::process::geteuid().as_raw(), account, ours }
     }
 
-    /// The daemon's own user.
+    /// Returns the daemon's own user.
     pub(crate) fn own(&self) -> u32 {
         self.own
     }
 
-    /// Whether a caller sees what belongs to everybody.
+    /// Returns whether the caller may see the runs of all users.
     pub(crate) fn sees_all(&self, caller: Caller) -> bool {
         caller.uid == self.own
     }
 
-    /// Whose a repository must be that a caller names; `None` where it may be anybody's. A daemon of
-    /// root's does for root what root could do itself.
+    /// Returns the required owner of the caller's repositories; `None` accepts any. For root, a daemon that runs as
+    /// root accepts any owner, because root could verify such a repository itself.
     pub(crate) fn owner_for(&self, caller: Caller) -> Option<u32> {
         let is_root = caller.uid == 0 && self.own == 0;
         (!is_root).then_some(caller.uid)
     }
 
-    /// The home and the environment that hold for what a caller asks for; `brought` came with the
-    /// request. Blocks on the system's databases of accounts.
+    /// Returns the home and environment for a request; `brought` is the environment in the request. Blocks on the
+    /// system's account databases.
     ///
     /// # Errors
-    /// The environment is none, or the user has no account.
+    /// The environment is invalid, or the user has no account.
     pub(crate) fn account(
         &self,
         caller: Caller,
@@ -82,16 +82,18 @@ impl Household {
         let home = home_of(caller.uid).ok_or_else(|| no_account(caller.uid))?;
         let system_path = || BTreeMap::from([("PATH".to_owned(), SYSTEM_PATH.to_owned())]);
         let mut env = brought.unwrap_or_else(system_path);
-        // We may be able to read more than the caller: what steps are shown lies in the caller's home.
+        // The daemon may be able to read more than the caller, so toolchains shown to steps must be in the caller's
+        // home.
         env.retain(|name, value| !TOOL_HOMES.contains(&name.as_str()) || is_plainly_below(Path::new(value), &home));
         Ok(Account { home, env })
     }
 
-    /// The canonical path of the repository that a caller names. What is not the caller's is not told
-    /// from what is not there. Blocks on the disk; whose it is when it is used is looked at again.
+    /// Returns the canonical path of the repository that a caller names. The error does not reveal whether a
+    /// directory of another user exists. Blocks on the disk; the run checks the owner again when it opens the
+    /// directory.
     ///
     /// # Errors
-    /// It is no path of a directory of the caller's, or holds what is ours.
+    /// The path is not a directory that the caller owns, or the directory overlaps with a reserved one.
     pub(crate) fn repository(&self, caller: Caller, named: &str) -> Result<PathBuf, Problem> {
         let path = Path::new(named);
         if !path.is_absolute() || named.contains('\0') {
@@ -138,13 +140,13 @@ fn no_account(uid: u32) -> Problem {
     Problem::new(ProblemType::Forbidden, format!("user {uid} has no account with a home directory on this machine"))
 }
 
-/// The home of a user, as the system's databases have it.
+/// Returns the home of a user from the system's account databases.
 fn home_of(uid: u32) -> Option<PathBuf> {
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten()?;
     Some(user.dir).filter(|home| home.is_absolute())
 }
 
-/// Whether a path is below another by its text alone.
+/// Checks by text alone whether `path` is below `home`.
 fn is_plainly_below(path: &Path, home: &Path) -> bool {
     path.starts_with(home) && path.components().all(|part| part != std::path::Component::ParentDir)
 }
@@ -160,7 +162,7 @@ fn checked(env: &BTreeMap<String, String>) -> Result<(), Problem> {
     Err(Problem::new(ProblemType::InvalidRequest, detail))
 }
 
-/// How many bytes an environment holds.
+/// Returns the size of an environment in bytes.
 pub(crate) fn held_bytes(env: &BTreeMap<String, String>) -> usize {
     env.iter().map(|(name, value)| name.len() + value.len()).sum()
 }

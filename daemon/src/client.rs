@@ -1,6 +1,6 @@
-//! The daemon, asked over its socket: what [`Service`](crate::service::Service) answers, from
-//! another process. A connection a request; every wait has a deadline, every answer a bound. What
-//! an answer means is the caller's to say.
+//! Client of the daemon: calls the operations of [`Service`](crate::service::Service) from another process. Each
+//! request uses its own connection; every wait has a deadline, and every response is bounded. The caller interprets
+//! the response.
 
 mod answer;
 mod connection;
@@ -38,57 +38,57 @@ pub use link::Link;
 pub use live_output::FollowedOutput;
 pub use place::{Compatibility, Place, Trust, compatibility};
 
-/// How long an answer may take that needs no work: long for a machine that is busy with runs, and short for
-/// whoever asks a daemon that hangs.
+/// Timeout of requests that need no work: long enough for a machine busy with runs, and short for a user of a hanging
+/// daemon.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// How long an answer may take for which a tree is hashed, or a sandbox is set up: what a large tree on a slow
-/// disk needs when it is read for the first time.
+/// Timeout of requests that hash a tree or set up a sandbox: enough to read a large tree from a slow disk for the
+/// first time.
 const WORK: Duration = Duration::from_secs(600);
-/// How many bytes of JSON an answer holds at most.
+/// Maximum size of a JSON response in bytes.
 const MAX_JSON: usize = 64 << 20;
-/// How many bytes a patch holds at most: the engine's own bound, and some.
+/// Maximum size of a patch in bytes: the limit of the engine plus a margin.
 const MAX_PATCH: usize = 80 << 20;
-/// The header by which the same request is known again.
+/// Header that identifies a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// A daemon at a place, which may or may not be there. Cheap to clone.
+/// Client of a daemon that may or may not be running. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     place: Place,
 }
 
-/// A part of an output.
+/// Part of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputPart {
     /// The bytes.
     pub bytes: Bytes,
-    /// How many there are in all.
+    /// Total length of the output.
     pub length: u64,
 }
 
 impl Client {
-    /// The daemon at `place`. Nothing is asked yet.
+    /// Creates a client of the daemon at `place`. Sends nothing yet.
     pub fn new(place: Place) -> Self {
         Self { place }
     }
 
-    /// Where it is.
+    /// Returns the location of the daemon.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// How the daemon is. Answers at once, whatever it does.
+    /// Returns the health of the daemon. It responds immediately, whatever it is doing.
     ///
     /// # Errors
-    /// It is not there, does not answer, or does not serve us.
+    /// The daemon is not running, does not respond, or does not serve this user.
     pub async fn health(&self) -> Result<Health, ClientError> {
         self.get("/healthz", AT_ONCE).await
     }
 
-    /// Asks for a run. A request that is sent twice with the same `key` is one run.
+    /// Requests a run. Two requests with the same `key` result in one run.
     ///
     /// # Errors
-    /// As every call: the daemon is not there or does not answer, or it refuses (a `Problem`).
+    /// As for every call: the daemon is not running, does not respond, or refuses the request (a `Problem`).
     pub async fn submit(&self, submission: &RunSubmission, key: Option<&str>) -> Result<Submitted, ClientError> {
         let mut request = post("/v1/runs", submission)?;
         if let Some(key) = key {
@@ -98,7 +98,7 @@ impl Client {
         self.json(request, WORK).await
     }
 
-    /// A run as it is now.
+    /// Returns the current state of a run.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -107,7 +107,7 @@ impl Client {
         Ok(watched.run)
     }
 
-    /// A run as soon as there is news, as [`Service::watch`](crate::service::Service::watch) has it.
+    /// Waits for news of a run, like [`Service::watch`](crate::service::Service::watch).
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -117,13 +117,13 @@ impl Client {
         self.get(&format!("/v1/runs/{id}?wait={}ms{after}", wait.as_millis()), wait + AT_ONCE).await
     }
 
-    /// The events of a run after `after`, those to come too. A connection that breaks is made again,
-    /// and goes on behind the last event that came.
+    /// Returns the events of a run after `after`, including future ones. A lost connection is re-established after
+    /// the last received event.
     pub fn events(&self, id: &RunId, after: u64) -> Events {
         Events::new(self.place.clone(), id.clone(), after)
     }
 
-    /// Returns what the steps of a run print from now on, for whoever shows it.
+    /// Returns the output of the steps of a run from now on, for display.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -131,7 +131,7 @@ impl Client {
         LiveText::open(&self.place, id).await
     }
 
-    /// Runs, newest first.
+    /// Lists runs, newest first.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -139,7 +139,7 @@ impl Client {
         self.get(&format!("/v1/runs{}", query(&filter_pairs(filter))), AT_ONCE).await
     }
 
-    /// Asks a run to end. Answers at once, and the end is an event.
+    /// Requests cancellation of a run. Returns immediately; the end is reported as an event.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -147,7 +147,7 @@ impl Client {
         self.json(empty(Method::DELETE, &format!("/v1/runs/{id}")), AT_ONCE).await
     }
 
-    /// Takes one request for a run back: it ends where nobody else has asked for the same.
+    /// Withdraws one request for a run. The run is cancelled if no other request is left.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -155,19 +155,19 @@ impl Client {
         self.json(empty(Method::DELETE, &format!("/v1/runs/{id}?abandon=true")), AT_ONCE).await
     }
 
-    /// A document of a run's evidence, by its name below `verify/`.
+    /// Returns a document of a run's evidence by its name below `verify/`.
     ///
     /// # Errors
-    /// As [`Client::submit`]; there is no such document, or it is no longer what is on record.
+    /// As [`Client::submit`]; also if the document does not exist or no longer matches the record.
     pub async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, ClientError> {
         let request = empty(Method::GET, &format!("/v1/runs/{id}/evidence/{}", escaped(file)));
         Ok(self.exchange(request, AT_ONCE, MAX_JSON).await?.1)
     }
 
-    /// At most `limit` bytes of an output, from `offset` on.
+    /// Returns at most `limit` bytes of an output from `offset` on.
     ///
     /// # Errors
-    /// As [`Client::submit`]; the step has not begun.
+    /// As [`Client::submit`]; also if the step has not started.
     pub async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<OutputPart, ClientError> {
         let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", of.path());
         let (head, bytes) = self.exchange(empty(Method::GET, &path), AT_ONCE, MAX_JSON).await?;
@@ -176,10 +176,10 @@ impl Client {
         Ok(OutputPart { bytes, length })
     }
 
-    /// The last bytes of an output, `most` at most; of a step that runs, those that it has printed so far.
+    /// Returns the last bytes of an output, at most `most`. For a running step, these are the last bytes so far.
     ///
     /// # Errors
-    /// As [`Client::submit`]; the step has not begun.
+    /// As [`Client::submit`]; also if the step has not started.
     pub async fn output_end(&self, id: &RunId, of: OutputOf, most: usize) -> Result<Bytes, ClientError> {
         let mut request = empty(Method::GET, &format!("/v1/runs/{id}/{}", of.path()));
         let range = HeaderValue::try_from(format!("bytes=-{most}")).map_err(|error| self.cannot(&error.to_string()))?;
@@ -191,33 +191,33 @@ impl Client {
         }
     }
 
-    /// Follows an output from `offset` on, to the end of the attempt that runs.
+    /// Follows an output from `offset` on, until the running attempt ends.
     ///
     /// # Errors
-    /// As [`Client::submit`]; the step does not begin within [`MAX_WAIT`].
+    /// As [`Client::submit`]; also if the step does not start within [`MAX_WAIT`].
     pub async fn follow_output(&self, id: &RunId, of: OutputOf, offset: u64) -> Result<FollowedOutput, ClientError> {
         FollowedOutput::open(&self.place, id, of, offset).await
     }
 
-    /// A report that a step wrote, all that is kept of it.
+    /// Returns the stored part of a report of a step.
     ///
     /// # Errors
-    /// As [`Client::submit`]; the step has not ended, or left no such report.
+    /// As [`Client::submit`]; also if the step has not ended or wrote no such report.
     pub async fn report(&self, id: &RunId, of: ReportOf) -> Result<Bytes, ClientError> {
         let request = empty(Method::GET, &format!("/v1/runs/{id}/{}", of.path()));
         Ok(self.exchange(request, AT_ONCE, MAX_JSON).await?.1)
     }
 
-    /// What the steps of a run changed, where that was asked for as a patch.
+    /// Returns the changes that the steps of a run made, if the request asked for a patch.
     ///
     /// # Errors
-    /// As [`Client::submit`]; there is none.
+    /// As [`Client::submit`]; also if there is no patch.
     pub async fn patch(&self, id: &RunId) -> Result<Bytes, ClientError> {
         let request = empty(Method::GET, &format!("/v1/runs/{id}/patch"));
         Ok(self.exchange(request, AT_ONCE, MAX_PATCH).await?.1)
     }
 
-    /// Validates a spec, and resolves a profile of it.
+    /// Validates a spec and resolves one of its profiles.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -225,7 +225,7 @@ impl Client {
         self.json(post("/v1/plans", asked)?, WORK).await
     }
 
-    /// Whether a tree is verified. Nothing runs.
+    /// Checks whether a tree is verified. Runs nothing.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -233,17 +233,17 @@ impl Client {
         self.json(post("/v1/gate", asked)?, WORK).await
     }
 
-    /// Has SQL judged.
+    /// Requests a judgement of SQL.
     ///
     /// # Errors
     /// As [`Client::submit`].
     pub async fn judge_sql(&self, request: &proctor_core::sql::Request) -> Result<Judgement, ClientError> {
-        // The wait for a worker is a part of `WORK`.
+        // `WORK` includes the wait for a worker.
         let within = WORK + Duration::from_millis(request.limits.time_ms);
         self.json(post("/v1/sql/verify", request)?, within).await
     }
 
-    /// What a sandbox over a repository is made to enforce where the daemon runs.
+    /// Reports the controls that a sandbox enforces for a repository on the daemon's machine.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -267,7 +267,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| self.cannot(&error.to_string()))
     }
 
-    /// One request and its answer as a whole. An answer that is a problem is an error.
+    /// Sends a request and reads the whole response. A response that is a problem is returned as an error.
     async fn exchange(
         &self,
         request: Asked,
@@ -294,7 +294,7 @@ impl Client {
 fn empty(method: Method, path: &str) -> Asked {
     let mut request = Request::new(http_body_util::Full::default());
     *request.method_mut() = method;
-    // Every path is made here, of escaped parts; one that is none would be a request for `/`.
+    // All paths are built from escaped parts, so parsing succeeds; an invalid one would become `/`.
     *request.uri_mut() = path.parse().unwrap_or_default();
     request
 }
@@ -313,7 +313,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind.ends_with("+json")
 }
 
-/// How long a thing is of which a part came: what follows the `/` of `Content-Range`.
+/// Returns the total length of a partial response: the number after the `/` of `Content-Range`.
 fn whole_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
@@ -331,13 +331,13 @@ fn filter_pairs(filter: &RunFilter) -> Vec<(&'static str, String)> {
     pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// `?a=b&c=d`; nothing where there are no pairs.
+/// Formats `?a=b&c=d`, or an empty string without pairs.
 fn query(pairs: &[(&str, String)]) -> String {
     let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
     if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }
 
-/// Percent-encoding as RFC 3986 has it: everything but the unreserved characters and `/`.
+/// Percent-encodes all bytes except the unreserved characters (RFC 3986) and `/`.
 fn escaped(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     text.bytes()

@@ -1,4 +1,4 @@
-//! A run's documents, read back as they are on record. They are written elsewhere (`proctor-runner`).
+//! Reads the recorded documents of a run. `proctor-runner` writes them.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -11,16 +11,18 @@ use proctor_runner::{StoreError, recorded_document};
 use crate::caller::Caller;
 use crate::service::Service;
 
-/// The largest document that is read, in bytes.
+/// Maximum size of a document that is read, in bytes.
 pub const MAX_DOCUMENT: u64 = 64 << 20;
 
 impl Service {
-    /// One of the documents that a run wrote, by the name that [`proctor_core::api::RunView::evidence`]
-    /// has it under, such as `verify/verify.lint.json`. It is read only where its bytes are those on
-    /// record: nothing else that a caller may have put in its place ever leaves the daemon.
+    /// Returns a document of a run by its name in [`proctor_core::api::RunView::evidence`], such as
+    /// `verify/verify.lint.json`.
+    ///
+    /// The document is returned only if its bytes match the recorded digest, so a file that a caller put in its place
+    /// never leaves the daemon.
     ///
     /// # Errors
-    /// As [`Service::run`]; the run wrote no such document, or it is there no longer.
+    /// As [`Service::run`]; also if the run wrote no such document or the document no longer exists.
     pub async fn evidence(&self, caller: Caller, id: &RunId, file: &str) -> Result<Bytes, Problem> {
         let shown = self.run(caller, id).await?;
         let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` wrote no document of this name"));
@@ -41,7 +43,8 @@ fn gone(id: &RunId, file: &str) -> Problem {
         .with_hint("a later run of the changeset replaced it, or somebody removed it; run it again")
 }
 
-/// Something else stands in its place, or the disk does not give it now.
+/// Maps a read error to a problem: `Gone` if something else is in the document's place, `Unavailable` if the disk
+/// failed.
 fn unreadable(error: &StoreError) -> Problem {
     let of_the_disk = |source: &io::Error| !matches!(source.kind(), ErrorKind::Other | ErrorKind::NotADirectory);
     let kind = match error {

@@ -1,5 +1,5 @@
-//! Whose turn it is among the commands by themselves, and which of them are under way. They have as many turns as runs
-//! have, and none of theirs.
+//! Queues single commands (`exec`) and tracks the active ones. Commands have as many slots as runs, but separate
+//! ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use tokio::sync::{oneshot, watch};
 use crate::caller::Caller;
 use crate::queue::{Claim, Entry, Full, Limits, Queue};
 
-/// How many bytes of their callers' all commands hold that have not ended.
+/// Maximum number of request bytes held for all commands that have not ended.
 const MAX_HELD: usize = 64 << 20;
 
-/// The commands of this daemon. Clones share them.
+/// Handle of the commands of this daemon. Clones share the same commands.
 #[derive(Debug, Clone)]
 pub(crate) struct Execs {
     state: Arc<Mutex<State>>,
-    /// How many wait or are under way.
+    /// Number of waiting and active commands.
     counted: watch::Sender<usize>,
 }
 
@@ -36,28 +36,28 @@ struct Command {
     caller: Caller,
     held: usize,
     cancel: CancellationToken,
-    /// Lets it start; taken when it has.
+    /// Signals that the command may start; `None` once it was sent.
     turn: Option<oneshot::Sender<()>>,
 }
 
-/// A command that waits for its turn or is under way; it has ended when this is dropped.
+/// A waiting or active command. Dropping it ends the command.
 #[derive(Debug)]
 pub(crate) struct Place {
     execs: Execs,
-    /// The name by which the queue knows it.
+    /// Name of the command in the queue.
     entry: RunId,
-    /// What ends it.
+    /// Cancels the command.
     pub(crate) cancel: CancellationToken,
     turn: oneshot::Receiver<()>,
 }
 
-/// What a command needs to have its place.
+/// A command that asks for a place in the queue.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) id: ExecId,
     pub(crate) caller: Caller,
     pub(crate) claim: Claim,
-    /// How many bytes of the caller's are held for it.
+    /// Number of request bytes held for the command.
     pub(crate) held: usize,
 }
 
@@ -67,10 +67,10 @@ impl Execs {
         Self { state: Arc::new(Mutex::new(state)), counted: watch::Sender::new(0) }
     }
 
-    /// Takes a command on, which waits for its turn from now on.
+    /// Queues a command.
     ///
     /// # Errors
-    /// Too many wait, they hold too much, or the daemon is ending.
+    /// Too many commands wait, their requests are too large, or the daemon is shutting down.
     pub(crate) fn admit(&self, admission: Admission) -> Result<Place, Problem> {
         let Admission { id, caller, claim, held } = admission;
         let entry = RunId::new(id.as_str()).map_err(|bad| Problem::new(ProblemType::Internal, bad.to_string()))?;
@@ -96,32 +96,32 @@ impl Execs {
         Ok(Place { execs: self.clone(), entry, cancel, turn })
     }
 
-    /// Asks a command to end. Returns whether there is one of this name that the caller may end.
+    /// Requests cancellation of a command. Returns whether a command with this id exists that the caller may cancel.
     pub(crate) fn cancel(&self, id: &ExecId, may_end: impl Fn(Caller) -> bool) -> bool {
         let state = self.state();
         let found = state.commands.get(id.as_str()).filter(|command| may_end(command.caller));
         found.map(|command| command.cancel.cancel()).is_some()
     }
 
-    /// From now on `limits` hold.
+    /// Applies new limits.
     pub(crate) fn limit(&self, limits: Limits) {
         self.state().queue.limit(limits);
         self.start_what_may();
     }
 
-    /// Takes nothing on any more; what waits ends.
+    /// Stops accepting commands. Waiting commands end.
     pub(crate) fn drain(&self) {
         let mut state = self.state();
         state.is_draining = true;
         state.commands.values_mut().for_each(|command| drop(command.turn.take()));
     }
 
-    /// Asks all of them to end.
+    /// Requests cancellation of all commands.
     pub(crate) fn cancel_all(&self) {
         self.state().commands.values().for_each(|command| command.cancel.cancel());
     }
 
-    /// How many wait or are under way, now and later.
+    /// Returns a receiver of the number of waiting and active commands.
     pub(crate) fn counted(&self) -> watch::Receiver<usize> {
         self.counted.subscribe()
     }
@@ -130,7 +130,7 @@ impl Execs {
         let mut state = self.state();
         while let Some(next) = (!state.is_draining).then(|| state.queue.start_next()).flatten() {
             let turn = state.commands.get_mut(&next.id).and_then(|command| command.turn.take());
-            // One that waits no longer gives its turn back when it is dropped.
+            // If the command no longer waits, dropping its `Place` frees the slot.
             if let Some(turn) = turn {
                 let _ = turn.send(());
             }
@@ -145,10 +145,10 @@ impl Execs {
 }
 
 impl Place {
-    /// Waits for its turn, or until it is to end.
+    /// Waits until the command may start.
     ///
     /// # Errors
-    /// It is to end, or the daemon is ending.
+    /// The command is cancelled, or the daemon is shutting down.
     pub(crate) async fn turn(&mut self) -> Result<(), Problem> {
         tokio::select! {
             biased;

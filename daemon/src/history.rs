@@ -1,10 +1,10 @@
-//! What is remembered of runs: their logs, and an index of them that is made from those.
+//! Stores the logs of runs, and an index built from them.
 //!
-//! A log is the truth about its run ([`RunLog`]); it is durable before anybody is told of the end.
-//! The index answers what would need all logs: lists, and the keys of requests. It may be lost at
-//! any time: what it cannot do is noticed, and it is brought up to the logs before it is asked again.
+//! The log is the authoritative record of a run ([`RunLog`]) and is durable before the end of the run is reported.
+//! The index answers queries that would otherwise read all logs: lists and idempotency keys. It may be lost at any
+//! time: after a failure it is updated from the logs before the next query.
 //!
-//! Not here: outputs and evidence, which are the engine's, and who may see which run.
+//! The engine stores outputs and evidence, and the service decides which caller may see which run.
 
 mod error;
 mod files;
@@ -40,15 +40,16 @@ pub use error::HistoryError;
 pub use log::{Ended, RunLog};
 pub(crate) use recovery::inconclusive;
 
-/// What the index says of a log that whoever opens the history next must read: no log is that short.
+/// Log size in the index that never matches a real log, so the next process that opens the history reads the log.
 const UNREAD: u64 = 0;
-/// How many bytes of events one answer holds, but for one event that is larger.
+/// Maximum number of event bytes in one answer, except for a single larger event.
 const MAX_ANSWER: usize = 8 << 20;
 
-/// How many runs one call of [`History::retain`] removes: removing them keeps the index for some milliseconds.
+/// Maximum number of runs that one call of [`History::retain`] removes. Removing them occupies the index for some
+/// milliseconds.
 const MAX_FORGOTTEN: usize = 64;
 
-/// What is remembered of runs. Clones share it; calls block on the disk.
+/// History of runs. Clones share it; calls block on the disk.
 #[derive(Clone)]
 pub struct History {
     shared: Arc<Shared>,
@@ -57,82 +58,82 @@ pub struct History {
 struct Shared {
     files: Files,
     index: Mutex<Slot>,
-    /// Runs that have ended, and whose logs could not be told so yet. No run begins before they
-    /// are, so they are never more than there were runs at once.
+    /// Finished runs whose end could not be written to their logs yet. No run begins before they are written, so
+    /// their number is bounded by the number of concurrent runs.
     unended: Mutex<BTreeMap<RunId, Unended>>,
     clock: Clock,
 }
 
-/// The index, where it is at hand.
+/// State of the index.
 enum Slot {
-    /// It is.
+    /// The index is usable.
     Open(Index),
-    /// It failed, and may have missed something.
+    /// An operation failed, and the index may have missed an update.
     Closed,
-    /// It is not to be read any more.
+    /// The database is damaged and must be rebuilt.
     Damaged,
 }
 
-/// The end of a run that is not in its log.
+/// End of a run that is missing in its log.
 struct Unended {
     view: RunView,
     events: Vec<LoggedEvent>,
-    /// Where in the log they belong.
+    /// Offset in the log at which the events belong.
     bytes: u64,
 }
 
-/// A run that is to be taken on.
+/// A run to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRun {
-    /// Its id, from [`Clock::run_id`].
+    /// Id of the run, from [`Clock::run_id`].
     pub id: RunId,
-    /// What was asked for.
+    /// The request.
     pub asked: Asked,
-    /// The user who asked.
+    /// User who requested the run.
     pub uid: u32,
-    /// What the request was sent under, where it was.
+    /// Idempotency key of the request, if any.
     pub key: Option<Key>,
-    /// What decides which toolchains it finds, as a sha256.
+    /// SHA-256 of the toolchains that the run finds and of the inputs that select them.
     pub toolchain_env: Sha256Hex,
-    /// The span of the caller, where the caller named one.
+    /// Trace context of the caller, if any.
     pub trace: Option<TraceContext>,
 }
 
-/// The `Idempotency-Key` of a request, and the request that it stands for.
+/// An `Idempotency-Key` and the request that it identifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// The header's value. Only its hash is kept.
+    /// Value of the header. Only its hash is stored.
     pub text: String,
-    /// The sha256 of the request, in whatever form tells two requests apart.
+    /// SHA-256 of the request, in a form that differs between different requests.
     pub request: Sha256Hex,
 }
 
-/// What [`History::open`] found and did.
+/// Result of [`History::open`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The runs that the last daemon did not end; they are `inconclusive` now.
+    /// Runs that the last daemon did not end; they are `inconclusive` now.
     pub interrupted: Vec<RunId>,
-    /// The logs that were damaged, as they are called where they were moved to.
+    /// New paths of damaged logs that were moved aside.
     pub set_aside: Vec<String>,
-    /// Why the index was made anew; `None` where it was there and sound.
+    /// Reason why the index was rebuilt; `None` if it was intact.
     pub rebuilt: Option<String>,
-    /// How many runs are remembered.
+    /// Number of stored runs.
     pub runs: u64,
 }
 
-/// What [`History::retain`] removed.
+/// Result of [`History::retain`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// How many runs were forgotten.
+    /// Number of removed runs.
     pub forgotten: u64,
-    /// How many are left.
+    /// Number of remaining runs.
     pub runs: u64,
-    /// Whether more runs are to be removed; one call removes a bounded number.
+    /// `true` if more runs are outdated; one call removes a bounded number.
     pub more: bool,
 }
 
 impl NewRun {
-    /// What its log begins with.
+    /// Returns the first event of the run's log.
     pub(crate) fn queued(self, at: String) -> RunEvent {
         let Self { id, asked, uid, key: _, toolchain_env, trace } = self;
         RunEvent::RunQueued { run_id: id, at, asked, uid, toolchain_env_sha256: Some(toolchain_env), trace }
@@ -140,11 +141,10 @@ impl NewRun {
 }
 
 impl History {
-    /// Opens what is remembered below `state_dir`, for this process alone, and ends every run that
-    /// the last one left.
+    /// Opens the history below `state_dir` for this process alone, and ends the unfinished runs of the last process.
     ///
     /// # Errors
-    /// Another process has it open; a directory cannot be used; there is no room to end a run.
+    /// Another process has the history open, a directory cannot be used, or there is no space to end a run.
     pub fn open(state_dir: &Path, clock: Clock) -> Result<(Self, Recovered), StartError> {
         let refused =
             |error: HistoryError| StartError::History { path: state_dir.join("history"), reason: error.with_hint() };
@@ -160,10 +160,10 @@ impl History {
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
-    /// Takes a run on: its log begins with [`RunEvent::RunQueued`], of now.
+    /// Records a new run. Its log starts with [`RunEvent::RunQueued`].
     ///
     /// # Errors
-    /// There is no room, or the key stands for another run. Nothing is remembered then.
+    /// There is no space, or the idempotency key belongs to another run. Nothing is stored then.
     pub fn begin(&self, run: NewRun) -> Result<RunLog, HistoryError> {
         let shared = &self.shared;
         shared.log_ends()?;
@@ -183,13 +183,13 @@ impl History {
         })
     }
 
-    /// From now on the key of `uid` stands for a run that was there before: the request joined it,
-    /// or was answered by it. Answers which run it stands for: another one where the same request,
-    /// sent twice, was faster. (It stands in no log: where the index has to be made anew, it is
-    /// forgotten.)
+    /// Assigns the key of `uid` to an existing run that answered the request. Returns the run of the key. This is a
+    /// different run if a concurrent request with the same key was faster.
+    ///
+    /// The assignment is stored only in the index and is lost when the index is rebuilt.
     ///
     /// # Errors
-    /// The run is not remembered, the key stands for another request, or it cannot be written.
+    /// The run is not stored, the key belongs to another request, or the index cannot be written.
     pub fn remember(&self, uid: u32, key: &Key, run: &RunId) -> Result<RunId, HistoryError> {
         let key = key.kept();
         self.shared.with_index(|index| {
@@ -205,7 +205,7 @@ impl History {
         })
     }
 
-    /// The run that a key of `uid` stands for, and the sha256 of the request that it came with.
+    /// Returns the run of an idempotency key of `uid`, and the SHA-256 of its request.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -214,7 +214,7 @@ impl History {
         self.shared.with_index(|index| Ok(index.key(uid, &key)?))
     }
 
-    /// A run as its log tells it; `None` where there is none.
+    /// Returns a run from its log, or `None` if it does not exist.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -225,8 +225,8 @@ impl History {
         Ok(self.shared.told(id)?.map(|settled| settled.view))
     }
 
-    /// At most `limit` events of a run, those after number `after`, and whether there are more;
-    /// fewer where they are large. `None` where there is no such run.
+    /// Returns at most `limit` events after number `after`, and whether there are more. The number of bytes is
+    /// limited too. Returns `None` if the run does not exist.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -236,7 +236,7 @@ impl History {
         after: u64,
         limit: usize,
     ) -> Result<Option<(Vec<LoggedEvent>, bool)>, HistoryError> {
-        // Before the log: it may be written there meanwhile.
+        // Read before the log, because the end may be written to the log concurrently.
         let unended = self.shared.unended().get(id).map(|unended| (unended.bytes, unended.events.clone()));
         let (until, ends) = unended.unwrap_or((u64::MAX, Vec::new()));
         let Some(file) = self.shared.files.read(id)? else { return Ok(None) };
@@ -244,7 +244,7 @@ impl History {
         let mut answer = Answer { events: Vec::new(), bytes: 0, limit };
         loop {
             match log.next_after(after).map_err(|source| unreadable(id, source))? {
-                // What could not be taken back is not what happened.
+                // Events after this offset could not be truncated; they were never reported.
                 Next::Event(_) if log.offset > until => break,
                 Next::Damaged(_) if log.offset >= until => break,
                 Next::Event(_) if answer.is_full() => return Ok(Some((answer.events, true))),
@@ -263,37 +263,37 @@ impl History {
         Ok(Some((answer.events, ends.next().is_some())))
     }
 
-    /// Runs, newest first: those of `uid`, or of everybody.
+    /// Lists runs, newest first: those of `uid`, or of all users.
     ///
     /// # Errors
-    /// The cursor is none, or the index cannot be read.
+    /// The cursor is invalid, or the index cannot be read.
     pub fn list(&self, filter: &RunFilter, uid: Option<u32>) -> Result<RunPage, HistoryError> {
         self.shared.with_index(|index| listing::page(index, filter, uid))
     }
 
-    /// Keeps the patch of a run.
+    /// Stores the patch of a run.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The patch cannot be written.
     pub fn store_patch(&self, id: &RunId, patch: &[u8]) -> Result<(), HistoryError> {
         Ok(self.shared.files.write_patch(id, patch)?)
     }
 
-    /// The patch of a run; `None` where none is kept.
+    /// Returns the patch of a run, or `None` if none is stored.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The patch cannot be read.
     pub fn patch(&self, id: &RunId) -> Result<Option<Vec<u8>>, HistoryError> {
         Ok(self.shared.files.read_patch(id)?)
     }
 
-    /// Forgets a bounded number of the oldest runs beyond `keep`: those that ended too long ago, and those beyond the
-    /// number. One that has not ended is never forgotten, and nothing in a changeset is removed.
-    /// (Outputs, and evidence of runs without a changeset, are the engine's; it bounds them by the
-    /// same settings after every run.)
+    /// Removes a bounded number of the oldest runs: those older than `keep` allows, and those beyond its maximum
+    /// number. Unfinished runs are never removed, and files in changesets are not touched.
+    ///
+    /// The engine applies the same settings to outputs, and to evidence of runs without a changeset, after every run.
     ///
     /// # Errors
-    /// The system refuses; what is forgotten by then stays so.
+    /// A file operation failed; runs removed before the failure stay removed.
     pub fn retain(&self, keep: &Retention) -> Result<Retained, HistoryError> {
         let shared = &self.shared;
         shared.log_ends()?;
@@ -313,7 +313,7 @@ impl History {
 }
 
 impl Shared {
-    /// Asks the index; where it failed before, it is brought up to the logs first.
+    /// Runs `work` on the index. After a failure, the index is first updated from the logs.
     fn with_index<T>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Index) -> Result<T, HistoryError>,
@@ -352,7 +352,8 @@ impl Shared {
         Ok(index)
     }
 
-    /// Puts what a run came to; whether the index has it now. Where not, the log tells it later.
+    /// Stores a run's summary in the index. Returns `false` if that failed; the index is then updated from the log
+    /// later.
     fn put_row(&self, run: &RunSummary, log_bytes: u64) -> bool {
         let mut slot = self.slot();
         let Slot::Open(index) = &mut *slot else { return false };
@@ -366,13 +367,13 @@ impl Shared {
         }
     }
 
-    /// What the log of a run tells so far.
+    /// Reads the current log of a run.
     fn told(&self, id: &RunId) -> Result<Option<Settled>, HistoryError> {
         let Some(file) = self.files.read(id)? else { return Ok(None) };
         let told = reading::fold(id, file).map_err(|source| unreadable(id, source))?;
         match (told.view, told.rest) {
             (Some(view), Rest::Nothing | Rest::Torn) => Ok(Some(Settled { view, bytes: told.bytes, key: told.key })),
-            // It is being begun at this moment.
+            // The run is being recorded at this moment.
             (None, Rest::Nothing | Rest::Torn) => Ok(None),
             (_, Rest::Damaged(reason)) => Err(HistoryError::Damaged { run: id.clone(), reason }),
         }
@@ -402,8 +403,8 @@ impl Shared {
     }
 }
 
-/// Brings the index up to the logs. `settle` tells of a run that the index does not know as ended
-/// with the log that is there; `None` where that is no run's.
+/// Updates the index from the logs. `settle` reads each run that the index does not have as finished with the current
+/// log size; it returns `None` if the file is not the log of a run.
 fn survey(
     files: &Files,
     index: &mut Index,
@@ -427,7 +428,7 @@ fn survey(
     Ok(index.db.execute_batch("COMMIT")?)
 }
 
-/// The same, when nobody works on any run: those that have not ended are ended.
+/// Updates the index while no run is active, and ends unfinished runs.
 fn recover(files: &Files, index: &mut Index, clock: Clock) -> Result<Recovered, HistoryError> {
     let mut recovered = Recovered::default();
     survey(files, index, |run| {
@@ -450,13 +451,13 @@ fn unreadable(run: &RunId, source: std::io::Error) -> StoreError {
     StoreError::Io { action: "read", path: format!("the log of the run {run}"), source }
 }
 
-/// The time that was `age` ago, as logs have it.
+/// Returns the time `age` ago in the format of logs.
 fn time_before(clock: Clock, age: Duration) -> String {
     let since = Duration::from_millis(clock.now_ms()).saturating_sub(age);
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
-/// Events on their way to a caller.
+/// Events collected for one answer.
 struct Answer {
     events: Vec<LoggedEvent>,
     bytes: usize,
@@ -482,7 +483,7 @@ impl Key {
 
 impl Recovered {
     fn say(&self) {
-        // Where nothing was there before, nothing was lost.
+        // A rebuilt index is only worth a message if there were runs before.
         if let Some(reason) = self.rebuilt.as_ref().filter(|_| self.runs > 0) {
             tracing::info!(reason, runs = self.runs, "the index of runs was made anew from their logs");
         }

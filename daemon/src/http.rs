@@ -1,7 +1,8 @@
-//! HTTP/1.1 on a Unix socket: bytes become calls of the service, its answers become bytes. Each wait
-//! for a client has a deadline, and what is kept for one has a bound; no client can keep another
-//! from being answered. What an answer says is decided by [`crate::service`], what can be asked for
-//! stands in [`proctor_core::api::operation`].
+//! HTTP/1.1 over a Unix socket: converts requests to calls of the service, and results to responses.
+//!
+//! Each wait for a client has a deadline, and the memory used for each client is bounded, so no client can block
+//! another. [`crate::service`] decides the content of responses; [`proctor_core::api::operation`] defines the
+//! operations.
 
 mod answer;
 mod asked;
@@ -46,28 +47,27 @@ use routes::App;
 pub(crate) use answer::{last_words, problem};
 pub(crate) use body::{repeated_key, whole};
 
-/// How many bytes the body of a request has at most.
+/// Maximum size of a request body in bytes.
 pub const MAX_BODY: usize = 1 << 20;
-/// The largest body of a request for SQL: its default `input` of 1 MiB beside a schema, escaped as JSON.
+/// Maximum size of a request body for SQL: the default `input` of 1 MiB and a schema, escaped as JSON.
 pub const MAX_SQL_BODY: usize = 4 << 20;
-/// How many bytes the head of a request has at most, and how many bytes of an answer are kept for
-/// one that reads slowly.
+/// Maximum size of a request head in bytes, and of the response bytes buffered for a slow reader.
 const MAX_HEAD: usize = 64 << 10;
-/// How many bytes of a request are discarded that is answered before it was read to its end. Most clients send all of
-/// it before they read the answer, and break where the connection is closed meanwhile.
+/// Maximum number of bytes discarded from a request that was answered before it was completely read. Most clients
+/// send the whole request before they read the response, and fail if the connection is closed earlier.
 const MAX_DISCARDED: usize = 8 << 20;
-/// How long a client that was answered is waited for while it sends nothing of what is discarded.
+/// Maximum pause of a client while the rest of its request is discarded.
 const LINGER: Duration = Duration::from_secs(2);
-/// How many fields the head of a request has at most: the default of `hyper`.
+/// Maximum number of header fields in a request: the default of `hyper`.
 const MAX_FIELDS: usize = 100;
-/// How long answers may take that are under way when the transport is told to end: less than the daemon
+/// Time for active responses to end when the transport is stopped. It is shorter than the time for which the daemon
 /// waits for the transport.
 const LAST_ANSWERS: Duration = Duration::from_secs(4);
 
-/// Accepts connections and answers what they ask, until `stop`; then gives answers that are under
-/// way a moment to end. `settings` say who may connect, how many connections there are, and how
-/// long a client may take; a change holds for connections that come after it. Accepts from a new
-/// `listener` as soon as there is one.
+/// Accepts connections and serves requests until `stop`, then waits briefly for active responses.
+///
+/// `settings` determine who may connect, the number of connections, and the request timeout; changes apply to new
+/// connections. When `listener` changes, the new socket is used immediately.
 ///
 /// # Errors
 /// The listener cannot be used.

@@ -1,6 +1,6 @@
-//! Where things are on this machine: our helpers, our state, the operator's config, the socket.
-//! Looked up once, from what the process was started with; the command line looks in the same
-//! places, so that it finds the daemon.
+//! Locates files on this machine: helper programs, state directory, operator's config and socket. The locations
+//! depend on the environment of the process, which is read once. The command line uses the same locations, so that it
+//! finds the daemon.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,42 +20,42 @@ const SQL_HELPER: &str = "proctor-sql";
 const DAEMON: &str = "proctord";
 const SYSTEM_CONFIG: &str = "/etc/proctor/proctord.toml";
 const SYSTEM_STATE: &str = "/var/lib/proctor";
-/// Where the system's daemon listens.
+/// Socket of the system daemon.
 pub const SYSTEM_SOCKET: &str = "/run/proctor/proctord.sock";
 const SOCKET_NAME: &str = "proctor/proctord.sock";
-/// Where the system keeps the runtime directories of users.
+/// Parent of the runtime directories of users.
 const USER_DIRS: &str = "/run/user";
-/// The bits of a mode by which others than the owner may write.
+/// Mode bits that let users other than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
-/// The bit of a mode of a directory in which everybody may make files, such as `/tmp`.
+/// Mode bit of a shared directory such as `/tmp`.
 const STICKY: u32 = 0o1000;
-/// The largest operator's config that is read, in bytes.
+/// Maximum size of the operator's config in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// What a process was started with, read once.
+/// Environment of the process, read once at the start.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// The environment, as far as it is UTF-8.
+    /// Environment variables that are valid UTF-8.
     pub env: BTreeMap<String, String>,
-    /// The names, made printable, of variables whose name or value is not UTF-8.
+    /// Printable names of variables whose name or value is not UTF-8.
     pub unreadable: Vec<String>,
-    /// The home directory.
+    /// Home directory.
     pub home: Option<PathBuf>,
-    /// The current directory.
+    /// Current directory.
     pub cwd: PathBuf,
-    /// The directory of the running executable.
+    /// Directory of the executable.
     pub bin_dir: PathBuf,
-    /// Our user.
+    /// User of the process.
     pub uid: u32,
-    /// The directory of the runtime directories of users, each named by its uid.
+    /// Parent of the runtime directories of users, which are named by user ID.
     pub user_dirs: PathBuf,
 }
 
 impl Surroundings {
-    /// Reads what the process was started with.
+    /// Reads the environment of the process.
     ///
     /// # Errors
-    /// The current directory or our own executable cannot be named.
+    /// The current directory or the path of the executable cannot be determined.
     #[expect(clippy::disallowed_methods, reason = "the daemon's own environment is read here, once")]
     pub fn read() -> io::Result<Self> {
         let (env, unreadable) = readable(std::env::vars_os());
@@ -71,18 +71,18 @@ impl Surroundings {
         })
     }
 
-    /// Whether we are root.
+    /// Returns whether the process runs as root.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// A variable that is set and not empty.
+    /// Returns a variable if it is not empty.
     pub fn var(&self, name: &str) -> Option<&str> {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// A directory of the XDG base directory specification: `variable` where it holds an absolute
-    /// path, else `fallback` below the home directory.
+    /// Returns a directory of the XDG base directory specification: `variable` if it is an absolute path, else
+    /// `fallback` below the home directory.
     pub fn xdg_dir(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         let set = self.var(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         set.or_else(|| self.home.as_ref().map(|home| home.join(fallback)))
@@ -104,39 +104,39 @@ fn readable(vars: impl Iterator<Item = (OsString, OsString)>) -> (BTreeMap<Strin
     (env, unreadable)
 }
 
-/// Why something is not where it belongs, or not as it must be.
+/// Reason why a file is missing or unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallationError {
-    /// The caller or operator named something that is not there, or not like that.
+    /// The user or operator named something that is missing or unusable.
     #[error("{message}")]
     Usage {
-        /// What and where.
+        /// Description and location.
         message: String,
-        /// What to do.
+        /// Suggested remedy.
         hint: String,
     },
-    /// This machine or installation lacks something.
+    /// The machine or the installation lacks something.
     #[error("{message}")]
     Environment {
-        /// What and where.
+        /// Description and location.
         message: String,
-        /// What to do.
+        /// Suggested remedy.
         hint: String,
     },
-    /// The operator's config is wrong.
+    /// The operator's config is invalid.
     #[error("`{}` is not valid", show(file))]
     Invalid {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Its text.
+        /// Text of the file.
         text: String,
-        /// What is wrong with it.
+        /// Errors in the file.
         diagnostics: Vec<Diagnostic>,
     },
 }
 
 impl InstallationError {
-    /// What a process that cannot go on for it exits with.
+    /// Returns the exit code for a process that this error ends.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::Invalid { .. } => EXIT_USAGE,
@@ -144,7 +144,7 @@ impl InstallationError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a suggested remedy.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Usage { hint, .. } | Self::Environment { hint, .. } => Some(hint),
@@ -152,7 +152,7 @@ impl InstallationError {
         }
     }
 
-    /// What happened, a line for each thing that is wrong, with its place in the file.
+    /// Returns one line per problem, with its position in the file.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Usage { message, .. } | Self::Environment { message, .. } => vec![message.clone()],
@@ -166,15 +166,15 @@ fn line(file: &Path, found: &Diagnostic) -> String {
     format!("{}{place}: {}", show(file), found.message)
 }
 
-/// A path for messages.
+/// Formats a path for messages.
 pub fn show(path: &Path) -> String {
     display_path(path.as_os_str().as_encoded_bytes())
 }
 
-/// Finds the helpers beside the running executable, or in `../libexec/proctor`.
+/// Finds the helper programs next to the executable or in `../libexec/proctor`.
 ///
 /// # Errors
-/// One of them is in neither place.
+/// A helper is in neither directory.
 pub fn helpers(bin_dir: &Path) -> Result<Helpers, InstallationError> {
     Ok(Helpers {
         sandbox: find_helper(SANDBOX_HELPER, bin_dir)?,
@@ -183,10 +183,10 @@ pub fn helpers(bin_dir: &Path) -> Result<Helpers, InstallationError> {
     })
 }
 
-/// Finds `proctord`, as the helpers.
+/// Finds `proctord` in the same directories as the helpers.
 ///
 /// # Errors
-/// It is in neither place.
+/// The program is in neither directory.
 pub fn daemon(bin_dir: &Path) -> Result<PathBuf, InstallationError> {
     find_helper(DAEMON, bin_dir)
 }
@@ -200,8 +200,7 @@ fn find_helper(name: &str, bin_dir: &Path) -> Result<PathBuf, InstallationError>
     })
 }
 
-/// Where what outlives a run is kept: the directory that was named, else that of the system's
-/// daemon for root, else the user's own.
+/// Returns the state directory: the named one, else that of the system daemon for root, else the user's own.
 ///
 /// # Errors
 /// No directory was named, and there is no home directory.
@@ -213,8 +212,8 @@ pub fn state_dir(named: Option<&Path>, around: &Surroundings) -> Result<PathBuf,
     }
 }
 
-/// Makes sure that no other user can write to the state directory; one that is not there yet is made later. Sets the
-/// mode of a directory of this user's to 0700 if others can write to it.
+/// Ensures that no other user can write to an existing state directory. If the directory belongs to this user and
+/// others can write to it, its mode is changed to 0700.
 ///
 /// # Errors
 /// The directory belongs to another user, is shared, or its mode cannot be changed.
@@ -224,7 +223,7 @@ pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
         Err(InstallationError::Usage { message, hint: hint.to_owned() })
     };
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-    // Another error is reported by the first call that needs the directory.
+    // Other errors are reported by the first call that needs the directory.
     let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(()) };
     let Ok(stat) = rustix::fs::fstat(&fd) else { return Ok(()) };
     let own = rustix::process::geteuid().as_raw();
@@ -251,10 +250,10 @@ pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
     }
 }
 
-/// The home directory.
+/// Returns the home directory.
 ///
 /// # Errors
-/// There is none.
+/// There is no home directory.
 pub fn home(around: &Surroundings) -> Result<PathBuf, InstallationError> {
     around.home.clone().ok_or_else(homeless)
 }
@@ -266,14 +265,14 @@ fn homeless() -> InstallationError {
     }
 }
 
-/// Returns where the daemon of this user listens by default: below the runtime directory of the user,
-/// for root at [`SYSTEM_SOCKET`], and without a runtime directory in the state directory (`state_dir`).
+/// Returns the default socket of this user's daemon: in the user's runtime directory, for root [`SYSTEM_SOCKET`], and
+/// without a runtime directory in `state_dir`.
 pub fn socket(around: &Surroundings, state_dir: &Path) -> PathBuf {
     sockets(around, state_dir).swap_remove(0)
 }
 
-/// Returns where a daemon of this user may listen, in the order in which a client asks: a daemon that was
-/// started without a runtime directory listens in the state directory. There is at least one place.
+/// Returns the sockets at which a daemon of this user may listen, in the order in which a client tries them. A daemon
+/// that was started without a runtime directory listens in the state directory. The list is not empty.
 pub fn sockets(around: &Surroundings, state_dir: &Path) -> Vec<PathBuf> {
     if around.is_root() {
         return vec![PathBuf::from(SYSTEM_SOCKET)];
@@ -282,9 +281,8 @@ pub fn sockets(around: &Surroundings, state_dir: &Path) -> Vec<PathBuf> {
     session.into_iter().chain([state_dir.join("run/proctord.sock")]).collect()
 }
 
-/// Returns the runtime directory of the user: `XDG_RUNTIME_DIR`, or without that variable the directory that the
-/// system makes for the user, if it belongs to the user. Clients of the Model Context Protocol start servers
-/// without the variable.
+/// Returns the runtime directory of the user: `XDG_RUNTIME_DIR`, or without it the directory that the system creates
+/// for the user, if the user owns it. MCP clients start servers without the variable.
 fn runtime_dir(around: &Surroundings) -> Option<PathBuf> {
     let set = around.var("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     set.or_else(|| {
@@ -295,30 +293,31 @@ fn runtime_dir(around: &Surroundings) -> Option<PathBuf> {
     })
 }
 
-/// The operator's config, and where it was found.
+/// The operator's config and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundConfig {
-    /// What it says.
+    /// Parsed settings.
     pub operator: Operator,
-    /// The file and its text; `None` where there is none, and the built-in one holds.
+    /// The file; `None` if there is none and the built-in config applies.
     pub file: Option<ConfigFile>,
 }
 
-/// A config as it is written.
+/// A config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 
-/// The operator's config: the file that was named, else the system's, else the caller's own;
-/// where there is none, the built-in one. The system's stands before the caller's, so that a
-/// caller does not widen what the system's operator has narrowed without saying so.
+/// Reads the operator's config: the named file, else the system's, else the caller's own, else the built-in one.
+///
+/// The system's file takes precedence over the caller's, so that a caller cannot silently widen what the system's
+/// operator restricts.
 ///
 /// # Errors
-/// The file cannot be read, or is wrong.
+/// The file cannot be read or is invalid.
 pub fn operator(named: Option<&Path>, around: &Surroundings) -> Result<FoundConfig, InstallationError> {
     if let Some(named) = named {
         let path = around.cwd.join(named);
@@ -343,7 +342,7 @@ fn parse_config(path: PathBuf, text: String) -> Result<FoundConfig, Installation
     }
 }
 
-/// The text of a config; `None` where there is no such file.
+/// Reads a config file, or returns `None` if it does not exist.
 fn read_config(path: &Path) -> Result<Option<String>, InstallationError> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > MAX_CONFIG || !metadata.is_file() => {
@@ -364,7 +363,7 @@ fn unreadable_config(path: &Path, error: &io::Error) -> InstallationError {
 
 #[cfg(test)]
 impl Surroundings {
-    /// Surroundings for tests: nothing but what is said here.
+    /// Returns an environment for tests with only the given variables.
     pub(crate) fn for_tests(env: &[(&str, &str)]) -> Self {
         Self {
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),

@@ -1,10 +1,9 @@
-//! The daemon: callers ask over a socket, runs wait for their turn, and what they came to is
-//! remembered. It has no rule about passing or failing (`proctor-core`), and it runs nothing by
-//! itself (`proctor-runner`).
+//! The daemon. Callers send requests over a socket; runs wait for their turn; and their results are remembered. The
+//! rules for passing and failing are in `proctor-core`, and `proctor-runner` executes the runs.
 //!
-//! One way: a transport ([`http`], [`mcp`]) turns bytes into a call of [`service::Service`], which
-//! asks the one owner of all runs; that one starts them, writes their events to their logs
-//! ([`history`]), and folds them into what callers see. [`life`] starts and ends all of it.
+//! Data flows in one direction. A transport ([`http`], [`mcp`]) turns bytes into a call of [`service::Service`],
+//! which sends it to the owner of all runs. The owner starts runs, writes their events to logs ([`history`]), and
+//! folds them into the state that callers see. [`life`] starts and stops all of this.
 
 pub mod caller;
 pub mod client;

@@ -1,5 +1,4 @@
-//! How the daemon begins and ends. It holds the order of things: config, log, socket, service,
-//! transport, and back again. The reason for ending is a value.
+//! Starts and stops the daemon in order: config, log, socket, service, transport, and back.
 
 mod accept;
 mod args;
@@ -52,65 +51,63 @@ use signals::{Asked, Signals};
 use socket::{Listening, Place, SocketError};
 use socket_watch::SocketWatch;
 
-/// How long answers that are under way may take once no run is left: longer than the transport gives them,
-/// which ends by itself then.
+/// Time limit for active responses after the last run. It is longer than the transport's own limit, after which the
+/// transport ends by itself.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// How long the runs' owner may take to end what was cancelled. Steps have seconds for it; beyond this only
-/// a disk that hangs or a bug of ours keeps one.
+/// Time limit for cancelled runs. Steps get seconds to end; only a hanging disk or a bug takes longer.
 const LAST_RUNS: Duration = Duration::from_secs(60);
-/// How long threads that still read or write something may take at the very end: nobody waits for what they
-/// do any more.
+/// Time limit for threads that still read or write at the very end; their results are not needed.
 const LAST_THREADS: Duration = Duration::from_secs(2);
 
-/// Why the daemon ends.
+/// Reason for the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// A signal of this name asked for it.
+    /// The named signal.
     Signal(&'static str),
-    /// Nobody has asked for anything for as long as the operator said.
+    /// There was no activity during the configured idle time.
     Idle,
-    /// Another daemon has taken the path of the socket.
+    /// Another daemon uses the path of the socket.
     Displaced,
 }
 
-/// How it ended.
+/// Result of the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Nothing is left.
+    /// No run is left.
     Drained,
-    /// Somebody insisted, or the runs' owner did not end in time; the next daemon says what of.
+    /// The user insisted, or runs did not end in time; the next daemon reports those runs.
     Abandoned,
 }
 
-/// Whether callers reach the daemon at the path of its socket.
+/// Reachability of the daemon at the path of its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reachable {
-    /// They do.
+    /// Callers reach this daemon.
     Yes,
-    /// They do not; the daemon tries again.
+    /// Callers do not reach it; the daemon tries again.
     No,
-    /// They reach another daemon.
+    /// Callers reach another daemon.
     Displaced,
 }
 
-/// How a wait for the last run ended.
+/// Result of waiting for the last run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waited {
-    /// Whoever drains has nothing more to do.
+    /// All runs have ended.
     Through,
-    /// Somebody asked again.
+    /// Another signal requested the shutdown.
     Asked,
     /// The time is over.
     Late,
 }
 
-/// The command line of the daemon, for whoever tells of it.
+/// Returns the command line of the daemon, for documentation.
 pub fn command() -> clap::Command {
     use clap::CommandFactory as _;
     Args::command()
 }
 
-/// The whole program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     if args.check_config {
@@ -132,7 +129,7 @@ pub fn main() -> ExitCode {
     code
 }
 
-/// Everything that is known before the first thread.
+/// State of the start before the first thread.
 struct Beginning {
     around: Surroundings,
     settings: Settings,
@@ -143,11 +140,11 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// Reads everything that a start needs. Stores a handle of the service manager's socket in `listener`, so that
+    /// Reads everything that the start needs. Stores a handle of the service manager's socket in `listener`, so that
     /// the caller can answer connections if the start fails.
     fn prepare(args: &Args, listener: &mut Option<StdListener>) -> Result<Self, LifeError> {
         let signals = proctor_runner::claim_signals();
-        // Both are told by the environment, which must not change once there are threads.
+        // Both read the environment, which must not be modified once there are threads.
         let inherited = ListenFd::from_env();
         let around = Surroundings::read().map_err(LifeError::Surroundings)?;
         let closed = proctor_runner::close_inherited(handed_over(&inherited, &around));
@@ -183,10 +180,10 @@ impl Beginning {
     }
 
     async fn serve(self) -> Result<Ended, LifeError> {
-        // From here on no signal is lost; one that comes while we begin is heard once we have.
+        // Signals are received from here on; one that arrives during the start is handled afterwards.
         let mut signals = Signals::listen().map_err(LifeError::Signals)?;
         let service = Service::open(self.service_config()?).await?;
-        // The state directory is ours by now.
+        // The state directory belongs to this process now.
         log::bound(&self.state_dir);
         let Self { around, settings, reloader, place, metrics, .. } = self;
         let listening = place.listen(&settings.admitted)?;
@@ -216,7 +213,7 @@ impl Beginning {
     }
 }
 
-/// Returns where the spans of runs are sent. Settings that cannot be used are no reason not to start.
+/// Returns the receiver of spans. Invalid settings do not prevent the start.
 fn exported_to(settings: &Settings, around: &Surroundings) -> Option<Target> {
     match Target::resolve(&settings.operator.telemetry, &around.env, "proctord") {
         Ok(target) => target.inspect(|target| info!(receiver = target.receiver(), "spans of runs are exported")),
@@ -227,9 +224,9 @@ fn exported_to(settings: &Settings, around: &Surroundings) -> Option<Target> {
     }
 }
 
-/// The descriptors that the service manager handed over, by sd_listen_fds(3).
+/// Returns the descriptors that the service manager passed (sd_listen_fds(3)).
 fn handed_over(inherited: &ListenFd, around: &Surroundings) -> Range<u32> {
-    // As `listenfd` has it, whose sockets these are.
+    // The variable is defined by the `listenfd` crate.
     let first = around.var("LISTEN_FDS_FIRST_FD").and_then(|first| first.parse().ok()).unwrap_or(3);
     let count = u32::try_from(inherited.len()).unwrap_or(u32::MAX);
     first..first.saturating_add(count)
@@ -241,13 +238,13 @@ fn start_log(settings: &Settings, around: &Surroundings) -> Log {
     Log::start(&settings.operator.daemon.log, of_log, redactor(around), Clock::system())
 }
 
-/// Hides the secrets of this process's environment.
+/// Returns a redactor of the secrets in this process's environment.
 fn redactor(around: &Surroundings) -> Redactor {
     let variables = around.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     Redactor::of(variables, |path| Path::new(path).exists())
 }
 
-/// The socket that the service manager made for us, or the one that we make.
+/// Returns the service manager's socket, or the path at which the daemon creates its own.
 fn place_of(
     args: &Args,
     inherited: Result<Option<Place>, SocketError>,
@@ -264,13 +261,13 @@ fn place_of(
     Ok(Place::own(&path, around)?)
 }
 
-/// The daemon, once it serves.
+/// The running daemon.
 struct Life {
     service: Arc<Service>,
     settings: watch::Sender<Arc<Settings>>,
     reloader: Reloader,
     listening: RefCell<Listening>,
-    /// The listener that the transport accepts from; replaced if the socket file had to be made again.
+    /// Current listener of the transport; replaced when the socket file is recreated.
     listener: watch::Sender<Arc<StdListener>>,
     around: Surroundings,
     metrics: Metrics,
@@ -297,11 +294,11 @@ impl Life {
         Ok(ended)
     }
 
-    /// Serves until there is a reason to end.
+    /// Serves until there is a reason to shut down.
     async fn until_asked(&self, signals: &mut Signals) -> Reason {
         let mut give_back = std::pin::pin!(idle::give_back(&self.service, self.metrics.connections()));
         let mut socket = SocketWatch::new(&self.listening.borrow());
-        // Made once: a check of the socket must not count as something that was asked for.
+        // Created once, so that checks of the socket do not restart the idle time.
         let idle = idle::idle(&self.service, self.metrics.connections(), self.settings.subscribe());
         let mut idle = std::pin::pin!(idle);
         loop {
@@ -319,7 +316,7 @@ impl Life {
         }
     }
 
-    /// Listens at the socket's path again if the file there is no longer the daemon's.
+    /// Recreates the socket if the file at its path is no longer the daemon's.
     fn keep_reachable(&self, watch: &mut SocketWatch) -> Reachable {
         let mut listening = self.listening.borrow_mut();
         if listening.is_in_place() {
@@ -347,8 +344,8 @@ impl Life {
         }
     }
 
-    /// Lets what is under way end: in its own time first, at once where somebody asks again, and
-    /// not at all where somebody insists.
+    /// Waits for active runs. The first request grants the grace period, the second cancels the runs, and the third
+    /// abandons them.
     async fn drain(&self, reason: Reason, signals: &mut Signals) -> Ended {
         let grace = self.settings.borrow().operator.daemon.drain;
         match reason {
@@ -377,7 +374,7 @@ impl Life {
     }
 }
 
-/// Waits for the end of `drain` until `latest`, or until somebody asks for what `insistence` heeds.
+/// Waits until `drain` completes, until `latest`, or until a signal that `insistence` heeds.
 async fn wait(
     drain: impl Future<Output = ()>,
     latest: Instant,
@@ -394,7 +391,7 @@ async fn wait(
     }
 }
 
-/// How often somebody has asked by now.
+/// Number of shutdown requests so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Insistence {
     First,
@@ -402,8 +399,8 @@ enum Insistence {
 }
 
 impl Insistence {
-    /// Whether a signal changes anything. Only a Ctrl-C after two requests leaves runs behind: a
-    /// service manager that repeats itself does not mean that.
+    /// Returns whether a signal has an effect. After two requests, only Ctrl-C abandons runs, because a service
+    /// manager may repeat its signal without that intention.
     fn heeds(self, asked: Asked) -> bool {
         match (self, asked) {
             (_, Asked::ToReload) => false,

@@ -1,8 +1,7 @@
-//! The log: one line or record an event, without secrets and control characters, whatever its form.
+//! Writes the log, as text, JSON or journal records, without secrets and control characters.
 //!
-//! Every value is made harmless here, once, before a form is chosen: secrets of our environment are
-//! taken out, and what could steer a terminal, end a line or hide text is escaped. Nobody who says
-//! something waits for whoever reads it.
+//! Values are sanitized here, once, before formatting: secrets of the environment are redacted, and characters that
+//! could control a terminal, end a line or hide text are escaped. Logging never waits for the reader of the log.
 
 mod clean;
 mod file;
@@ -34,13 +33,13 @@ use record::{Fields, Record};
 
 pub use file::{ASIDE, MAX_FILE, NAME};
 
-/// What a library says of its own troubles with callers that went away, as errors.
+/// Filter for a library that logs disconnected clients as errors.
 const NOISE: [&str; 1] = ["rmcp::service=off"];
 
-/// How long the last lines may take: a reader that does not read must not keep the process from its end.
+/// Time limit for the last lines, so that a reader that does not read cannot delay the exit.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The log of this process, once it has begun.
+/// The log of this process.
 #[derive(Debug, Clone)]
 pub struct Log {
     sink: Arc<RwLock<Sink>>,
@@ -49,16 +48,16 @@ pub struct Log {
     level: Option<String>,
 }
 
-/// What the log must know of the process.
+/// Properties of the process that affect the log.
 #[derive(Debug, Clone, Default)]
 pub struct LogSurroundings {
-    /// `JOURNAL_STREAM`: which stream of ours is the journal's, where one is (systemd.exec(5)).
+    /// `JOURNAL_STREAM`: the stream that is connected to the journal, if any (systemd.exec(5)).
     pub journal_stream: Option<String>,
-    /// `PROCTOR_LOG`: what stands before the level of the config.
+    /// `PROCTOR_LOG`: overrides the level of the config.
     pub level: Option<String>,
 }
 
-/// Where records go, and in which form.
+/// Destination and format of records.
 #[derive(Debug)]
 enum Sink {
     Text,
@@ -66,7 +65,7 @@ enum Sink {
     Journal(Journal),
 }
 
-/// Turns events into records.
+/// Converts events to records.
 struct Recorder {
     sink: Arc<RwLock<Sink>>,
     redactor: Redactor,
@@ -74,41 +73,41 @@ struct Recorder {
 }
 
 impl Log {
-    /// Begins the log of this process. A second one of a process has no effect.
+    /// Starts the log of this process. Only the first call has an effect.
     pub fn start(settings: &LogSettings, around: LogSurroundings, redactor: Redactor, clock: Clock) -> Self {
         let LogSurroundings { journal_stream, level } = around;
         let sink = Arc::new(RwLock::new(Sink::of(settings.format, journal_stream.as_deref())));
         let (filter, handle) = reload::Layer::new(filter(level.as_deref().unwrap_or(&settings.level)));
         let recorder = Recorder { sink: Arc::clone(&sink), redactor, clock };
-        // It fails where one has begun already, such as in a test.
+        // Fails if a log was started already, for example in a test.
         let _ = tracing_subscriber::registry().with(filter).with(recorder).try_init();
         Self { sink, filter: handle, journal_stream, level }
     }
 
-    /// From now on other settings hold.
+    /// Applies new settings.
     pub fn reload(&self, settings: &LogSettings) {
         let sink = Sink::of(settings.format, self.journal_stream.as_deref());
         *self.sink.write().unwrap_or_else(PoisonError::into_inner) = sink;
         let level = self.level.as_deref().unwrap_or(&settings.level);
-        // It fails only where the subscriber is gone, and then nobody logs.
+        // Fails only if the subscriber is gone, and then nothing is logged.
         let _ = self.filter.reload(filter(level));
     }
 }
 
-/// Bounds the file that standard error is, where it is the one of this state directory, as `proctor daemon
-/// start` makes it. For the one process that the state directory belongs to.
+/// Limits the size of the log file in this state directory if it is standard error, as `proctor daemon start` sets it
+/// up. Only the process that owns the state directory may call this.
 pub fn bound(state_dir: &Path) {
     if let Some(file) = LogFile::of(state_dir, MAX_FILE) {
         STDERR.bound(file);
     }
 }
 
-/// Waits until what was said is written, as far as somebody reads it: before the process ends.
+/// Waits until queued lines are written, within a time limit. Called before the process exits.
 pub fn flush() {
     STDERR.flush(LAST_LINES);
 }
 
-/// A level that means nothing was refused with the config; here each part that means something counts.
+/// Parses the level. Invalid parts are ignored, because an invalid level was already refused with the config.
 fn filter(level: &str) -> EnvFilter {
     let quiet = NOISE.into_iter().filter_map(|directive| directive.parse().ok());
     quiet.fold(EnvFilter::builder().parse_lossy(level), EnvFilter::add_directive)
@@ -128,7 +127,7 @@ impl Sink {
     fn write(&self, record: &Record, clock: Clock) {
         let line = match self {
             Self::Journal(journal) if journal.send(record) => return,
-            // A journal that does not listen must not silence us.
+            // If the journal does not accept records, write text instead.
             Self::Journal(_) | Self::Text => text::line(record, &clock.now_text()),
             Self::Json => json::line(record, &clock.now_text()),
         };
@@ -138,7 +137,7 @@ impl Sink {
         STDERR.say(line);
     }
 
-    /// That lines were lost, in the form of the others.
+    /// Formats a record about lost lines in the current format.
     fn loss(&self, lost: u64, clock: Clock) -> String {
         let record = Record::of_loss(lost);
         match self {
@@ -148,7 +147,7 @@ impl Sink {
     }
 }
 
-/// Whether a descriptor is the stream that `JOURNAL_STREAM` names, as `device:inode`.
+/// Returns whether a descriptor is the stream that `JOURNAL_STREAM` names, as `device:inode`.
 fn is_stream(fd: impl AsFd, named: Option<&str>) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     named.is_some_and(|named| named == format!("{}:{}", stat.st_dev, stat.st_ino))

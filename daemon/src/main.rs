@@ -1,4 +1,4 @@
-//! `proctord`, the daemon.
+//! The `proctord` program.
 
 fn main() -> std::process::ExitCode {
     proctor_daemon::life::main()

@@ -1,10 +1,9 @@
-//! The Model Context Protocol: tools for agents, over the same service. At `/mcp` of the socket
-//! ([`http_service`]) and over stdio ([`serve_stdio`]), in every revision that the SDK knows.
+//! The Model Context Protocol: tools for agents over the same service, at `/mcp` of the socket ([`http_service`]) and
+//! over stdio ([`serve_stdio`]). All protocol revisions that the SDK supports are served.
 //!
-//! A failed check is an answer, the reason first; an error means that it could not be verified. What
-//! programs of the repository wrote stands between marks (`untrusted`), and no answer of a tool has
-//! more than 8 KiB (`answer::MAX_RESULT`). What runs, and who may ask, is decided by a
-//! [`Backend`].
+//! A failed check is a normal answer with the reason first; an error means that the tree could not be verified. Text
+//! from the repository and its programs is enclosed in marks (`untrusted`), and no tool answer exceeds 8 KiB
+//! (`answer::MAX_RESULT`). A [`Backend`] decides what runs and who may ask.
 
 mod answer;
 mod backend;
@@ -51,15 +50,14 @@ use stdio::Lines;
 use crate::http::MAX_BODY;
 use crate::service::Service;
 
-/// The largest message that is read, in bytes, wherever it comes from.
+/// Maximum size of a message in bytes, over any transport.
 const MAX_MESSAGE: usize = MAX_BODY;
 
-/// The protocol over HTTP, to be nested at `/mcp`: a tower service, cheap to clone. Each request
-/// must carry the [`crate::caller::Caller`] in its extensions; who asks is looked at for each request.
+/// Returns the protocol over HTTP as a tower service to nest at `/mcp`. Cloning it is cheap. Each request must carry
+/// the [`crate::caller::Caller`] in its extensions.
 ///
-/// There are no sessions: nothing is kept between requests, so that a daemon that ended and began
-/// again is the same to its clients. A call whose connection is closed counts as cancelled, and so does
-/// one that a message calls off (`called_off`). `stop` ends what is under way.
+/// There are no sessions: no state is kept between requests, so clients do not notice a restart of the daemon. A call
+/// is cancelled when its connection is closed, or by a cancellation message (`called_off`). `stop` ends active calls.
 pub fn http_service(
     service: Arc<Service>,
     stop: CancellationToken,
@@ -77,22 +75,22 @@ pub fn http_service(
     Cancellable::new(server, calls)
 }
 
-/// Why the protocol over stdio ended before its client did.
+/// Reason why the protocol over stdio ended before its client did.
 #[derive(Debug, thiserror::Error)]
 pub enum StdioError {
     /// The client does not speak the protocol.
     #[error("the client did not begin as the Model Context Protocol demands: {0}")]
     NoHandshake(String),
-    /// Something of ours failed.
+    /// An internal error.
     #[error("the server ended: {0}")]
     Internal(String),
 }
 
-/// Speaks the protocol on standard input and output until the client closes its side or `stop` is
-/// cancelled. Nothing else may write to standard output meanwhile.
+/// Serves the protocol on standard input and output until the client closes its side or `stop` is cancelled. Nothing
+/// else may write to standard output during that time.
 ///
 /// # Errors
-/// The client does not speak the protocol.
+/// The client does not speak the protocol, or the server failed.
 pub async fn serve_stdio<B: Backend>(backend: B, session: Session, stop: CancellationToken) -> Result<(), StdioError> {
     let (input, output) = stdio_pipes();
     let transport = Lines::new(input, output, MAX_MESSAGE);

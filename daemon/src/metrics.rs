@@ -1,5 +1,5 @@
-//! Counts and measures what happens, and shows it in the text formats that Prometheus reads. Labels are bounded:
-//! routes, methods, codes and outcomes, never what a caller wrote.
+//! Collects metrics in the text formats of Prometheus. Label values are bounded: routes, methods, codes and outcomes,
+//! never text from callers.
 
 mod format;
 mod process;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 pub use format::TextFormat;
 pub use sql::SqlCounts;
 
-/// Counts what happens. Cheap to clone; all clones count into the same.
+/// The metrics of this process. Cheap to clone; all clones share the same counters.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Counted>);
 
@@ -59,29 +59,29 @@ struct Counted {
 /// The open connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Connections {
-    /// How many there are.
+    /// Number of open connections.
     pub open: u32,
 }
 
-/// Why a connection was not served.
+/// Reason why a connection was refused or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionRefused {
-    /// Its user may not connect.
+    /// The user may not connect.
     Foreign,
-    /// It made room for another, since there were too many.
+    /// The connection was evicted at the limit of connections.
     Evicted,
-    /// It could not be accepted; there were no descriptors left, for instance.
+    /// `accept` failed, for example for lack of descriptors.
     Failed,
 }
 
-/// What became of spans.
+/// Result of exporting spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanResult {
-    /// The receiver has them.
+    /// The receiver accepted them.
     Exported,
-    /// Too many runs waited to be exported.
+    /// The export queue was full.
     Dropped,
-    /// They could not be sent, or the receiver refused them.
+    /// They could not be sent, or the receiver rejected them.
     Failed,
 }
 
@@ -139,12 +139,12 @@ struct Reload {
     result: &'static str,
 }
 
-/// From a quarter of a millisecond to two minutes, which is twice the longest wait.
+/// Returns buckets from 0.25 ms to two minutes, which is twice the maximum wait.
 fn answer_times() -> Histogram {
     Histogram::new([0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0])
 }
 
-/// From five milliseconds to two hours.
+/// Returns buckets from 5 ms to two hours.
 fn run_times() -> Histogram {
     Histogram::new([
         0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1_200.0,
@@ -152,23 +152,23 @@ fn run_times() -> Histogram {
     ])
 }
 
-/// What is looked at when the metrics are read.
+/// Values sampled when the metrics are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Sampled {
-    /// Whether the daemon is ending.
+    /// Health status of the daemon.
     pub status: HealthStatus,
-    /// How many runs there are.
+    /// Number of runs.
     pub runs: RunCounts,
-    /// How many requests for judgements of SQL there are.
+    /// Number of SQL requests.
     pub sql: SqlCounts,
-    /// Whether new runs are taken on.
+    /// `true` if new runs are accepted.
     pub is_ready: bool,
-    /// Free bytes on the disk of the state directory, where they are known.
+    /// Free bytes on the disk of the state directory, if known.
     pub state_free_bytes: Option<u64>,
 }
 
 impl Metrics {
-    /// Nothing has happened yet; the process began at `started_ms` of 1970.
+    /// Creates the metrics; `started_ms` is the start of the process in milliseconds since 1970.
     pub fn new(started_ms: u64) -> Self {
         let mut registry = Registry::default();
         let counted = Counted {
@@ -197,24 +197,24 @@ impl Metrics {
             connections: watch::Sender::new(Connections { open: 0 }),
             registry,
         };
-        // A daemon starts with a valid config only.
+        // The daemon starts only with a valid config.
         counted.reload_succeeded.set(1);
         counted.reloaded_at.set(seconds(started_ms));
         Self(Arc::new(counted.registered()))
     }
 
-    /// A connection is open for as long as the answer lives.
+    /// Counts a connection as open until the returned value is dropped.
     pub fn connected(&self) -> Connected {
         self.0.count_connections(|open| open.saturating_add(1));
         Connected(self.clone())
     }
 
-    /// The open connections, now and from now on.
+    /// Returns a receiver of the number of open connections.
     pub fn connections(&self) -> watch::Receiver<Connections> {
         self.0.connections.subscribe()
     }
 
-    /// A connection was not served, or no longer.
+    /// Counts a refused or evicted connection.
     pub fn refused(&self, reason: ConnectionRefused) {
         let reason = match reason {
             ConnectionRefused::Foreign => "foreign",
@@ -224,8 +224,8 @@ impl Metrics {
         self.0.refused.get_or_create(&Refusal { reason }).inc();
     }
 
-    /// A request was answered. `route` is the pattern of the route, never the path that was asked
-    /// for; `None` where no route was meant.
+    /// Counts a response. `route` is the pattern of the route and never the requested path; `None` means that no
+    /// route matched.
     pub fn answered(&self, route: Option<&'static str>, method: &str, code: u16, took: Duration) {
         let route = route.unwrap_or("none");
         let method = known_method(method);
@@ -233,12 +233,12 @@ impl Metrics {
         self.0.answered.get_or_create(&Route { route }).observe(took.as_secs_f64());
     }
 
-    /// A run was asked for, and answered in this way.
+    /// Counts a request for a run by how it was answered.
     pub fn submitted(&self, how: How) {
         self.0.submitted.get_or_create(&Submission { how: how_word(how) }).inc();
     }
 
-    /// Counts a request for a run that was not met.
+    /// Counts a refused request for a run.
     pub fn not_submitted(&self, problem: &Problem) {
         let name = problem.kind.code().name();
         let reason = name.rsplit_once("::").map_or(name, |(_, reason)| reason);
@@ -247,12 +247,12 @@ impl Metrics {
         self.0.submitted.get_or_create(&Submission { how: "refused" }).inc();
     }
 
-    /// A run began after it had waited for its turn.
+    /// Records the queue time of a run that starts.
     pub fn started(&self, waited: Duration) {
         self.0.waited.observe(waited.as_secs_f64());
     }
 
-    /// Counts a run that ended, some time after it had been asked for, and some time after it had begun if it did.
+    /// Counts a finished run; `took` counts from its request, and `executed` from its start, if it started.
     pub fn finished(&self, view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
         let finish = Finish { verdict: verdict.as_str() };
         self.0.finished.get_or_create(&finish).inc();
@@ -272,22 +272,22 @@ impl Metrics {
         }
     }
 
-    /// Measures how long a request for a judgement of SQL waited for a worker.
+    /// Records the queue time of an SQL request.
     pub fn sql_started(&self, waited: Duration) {
         self.0.judgements.started(waited);
     }
 
-    /// Counts a judgement of SQL that took this long after a worker was free.
+    /// Counts a judgement of SQL; `took` excludes the queue time.
     pub fn sql_judged(&self, verdict: SqlVerdict, took: Duration) {
         self.0.judgements.ended(verdict, took);
     }
 
-    /// Counts a request for a judgement of SQL that the queue refused.
+    /// Counts an SQL request that the queue refused.
     pub fn sql_refused(&self, problem: &Problem) {
         self.0.judgements.refused(problem);
     }
 
-    /// Counts a reload of the operator's config at `now_ms` of 1970, which holds now or was not valid.
+    /// Counts a reload of the operator's config at `now_ms` since 1970; `valid` says whether it was applied.
     pub fn reloaded(&self, valid: bool, now_ms: u64) {
         let result = if valid { "applied" } else { "refused" };
         self.0.reload_succeeded.set(i64::from(valid));
@@ -297,7 +297,7 @@ impl Metrics {
         self.0.reloads.get_or_create(&Reload { result }).inc();
     }
 
-    /// Counts spans of runs, by what became of them.
+    /// Counts spans of runs by the result of their export.
     pub fn spans(&self, result: SpanResult, count: u64) {
         let result = match result {
             SpanResult::Exported => "exported",
@@ -307,12 +307,12 @@ impl Metrics {
         self.0.spans.get_or_create(&Exported { result }).inc_by(count);
     }
 
-    /// A panic was caught.
+    /// Counts a caught panic.
     pub fn panicked(&self) {
         self.0.panics.inc();
     }
 
-    /// Returns everything as text.
+    /// Returns all metrics as text.
     pub fn text(&self, sampled: Sampled, format: TextFormat) -> String {
         let Sampled { status, runs, sql, is_ready, state_free_bytes } = sampled;
         self.0.judgements.count(sql);
@@ -326,7 +326,7 @@ impl Metrics {
         }
         self.0.process.look();
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = text::encode(&mut text, &self.0.registry);
         format.text(text)
     }
@@ -387,7 +387,7 @@ impl Counted {
     }
 }
 
-/// An open connection.
+/// An open connection; dropping it decrements the count.
 #[derive(Debug)]
 pub struct Connected(Metrics);
 
@@ -406,7 +406,7 @@ fn how_word(how: How) -> &'static str {
     }
 }
 
-/// A caller can make up any method.
+/// Returns a bounded label value, because callers can send arbitrary methods.
 fn known_method(method: &str) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
     KNOWN.into_iter().find(|known| *known == method).unwrap_or("other")
@@ -416,7 +416,7 @@ fn seconds(ms: u64) -> f64 {
     Duration::from_millis(ms).as_secs_f64()
 }
 
-/// A gauge of a number that is no integer.
+/// A gauge with a floating-point value.
 type FloatGauge = Gauge<f64, AtomicU64>;
 
 #[cfg(test)]
@@ -517,7 +517,7 @@ mod tests {
         }
     }
 
-    /// As `promtool check metrics` demands: every sample has a type and a help text under its own name.
+    /// Checks a rule of `promtool check metrics`: every sample has a type and a help text under its own name.
     #[test]
     fn the_prometheus_format_has_help_for_every_counter() {
         let metrics = Metrics::new(1_500);

@@ -1,9 +1,9 @@
-//! Which output of a run is meant, in words: those of paths, of addresses, and of answers.
+//! Maps outputs of a run to the words used in paths, URLs and responses.
 
 use crate::service::{OutputOf, ReportOf, Stdio, Unit};
 
 impl Unit {
-    /// The word for one of them.
+    /// Returns the singular name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -11,7 +11,7 @@ impl Unit {
         }
     }
 
-    /// The word for all of them, which stands in paths.
+    /// Returns the plural name, as used in paths.
     pub fn plural(self) -> &'static str {
         match self {
             Self::Check => "checks",
@@ -19,14 +19,14 @@ impl Unit {
         }
     }
 
-    /// What the word of a path means.
+    /// Parses the plural name.
     pub(crate) fn of_plural(word: &str) -> Option<Self> {
         [Self::Check, Self::Step].into_iter().find(|unit| unit.plural() == word)
     }
 }
 
 impl Stdio {
-    /// The word for it.
+    /// Returns the name of the stream.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -34,21 +34,21 @@ impl Stdio {
         }
     }
 
-    /// What a word means.
+    /// Parses the name of a stream.
     pub(crate) fn of(word: &str) -> Option<Self> {
         [Self::Stdout, Self::Stderr].into_iter().find(|stream| stream.as_str() == word)
     }
 }
 
 impl OutputOf {
-    /// The path below that of its run: `steps/0/stdout`.
+    /// Returns the path relative to the run: `steps/0/stdout`.
     pub(crate) fn path(self) -> String {
         format!("{}/{}/{}", self.unit.plural(), self.n, self.stream.as_str())
     }
 }
 
 impl ReportOf {
-    /// The path below that of its run: `steps/0/reports/junit`.
+    /// Returns the path relative to the run: `steps/0/reports/junit`.
     pub(crate) fn path(self) -> String {
         format!("{}/{}/reports/{}", Unit::Step.plural(), self.n, self.format.as_str())
     }

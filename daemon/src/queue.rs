@@ -1,9 +1,9 @@
-//! Which run is next: pure, no clock and no task in it. Callers take turns, within a caller its
-//! repositories do, and within a repository the one that was asked for first is first.
+//! Decides which run starts next, without a clock or tasks. Callers take turns; the repositories of a caller take
+//! turns; and within a repository, the oldest request that may start is next.
 //!
-//! Runs that must not be under way together never are, and start in the order in which they were
-//! asked for: nothing that is asked for later overtakes what it would keep from starting. So no
-//! run waits for ever. What a run is, and how it is started, is not known here.
+//! Conflicting runs are never active together and start in the order of their requests: a later run cannot overtake
+//! an earlier one that it conflicts with. So no run waits forever. The queue knows neither the content of a run nor
+//! how it is started.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,54 +13,54 @@ use proctor_core::names::{ChangesetId, RunId};
 #[cfg(test)]
 mod tests;
 
-/// How much is taken on. Each number is at least 1.
+/// Limits of the queue. Each number is at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How many runs are under way at once.
+    /// Maximum number of active runs.
     pub active: usize,
-    /// How many of them are one caller's.
+    /// Maximum number of active runs of one caller.
     pub active_per_caller: usize,
-    /// How many runs wait.
+    /// Maximum number of waiting runs.
     pub waiting: usize,
-    /// How many of them are one caller's.
+    /// Maximum number of waiting runs of one caller.
     pub waiting_per_caller: usize,
 }
 
-/// What of a run decides when it may start.
+/// The properties of a run that decide when it may start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The run.
     pub id: RunId,
-    /// Whose turn it is.
+    /// The caller whose turn the run uses.
     pub uid: u32,
-    /// What of it other runs must not touch.
+    /// Part of the repository that the run reserves.
     pub claim: Claim,
 }
 
-/// What of a repository a run has to itself.
+/// The part of a repository that a run reserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The repository, by its canonical path.
+    /// Canonical path of the repository.
     pub repo: Arc<str>,
-    /// The changeset that it writes to: it has one writer.
+    /// Changeset that the run writes to. A changeset has one writer at a time.
     pub changeset: Option<ChangesetId>,
-    /// What it does with the worktree.
+    /// How the run uses the worktree.
     pub worktree: Worktree,
 }
 
-/// What a run does with the worktree of its repository.
+/// How a run uses the worktree of its repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worktree {
-    /// Nothing: it verifies a commit.
+    /// The run does not use the worktree: it verifies a commit.
     Apart,
-    /// It reads it.
+    /// The run reads the worktree.
     Reads,
-    /// It may change it, so that nobody else may verify it meanwhile.
+    /// The run may change the worktree, so no other run may verify it at the same time.
     Changes,
 }
 
 impl Claim {
-    /// Whether both cannot be under way at the same time.
+    /// Returns whether the two runs must not be active at the same time.
     pub fn conflicts(&self, other: &Self) -> bool {
         let changes = |one: &Self, two: &Self| one.worktree == Worktree::Changes && two.worktree != Worktree::Apart;
         let same_changeset = self.changeset.is_some() && self.changeset == other.changeset;
@@ -68,32 +68,32 @@ impl Claim {
     }
 }
 
-/// Why a run cannot wait.
+/// Reason why a run cannot be queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    /// As many wait as may.
+    /// The total limit of waiting runs is reached.
     #[error("{0} runs wait already")]
     Everywhere(usize),
-    /// As many of this caller wait as may.
+    /// The caller's limit of waiting runs is reached.
     #[error("{0} of your runs wait already")]
     Caller(usize),
 }
 
-/// The order in which runs were asked for.
+/// Sequence number of a request.
 type Ticket = u64;
 
-/// The runs that wait and those that are under way.
+/// The waiting and active runs.
 #[derive(Debug)]
 pub struct Queue {
     limits: Limits,
     last: Ticket,
     waiting: BTreeMap<Ticket, Entry>,
     active: HashMap<RunId, Entry>,
-    /// Those whose runs wait: whose turn is next comes first.
+    /// Callers with waiting runs; the caller at the front has the next turn.
     callers: VecDeque<Line>,
 }
 
-/// The repositories of one caller whose runs wait: whose turn is next comes first.
+/// The repositories of one caller that have waiting runs; the one at the front has the next turn.
 #[derive(Debug)]
 struct Line {
     uid: u32,
@@ -101,21 +101,21 @@ struct Line {
 }
 
 impl Queue {
-    /// Nothing waits, and nothing is under way.
+    /// Creates an empty queue.
     pub fn new(limits: Limits) -> Self {
         let (waiting, active, callers) = (BTreeMap::new(), HashMap::new(), VecDeque::new());
         Self { limits, last: 0, waiting, active, callers }
     }
 
-    /// From now on `limits` hold. What waits or is under way beyond them stays.
+    /// Applies new limits. Runs that already exceed them stay.
     pub fn limit(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Lets a run wait for its turn.
+    /// Queues a run.
     ///
     /// # Errors
-    /// Too many wait.
+    /// Too many runs wait.
     pub fn push(&mut self, entry: Entry) -> Result<(), Full> {
         let own = self.waiting.values().filter(|other| other.uid == entry.uid).count();
         if self.waiting.len() >= self.limits.waiting {
@@ -130,7 +130,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The next run that may start; it is under way from now on. `None` where none may.
+    /// Returns the next run that may start and marks it active. Returns `None` if no run may start.
     pub fn start_next(&mut self) -> Option<Entry> {
         if self.active.len() >= self.limits.active {
             return None;
@@ -142,7 +142,7 @@ impl Queue {
         Some(entry)
     }
 
-    /// Takes a run out, whether it waits or is under way; answers whether it was in.
+    /// Removes a waiting or active run. Returns whether the queue contained it.
     pub fn remove(&mut self, id: &RunId) -> bool {
         if self.active.remove(id).is_some() {
             return true;
@@ -155,17 +155,17 @@ impl Queue {
         true
     }
 
-    /// How many wait.
+    /// Returns the number of waiting runs.
     pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many are under way.
+    /// Returns the number of active runs.
     pub fn active_count(&self) -> usize {
         self.active.len()
     }
 
-    /// Those that could start if it were their turn.
+    /// Returns the runs that could start if it were their turn.
     fn startable(&self) -> HashSet<Ticket> {
         let mut taken: HashMap<&str, Taken<'_>> = HashMap::new();
         let mut busy: HashMap<u32, usize> = HashMap::new();
@@ -180,13 +180,13 @@ impl Queue {
             if has_room && !claims.conflict(&entry.claim) {
                 startable.insert(*ticket);
             }
-            // It stands before all that come later, whether it can start or not.
+            // A waiting run blocks later conflicting runs, whether or not it can start itself.
             claims.add(&entry.claim);
         }
         startable
     }
 
-    /// The one whose turn it is.
+    /// Selects the run whose turn it is.
     fn chosen(&self, startable: &HashSet<Ticket>) -> Option<Ticket> {
         let first_of = |uid: u32, repo: &Arc<str>| {
             let mut own = self.waiting.iter().filter(|(_, entry)| entry.uid == uid && entry.claim.repo == *repo);
@@ -195,7 +195,7 @@ impl Queue {
         self.callers.iter().find_map(|line| line.repos.iter().find_map(|repo| first_of(line.uid, repo)))
     }
 
-    /// Who has nothing waiting yet is last.
+    /// Adds a caller or repository without waiting runs at the end of its queue.
     fn line_up(&mut self, uid: u32, repo: &Arc<str>) {
         match self.callers.iter_mut().find(|line| line.uid == uid) {
             Some(line) if line.repos.contains(repo) => {}
@@ -204,7 +204,7 @@ impl Queue {
         }
     }
 
-    /// Who had a turn is last now.
+    /// Moves the caller and the repository that had their turn to the end.
     fn take_turn(&mut self, uid: u32, repo: &Arc<str>) {
         if let Some(at) = self.callers.iter().position(|line| line.uid == uid)
             && let Some(mut line) = self.callers.remove(at)
@@ -224,7 +224,7 @@ impl Queue {
     }
 }
 
-/// What is claimed of one repository. It answers as if each claim were asked, in the time of one.
+/// Union of the claims on one repository. A query takes constant time instead of one comparison per claim.
 #[derive(Default)]
 struct Taken<'a> {
     changesets: HashSet<&'a ChangesetId>,

@@ -1,7 +1,8 @@
-//! The one owner of all runs: a task with messages. It decides when a run starts, joins requests for
-//! the same run, passes on who wants one to end, and forgets those that have ended. What happens in
-//! a run is told by the run itself (`conduct`) to whoever looks at it (`live`); who may look is
-//! decided by the service.
+//! Owns all runs in one task that processes messages. The task decides when a run starts, joins requests to a
+//! matching run, forwards cancellations, and forgets finished runs.
+//!
+//! The run itself (`conduct`) publishes its events for readers (`live`). The service decides which callers may read
+//! them.
 
 mod conduct;
 mod key;
@@ -24,52 +25,51 @@ pub use key::{KeyTree, RunKey};
 pub use live::{Live, News, Phase};
 pub(crate) use owner::{Observed, Observer, key_conflict};
 
-/// How many messages to the owner may wait; who sends one more waits too.
+/// Capacity of the owner's inbox; senders wait while it is full.
 const INBOX: usize = 256;
 
-/// The runs of this daemon. Clones share them.
+/// Handle of the runs of this daemon. Clones share the same runs.
 #[derive(Clone)]
 pub struct Runs {
     owner: mpsc::Sender<Message>,
     counts: watch::Receiver<RunCounts>,
     limits: watch::Sender<Limits>,
-    /// The runs that ended last, as the owner tells them: nothing of those changes any more, so that
-    /// looking at one needs no answer of its.
+    /// The runs that ended last, published by the owner. They no longer change, so reading one needs no message.
     ended: watch::Receiver<Ended>,
 }
 
-/// Runs that have ended, and are held at hand.
+/// Cached finished runs.
 type Ended = Arc<[Arc<Shown>]>;
 
-/// A request that is to be met by a run.
+/// A request to start or join a run.
 pub struct Admission {
-    /// What makes two requests the same.
+    /// Identity of the request: equal keys mean the same run.
     pub key: RunKey,
-    /// A run of the same key that is under way on the very tree that is meant.
+    /// An active run of the same key that verifies the requested tree.
     pub same_tree: Option<RunId>,
-    /// What is done where there is none.
+    /// The job to start if no run can be joined.
     pub job: Job,
 }
 
-/// Why a request is not met by a run.
+/// Reason why no run serves a request.
 #[derive(Debug, Clone)]
 pub enum Refused {
-    /// It is not taken on.
+    /// The request is refused.
     Problem(Box<Problem>),
-    /// Its `Idempotency-Key` stands for this run, which has ended meanwhile.
+    /// The `Idempotency-Key` belongs to this run, which has ended in the meantime.
     KeyUsed(RunId),
 }
 
-/// A run that is remembered here.
+/// A run that the owner knows.
 pub enum Found {
-    /// It has not ended, or has just ended.
+    /// The run is active or has just ended.
     Live(Arc<Live>),
-    /// It has ended.
+    /// The run has ended.
     Ended(Arc<Shown>),
 }
 
 impl Found {
-    /// The run by now.
+    /// Returns the current state of the run.
     pub fn shown(&self) -> Arc<Shown> {
         match self {
             Self::Live(live) => live.shown(),
@@ -77,7 +77,7 @@ impl Found {
         }
     }
 
-    /// The run while it goes on.
+    /// Returns the run if it is still tracked live.
     pub fn live(&self) -> Option<&Arc<Live>> {
         match self {
             Self::Live(live) => Some(live),
@@ -86,18 +86,18 @@ impl Found {
     }
 }
 
-/// How the last run of a key ended, as far as this daemon knows: no more than a way to save time.
+/// Result of the last run with a key, as far as this daemon knows. It is only an optimization.
 #[derive(Debug, Clone)]
 pub struct Last {
-    /// What was asked for.
+    /// Key of the request.
     pub key: RunKey,
     /// The run.
     pub run: RunId,
-    /// Whether it passed.
+    /// `true` if the run passed.
     pub passed: bool,
 }
 
-/// What the owner is told and asked.
+/// A message to the owner of runs.
 enum Message {
     Admit(Box<Admission>, oneshot::Sender<Result<(How, Arc<Live>), Refused>>),
     Find(RunId, oneshot::Sender<Option<Found>>),
@@ -112,7 +112,7 @@ enum Message {
 }
 
 impl Runs {
-    /// Starts the owner: runs are written to `history`, and told to `observer`.
+    /// Starts the owner task. It writes runs to `history` and reports them to `observer`.
     pub(crate) fn start(history: History, limits: Limits, observer: Observer) -> Self {
         let (owner, inbox) = mpsc::channel(INBOX);
         let (counted, counts) = watch::channel(RunCounts::default());
@@ -123,10 +123,10 @@ impl Runs {
         Self { owner, counts, limits, ended }
     }
 
-    /// Takes a run on, or joins one. It is on record when this returns.
+    /// Starts a run or joins an existing one. The run is recorded in the history when this returns.
     ///
     /// # Errors
-    /// Too many wait, it cannot be put on record, or the daemon is ending.
+    /// Too many runs wait, the run cannot be recorded, or the daemon is shutting down.
     pub async fn admit(&self, admission: Admission) -> Result<(How, Arc<Live>), Refused> {
         let asked = self.ask(|reply| Message::Admit(Box::new(admission), reply)).await;
         let (how, live) = asked.unwrap_or_else(|| Err(Refused::from(gone())))?;
@@ -134,7 +134,7 @@ impl Runs {
         Ok((how, live))
     }
 
-    /// A run that has not ended, or ended not long ago.
+    /// Finds a run that is active or ended recently.
     pub async fn find(&self, id: &RunId) -> Option<Found> {
         let ended = self.ended.borrow().iter().find(|shown| shown.view.id == *id).cloned();
         if let Some(shown) = ended {
@@ -143,58 +143,57 @@ impl Runs {
         self.ask(|reply| Message::Find(id.clone(), reply)).await.flatten()
     }
 
-    /// A run of this key that is under way, where none of it waits.
+    /// Returns an active run with this key, unless a run with this key is waiting.
     pub async fn under_way(&self, key: RunKey) -> Option<Arc<Live>> {
         self.ask(|reply| Message::UnderWay(key, reply)).await.flatten()
     }
 
-    /// How the last run of this key ended, where that is known.
+    /// Returns how the last run with this key ended, if known.
     pub async fn last(&self, key: RunKey) -> Option<Last> {
         self.ask(|reply| Message::Last(key, reply)).await.flatten()
     }
 
-    /// Keeps a run that has ended at hand for a while.
+    /// Caches a finished run for a while.
     pub async fn remember(&self, shown: Arc<Shown>) {
         self.tell(Message::Remember(shown)).await;
     }
 
-    /// Asks a run to end; `by` says what asked.
+    /// Requests cancellation of a run; `by` names the requester.
     pub async fn cancel(&self, id: &RunId, by: String) {
         self.tell(Message::Cancel(id.clone(), by)).await;
     }
 
-    /// One of those whose requests a run meets wants it no longer: it is asked to end where nobody
-    /// else does.
+    /// Withdraws one request from a run. The run is cancelled when no request is left.
     pub async fn abandon(&self, id: &RunId, by: String) {
         self.tell(Message::Abandon(id.clone(), by)).await;
     }
 
-    /// From now on `limits` hold.
+    /// Applies new limits.
     pub fn limit(&self, limits: Limits) {
         self.limits.send_replace(limits);
     }
 
-    /// Takes nothing on any more; what waits ends, because of `by`.
+    /// Stops accepting runs. Waiting runs end, with `by` as the reason.
     pub async fn drain(&self, by: String) {
         self.tell(Message::Drain(by)).await;
     }
 
-    /// Asks all runs to end.
+    /// Requests cancellation of all runs.
     pub async fn cancel_all(&self, by: String) {
         self.tell(Message::CancelAll(by)).await;
     }
 
-    /// Whether the owner is alive. It answers after what it was told before.
+    /// Checks whether the owner is alive. The reply comes after all earlier messages are processed.
     pub async fn ping(&self) -> bool {
         self.ask(Message::Ping).await.is_some()
     }
 
-    /// How many runs there are. Needs no lock that anybody holds for long.
+    /// Returns the number of runs. Takes no lock that is held for long.
     pub fn counts(&self) -> RunCounts {
         *self.counts.borrow()
     }
 
-    /// How many runs there are, as that changes.
+    /// Returns a receiver of the number of runs.
     pub fn counts_watched(&self) -> watch::Receiver<RunCounts> {
         self.counts.clone()
     }
@@ -213,7 +212,7 @@ impl Runs {
 }
 
 impl Limits {
-    /// What the operator wants; `cpus` stands in where they do not say.
+    /// Derives the limits from the operator's settings; `cpus` is the default for the number of active runs.
     pub fn of(settings: &DaemonSettings, cpus: usize) -> Self {
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX).max(1);
         let active = settings.max_runs.map_or(cpus.max(1), count);

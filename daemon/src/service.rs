@@ -1,5 +1,7 @@
-//! What callers can ask for, whatever they speak. Every answer is a value of `proctor_core::api`,
-//! every refusal a [`Problem`]; who may ask for what is decided here.
+//! Transport-independent operations of the daemon.
+//!
+//! Every operation returns a value of `proctor_core::api` or a [`Problem`]. The service also decides which caller may
+//! see which run.
 
 mod ask;
 mod engines;
@@ -49,48 +51,48 @@ use crate::shares::Turns;
 use crate::telemetry::{EndedRun, Target, Telemetry};
 use crate::throttle::Throttle;
 
-/// The longest that a call waits for news of a run.
+/// Maximum time that a call waits for new events of a run.
 pub const MAX_WAIT: Duration = Duration::from_secs(55);
-/// How many events one answer holds.
+/// Maximum number of events in one response.
 pub const MAX_EVENTS: usize = 256;
-/// How many runs a page holds at most, and how many where the caller does not say.
+/// Maximum number of runs in a page, and the default.
 pub const MAX_PAGE: u32 = 200;
-/// How many bytes of an output one answer holds at most.
+/// Maximum number of bytes of an output in one response.
 pub const MAX_PART: usize = 4 << 20;
 
-/// What a service needs.
+/// Configuration of a service.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// The engine's: its home and environment are those of the daemon's own user.
+    /// Configuration of the engine, with the home and environment of the daemon's own user.
     pub engine: EngineConfig,
-    /// Where the operator's config was read, for messages; `None` where there is none.
+    /// Path of the operator's config, for messages; `None` without a config file.
     pub config: Option<PathBuf>,
-    /// What counts.
+    /// Metrics registry.
     pub metrics: Metrics,
-    /// Where the spans of runs are sent; `None` where they are not.
+    /// Receiver of the spans of runs; `None` disables the export.
     pub telemetry: Option<Target>,
 }
 
-/// Why a service cannot begin.
+/// Reason why a service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The engine cannot.
+    /// The engine cannot start.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Another daemon uses the state directory.
     #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or name another directory with `--state-dir`", .0.display())]
     StateInUse(PathBuf),
-    /// What is remembered of runs cannot be opened.
+    /// The history of runs cannot be opened.
     #[error("the history of runs in `{}` cannot be opened: {reason}", path.display())]
     History {
-        /// The file or directory.
+        /// Affected file or directory.
         path: PathBuf,
-        /// What was found.
+        /// Cause of the failure.
         reason: String,
     },
 }
 
-/// A run as callers get it, and its JSON, made once.
+/// A run as the API returns it, with its JSON serialized once.
 #[derive(Debug)]
 pub struct Shown {
     /// The run.
@@ -99,57 +101,58 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// The same run, to be shown.
+    /// Wraps `view`; the JSON is serialized on first use.
     pub fn new(view: RunView) -> Self {
         Self { view, json: OnceLock::new() }
     }
 
-    /// Its JSON.
+    /// Returns the run as JSON.
     pub fn json(&self) -> Bytes {
         self.json.get_or_init(|| serde_json::to_vec(&self.view).map(Bytes::from).unwrap_or_default()).clone()
     }
 }
 
-/// Which runs are listed: newest first, those of the caller; the daemon's own user sees all.
+/// Filter for [`Service::list`]. Runs are listed newest first. Callers see their own runs; the daemon's own user sees
+/// all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunFilter {
-    /// Of this repository, by its canonical path.
+    /// Canonical path of the repository.
     pub repo: Option<String>,
-    /// Of this changeset.
+    /// Changeset of the run.
     pub changeset: Option<ChangesetId>,
-    /// Of this profile.
+    /// Profile of the run.
     pub profile: Option<ProfileName>,
-    /// In this state.
+    /// State of the run.
     pub state: Option<RunState>,
-    /// With this verdict.
+    /// Verdict of the run.
     pub verdict: Option<Verdict>,
-    /// After this one of an earlier page.
+    /// Cursor that an earlier page returned; the list continues after it.
     pub cursor: Option<String>,
-    /// At most so many, up to [`MAX_PAGE`].
+    /// Maximum number of runs, up to [`MAX_PAGE`].
     pub limit: Option<u32>,
 }
 
-/// Which output of a run is meant.
+/// Identifies one output of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputOf {
-    /// Whether of a toolchain check or of a step.
+    /// Kind of unit that produced the output.
     pub unit: Unit,
-    /// Its number, from 0.
+    /// Number of the unit, from 0.
     pub n: u32,
-    /// Which stream.
+    /// Output stream.
     pub stream: Stdio,
 }
 
-/// Which report of a run is meant.
+/// Identifies one report of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportOf {
-    /// The number of its step, from 0.
+    /// Number of the step, from 0.
     pub n: u32,
-    /// Which of its reports.
+    /// Format of the report.
     pub format: ReportFormat,
 }
 
-/// What has outputs.
+/// Kind of unit that produces outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A toolchain check.
@@ -167,11 +170,11 @@ pub enum Stdio {
     Stderr,
 }
 
-/// The events of a run from some point on, and the end after its last one. It never waits for a
-/// reader: one that is too slow is given what it missed from the log.
+/// The events of a run from a given position, ending after the last event of the run. The run never waits for a slow
+/// reader: such a reader gets the events that it missed from the log.
 pub type EventStream = Pin<Box<dyn Stream<Item = Arc<LoggedEvent>> + Send>>;
 
-/// What callers can ask for.
+/// Operations that callers can request from the daemon.
 pub struct Service {
     engine: Arc<Engine>,
     history: History,
@@ -182,36 +185,36 @@ pub struct Service {
     config: Option<PathBuf>,
     metrics: Metrics,
     telemetry: Arc<Telemetry>,
-    /// Whose requests are prepared: each reads a spec, and maybe a tree. Those of one who has a slow disk, or asks
-    /// for much, keep nobody else's waiting.
+    /// Bounds the requests being prepared, per caller and in total. Preparing reads a spec and possibly a tree; the
+    /// bound per caller keeps one with a slow disk or many requests from delaying the others.
     preparing: Turns,
     judges: Judges,
     state_probe: StateProbe,
-    /// Bounds the log of requests that the daemon could not take on, by user and kind.
+    /// Limits how often refused requests of one user and problem type are logged.
     refusals: Throttle<(u32, ProblemType)>,
     draining: AtomicBool,
     began: Instant,
 }
 
-/// How long no run may have ended before runs are removed for their age alone.
+/// Interval after which old runs are removed by age even if no run has ended.
 const TIDY_TIME: Duration = Duration::from_secs(60 * 60);
-/// How long the removal of old runs pauses after each bounded part, so that it does not keep the index busy.
+/// Pause between two bounded batches of removals, so that they do not keep the index busy.
 const TIDY_PAUSE: Duration = Duration::from_millis(100);
-/// How often refused requests of one user and kind are logged.
+/// Minimum interval between two log records about refused requests of one user and problem type.
 const REFUSALS_LOGGED: Duration = Duration::from_secs(60);
-/// How many requests of one caller each CPU prepares at once, and how many all of them do.
+/// Number of requests of one caller that are prepared concurrently for each CPU. `MAX_PREPARING` caps the product.
 const PREPARING_PER_CPU: usize = 4;
 const MAX_PREPARING: usize = 32;
-/// How many callers have their whole share of that at once. All of them together take a quarter of the threads that
-/// tokio has for what blocks, on which runs are put on record too.
+/// Number of callers that can use their full share concurrently. All callers together use at most a quarter of
+/// tokio's blocking threads, because recording runs needs these threads too.
 const PREPARING_CALLERS: usize = 4;
-/// How long runs may take to end once they are cancelled, beyond the time that their steps have for
-/// it; what is left then is ended by the next daemon.
+/// Time limit for cancelled runs. It is longer than their steps need to end. The next daemon marks runs that are left
+/// after it as interrupted.
 const LAST_RUNS: Duration = Duration::from_secs(60);
 
 impl Service {
-    /// Opens the state directory, says of every run that the last daemon left that it was
-    /// interrupted, and takes requests on.
+    /// Opens the state directory, marks unfinished runs of the last daemon as interrupted, and starts to accept
+    /// requests.
     ///
     /// # Errors
     /// The state directory cannot be used, or another daemon uses it.
@@ -220,8 +223,9 @@ impl Service {
         Self::open_apart(config, history).await
     }
 
-    /// The same with the history of runs below another directory than the state's: for a process that
-    /// serves one client for a while, beside the daemon and others like it.
+    /// Like [`Service::open`], but keeps the history of runs below `history` instead of the state directory.
+    ///
+    /// A process that serves a single client uses this next to the daemon and other such processes.
     ///
     /// # Errors
     /// As [`Service::open`].
@@ -233,12 +237,12 @@ impl Service {
         Ok(Arc::new(service))
     }
 
-    /// Blocks on the disk.
+    /// Opens the service; blocks on the disk.
     fn opened(config: ServiceConfig, history: &Path) -> Result<(Self, Recovered), StartError> {
         let ServiceConfig { engine: config, config: file, metrics, telemetry } = config;
         let operator = Arc::new(config.operator.clone());
         let mut account = Account { home: config.home.clone(), env: config.caller_env.clone() };
-        // The trace in which the daemon was started is not that of its runs.
+        // The trace context in the daemon's environment does not apply to its runs.
         take_context(&mut account.env);
         let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
         let judges = Judges::new();
@@ -271,15 +275,15 @@ impl Service {
         Ok((service, recovered))
     }
 
-    /// A run as it is now.
+    /// Returns the current state of a run.
     ///
     /// # Errors
-    /// There is none of this id that the caller may see.
+    /// No run that the caller may see has this id.
     pub async fn run(&self, caller: Caller, id: &RunId) -> Result<Arc<Shown>, Problem> {
         Ok(self.found(caller, id).await?.shown())
     }
 
-    /// A run that the caller may see: the one under way, or what is remembered of it.
+    /// Finds a run that the caller may see: an active run, or a finished one from the history.
     async fn found(&self, caller: Caller, id: &RunId) -> Result<Found, Problem> {
         let found = match self.runs.find(id).await {
             Some(found) => Some(found),
@@ -292,7 +296,7 @@ impl Service {
         found.filter(|found| self.household.sees_all(caller) || uid(found) == caller.uid).ok_or_else(|| no_run(id))
     }
 
-    /// A run that has ended, from its log; held at hand from now on.
+    /// Reads a finished run from its log and caches it.
     async fn recalled(&self, id: &RunId) -> Result<Option<Arc<Shown>>, Problem> {
         let wanted = id.clone();
         let view = self.remembered(move |history| history.view(&wanted)).await?;
@@ -303,7 +307,7 @@ impl Service {
         Ok(Some(shown))
     }
 
-    /// Asks the history, apart from what must not block.
+    /// Queries the history on a blocking thread.
     async fn remembered<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&History) -> Result<T, HistoryError> + Send + 'static,
@@ -313,17 +317,19 @@ impl Service {
         asked.map_err(|error| error.problem())
     }
 
-    /// Runs, newest first.
+    /// Lists runs, newest first.
     ///
     /// # Errors
-    /// The cursor is none.
+    /// The cursor is invalid.
     pub async fn list(&self, caller: Caller, filter: RunFilter) -> Result<RunPage, Problem> {
         let uid = (!self.household.sees_all(caller)).then_some(caller.uid);
         self.remembered(move |history| history.list(&filter, uid)).await
     }
 
-    /// Asks a run to end; `by` says for people what asked. One that has ended stays as it is.
-    /// Answers at once; the end is an event.
+    /// Requests cancellation of a run; `by` is a human-readable name of the requester. A finished run does not
+    /// change.
+    ///
+    /// Returns immediately; the end of the run is reported as an event.
     ///
     /// # Errors
     /// As [`Service::run`].
@@ -335,8 +341,8 @@ impl Service {
         Ok(found.shown())
     }
 
-    /// Says that one of those whose requests a run meets wants it no longer. It is asked to end where
-    /// nobody else does; one request counts once, who sent it is not looked at.
+    /// Withdraws one request from the run that serves it. The run is cancelled when no request is left. Each call
+    /// counts as one request, whichever client sent it.
     ///
     /// # Errors
     /// As [`Service::run`].
@@ -348,7 +354,7 @@ impl Service {
         Ok(found.shown())
     }
 
-    /// How the daemon is. Needs no lock and no disk.
+    /// Reports the health of the daemon. Takes no lock and does not access the disk.
     pub fn health(&self) -> Health {
         Health {
             status: if self.is_draining() { HealthStatus::Draining } else { HealthStatus::Ok },
@@ -364,13 +370,13 @@ impl Service {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Whether the owner of all runs still takes messages; asked before the service manager is told
-    /// that the daemon lives.
+    /// Checks whether the owner task of all runs still processes messages. The systemd watchdog is notified only if
+    /// it does.
     pub async fn answers(&self) -> bool {
         self.runs.ping().await
     }
 
-    /// From now on `operator` holds for new requests. Runs that are under way keep theirs.
+    /// Applies `operator` to new requests. Active runs keep their settings.
     pub fn reload(&self, operator: Operator) {
         let limits = Limits::of(&operator.daemon, cpus());
         self.runs.limit(limits);
@@ -378,28 +384,28 @@ impl Service {
         self.operator.send_replace(Arc::new(operator));
     }
 
-    /// Sends the spans of runs to `target` from now on, or nowhere.
+    /// Exports the spans of runs to `target` from now on; `None` disables the export.
     pub fn export_to(&self, target: Option<Target>) {
         self.telemetry.aim(target);
     }
 
-    /// Sends the spans of the last runs, within a bounded time.
+    /// Exports the spans of the last runs, within a bounded time.
     pub async fn flush_spans(&self) {
         self.telemetry.shut_down().await;
     }
 
-    /// What the operator allows by now.
+    /// Returns the current operator settings.
     pub fn operator(&self) -> Arc<Operator> {
         Arc::clone(&self.operator.borrow())
     }
 
-    /// Where the operator's config was read when the daemon began; `None` where there was none.
+    /// Returns the path of the operator's config as read at the start; `None` without a config file.
     pub fn config(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Takes nothing on any more, gives what is under way up to `grace` to end, cancels the rest
-    /// and returns when nothing is left. Runs that wait end as interrupted.
+    /// Stops accepting requests, gives active runs up to `grace` to finish, cancels the rest, and returns when none
+    /// is left. Queued runs end as interrupted.
     pub async fn drain(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
         self.execs.drain();
@@ -414,10 +420,10 @@ impl Service {
         }
     }
 
-    /// Whether there is neither a run nor a command by itself before `patience` is over.
+    /// Waits until no run and no single command is left. Returns `false` if `patience` elapses first.
     async fn nothing_is_left(&self, patience: Duration) -> bool {
         let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
-        // Whoever counts lives as long as the service.
+        // `wait_for` cannot fail: both senders live as long as the service.
         let none = async {
             let _ = runs.wait_for(|counts| *counts == RunCounts::default()).await;
             let _ = execs.wait_for(|count| *count == 0).await;
@@ -425,17 +431,17 @@ impl Service {
         tokio::time::timeout(patience, none).await.is_ok()
     }
 
-    /// Completes when there is a run, or a command by itself.
+    /// Completes when a run or a single command exists.
     pub async fn busy(&self) {
         let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
-        // Whoever counts lives as long as the service.
+        // `wait_for` cannot fail: both senders live as long as the service.
         tokio::select! {
             _ = runs.wait_for(|counts| *counts != RunCounts::default()) => {}
             _ = execs.wait_for(|count| *count != 0) => {}
         }
     }
 
-    /// Completes when there has been neither a run nor a command by itself for `idle`.
+    /// Completes when no run and no single command has existed for `idle`.
     pub async fn idle(&self, idle: Duration) {
         let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
         loop {
@@ -455,12 +461,12 @@ impl Service {
     }
 }
 
-/// Does what blocks where it keeps nothing waiting.
+/// Runs blocking work on a blocking thread.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))
 }
 
-/// Logs that the task of a request panicked, and returns the answer.
+/// Logs that the task of a request panicked, and returns the problem for the caller.
 fn broken(error: &JoinError) -> Problem {
     tracing::error!(%error, "a request ended badly");
     Problem::new(ProblemType::Internal, "a part of proctor broke while it looked at the request")
@@ -476,7 +482,7 @@ fn no_run(id: &RunId) -> Problem {
         .with_hint("`proctor status` (`GET /v1/runs`) lists those that are remembered")
 }
 
-/// Removes old runs after each run, after a reload, and once an hour, for as long as there is an owner of runs.
+/// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs is gone.
 async fn tidy(history: History, mut operator: watch::Receiver<Arc<Operator>>, mut ended: watch::Receiver<u64>) {
     loop {
         let keep = operator.borrow_and_update().daemon.retention.clone();
@@ -496,7 +502,7 @@ async fn tidy(history: History, mut operator: watch::Receiver<Arc<Operator>>, mu
     }
 }
 
-/// Removes a bounded number of old runs; whether there may be more.
+/// Removes a bounded number of old runs. Returns whether more may be left.
 async fn tidied(history: &History, keep: &Retention) -> bool {
     let (history, keep) = (history.clone(), keep.clone());
     match tokio::task::spawn_blocking(move || history.retain(&keep)).await {
@@ -515,7 +521,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Counts what happens to runs, and says of each how it ended.
+/// Returns an observer that updates the metrics and logs the end of each run.
 fn observer(metrics: Metrics, ended: watch::Sender<u64>, telemetry: Arc<Telemetry>) -> Observer {
     Box::new(move |observed| match observed {
         Observed::Admitted(how) => metrics.submitted(how),
@@ -531,7 +537,7 @@ fn observer(metrics: Metrics, ended: watch::Sender<u64>, telemetry: Arc<Telemetr
     })
 }
 
-/// One record of the log for every run. Words of a repository and its steps stand in it.
+/// Logs the end of a run. The record contains text from the repository and its steps.
 fn tell(view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
     tracing::info!(
         run = %view.id,

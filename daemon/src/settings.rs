@@ -1,6 +1,5 @@
-//! The operator's config as the daemon reads it, and reads it again: what can be told only on this
-//! machine is looked at here, such as whether an account is there. What the file may say stands in
-//! `proctor-core`.
+//! Checks the operator's config against this machine, at the start and on reload: for example, whether an account
+//! exists. `proctor-core` checks everything that does not depend on the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,21 +10,21 @@ use tracing_subscriber::EnvFilter;
 use crate::installation::{FoundConfig, InstallationError};
 use crate::telemetry::Target;
 
-/// The longest path of a socket, in bytes: `sun_path` of unix(7) without its last NUL.
+/// Maximum length of a socket path in bytes: `sun_path` of unix(7) without the final NUL.
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// What holds for the daemon until the next reload.
+/// Settings of the daemon until the next reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// What the operator allows.
+    /// The operator's settings.
     pub operator: Operator,
-    /// Where that was read; `None` where there is no file.
+    /// Path of the config; `None` without a config file.
     pub config: Option<PathBuf>,
-    /// Who may connect.
+    /// Users that may connect.
     pub admitted: Admitted,
 }
 
-/// Who may connect: the daemon's own user, and those whom the operator lists.
+/// The users that may connect: the daemon's own user and those that the operator lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
     own: u32,
@@ -33,29 +32,27 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// The daemon's own user, and `listed`.
+    /// Admits the daemon's own user and the `listed` users.
     pub fn new(own: u32, listed: impl IntoIterator<Item = u32>) -> Self {
         Self { own, listed: listed.into_iter().collect() }
     }
 
-    /// Whether a user may connect.
+    /// Returns whether a user may connect.
     pub fn admits(&self, uid: u32) -> bool {
         uid == self.own || self.listed.contains(&uid)
     }
 
-    /// Whether anybody but the daemon's own user may.
+    /// Returns whether any user besides the daemon's own may connect.
     pub fn has_others(&self) -> bool {
         self.listed.iter().any(|uid| *uid != self.own)
     }
 }
 
 impl Settings {
-    /// What a config means on this machine; `own` is the daemon's user, and `uid_of` knows the
-    /// accounts.
+    /// Resolves a config on this machine. `own` is the daemon's user, and `uid_of` looks up accounts.
     ///
     /// # Errors
-    /// An account is not there, the level of the log means nothing, or the socket's path is longer
-    /// than any.
+    /// An account does not exist, the log level is invalid, or the socket path is too long.
     pub fn of(found: FoundConfig, own: u32, uid_of: impl Fn(&str) -> Option<u32>) -> Result<Self, InstallationError> {
         let FoundConfig { operator, file } = found;
         let diagnostics = problems(&operator, &uid_of);
@@ -81,7 +78,7 @@ fn problems(operator: &Operator, uid_of: &impl Fn(&str) -> Option<u32>) -> Vec<D
     });
     let socket = daemon.socket.as_deref().and_then(|socket| socket_problem(Path::new(socket)));
     let level = level_problem(&daemon.log.level);
-    // Without the environment, which is not the config's.
+    // The environment is not part of the config, so it is left out here.
     let telemetry = Target::resolve(&operator.telemetry, &BTreeMap::new(), "proctord").err();
     let telemetry = telemetry.map(|error| format!("`telemetry`: {error}"));
     let socket = socket.map(|problem| format!("`daemon.socket` {problem}"));
@@ -89,8 +86,8 @@ fn problems(operator: &Operator, uid_of: &impl Fn(&str) -> Option<u32>) -> Vec<D
     all.map(|message| Diagnostic::unplaced(Code::BadConfig, message)).collect()
 }
 
-/// The number of a user; `None` where there is no such account, or the number means "none" to the
-/// kernel.
+/// Returns the ID of a user. Returns `None` if there is no such account, or if the kernel uses the number for "no
+/// user".
 fn resolved(user: &UserRef, uid_of: &impl Fn(&str) -> Option<u32>) -> Option<u32> {
     match user {
         UserRef::Uid(uid) => Some(*uid).filter(|uid| *uid != u32::MAX),
@@ -98,7 +95,7 @@ fn resolved(user: &UserRef, uid_of: &impl Fn(&str) -> Option<u32>) -> Option<u32
     }
 }
 
-/// Why no socket can be at a path.
+/// Returns why a socket cannot have this path, or `None` if it can.
 pub fn socket_problem(path: &Path) -> Option<String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.len() > MAX_SOCKET_PATH {
@@ -115,7 +112,7 @@ fn level_problem(level: &str) -> Option<String> {
     Some(format!("`daemon.log.level` {level:?} means nothing: {error}"))
 }
 
-/// The number of an account, as the system's databases have it.
+/// Looks up the ID of an account in the system's databases.
 pub fn uid_of(name: &str) -> Option<u32> {
     nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }

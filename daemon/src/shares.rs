@@ -1,5 +1,5 @@
-//! What one caller may hold of something that all callers share: each has the same, and nobody's is taken
-//! by another. And whose turn it is where there is not enough for all of them at once.
+//! Divides a shared resource among callers. Each caller has a fixed share that other callers cannot use; `Turns` also
+//! limits the total and queues callers fairly.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::caller::Caller;
 
-/// The shares of all callers. One is remembered for each user who has asked: no more than the operator lists.
+/// The share of each caller. Entries are never removed; there is at most one for each user that the operator lists.
 #[derive(Debug)]
 pub(crate) struct Shares {
     most: usize,
     of: Mutex<HashMap<Caller, Arc<Semaphore>>>,
 }
 
-/// A part of a share, given back when it is dropped.
+/// A part of a share; dropping it returns the permits.
 pub(crate) type Part = OwnedSemaphorePermit;
 
 impl Shares {
-    /// Shares of `most` each.
+    /// Creates shares of `most` permits for each caller.
     pub(crate) fn of(most: usize) -> Self {
         Self { most, of: Mutex::default() }
     }
 
-    /// So much of a caller's share; `None` where less is left. Never waits.
+    /// Takes `count` permits of the caller's share. Returns `None` if fewer are left; never waits.
     pub(crate) fn take(&self, caller: Caller, count: usize) -> Option<Part> {
         self.share(caller).try_acquire_many_owned(u32::try_from(count).ok()?).ok()
     }
@@ -35,14 +35,14 @@ impl Shares {
     }
 }
 
-/// Who may do what few may do at once: so many of each caller, and so many of all callers together.
+/// Limits concurrent work, both per caller and in total.
 #[derive(Debug)]
 pub(crate) struct Turns {
     of_each: Shares,
     of_all: Arc<Semaphore>,
 }
 
-/// A turn, which ends when it is dropped.
+/// Permission to work; dropping it releases the slot.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _own: Part,
@@ -50,14 +50,16 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// At once up to `each` of one caller, and as many as `callers` have who use their whole share.
+    /// Allows `each` concurrent turns of one caller, and in total as many as `callers` callers with a full share use.
     pub(crate) fn of(each: usize, callers: usize) -> Self {
         Self { of_each: Shares::of(each), of_all: Arc::new(Semaphore::new(each.saturating_mul(callers))) }
     }
 
-    /// A turn of a caller's, as soon as there is one: who waited first is first, among that caller's and then
-    /// among all. In the line of all nobody has more than its share, so that many who wait of one caller keep
-    /// another behind no more than that.
+    /// Waits for a turn of the caller. Turns are granted in order of arrival, first within the caller's share, then
+    /// among all.
+    ///
+    /// A caller never has more entries in the common queue than its share, so a caller with many requests delays the
+    /// others by at most that number.
     pub(crate) async fn wait(&self, caller: Caller) -> Option<Turn> {
         let own = self.of_each.share(caller).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.of_all).acquire_owned().await.ok()?;
@@ -101,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn all_callers_together_have_a_bound_and_each_its_turn() {
         let turns = Turns::of(2, 3);
-        // Everybody asks for four, the first callers first.
+        // Each caller asks for four turns, in order of the callers.
         let asked = (0..16).flat_map(|uid| [uid; 4]);
         let mut waiting: Vec<_> = asked.map(|uid| (uid, Box::pin(turns.wait(Caller { uid })))).collect();
         let (mut begun, mut held) = (Vec::new(), VecDeque::new());

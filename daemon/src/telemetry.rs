@@ -1,7 +1,7 @@
-//! Exports runs as the spans of distributed traces, by OTLP over HTTP.
+//! Exports runs as spans of distributed traces, with OTLP over HTTP.
 //!
-//! A run is never kept waiting: the owner of runs puts the id of a run that has ended into a bounded queue, and a task
-//! reads the run from its log, translates it and sends it. Spans that cannot be queued or sent are counted and dropped.
+//! Runs never wait for the export: the owner of runs puts the id of a finished run into a bounded queue, and a task
+//! reads the run from its log, converts it and sends it. Spans that cannot be queued or sent are counted and dropped.
 
 mod exporter;
 mod otlp;
@@ -16,10 +16,10 @@ pub use target::{BadTarget, Target};
 use proctor_core::record::RunRecord;
 use proctor_core::telemetry::{RunTimes, RunTrace, spans};
 
-/// Exports a run that this process has done, once and without a repetition.
+/// Exports a run of this process once, without retries.
 ///
 /// # Errors
-/// Its spans could not be sent, or not all of them were taken.
+/// The spans could not be sent, or the receiver rejected some of them.
 pub async fn export(target: Target, record: &RunRecord, times: &RunTimes, trace: &RunTrace) -> Result<(), String> {
     let sender = sender::Sender::new(&target).map_err(|error| error.to_string())?;
     let sender = std::sync::Arc::new(sender);

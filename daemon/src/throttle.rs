@@ -1,4 +1,4 @@
-//! Bounds how often the same thing is logged.
+//! Limits how often the same event is logged.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many keys are remembered; the one that was logged first makes room.
+/// Maximum number of remembered keys; the oldest key is evicted.
 const MAX_KEYS: usize = 64;
 
-/// Lets each key through once in a while.
+/// Rate limiter that admits each key once per interval.
 #[derive(Debug)]
 pub(crate) struct Throttle<K> {
     every: Duration,
@@ -24,12 +24,12 @@ struct Known<K> {
 }
 
 impl<K: PartialEq> Throttle<K> {
-    /// Lets each key through once in `every`.
+    /// Admits each key once per `every`.
     pub(crate) fn new(every: Duration) -> Self {
         Self { every, known: Mutex::default() }
     }
 
-    /// Returns how often `key` was suppressed since it was let through, if it may be logged now.
+    /// Returns the number of suppressed events since `key` was last admitted, or `None` if it is suppressed now.
     pub(crate) fn admit(&self, key: K) -> Option<u64> {
         let now = Instant::now();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,53 +1,53 @@
-//! Reads one answer after the other of HTTP/1.1 without a runtime: the caller hands in the bytes as they come. It takes
-//! the two forms in which the daemon sends a body, by length and in chunks, and refuses everything else.
+//! Parses HTTP/1.1 responses without a runtime; the caller passes the received bytes. Supports only the two body
+//! encodings that the daemon uses: content length and chunks.
 
-/// How many bytes a head, or the line before a chunk, has at most.
+/// Maximum length in bytes of a head; `MAX_LINE` limits the line before a chunk.
 const MAX_HEAD: usize = 64 << 10;
 const MAX_LINE: usize = 1 << 10;
 
-/// An answer that is being read.
+/// A response being parsed.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     held: Vec<u8>,
     state: State,
 }
 
-/// What is expected next.
+/// Part of the response that is expected next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Head,
-    /// So many bytes of a body with a length.
+    /// Remaining bytes of a body with a content length.
     Sized(usize),
     ChunkSize,
-    /// So many bytes of a chunk.
+    /// Remaining bytes of a chunk.
     Chunk(usize),
     ChunkEnd,
     Trailers,
     Ended,
 }
 
-/// A piece of an answer.
+/// A piece of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// Its head, with the status.
+    /// The head, with its status code.
     Head(u16),
-    /// Bytes of its body.
+    /// Bytes of the body.
     Body(Vec<u8>),
-    /// Its end. The next answer may follow.
+    /// The end of the response. Another response may follow.
     End,
 }
 
 impl Answer {
-    /// Takes bytes in as they came.
+    /// Adds received bytes.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Returns the next piece; `None` where more bytes are needed.
+    /// Returns the next piece, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// Says in which way it is no answer that the daemon gives.
+    /// The response is invalid or unsupported; the text describes why.
     pub(super) fn next(&mut self) -> Result<Option<Piece>, &'static str> {
         loop {
             self.state = match self.state {
@@ -84,7 +84,8 @@ impl Answer {
         }
     }
 
-    /// Takes out what comes before `end`, which goes with it; `None` where it is not there yet.
+    /// Removes the bytes up to and including `end` and returns those before it, or `None` if `end` was not received
+    /// yet.
     fn until(&mut self, end: &[u8], most: usize) -> Result<Option<Vec<u8>>, &'static str> {
         match self.held.windows(end.len()).take(most + 1).position(|window| window == end) {
             Some(at) => {
@@ -104,7 +105,7 @@ impl Answer {
     }
 }
 
-/// Returns the status of a head, and what follows it.
+/// Parses a head. Returns the status code and the state that follows.
 fn head_of(head: &[u8]) -> Result<(u16, State), &'static str> {
     let head = std::str::from_utf8(head).map_err(|_| "its head is no text")?;
     let mut lines = head.split("\r\n");
@@ -134,7 +135,7 @@ fn head_of(head: &[u8]) -> Result<(u16, State), &'static str> {
     }
 }
 
-/// Returns the size of a chunk, which extensions may follow.
+/// Parses the size of a chunk; extensions are ignored.
 fn size_of(line: &[u8]) -> Result<usize, &'static str> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is_hex = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
@@ -146,7 +147,7 @@ fn size_of(line: &[u8]) -> Result<usize, &'static str> {
 mod tests {
     use super::*;
 
-    /// All pieces of what comes in parts of this size.
+    /// Parses a text that arrives in parts of the given size.
     fn read(text: &str, part: usize) -> Result<Vec<Piece>, &'static str> {
         let (mut answer, mut pieces) = (Answer::default(), Vec::new());
         for bytes in text.as_bytes().chunks(part) {

@@ -1,4 +1,4 @@
-//! One connection, one request, one answer: HTTP/1.1 over a Unix socket, each wait with a deadline.
+//! Sends one request over one connection: HTTP/1.1 over a Unix socket, with a deadline for each wait.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use tokio::time::{Instant, sleep, timeout};
 use super::error::ClientError;
 use super::place::Place;
 
-/// How long it may take until a connection stands: a daemon that accepts none for so long hangs.
+/// Time limit for connecting; a daemon that does not accept within it hangs.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long until a socket is tried again whose queue was full: no event tells that there is room (connect(2)
-/// has EAGAIN for sockets of Unix, and nothing to wait for).
+/// Delay before connecting again when the socket's queue is full. The kernel reports `EAGAIN` for Unix sockets
+/// (connect(2)) and offers no way to wait.
 const FULL: Duration = Duration::from_millis(20);
-/// How long the next part of an answer may take once it has begun: the daemon has all of it by then, or reads it
-/// from a disk.
+/// Maximum pause within the body of a response. At that point, the daemon has the whole response or reads it from the
+/// disk.
 const STALL: Duration = Duration::from_secs(30);
 
 /// A request.
 pub(super) type Asked = Request<Full<Bytes>>;
 
-/// Asks; the answer's head must come `within` that time.
+/// Sends a request. The head of the response must arrive `within` the given time.
 pub(super) async fn ask(
     place: &Place,
     mut request: Asked,
@@ -39,7 +39,7 @@ pub(super) async fn ask(
     let broken = |error: hyper::Error| broken(place, &error);
     let stream = connect(place).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // It ends with the answer: nothing else holds the connection.
+    // The task ends with the response, because nothing else uses the connection.
     tokio::spawn(connection);
     match timeout(within, sender.send_request(request)).await {
         Ok(answer) => answer.map_err(broken),
@@ -55,25 +55,25 @@ fn broken(place: &Place, error: &hyper::Error) -> ClientError {
     ClientError::Broken { socket: place.socket.clone(), reason: error.to_string() }
 }
 
-/// Connects, and looks whose daemon it is before a word is said.
+/// Connects and checks whose daemon it is before sending anything.
 pub(super) async fn connect(place: &Place) -> Result<UnixStream, ClientError> {
     let began = Instant::now();
     loop {
         match UnixStream::connect(&place.socket).await {
             Ok(stream) => return believed(stream, place),
-            // unix(7) and connect(2): the queue of the socket is full at this moment.
+            // The queue of the socket is full (unix(7), connect(2)).
             Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < CONNECT => sleep(FULL).await,
             Err(error) => return Err(not_there(place, &error)),
         }
     }
 }
 
-/// Why nobody can be asked at a socket.
+/// Returns the error for a failed connection.
 pub(super) fn not_there(place: &Place, error: &std::io::Error) -> ClientError {
     let (socket, reason) = (place.socket.clone(), error.to_string());
     match error.kind() {
         ErrorKind::WouldBlock => silent(place, reason),
-        // unix(7): for want of leave to write to the socket, or to search a directory on the way.
+        // No permission to write to the socket or to search a directory of its path (unix(7)).
         ErrorKind::PermissionDenied => ClientError::NotAllowed { socket, reason },
         _ => ClientError::NotThere { socket, reason },
     }
@@ -87,7 +87,7 @@ fn believed(stream: UnixStream, place: &Place) -> Result<UnixStream, ClientError
     Err(ClientError::Foreign { socket: place.socket.clone(), uid: peer.uid() })
 }
 
-/// The body of an answer as it comes.
+/// The body of a response.
 pub(super) struct Body<'a> {
     body: Incoming,
     place: &'a Place,
@@ -98,7 +98,7 @@ impl<'a> Body<'a> {
         Self { body, place }
     }
 
-    /// All of it, up to `most` bytes.
+    /// Reads the whole body, of at most `most` bytes.
     pub(super) async fn all(mut self, most: usize) -> Result<Bytes, ClientError> {
         let mut whole = Vec::new();
         while let Some(part) = next_part(&mut self.body, self.place, STALL).await? {
@@ -112,7 +112,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The next part of a body, `None` at its end. Can be dropped and called again without losing one.
+/// Reads the next part of a body, or returns `None` at its end. Cancellation is safe: no part is lost.
 pub(super) async fn next_part(
     body: &mut Incoming,
     place: &Place,
@@ -124,7 +124,7 @@ pub(super) async fn next_part(
             None => return Ok(None),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) => return Ok(Some(data)),
-                // Trailers say nothing that we asked for.
+                // Trailers are ignored.
                 Err(_) => continue,
             },
             Some(Err(error)) => return Err(broken(place, &error)),

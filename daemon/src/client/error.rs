@@ -1,73 +1,73 @@
-//! Why a daemon gave no answer, or not the one that was asked for.
+//! Errors of the client.
 
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::Problem;
 use proctor_core::drift::display_path;
 
-/// Why there is no answer.
+/// Reason why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens there.
+    /// No daemon listens at the socket.
     #[error("no daemon listens at `{}`: {reason}", show(socket))]
     NotThere {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The system's answer.
+        /// Error reported by the system.
         reason: String,
     },
-    /// A daemon may listen there, and not for this user: by the rights on its socket or its directory.
+    /// This user has no permission to use the socket or its directory.
     #[error("the daemon's socket `{}` may not be used by this user: {reason}", show(socket))]
     NotAllowed {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The system's answer.
+        /// Error reported by the system.
         reason: String,
     },
-    /// Somebody listens there, and does not answer, or not to the end.
+    /// A process listens at the socket but does not respond in time.
     #[error("the daemon at `{}` does not answer: {reason}", show(socket))]
     NotAnswering {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What happened instead.
+        /// Description of the failure.
         reason: String,
     },
-    /// Somebody listened there, and the connection broke before the whole answer was there: of a daemon that was
-    /// killed or started anew, say. What was asked for may have been heard.
+    /// The connection broke before the response was complete, for example because the daemon was killed or restarted.
+    /// The daemon may have executed the request.
     #[error("the daemon at `{}` does not answer: the connection broke ({reason})", show(socket))]
     Broken {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// How it broke.
+        /// Description of the failure.
         reason: String,
     },
-    /// Whoever listens there is not to be believed.
+    /// The process that listens at the socket is not trusted.
     #[error("what listens at `{}` is user {uid}'s, and no daemon of ours", show(socket))]
     Foreign {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Whose it is.
+        /// User of that process.
         uid: u32,
     },
-    /// The answer is none of our API.
+    /// The response does not conform to the API.
     #[error("the answer of the daemon at `{}` cannot be understood: {reason}", show(socket))]
     NotUnderstood {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What is wrong with it.
+        /// Description of the deviation.
         reason: String,
     },
-    /// A request of ours cannot be written, which would be our bug.
+    /// A request cannot be serialized, which is a bug.
     #[error("a request to the daemon cannot be written: {0}")]
     Unsayable(String),
-    /// The daemon says why not.
+    /// The daemon refused the request.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
 }
 
 impl ClientError {
-    /// Whether it may be worth asking again: the connection was refused or lost, and nothing was
-    /// said against the request.
+    /// Returns whether a retry may succeed: the connection was refused or lost, and the daemon did not refuse the
+    /// request.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::NotThere { .. } | Self::NotAnswering { .. } | Self::Broken { .. })
     }

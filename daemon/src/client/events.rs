@@ -1,6 +1,5 @@
-//! The events of a run as they happen: server-sent events (HTML standard, section 9.2), read to the
-//! end of the run. A connection that breaks is made again behind the last event that came; an event
-//! that is missing is an error, never passed over.
+//! Reads the events of a run as server-sent events (HTML standard, section 9.2) until the end of the run. A lost
+//! connection is re-established after the last received event. A missing event is an error.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,21 +18,21 @@ use super::error::ClientError;
 use super::place::Place;
 use super::{AT_ONCE, MAX_JSON, empty};
 
-/// How long a daemon may be silent on a stream: it says every fifteen seconds that it is there.
+/// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long it is tried to have a lost connection back: a daemon that is started anew needs some, on a machine with much
-/// to do and a long history many seconds. One that has stood for as long, or brought an event, counts as had back.
+/// Time during which the client tries to restore a lost connection. A daemon that restarts on a busy machine with a
+/// long history may need many seconds. A connection counts as restored when it brings an event or lasts this long.
 const RECONNECT: Duration = Duration::from_secs(20);
-/// How long until it is tried again: a daemon that begins has nothing that would tell us of it.
+/// Delay between two attempts: a starting daemon sends no notification.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many bytes one event has at most.
+/// Maximum size of an event in bytes.
 const MAX_EVENT: usize = 32 << 20;
 
 /// The events of one run.
 pub struct Events {
     place: Place,
     run: RunId,
-    /// The number of the last event that was given out or waits to be.
+    /// Number of the last event that was returned or is in `ready`.
     seen: u64,
     stream: Option<Stream>,
     parser: Parser,
@@ -42,7 +41,7 @@ pub struct Events {
     ended: bool,
 }
 
-/// A connection on which events come.
+/// A connection that delivers events.
 struct Stream {
     body: Incoming,
     since: Instant,
@@ -62,12 +61,10 @@ impl Events {
         }
     }
 
-    /// The next event; `None` behind the last one of the run. Can be dropped and called again without
-    /// losing one.
+    /// Returns the next event, or `None` after the last event of the run. Cancellation is safe: no event is lost.
     ///
     /// # Errors
-    /// The daemon is gone and does not come back, it says no, or what it sends is not the log of a
-    /// run.
+    /// The daemon is gone and does not return, it refuses the request, or its response is not the log of a run.
     pub async fn next(&mut self) -> Result<Option<LoggedEvent>, ClientError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -83,7 +80,7 @@ impl Events {
         }
     }
 
-    /// Reads once, and keeps what became whole by it.
+    /// Reads once and stores the events that are complete.
     async fn read(&mut self) -> Result<(), ClientError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
@@ -121,7 +118,7 @@ impl Events {
         })
     }
 
-    /// After a loss: lets some time pass, or gives up where that has been done for long enough.
+    /// Waits before the next attempt after a lost connection, or returns the error if the time is over.
     async fn wait_for_it(&mut self, lost: ClientError) -> Result<(), ClientError> {
         if self.stream.take().is_some_and(|stream| stream.since.elapsed() >= RECONNECT) {
             self.lost_since = None;
@@ -155,7 +152,7 @@ impl Events {
     }
 }
 
-/// What the steps of a run print, as it comes. Pieces may be missed, and a connection that is lost ends it.
+/// Live output of the steps of a run. Pieces may be skipped, and a lost connection ends it.
 pub struct LiveText {
     place: Place,
     body: Incoming,
@@ -175,10 +172,10 @@ impl LiveText {
         Ok(Self { place: place.clone(), body, parser: Parser::default(), ready: VecDeque::new() })
     }
 
-    /// Returns the next piece; `None` at the end of the run.
+    /// Returns the next piece, or `None` at the end of the run.
     ///
     /// # Errors
-    /// The connection is lost, or what comes is no stream of events.
+    /// The connection is lost, or the response is not an event stream.
     pub async fn next(&mut self) -> Result<Option<OutputEvent>, ClientError> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -187,14 +184,14 @@ impl LiveText {
             let Some(part) = next_part(&mut self.body, &self.place, SILENCE).await? else { return Ok(None) };
             let not_understood = |reason| ClientError::NotUnderstood { socket: self.place.socket.clone(), reason };
             let whole = self.parser.take(&part).map_err(not_understood)?;
-            // Events of the log come in between, and have no text.
+            // Events of the log in the same stream are ignored.
             self.ready.extend(whole.iter().filter_map(|data| serde_json::from_str::<OutputEvent>(data).ok()));
         }
     }
 }
 
-/// Bytes to the data of events. Our events are numbered in their data; `id:`, `event:`, `retry:` and
-/// comments say nothing that is not known.
+/// Extracts the data of server-sent events from bytes. `id:`, `event:`, `retry:` and comments are ignored, because
+/// the data contains the event's number.
 #[derive(Default)]
 struct Parser {
     line: Vec<u8>,
@@ -204,7 +201,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// The data of the events that become whole with these bytes.
+    /// Returns the data of the events that these bytes complete.
     fn take(&mut self, bytes: &Bytes) -> Result<Vec<String>, String> {
         let mut whole = Vec::new();
         for &byte in bytes.iter() {

@@ -1,4 +1,4 @@
-//! A command that a daemon runs by itself: its answer, line by line.
+//! Client side of a single command: reads the response line by line.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -17,29 +17,29 @@ use super::error::ClientError;
 use super::link::{Link, ready};
 use super::{AT_ONCE, Client, MAX_JSON, WORK, empty};
 
-/// How long a daemon may be silent: it says every fifteen seconds that it is there.
+/// Maximum silence of a daemon, which sends a heartbeat every fifteen seconds.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How many bytes one line has at most.
+/// Maximum length of a line in bytes.
 const MAX_LINE: usize = 32 << 20;
 
-/// A command under way. Dropping it ends the command.
+/// An active command. Dropping it cancels the command.
 pub struct Execution {
     link: Link,
-    /// The same connection, where a runtime waits for it.
+    /// The same connection, registered with a runtime.
     stream: Option<UnixStream>,
-    /// The status of the answer, when its head has come.
+    /// Status of the response, once its head was received.
     status: Option<u16>,
     line: Vec<u8>,
     ready: VecDeque<ExecEvent>,
-    /// What was wrong with the answer when nobody could be told.
+    /// Error that occurred while no call could return it.
     failed: Option<ClientError>,
-    /// Whether the last line has come.
+    /// `true` if the last line was received.
     is_told: bool,
     is_over: bool,
 }
 
 impl Client {
-    /// Runs one command by itself.
+    /// Runs a single command.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -52,19 +52,19 @@ impl Client {
         Ok(execution)
     }
 
-    /// Asks such a command to end. Its own answer tells the end.
+    /// Requests cancellation of a command. The response to the command reports its end.
     ///
     /// # Errors
-    /// As [`Client::submit`]; it has ended.
+    /// As [`Client::submit`]; also if the command has ended.
     pub async fn cancel_exec(&self, id: &ExecId) -> Result<(), ClientError> {
         self.exchange(empty(Method::DELETE, &format!("/v1/exec/{id}")), AT_ONCE, MAX_JSON).await.map(drop)
     }
 }
 
-/// Returns the request for a command, as it is sent.
+/// Returns the bytes of the request for a command.
 ///
 /// # Errors
-/// It cannot be written, which would be our bug.
+/// The request cannot be serialized, which is a bug.
 pub(super) fn body_of(submission: &ExecSubmission) -> Result<Vec<u8>, ClientError> {
     let body = serde_json::to_vec(submission).map_err(|error| ClientError::Unsayable(error.to_string()))?;
     let fields = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
@@ -80,8 +80,8 @@ impl Execution {
         Self { link, stream: None, status: None, line, ready, failed: None, is_told: false, is_over: false }
     }
 
-    /// Waits without a runtime until all of the answer is there, for so long at most, and returns whether it is: then
-    /// neither [`head`](Self::head) nor [`next`](Self::next) waits. They tell what is wrong with the answer.
+    /// Waits without a runtime until the whole response was received, at most `most`. Returns whether it was: then
+    /// neither [`head`](Self::head) nor [`next`](Self::next) waits. These also report errors of the response.
     pub fn wait(&mut self, most: Duration) -> bool {
         let until = Instant::now() + most;
         loop {
@@ -100,7 +100,7 @@ impl Execution {
         }
     }
 
-    /// Waits until the daemon has taken the command on.
+    /// Waits until the daemon has accepted the command.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -111,11 +111,10 @@ impl Execution {
         Ok(())
     }
 
-    /// What happens next; `None` behind `finished` or `failed`. Can be dropped and called again without losing
-    /// anything.
+    /// Returns the next event, or `None` after `finished` or `failed`. Cancellation is safe: no event is lost.
     ///
     /// # Errors
-    /// The connection is lost before the last line, or a line is none that is understood.
+    /// The connection is lost before the last line, or a line is invalid.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, ClientError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -132,7 +131,7 @@ impl Execution {
         }
     }
 
-    /// Makes events of what has come, and returns whether the last of them is among it.
+    /// Parses the received bytes into events. Returns whether the last event was received.
     fn sort(&mut self) -> Result<bool, ClientError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -149,7 +148,7 @@ impl Execution {
         Ok(self.is_told)
     }
 
-    /// What an answer means that ends without a last line: a refusal, which is a document, or nothing that is whole.
+    /// Interprets a response without a last line: a refusal, which is a problem document, or an incomplete response.
     fn ended_early(&self) -> ClientError {
         match self.status {
             Some(status) if !is_success(status) => match serde_json::from_slice(&self.line) {
@@ -182,7 +181,7 @@ impl Execution {
         Ok(())
     }
 
-    /// Waits for more of the answer by the runtime, for so long at most.
+    /// Waits for more bytes of the response on the runtime, at most `most`.
     async fn more(&mut self, most: Duration) -> Result<(), ClientError> {
         let mut part = [0; 16 << 10];
         let count = loop {

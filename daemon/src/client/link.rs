@@ -1,5 +1,5 @@
-//! A connection to a daemon that is used without a runtime for as long as nothing else has to be waited for. Starting one
-//! takes longer than a short command; where the answer takes its time, a runtime takes the connection over.
+//! A connection to a daemon that needs no async runtime. Starting a runtime takes longer than a short command; for a
+//! long command, a runtime takes the connection over.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
@@ -17,12 +17,12 @@ use super::exec::{Execution, body_of};
 use super::place::Place;
 use super::{AT_ONCE, MAX_JSON};
 
-/// How many bytes are read at a time.
+/// Number of bytes read at a time.
 const PART: usize = 16 << 10;
-/// The request for the health of a daemon, after which the connection is used again.
+/// Request for the health of a daemon; the connection stays open.
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// A connection on which one request is sent after the other.
+/// A connection for consecutive requests.
 #[derive(Debug)]
 pub struct Link {
     pub(super) place: Place,
@@ -31,10 +31,11 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects, and looks whose daemon it is before a word is said.
+    /// Connects and checks whose daemon it is before sending anything.
     ///
     /// # Errors
-    /// Nothing listens there that this user may ask, or is to believe; or the queue of the socket is full at this moment.
+    /// No daemon listens there, this user has no permission, the daemon is not trusted, or the queue of the socket is
+    /// full.
     pub fn open(place: &Place) -> Result<Self, ClientError> {
         let stream = connected(place).map_err(|error| not_there(place, &error))?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|errno| silent(place, errno.to_string()))?;
@@ -44,12 +45,12 @@ impl Link {
         Ok(Self { place: place.clone(), stream, answer: Answer::default() })
     }
 
-    /// Where the daemon is.
+    /// Returns the location of the daemon.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Asks how the daemon is; [`health`](Self::health) has its answer.
+    /// Requests the health of the daemon; [`health`](Self::health) returns it.
     ///
     /// # Errors
     /// The connection is lost.
@@ -57,10 +58,10 @@ impl Link {
         self.send(HEALTH)
     }
 
-    /// Waits for the answer to [`ask_health`](Self::ask_health).
+    /// Waits for the response to [`ask_health`](Self::ask_health).
     ///
     /// # Errors
-    /// The connection is lost, or the answer is another one.
+    /// The connection is lost, or the response is invalid.
     pub fn health(&mut self) -> Result<Health, ClientError> {
         let until = Instant::now() + AT_ONCE;
         let (mut status, mut body) = (0, Vec::new());
@@ -78,10 +79,10 @@ impl Link {
         }
     }
 
-    /// Sends a command on its way. The answer closes the connection.
+    /// Sends a command. The connection is closed after the response.
     ///
     /// # Errors
-    /// The connection is lost: the daemon may have heard of the command.
+    /// The connection is lost; the daemon may have received the command.
     pub fn exec(mut self, submission: &ExecSubmission) -> Result<Execution, ClientError> {
         self.send(&body_of(submission)?)?;
         Ok(Execution::new(self))
@@ -100,7 +101,7 @@ impl Link {
         Ok(())
     }
 
-    /// Reads more of an answer, by then at the latest.
+    /// Reads more of the response, until `until` at the latest.
     pub(super) fn read(&mut self, until: Instant) -> Result<(), ClientError> {
         let mut part = [0; PART];
         loop {
@@ -134,14 +135,14 @@ impl Link {
     }
 }
 
-/// Waits until something can be read or written, for so long at most.
+/// Waits until the socket is readable or writable, at most `most`.
 pub(super) fn ready(stream: &UnixStream, what: PollFlags, most: Duration) -> io::Result<bool> {
     let timeout = rustix::time::Timespec::try_from(most).map_err(io::Error::other)?;
     let mut waited = [PollFd::from_borrowed_fd(stream.as_fd(), what)];
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))? > 0)
 }
 
-/// A socket that waits for nothing by itself: not for room in a queue, and not for bytes.
+/// Connects a nonblocking socket. Fails instead of waiting if the queue is full.
 fn connected(place: &Place) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use crate::client::Trust;
 
-    /// A daemon of a test, which sends the next of its answers whenever it is told to go on; then it closes.
+    /// A fake daemon that sends its next response whenever the test signals it, and then closes the connection.
     struct Played {
         dir: TempDir,
         thread: JoinHandle<()>,
@@ -180,7 +181,7 @@ mod tests {
                     go_on.recv().expect("the test goes on");
                     stream.write_all(answer.as_bytes()).expect("it is read");
                 }
-                // What it was asked must not be lost with the connection: that would reset it.
+                // Unread requests would reset the connection, so read them before closing it.
                 let _ = stream.shutdown(std::net::Shutdown::Write);
                 let _ = stream.read_to_end(&mut Vec::new());
             });

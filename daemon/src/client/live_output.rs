@@ -1,4 +1,4 @@
-//! Follows the output of a step while it runs.
+//! Follows the output of a running step.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::{AT_ONCE, MAX_JSON, empty};
 use crate::http::{ATTEMPT, OUTPUT_STATE};
 use crate::service::{MAX_WAIT, OutputOf};
 
-/// How long an output may pause. A step prints when it wants; its own time limit ends it, so a caller
-/// that must notice a daemon that hangs follows the events of the run beside it.
+/// Maximum pause of an output. A step may be silent until its own time limit, so a caller that must notice a hanging
+/// daemon also follows the events of the run.
 const QUIET: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// The output of one attempt of a step, as it comes.
+/// The output of one attempt of a step, as it is produced.
 pub struct FollowedOutput {
     place: Place,
     body: Incoming,
@@ -41,13 +41,12 @@ impl FollowedOutput {
         })
     }
 
-    /// The attempt that runs; `None` where the step has ended, so that the output is the recorded one.
+    /// Returns the running attempt, or `None` if the step has ended and the output is the recorded one.
     pub fn attempt(&self) -> Option<u32> {
         self.attempt
     }
 
-    /// The next bytes; `None` at the end of the output. Can be dropped and called again without losing
-    /// any.
+    /// Returns the next bytes, or `None` at the end of the output. Cancellation is safe: no bytes are lost.
     ///
     /// # Errors
     /// The connection is lost, or the daemon cannot send the rest.

@@ -1,28 +1,27 @@
-//! Where a daemon may be, who may stand behind it, and whether it speaks as we do.
+//! Describes where a daemon listens, which daemons are trusted, and which versions are compatible.
 
 use std::path::PathBuf;
 
 /// A socket at which a daemon may listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The socket, as an absolute path.
+    /// Absolute path of the socket.
     pub socket: PathBuf,
-    /// Whose daemon is believed there.
+    /// Users whose daemon is trusted there.
     pub trust: Trust,
 }
 
-/// Whose daemon is believed. What it says is taken for a verdict, and it is told the caller's
-/// environment.
+/// Users whose daemon is trusted. A trusted daemon's verdicts are believed, and it receives the caller's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Whoever listens: a person or the operator named the socket.
+    /// Any user, because the user or the operator named the socket explicitly.
     Named,
-    /// That of this user, or root's.
+    /// This user, or root.
     OwnOrRoot(u32),
 }
 
 impl Trust {
-    /// Whether a daemon of `uid` is believed.
+    /// Returns whether a daemon of user `uid` is trusted.
     pub fn covers(self, uid: u32) -> bool {
         match self {
             Self::Named => true,
@@ -31,19 +30,19 @@ impl Trust {
     }
 }
 
-/// Whether two versions of proctor understand each other.
+/// Compatibility of two versions of Proctor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compatibility {
-    /// They are the same.
+    /// The versions are equal.
     Same,
-    /// They differ, and by the rules of semver.org neither may have broken what the other asks.
+    /// The versions differ but are compatible under semantic versioning.
     Compatible,
-    /// They may not.
+    /// The versions may be incompatible.
     Incompatible,
 }
 
-/// Compares two versions by the rules of semver.org: the number of the major version decides, and
-/// while that is 0, that of the minor one.
+/// Compares two versions under semantic versioning: the major version must be equal, and while it is 0, the minor
+/// version too.
 pub fn compatibility(ours: &str, theirs: &str) -> Compatibility {
     if ours == theirs {
         return Compatibility::Same;
@@ -54,7 +53,7 @@ pub fn compatibility(ours: &str, theirs: &str) -> Compatibility {
     }
 }
 
-/// What two versions that understand each other have in common; `None` where it is no version.
+/// Returns the part of a version that compatible versions share, or `None` if the version is invalid.
 fn breaking(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split(['.', '-', '+']).map(|part| part.parse::<u64>().ok());
     match (numbers.next()??, numbers.next()??) {

@@ -1,4 +1,4 @@
-//! The client against sockets at which something else than a daemon sits.
+//! Tests of the client with sockets that do not belong to a daemon.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn client(socket: &Path) -> Client {
     Client::new(Place { socket: socket.to_owned(), trust: Trust::Named })
 }
 
-/// A socket at which the first connections are answered with these bytes, one each, and then closed.
+/// Starts a server that answers each of the first connections with one of the given responses and closes it.
 fn answering(answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>) -> (TempDir, Client) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
@@ -23,7 +23,7 @@ fn answering(answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>
     (dir, client(&socket))
 }
 
-/// The same in the place of what is at `socket`. It is over when nothing listens there any more.
+/// Like [`answering`], at a given path, replacing a socket there. The task ends after the last response.
 pub(crate) fn answering_at(
     socket: &Path,
     answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>,
@@ -95,7 +95,8 @@ async fn a_daemon_of_another_user_is_not_believed() {
     let socket = dir.path().join("s");
     let _listener = UnixListener::bind(&socket).expect("a socket");
     let own = rustix::process::geteuid().as_raw();
-    // Nobody is both, so one of them stands for a stranger; root's daemon is everybody's.
+    // The user id differs from that of the server, which is therefore foreign; a server that runs as root is always
+    // trusted.
     let place = Place { socket, trust: Trust::OwnOrRoot(own + 1) };
     let error = Client::new(place).health().await.expect_err("nobody answers");
     assert_eq!(matches!(error, ClientError::Foreign { .. }), own != 0, "{error}");
@@ -149,7 +150,7 @@ async fn a_daemon_that_dies_and_stays_dead_is_an_error() {
     assert!(error.is_lost(), "{error}");
 }
 
-/// One whose log cannot be read any more begins every stream and ends it.
+/// A daemon that cannot read the log of the run starts every stream and ends it without an event.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_never_brings_an_event_is_an_error_in_the_end() {
     let (_dir, client) = answering(std::iter::repeat_with(|| stream(&[": here\n\n".into()])));

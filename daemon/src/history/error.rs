@@ -1,56 +1,56 @@
-//! Why something cannot be remembered, or not be recalled.
+//! Errors of the history.
 
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::names::RunId;
 use proctor_runner::StoreError;
 
-/// Why something cannot be remembered, or not be recalled.
+/// Reason why a run cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The file system refuses.
+    /// A file operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The index cannot be used.
     #[error("the index of runs cannot be used: {0}")]
     Index(#[from] rusqlite::Error),
-    /// The index failed, and is not at hand.
+    /// The index failed and could not be reopened.
     #[error("the index of runs is not at hand")]
     NoIndex,
-    /// The key was used for another run.
+    /// The idempotency key was used for another run.
     #[error("the key was used before, for the run `{0}`")]
     KeyUsed(RunId),
-    /// There is no such run.
+    /// The run does not exist.
     #[error("there is no run `{0}`")]
     NoRun(RunId),
-    /// A cursor that no page has given.
+    /// The cursor is invalid.
     #[error("`{0}` is no cursor of a page")]
     Cursor(String),
-    /// The log of a run does not tell what it must.
+    /// The log of a run is damaged.
     #[error("the log of the run `{run}` is damaged: {reason}")]
     Damaged {
         /// The run.
         run: RunId,
-        /// What was found.
+        /// Description of the damage.
         reason: String,
     },
-    /// An event that cannot be where it was to be logged: the beginning or the end of a run.
+    /// The event is the first or the last one of a run, and cannot be logged at this position.
     #[error("the beginning of a run is logged once, and so is its end")]
     Misplaced,
-    /// An event that cannot be written as JSON.
+    /// The event cannot be serialized as JSON.
     #[error("an event cannot be written: {0}")]
     Unwritable(serde_json::Error),
-    /// An event that is larger than any.
+    /// The event exceeds the size limit.
     #[error("an event of {bytes} bytes is larger than the {limit} that a log takes")]
     TooLarge {
-        /// Its size.
+        /// Size of the event in bytes.
         bytes: usize,
-        /// The bound.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
 impl HistoryError {
-    /// The message, and what to do on a line of its own.
+    /// Returns the message, with the hint on a second line.
     pub fn with_hint(&self) -> String {
         match self.problem().hint {
             Some(hint) => format!("{self}\nhint: {hint}"),
@@ -58,12 +58,12 @@ impl HistoryError {
         }
     }
 
-    /// The same on one line.
+    /// Returns the message and the hint on one line.
     pub(super) fn on_a_line(&self) -> String {
         self.with_hint().replace("\nhint: ", "; ")
     }
 
-    /// What a caller is told.
+    /// Returns the problem that the caller receives.
     pub fn problem(&self) -> Problem {
         let kind = match self {
             Self::Cursor(_) => ProblemType::InvalidRequest,

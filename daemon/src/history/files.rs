@@ -1,11 +1,11 @@
-//! The files of the history, each reached from the fd of its directory, never through a link:
+//! Files of the history. Each is opened relative to the descriptor of its directory, without following links:
 //!
 //! ```text
-//! history/lock              held by the one process that has the history open
-//! history/events/<run>.jsonl    the log of a run: the truth about it
-//! history/patches/<run>.patch   what its steps changed, where that was asked for
-//! history/damaged/<name>        what stood in their place and is none of them
-//! history/index.sqlite      what `super::index` makes of the logs
+//! history/lock                  held by the process that has the history open
+//! history/events/<run>.jsonl    log of a run; the authoritative record
+//! history/patches/<run>.patch   changes of its steps, if requested
+//! history/damaged/<name>        files moved aside because they were invalid
+//! history/index.sqlite          index that `super::index` builds from the logs
 //! ```
 
 use std::fs::{DirBuilder, File};
@@ -19,17 +19,17 @@ use proctor_runner::{Directory, StoreError};
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How many bytes one event may have: as many as a document of evidence that the gate reads.
+/// Maximum size of one event in bytes, equal to the limit of evidence documents that the gate reads.
 pub(super) const MAX_EVENT: u64 = 64 << 20;
-/// How many bytes a patch may have: as many as one that is made.
+/// Maximum size of a patch in bytes, equal to the limit of patches that are created.
 const MAX_PATCH: u64 = 64 << 20;
-/// How many things that stood in the way are kept, the newest.
+/// Maximum number of files kept in `damaged`; the newest are kept.
 const MAX_ASIDE: usize = 64;
 const OURS: Mode = Mode::RUSR.union(Mode::WUSR);
 const EVENTS: &str = ".jsonl";
 const PATCH: &str = ".patch";
 
-/// The directories of the history; held against every other process.
+/// The directories of the history, locked against other processes.
 pub(super) struct Files {
     pub(super) root: Directory,
     events: Directory,
@@ -38,11 +38,11 @@ pub(super) struct Files {
     _lock: OwnedFd,
 }
 
-/// Why they cannot be had.
+/// Reason why the history cannot be opened.
 pub(super) enum Refused {
-    /// Another process has them.
+    /// Another process has locked it.
     InUse,
-    /// The file system refuses.
+    /// A file operation failed.
     Store(StoreError),
 }
 
@@ -52,11 +52,11 @@ impl From<StoreError> for Refused {
     }
 }
 
-/// What tells a file from every other: device and inode.
+/// Device and inode of a file.
 pub(super) type Identity = (u64, u64);
 
 impl Files {
-    /// Opens them below `state`, for this process alone; what is not there is made.
+    /// Opens the directories below `state` for this process alone, creating missing ones.
     pub(super) fn open(state: &Path) -> Result<Self, Refused> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
         made.map_err(|source| StoreError::Io { action: "create", path: state.display().to_string(), source })?;
@@ -69,20 +69,20 @@ impl Files {
         Ok(Self { events, patches, damaged, root, _lock: lock })
     }
 
-    /// The runs that have a log, and the names that are none of a run's, sorted.
+    /// Returns the runs that have a log. Other files are ignored.
     pub(super) fn runs(&self) -> Result<Vec<RunId>, StoreError> {
         let names = self.events.names()?;
         Ok(names.iter().filter_map(|name| RunId::new(name.strip_suffix(EVENTS)?).ok()).collect())
     }
 
-    /// How many bytes the log of a run has; `None` where there is no regular file.
+    /// Returns the size of a run's log in bytes, or `None` if it is not a regular file with a single name.
     pub(super) fn size(&self, run: &RunId) -> Option<u64> {
         let stat = fs::statat(&self.events, log_name(run), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let regular = fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1;
         regular.then(|| u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    /// A log that was not there before.
+    /// Creates a log; fails if it exists.
     pub(super) fn create(&self, run: &RunId) -> Result<File, StoreError> {
         let name = log_name(run);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -90,7 +90,7 @@ impl Files {
         Ok(File::from(fd))
     }
 
-    /// A log, to be read; `None` where there is none.
+    /// Opens a log for reading, or returns `None` if it does not exist.
     pub(super) fn read(&self, run: &RunId) -> Result<Option<File>, StoreError> {
         let name = log_name(run);
         let Some(file) = self.events.open_file(&name)? else { return Ok(None) };
@@ -98,7 +98,7 @@ impl Files {
         Ok(Some(file))
     }
 
-    /// A log that is there, to be written on.
+    /// Opens an existing log for writing.
     pub(super) fn reopen(&self, run: &RunId) -> Result<File, StoreError> {
         let name = log_name(run);
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -109,23 +109,23 @@ impl Files {
         Ok(file)
     }
 
-    /// Makes durable which logs there are.
+    /// Makes the entries of the log directory durable.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         self.events.sync()
     }
 
-    /// Removes what is kept of a run.
+    /// Removes the log and the patch of a run.
     pub(super) fn forget(&self, run: &RunId) -> Result<(), StoreError> {
         self.patches.remove(&patch_name(run))?;
         self.events.remove(&log_name(run))
     }
 
-    /// Moves what stands in the place of a log out of the way, whatever it is; answers where to.
+    /// Moves the file at the path of a log aside, whatever its type. Returns the new path.
     pub(super) fn set_aside(&self, run: &RunId) -> Result<String, StoreError> {
         self.move_aside(&self.events, &log_name(run))
     }
 
-    /// The same for a file of the history itself.
+    /// Like [`Self::set_aside`], for a file in the root of the history.
     pub(super) fn set_root_aside(&self, name: &str) -> Result<String, StoreError> {
         self.move_aside(&self.root, name)
     }
@@ -134,7 +134,7 @@ impl Files {
         let moved = |to: &str| fs::renameat(from, name, &self.damaged, to);
         let to = match moved(name) {
             Ok(()) => name.to_owned(),
-            // A directory that is not empty stands there from before.
+            // A non-empty directory of this name was moved aside earlier.
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR) => {
                 let other = format!("{name}.{}", from.identity()?.1);
                 moved(&other).map_err(failed(from, "move aside", name))?;
@@ -145,7 +145,7 @@ impl Files {
         Ok(format!("{}/{to}", self.damaged.name()))
     }
 
-    /// Keeps a copy of a log that is about to be cut; answers where.
+    /// Copies a log that is about to be truncated. Returns the path of the copy.
     pub(super) fn copy_aside(&self, run: &RunId) -> Result<String, StoreError> {
         let name = log_name(run);
         let Some(mut from) = self.read(run)? else { return Ok(name) };
@@ -157,7 +157,7 @@ impl Files {
         Ok(format!("{}/{name}", self.damaged.name()))
     }
 
-    /// Removes the oldest of what was moved aside, beyond a bound.
+    /// Removes the oldest files in `damaged` beyond [`MAX_ASIDE`].
     pub(super) fn tidy(&self) -> Result<(), StoreError> {
         let mut aside = Vec::new();
         for name in self.damaged.names()? {
@@ -172,7 +172,7 @@ impl Files {
         Ok(())
     }
 
-    /// Keeps a patch.
+    /// Stores a patch.
     pub(super) fn write_patch(&self, run: &RunId, patch: &[u8]) -> Result<(), StoreError> {
         let name = patch_name(run);
         let mut temporary = self.patches.temporary("patch")?;
@@ -182,7 +182,7 @@ impl Files {
         temporary.publish(&name)
     }
 
-    /// A patch; `None` where there is none.
+    /// Reads a patch, or returns `None` if it does not exist.
     pub(super) fn read_patch(&self, run: &RunId) -> Result<Option<Vec<u8>>, StoreError> {
         let name = patch_name(run);
         let Some(file) = self.patches.open_file(&name)? else { return Ok(None) };
@@ -196,7 +196,7 @@ impl Files {
         }
     }
 
-    /// Removes the patches of runs that `is_kept` does not know.
+    /// Removes the patches of runs for which `is_kept` returns `false`.
     pub(super) fn forget_patches(&self, is_kept: impl Fn(&RunId) -> bool) -> Result<(), StoreError> {
         for name in self.patches.names()? {
             let run = name.strip_suffix(PATCH).and_then(|run| RunId::new(run).ok());
@@ -207,16 +207,15 @@ impl Files {
         Ok(())
     }
 
-    /// Where the directory of the history is at this moment, as a path without links: SQLite takes
-    /// nothing else.
+    /// Returns the current path of the history directory without links, because SQLite opens databases only by path.
     pub(super) fn path(&self) -> io::Result<PathBuf> {
         use std::os::fd::AsRawFd as _;
         std::fs::read_link(format!("/proc/self/fd/{}", self.root.as_fd().as_raw_fd()))
     }
 }
 
-/// What has a second name is somebody else's file too: nothing of ours is written to it, and
-/// nothing is read from it as ours.
+/// Checks that a file is regular and has a single name. A file with several hard links may belong to another user, so
+/// it is neither written nor trusted.
 fn only_name(directory: &Directory, file: &File, name: &str) -> Result<(), StoreError> {
     let stat = fs::fstat(file).map_err(failed(directory, "stat", name))?;
     if fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
@@ -238,13 +237,13 @@ fn failed(directory: &Directory, action: &'static str, name: &str) -> impl FnOnc
     }
 }
 
-/// The identity of an open file.
+/// Returns the device and inode of an open file.
 pub(super) fn identity(file: &File) -> Result<Identity, Errno> {
     let stat = fs::fstat(file)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A directory that nobody else enters.
+/// Creates or opens a directory with access for its owner only.
 fn private(parent: &Directory, name: &str) -> Result<Directory, StoreError> {
     let directory = parent.ensure(name, 0o700)?;
     let failed = |errno: Errno| StoreError::Io {
@@ -256,7 +255,7 @@ fn private(parent: &Directory, name: &str) -> Result<Directory, StoreError> {
     Ok(directory)
 }
 
-/// The lock, held until the fd is closed: by us, or by the end of the process.
+/// Locks the history. The lock is held until the descriptor is closed, at the latest when the process exits.
 fn locked(root: &Directory) -> Result<OwnedFd, Refused> {
     let failed = |action| {
         let path = format!("{}/lock", root.name());

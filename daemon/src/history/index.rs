@@ -1,9 +1,8 @@
-//! The index of the logs: a SQLite database with a row a run, as lists show it, and the keys that
-//! requests came with. It is made from the logs, and made anew where it is not sound, so nothing
-//! here has to survive but what is faster to look up.
+//! SQLite index of the logs: one row per run for lists, and the idempotency keys of requests. It is built from the
+//! logs and rebuilt when it is damaged, so its loss costs only time.
 //!
-//! One process has it, behind the lock of `super::files`; SQLite's own lock is held all the time, so
-//! that there is no shared memory beside it.
+//! One process owns the index, protected by the lock of `super::files`. SQLite holds its own lock permanently, which
+//! avoids a shared-memory file.
 
 use std::collections::BTreeMap;
 
@@ -20,18 +19,18 @@ use super::reading::KeptKey;
 use proctor_runner::StoreError;
 
 const NAME: &str = "index.sqlite";
-/// What SQLite puts beside it.
+/// Files that SQLite creates next to the database.
 const BESIDE: [&str; 3] = ["index.sqlite-wal", "index.sqlite-shm", "index.sqlite-journal"];
-/// What tells our databases from others: `Proc`.
+/// Application ID of our databases: `Proc`.
 const APPLICATION: i32 = 0x5072_6f63;
-/// The version of the tables, and of what stands in `summary`. An index of another one is made anew.
+/// Version of the tables and of the JSON in `summary`. An index with another version is rebuilt.
 const VERSION: i32 = 1;
-/// How many keys are remembered; the oldest go.
+/// Maximum number of stored keys; the oldest are removed.
 const MAX_KEYS: i64 = 1 << 16;
-/// How many runs one step of forgetting takes.
+/// Maximum number of outdated runs that one query returns.
 const BATCH: usize = 256;
 
-/// A write-ahead log of 1 MiB, and no more memory than lists need.
+/// Settings of the connection: a write-ahead log of 1 MiB, and only as much memory as lists need.
 const SETTINGS: &str = "
     PRAGMA locking_mode = EXCLUSIVE;
     PRAGMA journal_mode = WAL;
@@ -79,25 +78,25 @@ const PUT: &str = "
         finished_at = ?9, log_bytes = ?10, summary = ?11
 ";
 
-/// The index of the logs.
+/// Index of the logs.
 pub(super) struct Index {
     pub(super) db: Connection,
 }
 
-/// An index, and why it was made anew.
+/// An opened index and, if it was rebuilt, the reason.
 pub(super) type Opened = (Index, Option<String>);
 
-/// What an index says of a log.
+/// Indexed state of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Indexed {
-    /// Whether the run has ended.
+    /// `true` if the run has ended.
     pub(super) finished: bool,
-    /// How many bytes its log has.
+    /// Size of the log in bytes.
     pub(super) log_bytes: u64,
 }
 
 impl Index {
-    /// Opens the index, or makes it anew.
+    /// Opens the index, or rebuilds it empty.
     pub(super) fn open(files: &Files) -> Result<Opened, HistoryError> {
         match Self::there(files)? {
             Ok(index) => Ok((index, None)),
@@ -105,9 +104,9 @@ impl Index {
         }
     }
 
-    /// Makes the index anew, empty.
+    /// Creates an empty index, replacing any existing one.
     pub(super) fn anew(files: &Files) -> Result<Self, HistoryError> {
-        // What an old write-ahead log holds must not come into a new database.
+        // SQLite would apply a leftover write-ahead log to the new database.
         for name in BESIDE {
             files.root.remove(name)?;
         }
@@ -118,12 +117,12 @@ impl Index {
         let index = Self::connect(files)?;
         index.db.execute_batch(TABLES)?;
         index.db.pragma_update(None, "application_id", APPLICATION)?;
-        // Last: what was cut short before is of another version.
+        // Set last, so that an interrupted creation leaves another version.
         index.db.pragma_update(None, "user_version", VERSION)?;
         Ok(index)
     }
 
-    /// The index that is there, or why there is none that can be used.
+    /// Opens the existing index, or returns why it cannot be used.
     fn there(files: &Files) -> Result<Result<Self, String>, HistoryError> {
         for name in BESIDE.iter().chain([&NAME]) {
             if !is_ours_or_absent(files, name)? {
@@ -169,7 +168,7 @@ impl Index {
         }
     }
 
-    /// What it says of each log.
+    /// Returns the indexed state of each log.
     pub(super) fn all(&self) -> rusqlite::Result<BTreeMap<String, Indexed>> {
         let mut query = self.db.prepare("SELECT id, state = 'finished', log_bytes FROM runs")?;
         let row = |row: &Row<'_>| {
@@ -179,12 +178,12 @@ impl Index {
         query.query_map([], row)?.collect()
     }
 
-    /// Puts a run as it is by now; its log has `log_bytes`.
+    /// Inserts or updates a run whose log has `log_bytes` bytes.
     pub(super) fn put(&self, run: &RunSummary, log_bytes: u64) -> rusqlite::Result<()> {
         put(&self.db, run, log_bytes)
     }
 
-    /// Puts a run and the key that its request came with.
+    /// Inserts or updates a run together with the idempotency key of its request.
     pub(super) fn put_with_key(
         &mut self,
         run: &RunSummary,
@@ -196,24 +195,24 @@ impl Index {
         change.commit()
     }
 
-    /// The same as a part of a change that is under way.
+    /// Like [`Self::put_with_key`], within an open transaction.
     pub(super) fn put_as_part(&self, run: &RunSummary, log_bytes: u64, key: Option<&KeptKey>) -> rusqlite::Result<()> {
         put_all(&self.db, run, log_bytes, key)
     }
 
-    /// Removes a run as a part of a change that is under way.
+    /// Removes a run within an open transaction.
     pub(super) fn remove_as_part(&self, run: &str) -> rusqlite::Result<()> {
         remove(&self.db, run)
     }
 
-    /// Puts a key for a run that is there.
+    /// Stores a key for an existing run.
     pub(super) fn put_key(&mut self, uid: u32, key: &KeptKey, run: &RunId) -> rusqlite::Result<()> {
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         put_key(&change, uid, key, run)?;
         change.commit()
     }
 
-    /// The run that a key stands for, and the sha256 of its request.
+    /// Returns the run of a key and the SHA-256 of its request.
     pub(super) fn key(&self, uid: u32, key_sha256: &Sha256Hex) -> rusqlite::Result<Option<(RunId, Sha256Hex)>> {
         let mut query =
             self.db.prepare_cached("SELECT run, request_sha256 FROM keys WHERE uid = ?1 AND key_sha256 = ?2")?;
@@ -223,18 +222,18 @@ impl Index {
         found.optional()
     }
 
-    /// Whether there is such a run.
+    /// Returns whether the index contains the run.
     pub(super) fn knows(&self, run: &RunId) -> rusqlite::Result<bool> {
         self.db.prepare_cached("SELECT 1 FROM runs WHERE id = ?1")?.exists([run.as_str()])
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     pub(super) fn count(&self) -> rusqlite::Result<u64> {
         let count = self.db.query_row("SELECT count(*) FROM runs", [], |row| row.get::<_, i64>(0))?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
-    /// Removes runs, with their keys.
+    /// Removes runs and their keys.
     pub(super) fn remove<'a>(&mut self, runs: impl IntoIterator<Item = &'a str>) -> rusqlite::Result<()> {
         let change = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for run in runs {
@@ -243,8 +242,8 @@ impl Index {
         change.commit()
     }
 
-    /// The oldest runs that are to be forgotten, at most a batch of them: those that ended before
-    /// `before`, and those beyond the newest `keep` of all that have ended.
+    /// Returns the oldest runs to remove, at most `BATCH`: runs that ended before `before`, and finished runs beyond
+    /// the newest `keep`.
     pub(super) fn outdated(&self, before: Option<&str>, keep: u64) -> rusqlite::Result<Vec<RunId>> {
         let mut query = self.db.prepare_cached(
             "SELECT id FROM runs WHERE state = 'finished' AND (finished_at < ?1 OR (queued_at, id) <= (
@@ -295,7 +294,7 @@ fn put_key(db: &Connection, uid: u32, key: &KeptKey, run: &RunId) -> rusqlite::R
     Ok(())
 }
 
-/// A column as a value of ours.
+/// Parses a text column.
 pub(super) fn parsed<T, E>(row: &Row<'_>, column: usize, parse: impl Fn(String) -> Result<T, E>) -> rusqlite::Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,
@@ -305,7 +304,7 @@ where
     parse(row.get(column)?).map_err(not_ours)
 }
 
-/// Whether the database itself is at fault, and a new one would not be.
+/// Returns whether the error means that the database is damaged, so that a new one would work.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     match error {
         rusqlite::Error::FromSqlConversionFailure(..)
@@ -318,7 +317,7 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     }
 }
 
-/// A regular file with one name, or nothing.
+/// Returns whether the name is free or refers to a regular file without other hard links.
 fn is_ours_or_absent(files: &Files, name: &str) -> Result<bool, HistoryError> {
     match fs::statat(&files.root, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1),

@@ -1,5 +1,5 @@
-//! Runs in pages, newest first. A page says where it ended by when its last run was taken on and
-//! by its id, so that runs that come or go meanwhile neither repeat one nor hide one.
+//! Lists runs in pages, newest first. The cursor holds the id of the last run of a page and the time at which it was
+//! queued, so runs that are added or removed between requests cause neither repetitions nor gaps.
 
 use proctor_core::api::{RunPage, RunSummary};
 use proctor_core::names::RunId;
@@ -9,10 +9,10 @@ use super::HistoryError;
 use super::index::Index;
 use crate::service::{MAX_PAGE, RunFilter};
 
-/// What parts the time of a cursor from the id: no id holds it.
+/// Separates the time from the id in a cursor; no id contains it.
 const BETWEEN: char = '_';
 
-/// Where a page ended.
+/// Position after the last run of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cursor {
     queued_at: String,
@@ -39,11 +39,11 @@ impl Cursor {
     }
 }
 
-/// The page that `filter` asks for, of the runs of `uid` or of everybody.
+/// Returns the page for `filter`, with runs of `uid` or of all users.
 pub(super) fn page(index: &Index, filter: &RunFilter, uid: Option<u32>) -> Result<RunPage, HistoryError> {
     let limit = filter.limit.unwrap_or(MAX_PAGE).clamp(1, MAX_PAGE) as usize;
     let (condition, values) = condition(filter, uid)?;
-    // One more than asked for tells whether there is a next page.
+    // One extra row shows whether there is a next page.
     let text =
         format!("SELECT summary FROM runs WHERE {condition} ORDER BY queued_at DESC, id DESC LIMIT {}", limit + 1);
     let mut query = index.db.prepare_cached(&text)?;

@@ -1,10 +1,9 @@
-//! The log of one run while it is written.
+//! Writes the log of one run.
 //!
-//! The bytes of a log: one JSON object a line, the first one `run_queued`, the last one
-//! `run_finished`. An event is written in one piece at the end of the log; before that, blocks are
-//! set aside behind it for the event and for the end that may have to follow, so that a full disk
-//! never keeps an end from being written. A kill leaves whole lines, and at most one without its
-//! end.
+//! A log has one JSON object per line; the first is `run_queued` and the last is `run_finished`. Each event is
+//! appended with one write. Before that, blocks are allocated for the event and for the events that may have to end
+//! the run, so a full disk cannot prevent the end from being written. After a kill, the log has complete lines and at
+//! most one incomplete line at the end.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -24,42 +23,42 @@ use super::reading::{Beginning, KeptKey};
 use super::recovery::{inconclusive, logged, since};
 use super::{HistoryError, Shared, UNREAD, Unended};
 
-/// How many bytes are set aside for the end of a run: a doubt, and the end itself.
+/// Number of bytes reserved for the end of a run: a doubt and the final event.
 const END: u64 = 16 << 10;
-/// How many bytes are set aside at once: the log of a small run.
+/// Number of bytes allocated at a time; enough for the log of a small run.
 const AHEAD: u64 = 32 << 10;
 
-/// The log of a run that has not ended, and the run as it tells it. Dropped before its end, it ends
-/// the run as interrupted.
+/// Log of an unfinished run, with the folded view of the run. Dropping it before the end records the run as
+/// interrupted.
 pub struct RunLog {
     shared: Arc<Shared>,
     view: RunView,
-    /// Opened when the run begins: those that wait are many.
+    /// Opened when the run starts, because many runs may be waiting.
     file: Option<File>,
     identity: Identity,
-    /// How many bytes the log has.
+    /// Size of the log in bytes.
     bytes: u64,
-    /// Up to where blocks are set aside.
+    /// Offset up to which blocks are allocated.
     room: u64,
-    /// What the index says of the run.
+    /// Row of the run in the index.
     indexed: RunSummary,
-    /// The first event that could not be logged, and why.
+    /// Error of the first event that could not be logged.
     lost: Option<String>,
     ended: bool,
 }
 
-/// How a run ended on record.
+/// Recorded end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// The run.
     pub view: RunView,
-    /// The events that its end came to: the one that was to be logged, or, where that could not be,
-    /// a doubt and an end that is inconclusive.
+    /// Events that end the run: the given one, or a doubt and an inconclusive end if the given one could not be
+    /// logged.
     pub events: Vec<Arc<LoggedEvent>>,
 }
 
 impl RunLog {
-    /// Begins a log. The file goes away again where that fails.
+    /// Creates a log with its first event. The file is removed again on failure.
     pub(super) fn begin(shared: Arc<Shared>, first: &LoggedEvent, key: Option<&KeptKey>) -> Result<Self, HistoryError> {
         let Some(view) = RunView::fold([first]) else { return Err(HistoryError::Misplaced) };
         let line = line(&Beginning { logged: first, idempotency: key })?;
@@ -78,7 +77,7 @@ impl RunLog {
         Ok(log)
     }
 
-    /// Takes back what was only begun.
+    /// Removes the log of a run that was not accepted.
     pub(super) fn revoke(&mut self) {
         self.ended = true;
         if let Err(error) = self.shared.files.forget(&self.view.id) {
@@ -86,27 +85,26 @@ impl RunLog {
         }
     }
 
-    /// The run.
+    /// Returns the run's id.
     pub fn id(&self) -> &RunId {
         &self.view.id
     }
 
-    /// The run so far.
+    /// Returns the run so far.
     pub fn view(&self) -> &RunView {
         &self.view
     }
 
-    /// How many bytes its log has.
+    /// Returns the size of the log in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Logs what happened; everything but the beginning, and the end, which is for
-    /// [`RunLog::finish`].
+    /// Appends an event. The first event is written by `begin`, and the last one by [`RunLog::finish`].
     ///
     /// # Errors
-    /// It cannot be written. Nothing of it stands in the log then, the run cannot end as passed any
-    /// more, and its end can still be logged: room for that is set aside.
+    /// The event cannot be written. Then the log contains no part of it, and the run can no longer end as passed. The
+    /// end can still be logged, because space is reserved for it.
     pub fn append(&mut self, event: RunEvent) -> Result<Arc<LoggedEvent>, HistoryError> {
         if self.ended || matches!(event, RunEvent::RunQueued { .. } | RunEvent::RunFinished { .. }) {
             return Err(HistoryError::Misplaced);
@@ -118,9 +116,10 @@ impl RunLog {
         written
     }
 
-    /// Logs the end, a [`RunEvent::RunFinished`], durably. Where that cannot be, or an event before
-    /// it could not be logged, the run ends as inconclusive, on disk where possible and in memory
-    /// until then: it never passes without that being on record.
+    /// Logs the end of the run, a [`RunEvent::RunFinished`], durably.
+    ///
+    /// If that fails, or if an earlier event could not be logged, the run ends as inconclusive. That end is kept in
+    /// memory until it can be written. A run never passes without a record of the pass.
     pub fn finish(mut self, end: RunEvent) -> Ended {
         self.end(end)
     }
@@ -145,7 +144,7 @@ impl RunLog {
         Ended { view: self.view.clone(), events }
     }
 
-    /// The end of a run of which something is not on record.
+    /// Ends a run with an incomplete log as inconclusive.
     fn end_in_doubt(&mut self, end: RunEvent, reason: &str) -> Vec<Arc<LoggedEvent>> {
         let message = format!("what happened in the run could not be logged: {}", shortened(reason));
         let doubted = RunEvent::Doubted { doubt: Doubt::Internal, message };
@@ -155,7 +154,7 @@ impl RunLog {
         if let Err(error) = written {
             tracing::error!(run = %self.view.id, %error, "the end of a run is not on record yet");
             self.shared.keep_unended(Unended { view: self.view.clone(), events: events.clone(), bytes });
-            // For the index: an end that is not in the log is no reason for the next daemon to pass that over.
+            // Makes the next daemon read the log, because the end is missing in it.
             self.bytes = UNREAD;
         }
         events.into_iter().map(Arc::new).collect()
@@ -176,7 +175,7 @@ impl RunLog {
         Ok(Arc::new(logged))
     }
 
-    /// Writes whole lines at the end, or nothing.
+    /// Appends complete lines, or nothing.
     fn write(&mut self, lines: &[u8]) -> Result<(), HistoryError> {
         self.open()?;
         let Some(file) = &self.file else { return Ok(()) };
@@ -193,8 +192,8 @@ impl RunLog {
         Ok(())
     }
 
-    /// Takes back what stands behind `bytes`: a part of a line must not stand before the next, and
-    /// an end that may not be durable not before another.
+    /// Truncates the log to `bytes`. No partial line may precede the next line, and no end that may not be durable
+    /// may precede another end.
     fn cut(&mut self, bytes: u64) {
         (self.bytes, self.room) = (bytes, bytes);
         if let Some(Err(error)) = self.file.as_ref().map(|file| file.set_len(bytes)) {
@@ -202,12 +201,13 @@ impl RunLog {
         }
     }
 
-    /// Makes the log durable, and gives back what was set aside.
+    /// Makes the log durable and frees the reserved blocks.
     fn settle(&mut self) -> Result<(), HistoryError> {
         let Some(file) = &self.file else { return Ok(()) };
         file.set_len(self.bytes).map_err(failed("cut", &self.view.id))?;
         let (bytes, name) = thread::scope(|scope| {
-            // Each waits for the disk, and neither for the other. What no thread can be had for is done here.
+            // Both calls wait for the disk, so they run in parallel. If no thread can be started, they run in
+            // sequence.
             let name = thread::Builder::new().spawn_scoped(scope, || self.shared.files.sync());
             let bytes = file.sync_data();
             let name = name.map_or_else(|_| self.shared.files.sync(), joined);
@@ -217,7 +217,7 @@ impl RunLog {
         Ok(name?)
     }
 
-    /// Opens the log again, if it is the one that was begun.
+    /// Reopens the log, and checks that it is still the same file.
     fn open(&mut self) -> Result<(), HistoryError> {
         if self.file.is_some() {
             return Ok(());
@@ -232,7 +232,7 @@ impl RunLog {
         Ok(())
     }
 
-    /// Tells the index, where that has something new to it.
+    /// Updates the run's row in the index if it changed.
     fn put_row(&mut self) {
         let summary = self.view.summary();
         if summary != self.indexed && self.shared.put_row(&summary, self.bytes) {
@@ -241,7 +241,7 @@ impl RunLog {
     }
 }
 
-/// A run that is let go of without an end: what worked on it is gone.
+/// Ends a run whose task is gone as interrupted.
 impl Drop for RunLog {
     fn drop(&mut self) {
         if self.ended {
@@ -262,7 +262,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What an end comes to where something before it, or the end itself, could not be logged.
+/// Returns the inconclusive end that replaces `end` when an event could not be logged.
 fn in_doubt(view: &RunView, end: &RunEvent) -> RunEvent {
     match end {
         RunEvent::RunFinished { tier, duration_ms, evidence_dir, .. } => RunEvent::RunFinished {
@@ -276,23 +276,23 @@ fn in_doubt(view: &RunView, end: &RunEvent) -> RunEvent {
     }
 }
 
-/// A message that fits into what is set aside for the end.
+/// Shortens a message to fit into the space reserved for the end.
 fn shortened(message: &str) -> String {
     const MOST: usize = 1_000;
     message.chars().take(MOST).collect()
 }
 
-/// Sets blocks aside for `file` up to `until`; answers up to where it has them.
+/// Allocates blocks of `file` up to `until`. Returns the offset up to which they are allocated.
 fn set_aside(file: &File, from: u64, until: u64) -> Result<u64, Errno> {
     match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, from, until - from) {
         Ok(()) => Ok(until),
-        // This file system has no way to do so.
+        // The file system does not support allocation.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(u64::MAX),
         Err(errno) => Err(errno),
     }
 }
 
-/// An event as it stands in a log.
+/// Serializes an event as a line of a log.
 fn line(event: &impl serde::Serialize) -> Result<Vec<u8>, HistoryError> {
     let mut line = serde_json::to_vec(event).map_err(HistoryError::Unwritable)?;
     line.push(b'\n');
@@ -300,7 +300,7 @@ fn line(event: &impl serde::Serialize) -> Result<Vec<u8>, HistoryError> {
     if line.len() > limit { Err(HistoryError::TooLarge { bytes: line.len(), limit }) } else { Ok(line) }
 }
 
-/// Events as they stand in a log.
+/// Serializes events as lines of a log.
 pub(super) fn lines<'a>(events: impl IntoIterator<Item = &'a LoggedEvent>) -> Result<Vec<u8>, HistoryError> {
     let lines: Result<Vec<Vec<u8>>, HistoryError> = events.into_iter().map(line).collect();
     Ok(lines?.concat())

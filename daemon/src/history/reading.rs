@@ -1,4 +1,4 @@
-//! A log, read event by event: never more than one of them is in memory.
+//! Reads a log event by event, with only one event in memory.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use super::files::MAX_EVENT;
 
-/// What of an idempotency key stands in the first line of a log.
+/// The part of an idempotency key that is stored in the first line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptKey {
-    /// The sha256 of the key.
+    /// SHA-256 of the key.
     pub(super) key_sha256: Sha256Hex,
-    /// The sha256 of the request.
+    /// SHA-256 of the request.
     pub(super) request_sha256: Sha256Hex,
 }
 
-/// The first line of a log: the event, and what no later line has.
+/// First line of a log: the event plus fields that only the first line has.
 #[derive(Serialize)]
 pub(super) struct Beginning<'a> {
     #[serde(flatten)]
@@ -34,27 +34,27 @@ struct KeyOnly {
     idempotency: Option<KeptKey>,
 }
 
-/// How each line begins: enough to tell which event it is.
+/// Prefix of each line, sufficient to find the number of its event.
 const SEQ: &[u8] = b"{\"seq\":";
 
-/// A log that is read.
+/// Reader of a log.
 pub(super) struct Reader {
     file: BufReader<File>,
     line: Vec<u8>,
-    /// Where the next event begins.
+    /// Offset of the next event.
     pub(super) offset: u64,
     seq: u64,
 }
 
-/// What comes next in a log.
+/// Result of reading the next line of a log.
 pub(super) enum Next {
     /// An event.
     Event(Box<LoggedEvent>),
-    /// Nothing.
+    /// The end of the log.
     End,
-    /// A line without its end.
+    /// A line without a line feed at the end of the log.
     Torn,
-    /// Something that is no event, or not the next one.
+    /// Bytes that are not an event, or an event with a wrong number.
     Damaged(String),
 }
 
@@ -63,12 +63,12 @@ impl Reader {
         Self { file: BufReader::new(file), line: Vec::new(), offset: 0, seq: 0 }
     }
 
-    /// The next event.
+    /// Reads the next event.
     pub(super) fn next(&mut self) -> io::Result<Next> {
         self.next_after(0)
     }
 
-    /// The next event that has a number above `after`. Those before it are skipped unread.
+    /// Reads the next event with a number above `after`. Earlier events are skipped without parsing.
     pub(super) fn next_after(&mut self, after: u64) -> io::Result<Next> {
         loop {
             self.line.clear();
@@ -106,52 +106,52 @@ impl Reader {
         Next::Damaged(format!("after event {}, {what}", self.seq))
     }
 
-    /// How many bytes the last event has.
+    /// Returns the size of the last event in bytes.
     pub(super) fn last_bytes(&self) -> usize {
         self.line.len()
     }
 }
 
-/// The number of the event that a line holds.
+/// Returns the number of the event in a line.
 fn number(line: &[u8]) -> Option<u64> {
     let digits = line.strip_prefix(SEQ)?;
     let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }
 
-/// What a log tells.
+/// Contents of a log.
 pub(super) struct Told {
-    /// The run; `None` where the log has no beginning, or is another run's.
+    /// The run; `None` if the log has no first event or belongs to another run.
     pub(super) view: Option<RunView>,
-    /// The key that its request came with.
+    /// Idempotency key of the request.
     pub(super) key: Option<KeptKey>,
-    /// How many bytes of the log tell it.
+    /// Number of bytes of the log that were folded.
     pub(super) bytes: u64,
-    /// What stands behind them.
+    /// Bytes after the folded ones.
     pub(super) rest: Rest,
-    /// When the last event was logged.
+    /// Time of the last event.
     pub(super) last_at: Option<String>,
 }
 
-/// What stands behind the last event of a log.
+/// Bytes after the last event of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Nothing.
+    /// No bytes follow.
     Nothing,
-    /// A line without its end.
+    /// A line without a line feed follows.
     Torn,
-    /// Something else.
+    /// Something else follows; the text describes it.
     Damaged(String),
 }
 
 impl Told {
-    /// Whether the run has ended.
+    /// Returns whether the run has ended.
     pub(super) fn finished(&self) -> bool {
         self.view.as_ref().is_some_and(|view| view.state == RunState::Finished)
     }
 }
 
-/// Folds a log of `run` up to its end, or to where it is damaged.
+/// Folds the log of `run` up to its end or to the first damage.
 pub(super) fn fold(run: &RunId, file: File) -> io::Result<Told> {
     let mut reader = Reader::new(file);
     let mut told = Told { view: None, key: None, bytes: 0, rest: Rest::Nothing, last_at: None };

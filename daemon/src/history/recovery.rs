@@ -1,5 +1,4 @@
-//! What a log comes to whose daemon ended before its run did: the run is inconclusive, and its log
-//! whole again.
+//! Completes logs of runs that were unfinished when their daemon ended. These runs become inconclusive.
 
 use std::os::unix::fs::FileExt as _;
 use std::time::SystemTime;
@@ -17,26 +16,26 @@ use super::files::Files;
 use super::log;
 use super::reading::{self, KeptKey, Rest, Told};
 
-/// A log whose run has ended.
+/// A run whose log is complete.
 pub(super) struct Settled {
     pub(super) view: RunView,
     pub(super) bytes: u64,
     pub(super) key: Option<KeptKey>,
 }
 
-/// What was done about a log.
+/// Result of the recovery of a log.
 #[derive(Default)]
 pub(super) struct Done {
-    /// The run, where the log is one's.
+    /// The run, if the file is the log of a run.
     pub(super) settled: Option<Settled>,
-    /// Whether the run was ended by us.
+    /// `true` if recovery ended the run.
     pub(super) interrupted: bool,
-    /// Where the log, or a copy of it, was put because something is wrong with it.
+    /// Path to which the damaged log, or a copy of it, was moved.
     pub(super) aside: Option<String>,
 }
 
-/// Reads the log of a run that no process works on, and ends the run where it has not ended. Only
-/// for who has the history for itself, before anything runs.
+/// Reads the log of an inactive run, and ends the run if it is unfinished. The caller must have exclusive access to
+/// the history, before any run starts.
 pub(super) fn settle(files: &Files, run: &RunId, clock: Clock) -> Result<Done, HistoryError> {
     let told = files.read(run).and_then(|file| {
         let failed = |source| StoreError::Io { action: "read", path: run.to_string(), source };
@@ -54,12 +53,12 @@ pub(super) fn settle(files: &Files, run: &RunId, clock: Clock) -> Result<Done, H
     match told.view.is_some() {
         true => mended(files, run, told, clock),
         false if is_damaged(&told) => moved_aside(files, run),
-        // The daemon was killed before the caller was told of the run.
+        // The daemon was killed before the caller learned of the run.
         false => removed(files, run),
     }
 }
 
-/// Whether the process or the machine lacks something, and the log may be in order.
+/// Returns whether the process or the machine lacks a resource, so that the log may be intact.
 fn of_the_moment(error: &StoreError) -> bool {
     let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
     matches!(error, StoreError::Io { source, .. } if source.raw_os_error().is_some_and(|code| lacking.contains(&code)))
@@ -79,7 +78,7 @@ fn is_damaged(told: &Told) -> bool {
     matches!(told.rest, Rest::Damaged(_))
 }
 
-/// Cuts what is no event, and ends the run.
+/// Truncates invalid bytes and ends the run if necessary.
 fn mended(files: &Files, run: &RunId, mut told: Told, clock: Clock) -> Result<Done, HistoryError> {
     let aside = if is_damaged(&told) { Some(files.copy_aside(run)?) } else { None };
     let interrupted = !told.finished();
@@ -95,8 +94,8 @@ fn mended(files: &Files, run: &RunId, mut told: Told, clock: Clock) -> Result<Do
     Ok(Done { settled, interrupted, aside })
 }
 
-/// Writes `lines` at `offset` of a log, and nothing stays behind them. In this order: the blocks that
-/// a log has beyond its end, which make sure that its end can be written, are given back last.
+/// Writes `lines` at `offset` and truncates the log after them. Truncation comes last because it frees the reserved
+/// blocks, which guarantee that the end can be written.
 pub(super) fn replace_end(files: &Files, run: &RunId, offset: u64, lines: &[u8]) -> Result<(), StoreError> {
     let file = files.reopen(run)?;
     let written = file.write_all_at(lines, offset);
@@ -105,7 +104,7 @@ pub(super) fn replace_end(files: &Files, run: &RunId, offset: u64, lines: &[u8])
     files.sync()
 }
 
-/// The events that end a run whose daemon was killed, or whose log is damaged.
+/// Returns the events that end a run whose daemon was killed or whose log is damaged.
 fn ending(view: &RunView, rest: &Rest, last_at: Option<&str>) -> Vec<RunEvent> {
     let (doubt, message, exit_code) = match (rest, view.state) {
         (Rest::Damaged(reason), _) => {
@@ -120,14 +119,14 @@ fn ending(view: &RunView, rest: &Rest, last_at: Option<&str>) -> Vec<RunEvent> {
     vec![doubted, inconclusive(view, exit_code, since(view, last_at))]
 }
 
-/// An end without an honest answer.
+/// Returns the final event of an inconclusive run.
 pub(crate) fn inconclusive(view: &RunView, exit_code: u8, duration_ms: u64) -> RunEvent {
-    // What ran until then may have been anything that was allowed.
+    // A started run may have executed anything that was allowed.
     let tier = if view.started_at.is_some() { view.asked.max_tier } else { Tier::ONE };
     RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir: None }
 }
 
-/// From the beginning of a run to `end`, in milliseconds; 0 where it had not begun.
+/// Returns the milliseconds from the start of a run to `end`, or 0 if the run did not start.
 pub(super) fn since(view: &RunView, end: Option<&str>) -> u64 {
     let time = |text: Option<&str>| -> Option<SystemTime> { humantime::parse_rfc3339(text?).ok() };
     let lasted =
@@ -135,7 +134,7 @@ pub(super) fn since(view: &RunView, end: Option<&str>) -> u64 {
     lasted.map_or(0, |lasted| u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Numbers events, dates them, and folds them into the run.
+/// Numbers events, adds their time, and applies them to the run.
 pub(super) fn logged(view: &mut RunView, events: Vec<RunEvent>, clock: Clock) -> Vec<LoggedEvent> {
     let mut one = |event| {
         let logged = LoggedEvent { seq: view.seq + 1, logged_at: clock.now_text(), event };

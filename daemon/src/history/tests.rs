@@ -1,4 +1,4 @@
-//! A history in a directory of its own: what is remembered, what is found again, what is refused.
+//! Tests of a history in a temporary directory: storing runs, finding them again, and refusals.
 
 mod damage;
 mod law;
@@ -14,10 +14,10 @@ use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict}
 
 use super::*;
 
-/// The events of a run that passed, as the engine told them.
+/// Events of a run that passed, as an engine reported them.
 const PASSED: &str = include_str!("../../../fixtures/logs/passed.jsonl");
 
-/// A state directory; in memory where the machine has that, for nothing of it has to last.
+/// A state directory, in memory where possible because its contents need not survive.
 struct State(tempfile::TempDir);
 
 impl State {
@@ -41,7 +41,7 @@ impl State {
         self.path().join(format!("history/events/{run}.jsonl"))
     }
 
-    /// The same as a kill at this moment would leave it.
+    /// Returns a copy of the state as a kill at this moment would leave it.
     fn killed(&self) -> Self {
         let copy = Self::new();
         copy_all(&self.path().join("history"), &copy.path().join("history"));
@@ -93,11 +93,11 @@ fn doubted(message: &str) -> RunEvent {
     RunEvent::Doubted { doubt: Doubt::TreeChanged, message: message.to_owned() }
 }
 
-/// A run that passed.
+/// Records a run that passed.
 fn complete(history: &History, run: NewRun) -> Ended {
     let mut log = history.begin(run).expect("begins");
     let mut events = passed();
-    // It began now, and took no time.
+    // The run starts now and takes no time.
     for event in &mut events {
         match event {
             RunEvent::RunStarted { at, .. } => *at = Clock::system().now_text(),
@@ -120,7 +120,7 @@ fn names(runs: &[RunSummary]) -> Vec<&str> {
     runs.iter().map(|run| run.id.as_str()).collect()
 }
 
-/// Every run has ended, each row is what its log tells, and every log has its row.
+/// Checks that every run has ended, that each row matches the fold of its log, and that each log has a row.
 fn assert_settled(history: &History) {
     let mut runs = listed(history);
     for run in &runs {
@@ -345,7 +345,7 @@ fn what_is_too_much_is_forgotten() {
     }
     let day = Duration::from_secs(24 * 60 * 60);
     assert_eq!(history.retain(&keep(Some(day), 9)).expect("tidies").forgotten, 0);
-    // What ended in this very millisecond is not older than nothing.
+    // A run that ended within the current millisecond is not older than zero.
     let now = Clock::system().now_text();
     while Clock::system().now_text() == now {
         std::hint::spin_loop();

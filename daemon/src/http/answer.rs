@@ -1,4 +1,4 @@
-//! Answers: JSON, text, bytes, and problems as RFC 9457 has them.
+//! Builds responses: JSON, text, bytes, and problems (RFC 9457).
 
 use axum::body::Body;
 use axum::response::Response;
@@ -8,32 +8,32 @@ use http::{HeaderMap, StatusCode};
 use proctor_core::api::{Problem, ProblemType};
 use serde::Serialize;
 
-/// What JSON is called.
+/// Content type of JSON.
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// What a problem is called.
+/// Content type of problems.
 pub(super) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-/// The value of `Retry-After` where the problem has no estimate of its own, in seconds.
+/// Default value of `Retry-After` in seconds, for problems without an estimate.
 const LATER: HeaderValue = HeaderValue::from_static("1");
-/// What a browser must not do with what steps printed: guess that it is a page.
+/// Prevents browsers from interpreting the output of steps as HTML.
 const NOSNIFF: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
-/// A run changes, and what is the same for ever is as quickly asked for.
+/// Prevents caching: runs change, and immutable data is cheap to request again.
 const NO_STORE: (HeaderName, HeaderValue) = (http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 
-/// What a handler comes to.
+/// Result of a handler.
 pub(super) type Answer = Result<Response, Problem>;
 
-/// Bytes of a content type.
+/// Returns a response with the given content type and body.
 pub(super) fn content(kind: HeaderValue, bytes: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Body::from(bytes.into()));
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
-/// A value as JSON.
+/// Returns a response with a value as JSON.
 ///
 /// # Errors
-/// It is none that can be written, which only a bug can make it.
+/// The value cannot be serialized, which is a bug.
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     let bytes = serde_json::to_vec(value).map_err(|error| {
         Problem::new(ProblemType::Internal, format!("the answer cannot be written as JSON: {error}"))
@@ -43,9 +43,9 @@ pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     Ok(response)
 }
 
-/// Why there is no result.
+/// Returns the response for a problem.
 pub(crate) fn problem(problem: &Problem) -> Response {
-    // A problem has nothing in it that could not be written.
+    // Problems are always serializable.
     let mut response = content(PROBLEM, serde_json::to_vec(problem).unwrap_or_default());
     *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if matches!(problem.kind, ProblemType::TooManyRequests | ProblemType::Unavailable) {
@@ -55,21 +55,21 @@ pub(crate) fn problem(problem: &Problem) -> Response {
     response
 }
 
-/// What holds for every answer.
+/// Adds the headers that all responses have.
 pub(super) fn guard(headers: &mut HeaderMap) {
     for (name, value) in [NOSNIFF, NO_STORE] {
         headers.insert(name, value);
     }
 }
 
-/// Success, and nothing else.
+/// Returns an empty response with status 204.
 pub(super) fn nothing_more() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response
 }
 
-/// Which methods there are, and nothing else.
+/// Returns an empty response that lists the allowed methods.
 pub(super) fn nothing_but_methods(methods: Option<HeaderValue>) -> Response {
     let mut response = nothing_more();
     if let Some(methods) = methods {
@@ -78,8 +78,7 @@ pub(super) fn nothing_but_methods(methods: Option<HeaderValue>) -> Response {
     response
 }
 
-/// An answer of our own where there is no request that could be read, as it goes over the wire; the
-/// connection is closed behind it.
+/// Returns a complete response to a request that could not be parsed. It closes the connection.
 pub(crate) fn last_words(problem: &Problem) -> Bytes {
     let body = serde_json::to_string(problem).unwrap_or_default();
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);

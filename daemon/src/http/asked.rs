@@ -1,4 +1,4 @@
-//! One request as handlers get it, without its body: who asks, and each part of it read on demand.
+//! A request as handlers see it, without the body. Its parts are parsed on demand.
 
 use axum::body::Body;
 use axum::extract::{RawPathParams, Request};
@@ -13,7 +13,7 @@ use super::query::{Parameters, invalid};
 use super::{MAX_BODY, body};
 use crate::caller::Caller;
 
-/// One request.
+/// A request without its body.
 pub(super) struct Asked {
     pub(super) caller: Caller,
     pub(super) query: Parameters,
@@ -22,10 +22,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// What of a request can be read without its body; and that, as it comes.
+    /// Splits a request into its head and body.
     ///
     /// # Errors
-    /// Its query has what this operation does not know.
+    /// The query contains a parameter that the operation does not have.
     pub(super) fn of(
         outline: &'static Outline,
         path: RawPathParams,
@@ -39,24 +39,24 @@ impl Asked {
         Ok((asked, body))
     }
 
-    /// A part of the path.
+    /// Returns a segment of the path.
     pub(super) fn segment(&self, name: &str) -> &str {
         self.path.iter().find(|(found, _)| *found == name).map_or("", |(_, value)| value)
     }
 
-    /// The run that the path names.
+    /// Returns the run that the path names.
     ///
     /// # Errors
-    /// What stands there is the id of no run.
+    /// The segment is not a valid run id.
     pub(super) fn run(&self) -> Result<RunId, Problem> {
         let id = self.segment("id");
         RunId::new(id).map_err(|_| Problem::new(ProblemType::NotFound, format!("there is no run {}", quoted(id))))
     }
 
-    /// The only value of a header.
+    /// Returns the single value of a header.
     ///
     /// # Errors
-    /// There are several, or it is no text.
+    /// The header occurs several times or is not text.
     pub(super) fn header(&self, name: &HeaderName) -> Result<Option<&str>, Problem> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next();
@@ -67,15 +67,15 @@ impl Asked {
         text.transpose()
     }
 
-    /// The body as JSON.
+    /// Reads the body as JSON.
     ///
     /// # Errors
-    /// It is not there in time, not whole, or not what was asked for.
+    /// The body is late, incomplete or invalid, or does not match the type.
     pub(super) async fn json<T: DeserializeOwned>(&self, body: Body) -> Result<T, Problem> {
         self.json_within(body, MAX_BODY).await
     }
 
-    /// Reads the body as JSON, of `most` bytes at most.
+    /// Reads a body of at most `most` bytes as JSON.
     ///
     /// # Errors
     /// As [`Asked::json`].

@@ -1,5 +1,4 @@
-//! The body of a request: read whole, within a bound, and taken as JSON in which no key
-//! occurs twice.
+//! Reads the body of a request within a size limit, and parses it as JSON. Duplicate keys are errors.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,13 +19,13 @@ use super::MAX_BODY;
 use super::query::invalid;
 use super::timed::{is_late, no_room};
 
-/// How many characters of what a reader complains about are told.
+/// Maximum number of characters of a parser message in a response.
 const TOLD: usize = 400;
 
-/// The body as a value, of `most` bytes at most.
+/// Reads the body, of at most `most` bytes, and deserializes it.
 ///
 /// # Errors
-/// It is no JSON by its content type, too large, too slow, not whole, no JSON, or not what was asked for.
+/// The content type is not JSON, the body is too large, late, incomplete or invalid, or it does not match the type.
 pub(super) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, most: usize) -> Result<T, Problem> {
     is_json(headers)?;
     let bytes = within(body, most).await?;
@@ -49,10 +48,10 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
         .with_hint("send JSON, and say so: `Content-Type: application/json`"))
 }
 
-/// The body as it is.
+/// Reads the whole body.
 ///
 /// # Errors
-/// It is too large, too slow, or not whole, or there is no room for it.
+/// The body is too large, late or incomplete, or exceeds the caller's memory limit.
 pub(crate) async fn whole(body: Body) -> Result<Bytes, Problem> {
     within(body, MAX_BODY).await
 }
@@ -61,7 +60,7 @@ async fn within(body: Body, most: usize) -> Result<Bytes, Problem> {
     let too_large =
         || Problem::new(ProblemType::TooLarge, format!("the body is larger than {most} bytes, the most there are"));
     let unframed = || invalid("the body ended before its end, or is not framed as HTTP/1.1 has it".to_owned());
-    // What says beforehand that it is too large is not waited for.
+    // A declared length over the limit is refused without reading.
     if body.size_hint().lower() > most as u64 {
         return Err(too_large());
     }
@@ -79,10 +78,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     repeated_key(bytes).and_then(|()| strict::from_json(bytes)).map_err(|error| unexpected(&error))
 }
 
-/// Refuses JSON on which readers differ: most keep the last of two equal keys, without a word.
+/// Refuses JSON with duplicate keys, because parsers differ on it: most silently keep the last value.
 ///
 /// # Errors
-/// The bytes are no JSON, are nested too deep, or have a key twice in one object.
+/// The bytes are not JSON, are nested too deeply, or contain an object with duplicate keys.
 pub(crate) fn repeated_key(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<Unambiguous>(bytes).map(drop)
 }
@@ -95,10 +94,10 @@ fn unexpected(error: &serde_json::Error) -> Problem {
     invalid(format!("the body is not what is expected here: {shown}{ellipsis}"))
 }
 
-/// Number of keys of one object that are compared with each other before further keys are hashed.
+/// Number of keys of an object that are compared linearly before further keys are hashed.
 const FEW_KEYS: usize = 16;
 
-/// JSON in which no object has a key twice. It keeps nothing; its depth is bounded by the reader.
+/// JSON without duplicate keys in any object. The value keeps nothing; the parser bounds the depth.
 struct Unambiguous;
 
 impl<'de> serde::Deserialize<'de> for Unambiguous {
@@ -134,7 +133,7 @@ impl<'de> Visitor<'de> for Unambiguous {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
-        // Most objects have a few keys, which are compared faster than hashed.
+        // Most objects have few keys, for which linear comparison is faster than hashing.
         let mut few: Vec<String> = Vec::new();
         let mut many: HashSet<String> = HashSet::new();
         while let Some(key) = members.next_key::<String>()? {

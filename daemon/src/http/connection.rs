@@ -1,5 +1,5 @@
-//! One connection: its requests, one after another. It ends when the other side does, when one of its
-//! deadlines is over, when it is told to make room, or when the transport ends.
+//! Serves the requests of one connection in order. The connection ends when the client closes it, when a deadline
+//! expires, when it is evicted, or when the transport stops.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -35,7 +35,7 @@ use super::{LAST_ANSWERS, MAX_HEAD, answer};
 use crate::caller::Caller;
 use crate::metrics::{Connected, Metrics};
 
-/// What a connection needs of the transport.
+/// State of the transport that a connection uses.
 #[derive(Clone)]
 pub(super) struct Serving {
     pub(super) router: Router,
@@ -45,7 +45,7 @@ pub(super) struct Serving {
     pub(super) patience: Duration,
 }
 
-/// Serves one connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn serve(serving: Serving, stream: UnixStream, seat: Arc<Seat>, connected: Connected) {
     let (patience, stop) = (serving.patience, serving.stop.clone());
     let stream = match stream.into_std().and_then(QuietStream::new) {
@@ -89,11 +89,11 @@ async fn respond(
     let (method, caller) = (request.method().clone(), Caller { uid: seat.uid() });
     let rejected = head_problem(&request);
     let expects_continue = request.headers().contains_key(EXPECT);
-    // Until there is an answer: what was read of the body may be kept until then.
+    // Held until the response is ready, because the handler may keep the body until then.
     let room = serving.rooms.room(caller);
     let mut request = request.map(|body| match body.is_end_stream() {
         true => Body::empty(),
-        // A client that waits for `100 Continue` sends no body where it gets an answer at once.
+        // A client that waits for `100 Continue` sends no body if it gets a response immediately.
         false => Body::new(Timed::new(body, serving.patience, Arc::clone(&room), !expects_continue)),
     });
     request.extensions_mut().insert(caller);
@@ -111,7 +111,7 @@ async fn respond(
     Ok(response.map(|body| Metered::new(body, turn)))
 }
 
-/// Returns why a head that could be read is not one of HTTP/1.1, or is larger than any (RFC 9112, section 3.2).
+/// Checks the rules for a request head that `hyper` does not (RFC 9112, section 3.2): one `Host`, and the size limit.
 fn head_problem<B>(request: &hyper::Request<B>) -> Option<Problem> {
     let hosts = request.headers().get_all(HOST).iter().count();
     if hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11 {
@@ -123,7 +123,7 @@ fn head_problem<B>(request: &hyper::Request<B>) -> Option<Problem> {
     (fields + line > MAX_HEAD).then(|| head_too_large(&format!("is larger than {MAX_HEAD} bytes, the most there are")))
 }
 
-/// What the routes answer. A panic of a handler ends its request and nothing else; it is in the log by then.
+/// Routes a request. A panic of a handler, which is logged, ends only its own request.
 async fn routed(router: Router, request: Request) -> Response {
     match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
         Ok(Ok(response)) => response,

@@ -1,5 +1,5 @@
-//! The accept loop: who is let in, how many there are at once, and who makes room where there are too
-//! many. The one owner of all connections.
+//! Accept loop, the owner of all connections. It decides who may connect and, at the limit, which connection is
+//! evicted.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,17 +30,17 @@ use crate::metrics::{ConnectionRefused, Metrics};
 use crate::settings::Settings;
 use crate::throttle::Throttle;
 
-/// How long until it is tried again to accept a connection, where that failed: nothing tells when the system
-/// has what it lacked, and without a pause the attempts would keep a CPU busy.
+/// Delay before the next attempt after `accept` failed. The system does not report when resources are available
+/// again, and without a delay the loop would keep a CPU busy.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How many users who may not ask are told so at the same time. Others are cut off without a word.
+/// Maximum number of refused users that are sent an error at the same time. The others are disconnected without one.
 const FAREWELLS: usize = 16;
-/// How often that is logged of one user.
+/// Minimum interval between log records about one refused user.
 const TURNED_AWAY_LOGGED: Duration = Duration::from_secs(60);
-/// How long that takes at most: enough for a client on this machine to send its request and read.
+/// Time limit for sending the error: enough for a local client to send its request and read.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// All connections.
+/// All connections of the transport.
 pub(super) struct Connections {
     router: Router,
     settings: watch::Receiver<Arc<Settings>>,
@@ -49,11 +49,11 @@ pub(super) struct Connections {
     rooms: Rooms,
     tasks: JoinSet<()>,
     seats: HashMap<Id, Arc<Seat>>,
-    /// Those who are told no.
+    /// Tasks that send errors to refused users.
     farewells: JoinSet<()>,
-    /// Bounds the log of users who are turned away.
+    /// Limits the log records about refused users.
     turned_away: Throttle<u32>,
-    /// Whether the last attempt to accept one failed, which is said once.
+    /// `true` if the last `accept` failed; a series of failures is logged once.
     is_failing: bool,
 }
 
@@ -78,7 +78,7 @@ impl Connections {
         }
     }
 
-    /// Accepts connections until the transport is told to end, and waits for their last answers.
+    /// Accepts connections until the transport is stopped, and then waits for the last responses.
     ///
     /// # Errors
     /// A listener cannot be used.
@@ -98,7 +98,7 @@ impl Connections {
             }
         }
         drop(listener);
-        // Each ends by itself within that time; a bug that keeps one does not keep us.
+        // Connections end within this time; the timeout guards against bugs.
         let _ = timeout(LAST_ANSWERS + PAUSE, async { while self.tasks.join_next().await.is_some() {} }).await;
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Connections {
         let uid = match stream.peer_cred() {
             Ok(peer) if settings.admitted.admits(peer.uid()) => peer.uid(),
             Ok(peer) => return self.refuse(stream, peer.uid()),
-            // It has gone again.
+            // The client has disconnected.
             Err(_) => return,
         };
         while self.tasks.len() >= most(&settings) {
@@ -137,8 +137,7 @@ impl Connections {
         self.seats.insert(task.id(), seat);
     }
 
-    /// Says no before a byte is read, apart from the connections that are served: who may not ask
-    /// takes no place of theirs.
+    /// Sends an error before reading a byte. Refused users do not count towards the limit of connections.
     fn refuse(&mut self, stream: UnixStream, uid: u32) {
         self.metrics.refused(ConnectionRefused::Foreign);
         if let Some(suppressed) = self.turned_away.admit(uid) {
@@ -150,8 +149,8 @@ impl Connections {
         }
     }
 
-    /// Closes a connection, and waits until it is gone: it ends as soon as it is told to. Where all of them have
-    /// only just come, waits until one ends or may be closed.
+    /// Evicts a connection and waits until it has ended. If all connections are in their grace period, waits until
+    /// one ends or may be evicted.
     async fn make_room(&mut self) {
         let settles = self.least().and_then(|seat| {
             let settles = seat.settles();
@@ -172,8 +171,7 @@ impl Connections {
         }
     }
 
-    /// The connection that makes room first: of the user who has the most, one that is idle or has not
-    /// said what it wants, and the oldest of those.
+    /// Returns the connection to evict first: of the user with the most connections, the one with the lowest rank.
     fn least(&self) -> Option<&Arc<Seat>> {
         let staying = || self.seats.values().filter(|seat| !seat.leaves());
         let mut counts: HashMap<u32, usize> = HashMap::new();
@@ -187,8 +185,9 @@ impl Connections {
         if !std::mem::replace(&mut self.is_failing, true) {
             warn!("a connection cannot be accepted: {error}");
         }
-        // Whoever waits has a connection already, or gets one of those that are idle. The system wants a
-        // descriptor before it looks whether somebody waits: nobody makes room for nobody.
+        // A waiting client gets the descriptor of an idle connection. `accept` reports a lack of descriptors even if
+        // no client waits, because the kernel allocates a descriptor before it checks the queue. So check first that
+        // a client waits: otherwise a connection would be evicted for nothing.
         let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
         if exhausted.contains(&error.raw_os_error()) && !self.tasks.is_empty() && is_waited_at(listener) {
             let _ = timeout(PAUSE, self.make_room()).await;
@@ -198,19 +197,19 @@ impl Connections {
     }
 }
 
-/// Returns the listener that holds now, registered with this runtime.
+/// Returns the current listener, registered with this runtime.
 fn listener_of(current: &mut watch::Receiver<Arc<StdListener>>) -> io::Result<UnixListener> {
     UnixListener::from_std(current.borrow_and_update().try_clone()?)
 }
 
-/// Whether somebody waits to be let in.
+/// Returns whether a client waits to be accepted.
 fn is_waited_at(listener: &UnixListener) -> bool {
     let at_once = Timespec::default();
     poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// Tells a user no. The request is discarded unread, within bounds: a client that still sends it when the connection
-/// is closed may not get the answer.
+/// Sends an error to a user who may not connect. The request is discarded, within bounds: a client that still sends
+/// it when the connection is closed might lose the error.
 async fn farewell(mut stream: UnixStream, uid: u32) {
     let problem = Problem::new(ProblemType::Forbidden, format!("user {uid} may not ask this daemon"))
         .with_hint("start a daemon of your own, or let the operator list you in `daemon.allow_users`");
@@ -226,11 +225,11 @@ async fn farewell(mut stream: UnixStream, uid: u32) {
         }
         io::Result::Ok(())
     };
-    // Who does not listen is not waited for.
+    // The timeout limits the wait for a client that does not read.
     let _ = timeout(LINGER, said).await;
 }
 
-/// How many connections there are at most: half of the descriptors that we can have are for runs.
+/// Returns the maximum number of connections. Half of the available descriptors are reserved for runs.
 fn most(settings: &Settings) -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
     let files = usize::try_from(files).unwrap_or(usize::MAX).max(1);

@@ -1,5 +1,5 @@
-//! Answers that are in memory as a whole until they were sent, and may be large: documents and patches. One
-//! caller has a few of them at once, however many connections there are and however slowly they are read.
+//! Limits the large responses that are in memory as a whole: documents and patches. Each caller has a fixed number of
+//! them, however many connections it uses and however slowly it reads.
 
 use bytes::Bytes;
 use proctor_core::api::{Problem, ProblemType};
@@ -7,14 +7,14 @@ use proctor_core::api::{Problem, ProblemType};
 use crate::caller::Caller;
 use crate::shares::{Part, Shares};
 
-/// How many of them one caller is sent at once. Each has up to 64 MiB.
+/// Maximum number of concurrent documents for one caller. Each has up to 64 MiB.
 const MAX_DOCUMENTS: usize = 8;
 
-/// How many each caller is being sent.
+/// Number of documents being sent to each caller.
 #[derive(Debug)]
 pub(super) struct Documents(Shares);
 
-/// The place for one of them.
+/// Permission to hold one document in memory.
 #[derive(Debug)]
 pub(super) struct Place {
     _part: Part,
@@ -27,10 +27,10 @@ impl Default for Documents {
 }
 
 impl Documents {
-    /// A place for one more, taken before it is read.
+    /// Reserves a place before the document is read.
     ///
     /// # Errors
-    /// The caller is being sent as many as there may be.
+    /// The caller's limit is reached.
     pub(super) fn place(&self, caller: Caller) -> Result<Place, Problem> {
         self.0.take(caller, 1).map(|part| Place { _part: part }).ok_or_else(|| {
             let detail = format!("{MAX_DOCUMENTS} documents and patches are on their way to you already");
@@ -40,7 +40,7 @@ impl Documents {
 }
 
 impl Place {
-    /// The same bytes, which have this place for as long as any of them is in memory.
+    /// Attaches the place to `bytes`: it is released when the last clone is dropped.
     pub(super) fn holds(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Placed { bytes, _place: self })
     }

@@ -1,6 +1,8 @@
-//! The events of a run as they happen, as server-sent events (HTML standard, section 9.2): `data` is
-//! the event as JSON, `id` its number. The stream ends behind the last event of the run, or when the
-//! transport does; whoever was cut off goes on behind the last number that came.
+//! Streams the events of a run as server-sent events (HTML standard, section 9.2): `data` is the event as JSON, and
+//! `id` its number.
+//!
+//! The stream ends after the last event of the run, or when the transport stops. A disconnected client resumes after
+//! the last number that it received.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,25 +24,25 @@ use super::query::{invalid, number};
 use super::routes::App;
 use crate::service::{EventStream, OutputFeed};
 
-/// How long nothing is said at most: by this a reader tells a run that is quiet from a daemon that is gone,
-/// and we learn that a reader is. Proxies and browsers give up after half a minute at the earliest.
+/// Maximum silence in a stream. It lets a client distinguish a quiet run from a dead daemon, and lets the daemon
+/// notice a disconnected client. Proxies and browsers time out after at least half a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// A comment: whoever reads knows that we are there, and whether the connection still stands.
+/// Comment that serves as a heartbeat and detects a broken connection.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
-/// By which a browser says how far it came.
+/// Request header in which a browser names the last event that it received.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Follows the events of a run.
+/// Streams the events of a run.
 ///
 /// # Errors
-/// There is no such run, or the number to go on behind is none.
+/// The run does not exist, or the event number is invalid.
 pub(super) async fn stream(app: &App, asked: &Asked) -> Answer {
     let id = asked.run()?;
     let after = after(asked)?;
     let wants_output = asked.query.read("output", "`true` or `false`", |text| text.parse::<bool>().ok())?;
     let run = app.service.run(asked.caller, &id).await?;
     if run.view.state == RunState::Finished && after >= run.view.seq {
-        // By this a browser knows not to ask again (HTML standard, section 9.2.1).
+        // Status 204 tells a browser not to reconnect (HTML standard, section 9.2.1).
         return Ok(answer::nothing_more());
     }
     let output = match wants_output {
@@ -52,7 +54,7 @@ pub(super) async fn stream(app: &App, asked: &Asked) -> Answer {
         events,
         output,
         held: None,
-        // Events that are there already come first.
+        // Existing events are sent before output.
         was_output: true,
         heartbeat: heartbeat(),
         stop: app.stop.clone(),
@@ -80,11 +82,11 @@ fn heartbeat() -> Interval {
 
 struct Following {
     events: EventStream,
-    /// What steps print, where the reader asked for it.
+    /// Output of the steps, if the client requested it.
     output: Option<OutputFeed>,
-    /// The end of a step whose last output goes out first.
+    /// End of a step that waits until the last output of the step is sent.
     held: Option<Arc<LoggedEvent>>,
-    /// Whether the last frame was output: then an event is next, where there is one.
+    /// `true` if the last frame was output. If so, a pending event goes next.
     was_output: bool,
     heartbeat: Interval,
     stop: CancellationToken,
@@ -92,7 +94,7 @@ struct Following {
 }
 
 impl Following {
-    /// What is said next; `None` behind the last event, and where the transport ends.
+    /// Returns the next frame, or `None` after the last event or when the transport stops.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.has_ended {
@@ -126,7 +128,7 @@ impl Following {
         }
     }
 
-    /// What a step printed last, where `event` is its end.
+    /// Returns remaining output of a step if `event` is the end of that step.
     async fn last_output(&mut self, event: &LoggedEvent) -> Option<OutputEvent> {
         let RunEvent::StepFinished { skill, step } = &event.event else { return None };
         self.output.as_mut()?.next(Some((skill, &step.planned.name))).await
@@ -139,7 +141,7 @@ impl Following {
     }
 }
 
-/// Waits until steps may have printed more.
+/// Waits until steps may have produced more output.
 async fn changed(output: &mut Option<OutputFeed>) {
     match output {
         Some(output) => output.changed().await,
@@ -147,19 +149,19 @@ async fn changed(output: &mut Option<OutputFeed>) {
     }
 }
 
-/// A piece of output. It has no number, so that a reader goes on behind the last event of the log.
+/// Formats a piece of output. It has no `id`, so that a client resumes after the last event of the log.
 fn output_frame(piece: &OutputEvent) -> Bytes {
     let mut frame = b"event: output\ndata: ".to_vec();
-    // Writing to memory does not fail.
+    // Serialization to memory cannot fail.
     let _ = serde_json::to_writer(&mut frame, piece);
     frame.extend_from_slice(b"\n\n");
     frame.into()
 }
 
-/// One event. JSON has no line breaks in it.
+/// Formats an event. Compact JSON contains no line breaks.
 fn frame(event: &Arc<LoggedEvent>) -> Bytes {
     let mut frame = format!("id: {}\ndata: ", event.seq).into_bytes();
-    // Writing to memory does not fail, and an event has nothing in it that could not be written.
+    // Serialization to memory cannot fail, and every event is serializable.
     let _ = serde_json::to_writer(&mut frame, &**event);
     frame.extend_from_slice(b"\n\n");
     frame.into()

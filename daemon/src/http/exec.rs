@@ -1,5 +1,5 @@
-//! Commands by themselves: the answer comes in lines of JSON, for as long as the command takes. A client that goes away
-//! ends it.
+//! Executes single commands over HTTP. The response is a stream of JSON lines that lasts as long as the command. If
+//! the client disconnects, the command is cancelled.
 
 use std::convert::Infallible;
 
@@ -19,13 +19,13 @@ use super::asked::Asked;
 use super::routes::App;
 use crate::service::Execution;
 
-/// What lines of JSON are called.
+/// Content type of JSON lines.
 const LINES: HeaderValue = HeaderValue::from_static("text/x-ndjson");
 
 /// Runs a command.
 ///
 /// # Errors
-/// It is not taken on.
+/// The command is refused.
 pub(super) async fn start(app: &App, asked: &Asked, body: Body) -> Answer {
     let submission = asked.json(body).await?;
     let mut execution = app.service.exec(asked.caller, submission).await?;
@@ -37,10 +37,10 @@ pub(super) async fn start(app: &App, asked: &Asked, body: Body) -> Answer {
     Ok(response)
 }
 
-/// Asks a command to end.
+/// Requests cancellation of a command.
 ///
 /// # Errors
-/// There is none of this name.
+/// No command has this id.
 pub(super) fn cancel(app: &App, asked: &Asked) -> Answer {
     let named = asked.segment("id");
     let none = |_| Problem::new(ProblemType::NotFound, format!("there is no command {}", quoted(named)));
@@ -56,7 +56,7 @@ struct Following {
 }
 
 impl Following {
-    /// The next line; `None` behind the last one, and where the transport ends.
+    /// Returns the next line, or `None` after the last one or when the transport stops.
     async fn line(&mut self) -> Option<Bytes> {
         let event = tokio::select! {
             biased;
@@ -68,7 +68,7 @@ impl Following {
 }
 
 fn line(event: &ExecEvent) -> Bytes {
-    // Writing to memory does not fail. JSON has no line breaks in it.
+    // Serialization to memory cannot fail, and compact JSON contains no line breaks.
     let mut line = serde_json::to_vec(event).unwrap_or_default();
     line.push(b'\n');
     line.into()

@@ -1,5 +1,4 @@
-//! What each operation does: the words of the request become the values of the service's call, its
-//! answer becomes a response.
+//! Implements the operations: converts a request to a call of the service, and its result to a response.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -26,20 +25,20 @@ use super::{MAX_SQL_BODY, events, exec, output};
 use crate::metrics::{Sampled, TextFormat};
 use crate::service::{MAX_PAGE, RunFilter, Seen, Shown};
 
-/// The header by which the same request is known again.
+/// Header that identifies a repeated request.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The headers that name the span of the caller.
+/// Headers with the trace context of the caller (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// How many bytes an `Idempotency-Key` has at most.
+/// Maximum length of an `Idempotency-Key` in bytes.
 const MAX_KEY: usize = 255;
-/// The directory of evidence documents, with which their keys begin.
+/// Directory of evidence documents; their keys start with it.
 const VERIFY: &str = "verify/";
 
-/// Does what was asked for.
+/// Executes an operation.
 ///
 /// # Errors
-/// It cannot be done, or what was asked for is nothing.
+/// The operation fails or its target does not exist.
 pub(super) async fn answer(app: &App, operation: Operation, asked: &Asked, body: Body) -> Answer {
     match operation {
         Operation::SubmitRun => submit(app, asked, body).await,
@@ -73,14 +72,14 @@ async fn submit(app: &App, asked: &Asked, body: Body) -> Answer {
         How::Verified | How::Repeated => StatusCode::OK,
     };
     let mut response = json(status, &submitted)?;
-    // The id of a run has nothing in it that a header could not hold.
+    // A run id contains only characters that are valid in a header.
     if let Ok(place) = HeaderValue::try_from(format!("/v1/runs/{}", submitted.run.id)) {
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
 }
 
-/// Returns the span of the caller. One that is not valid, or is there twice, is ignored: then a new trace begins.
+/// Returns the trace context of the caller. An invalid or repeated one is ignored, which starts a new trace.
 fn trace(asked: &Asked) -> Option<TraceContext> {
     let traceparent = asked.header(&TRACEPARENT).ok()??;
     let states: Option<Vec<&str>> =
@@ -109,15 +108,15 @@ async fn list(app: &App, asked: &Asked) -> Answer {
     json(StatusCode::OK, &app.service.list(asked.caller, filter).await?)
 }
 
-/// Returns the path of a repository as runs have it: without `.`, and with one `/` between its parts. `..` is
-/// refused, since where it leads depends on links.
+/// Normalizes the path of a repository as in the records of runs: without `.`, and with single slashes. `..` is
+/// refused, because its target depends on symbolic links.
 fn repository(text: &str) -> Option<String> {
     let path = Path::new(text);
     let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
     is_plain.then(|| path.components().collect::<PathBuf>().to_str().map(str::to_owned)).flatten()
 }
 
-/// One of the words of an enumeration.
+/// Parses a variant of an enumeration.
 fn word<T: DeserializeOwned>(text: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<ValueError>::new(text)).ok()
 }
@@ -142,8 +141,8 @@ async fn run(app: &App, asked: &Asked) -> Answer {
     Ok(content(JSON, seen_json(&seen)))
 }
 
-/// A run with its events as JSON, as [`proctor_core::api::Watched`] has it. The run's own was made
-/// once for all who ask; the events are put behind its last member.
+/// Serializes a run with its events like [`proctor_core::api::Watched`]. It appends the events to the JSON of the
+/// run, which was serialized once for all callers.
 fn seen_json(seen: &Seen) -> Bytes {
     let run = seen.shown.json();
     let Some(events) = &seen.events else { return run };
@@ -153,7 +152,7 @@ fn seen_json(seen: &Seen) -> Bytes {
         if index > 0 {
             json.push(b',');
         }
-        // Writing to memory does not fail, and an event has nothing in it that could not be written.
+        // Serialization to memory cannot fail, and every event is serializable.
         let _ = serde_json::to_writer(&mut json, &**event);
     }
     json.extend_from_slice(if seen.more_events { b"],\"more_events\":true}" } else { b"]}" });
@@ -228,13 +227,13 @@ async fn metrics(app: &App, asked: &Asked) -> Response {
     content(HeaderValue::from_static(format.content_type()), app.metrics.text(sampled, format))
 }
 
-/// The OpenAPI document, made once.
+/// Returns the OpenAPI document, generated once.
 fn description() -> Bytes {
     static DESCRIPTION: OnceLock<Bytes> = OnceLock::new();
     DESCRIPTION.get_or_init(|| openapi::document().to_string().into()).clone()
 }
 
-/// What there is none of.
+/// Returns the problem for a missing resource.
 pub(super) fn nothing(detail: String) -> Problem {
     Problem::new(ProblemType::NotFound, detail)
 }

@@ -1,4 +1,4 @@
-//! The body of an answer in slices, with what must last as long as it does.
+//! Splits the body of a response into slices, and keeps the turn of the request active until the body is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,15 +8,15 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use super::seat::Turn;
 
-/// How many bytes are handed on at once. Each must be taken within the deadline of a write: a reader who
-/// is steady gets the whole, however long that is.
+/// Maximum number of bytes written at a time. Each slice must be accepted within the write deadline, so a steady
+/// reader gets the whole body, however long that takes.
 pub(super) const SLICE: usize = 64 << 10;
 
-/// A body, and the turn that is over when it was sent or given up.
+/// A response body, and the turn that ends when the body is sent or aborted.
 #[derive(Debug)]
 pub(super) struct Metered {
     body: Body,
-    /// What came of the body and was not handed on.
+    /// Bytes of the body that were not sent yet.
     rest: Bytes,
     _turn: Turn,
 }

@@ -1,5 +1,5 @@
-//! What steps and checks printed and reported, in ranges. A long output is sent as it is read: what is kept in
-//! memory for one reader is one part, and large parts are for few readers at a time.
+//! Serves outputs and reports of steps and checks as byte ranges. A long output is sent while it is read: each reader
+//! has one part in memory, and only a few readers at a time have large parts.
 
 use std::io;
 use std::ops::Range as Bounds;
@@ -29,41 +29,41 @@ use super::routes::App;
 use crate::caller::Caller;
 use crate::service::{MAX_PART, OutputOf, OutputSource, ReportOf, Service, Stdio, Unit, read_live};
 
-/// The first part, and every part of a reader for whom there is no room. Whoever does not read never
-/// gets beyond it.
+/// Size of the first part, and of each part while no permit for a large part is available. A client that does not
+/// read never gets more than this into memory.
 const SMALL_PART: usize = 256 << 10;
-/// The readers that have a larger part in memory at the same time.
+/// Permits for parts larger than [`SMALL_PART`] in memory.
 static LARGE_PARTS: Semaphore = Semaphore::const_new(16);
 
-/// Text, for whoever shows it.
+/// Content type of text.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// What is no text, or not known to be.
+/// Content type of bytes that may not be text.
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Whether an output is complete: `running` while its step runs, else `ended`.
+/// Response header with the state of an output: `running` while its step runs, then `ended`.
 pub(crate) const OUTPUT_STATE: HeaderName = HeaderName::from_static("proctor-output-state");
-/// The attempt of the step whose output it is, from 1.
+/// Response header with the number of the attempt that produces the output, from 1.
 pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("proctor-attempt");
 const RUNNING: HeaderValue = HeaderValue::from_static("running");
 const ENDED: HeaderValue = HeaderValue::from_static("ended");
 
-/// What is read.
+/// Requested bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Of {
     Output(OutputOf),
     Report(ReportOf),
 }
 
-/// Where the parts come from.
+/// Source of the parts.
 enum Source {
     Output(OutputSource),
     Report(ReportOf),
 }
 
-/// Answers with the range that was asked for.
+/// Responds with the requested range.
 ///
 /// # Errors
-/// There is no such output or report.
+/// The output or report does not exist.
 pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
     let (run, range) = (asked.run()?, Range::of(asked)?);
     let source = match of {
@@ -75,7 +75,7 @@ pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
         Of::Output(of) => Source::Output(app.service.output_source(asked.caller, &run, of).await?),
     };
     let output = Output { service: Arc::clone(&app.service), caller: asked.caller, run, source };
-    // Any part tells how long the whole is.
+    // Every part comes with the length of the whole.
     let (mut first, length) = output.part(range.probable_start(), SMALL_PART).await?;
     let Some(wanted) = range.within(length) else { return Ok(unsatisfiable(length)) };
     if wanted.start != range.probable_start().min(length) {
@@ -85,13 +85,13 @@ pub(super) async fn read(app: &App, asked: &Asked, of: Of) -> Answer {
     Ok(respond(output, wanted, length, first))
 }
 
-/// Whether the output is to be followed to the end of the attempt.
+/// Returns whether the request follows the output until the attempt ends.
 ///
 /// # Errors
-/// `follow` is neither `true` nor `false`, or comes with a range that has an end.
+/// `follow` is neither `true` nor `false`, or the request also has a range with an end.
 fn follows(asked: &Asked) -> Result<bool, Problem> {
     let follow = asked.query.read("follow", "`true` or `false`", |text| match text {
-        // `?follow` by itself.
+        // `?follow` without a value.
         "" => Some(true),
         text => text.parse::<bool>().ok(),
     })?;
@@ -111,8 +111,8 @@ async fn followed(app: &App, asked: &Asked, run: &RunId, of: OutputOf) -> Result
     }
 }
 
-/// Sends the output of an attempt from `offset` on, as it comes. The body ends with the output; where
-/// more may follow that this reader does not get, it breaks off instead.
+/// Sends the output of an attempt from `offset` on as it is produced. The body ends with the output. If the rest of
+/// the output cannot be sent, the body is aborted instead.
 fn follow(app: &App, attempt: u32, stream: LiveStream, offset: u64) -> Response {
     let following = Following { stream, next: offset, stop: app.stop.clone() };
     let body = stream::try_unfold(following, async |mut following| {
@@ -127,7 +127,7 @@ fn follow(app: &App, attempt: u32, stream: LiveStream, offset: u64) -> Response 
     response
 }
 
-/// The output of an attempt on its way while it grows.
+/// State of a response that follows an output.
 struct Following {
     stream: LiveStream,
     next: u64,
@@ -135,7 +135,7 @@ struct Following {
 }
 
 impl Following {
-    /// The next bytes, as soon as there are some; `None` at the end.
+    /// Waits for and returns the next bytes, or `None` at the end.
     async fn slice(&mut self) -> io::Result<Option<Bytes>> {
         let extent = tokio::select! {
             extent = self.stream.beyond(self.next) => extent,
@@ -153,10 +153,10 @@ impl Following {
     }
 }
 
-/// The output that a path names.
+/// Returns the output that the path names.
 ///
 /// # Errors
-/// It names none.
+/// The path names no output.
 pub(super) fn output_of(asked: &Asked) -> Result<Of, Problem> {
     let (unit, stream) = (asked.segment("unit"), asked.segment("stream"));
     let no_unit = || nothing(format!("a run has `steps` and `checks`, and no {}", quoted(unit)));
@@ -165,10 +165,10 @@ pub(super) fn output_of(asked: &Asked) -> Result<Of, Problem> {
     Ok(Of::Output(OutputOf { unit, n: step_number(asked)?, stream }))
 }
 
-/// The report that a path names.
+/// Returns the report that the path names.
 ///
 /// # Errors
-/// It names none.
+/// The path names no report.
 pub(super) fn report_of(asked: &Asked) -> Result<Of, Problem> {
     let word = asked.segment("format");
     let no_format = || nothing(format!("a step has reports `junit` and `sarif`, and no {}", quoted(word)));
@@ -218,7 +218,7 @@ fn content_range(part: &Bounds<u64>, length: u64) -> HeaderValue {
         true => format!("bytes */{length}"),
         false => format!("bytes {}-{}/{length}", part.start, part.end - 1),
     };
-    // Digits, and nothing that a header could not hold.
+    // The text consists of digits and fixed characters, so it is a valid header value.
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("bytes */*"))
 }
 
@@ -229,7 +229,7 @@ fn unsatisfiable(length: u64) -> Response {
     response
 }
 
-/// One output or report of a run.
+/// An output or report of a run.
 struct Output {
     service: Arc<Service>,
     caller: Caller,
@@ -238,7 +238,7 @@ struct Output {
 }
 
 impl Source {
-    /// Whether an output is complete, and its attempt where it is not.
+    /// Returns the state of an output and, while the step runs, the number of the attempt.
     fn state(&self) -> Option<(HeaderValue, Option<u32>)> {
         match self {
             Self::Report(_) => None,
@@ -258,13 +258,13 @@ impl Output {
     }
 }
 
-/// An output on its way.
+/// State of a response that sends an output.
 struct Sending {
     output: Output,
-    /// Where the part begins that is read next.
+    /// Offset of the next part to read.
     next: u64,
     end: u64,
-    /// What was read and not handed on.
+    /// Bytes that were read but not sent.
     ready: Bytes,
     size: usize,
     room: Option<SemaphorePermit<'static>>,
@@ -278,7 +278,7 @@ impl Sending {
         }))
     }
 
-    /// What is handed on next; `None` at the end.
+    /// Returns the next bytes to send, or `None` at the end.
     async fn slice(&mut self) -> io::Result<Option<Bytes>> {
         if self.ready.is_empty() && self.next < self.end {
             self.read().await?;
@@ -286,7 +286,7 @@ impl Sending {
         if self.ready.is_empty() {
             return Ok(None);
         }
-        // A copy, so that a slice that waits to be taken does not keep the whole part in memory.
+        // Copies the slice, so that a slow client does not keep the whole part in memory.
         let slice = Bytes::copy_from_slice(&self.ready[..self.ready.len().min(SLICE)]);
         self.ready.advance(slice.len());
         Ok(Some(slice))

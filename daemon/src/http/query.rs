@@ -1,5 +1,5 @@
-//! What stands behind the `?`, and other small texts of requests: each parameter is known, is there
-//! once at most, and means something; or the request is refused with its name.
+//! Parses query parameters and other short texts. Each parameter must be known, occur at most once, and have a valid
+//! value; otherwise the request is refused with the name of the parameter.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use http::Uri;
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::spec::quoted;
 
-/// The parameters of one request.
+/// The query parameters of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Those of a URI, each of which is one of `known`.
+    /// Parses the parameters of a URI; each name must be in `known`.
     ///
     /// # Errors
-    /// One of them is unknown or there twice, or they cannot be read.
+    /// A parameter is unknown or repeated, or the query cannot be parsed.
     pub(super) fn of(uri: &Uri, known: impl Iterator<Item = &'static str> + Clone) -> Result<Self, Problem> {
         if uri.query().is_none() {
             return Ok(Self(Vec::new()));
@@ -35,20 +35,20 @@ impl Parameters {
         Ok(Self(pairs))
     }
 
-    /// The text of a parameter.
+    /// Returns the text of a parameter.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a parameter.
+    /// Parses the value of a parameter.
     ///
     /// # Errors
-    /// It is none; `what` says what was expected.
+    /// The value is invalid; `what` describes the expected value.
     pub(super) fn value<T: FromStr>(&self, name: &str, what: &str) -> Result<Option<T>, Problem> {
         self.read(name, what, |text| text.parse().ok())
     }
 
-    /// The same, read by a function of its own.
+    /// Like [`Parameters::value`], with a custom parser.
     ///
     /// # Errors
     /// As [`Parameters::value`].
@@ -69,18 +69,18 @@ fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> Problem {
     if known.is_empty() { problem } else { problem.with_hint(format!("there are {}", known.join(", "))) }
 }
 
-/// A request that is none.
+/// Returns the problem for an invalid request.
 pub(super) fn invalid(detail: String) -> Problem {
     Problem::new(ProblemType::InvalidRequest, detail)
 }
 
-/// A number as we write them: digits alone.
+/// Parses a number that consists of digits only.
 pub(super) fn number(text: &str) -> Option<u64> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
 }
 
-/// A time to wait: `45s`, `500ms`, `1m`, or seconds.
+/// Parses a duration: `45s`, `500ms`, `1m`, or a number of seconds.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let count = number(digits).filter(|_| digits.len() <= 9)?;

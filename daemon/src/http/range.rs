@@ -1,36 +1,37 @@
-//! Which bytes of an output are meant: by `offset` and `limit`, or by a `Range` header (RFC 9110,
-//! section 14). A header that is no single range of bytes is passed over, as the RFC has it.
+//! Parses the requested byte range, given by `offset` and `limit` or by a `Range` header (RFC 9110, section 14). A
+//! header that is not a single byte range is ignored, as the RFC requires.
 
 use proctor_core::api::Problem;
 
 use super::asked::Asked;
 use super::query::{invalid, number};
 
-/// A range of bytes as it was asked for.
+/// A requested byte range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Range {
-    /// All of it.
+    /// The whole output.
     Whole,
-    /// From an offset on, a number of bytes at most. At the end that is nothing; there is no offset behind the end.
+    /// At most `limit` bytes from `offset` on. The range may be empty at the end; an offset beyond the end is an
+    /// error.
     Part { offset: u64, limit: u64 },
-    /// As the header says: there must be something in it.
+    /// The range of a header; it must not be empty.
     Header(HeaderRange),
 }
 
-/// What a `Range` header says.
+/// The range in a `Range` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderRange {
-    /// From the first to the last.
+    /// From the first to the last byte, inclusive.
     Between { first: u64, last: u64 },
-    /// The last so many.
+    /// The last bytes, by number.
     Last(u64),
 }
 
 impl Range {
-    /// The range that a request asks for.
+    /// Returns the range of a request.
     ///
     /// # Errors
-    /// `offset` or `limit` is no number, or there is a `Range` too.
+    /// `offset` or `limit` is not a number, or is combined with a `Range` header.
     pub(super) fn of(asked: &Asked) -> Result<Self, Problem> {
         let offset = asked.query.read("offset", "a number of bytes", number)?;
         let limit = asked.query.read("limit", "a number of bytes from 1 on", |text| number(text).filter(|n| *n > 0))?;
@@ -41,13 +42,13 @@ impl Range {
             }
             return Ok(Self::Part { offset: offset.unwrap_or(0), limit: limit.unwrap_or(u64::MAX) });
         }
-        // What a range is conditional upon is never so: nothing of ours has a validator.
+        // `If-Range` never matches, because responses have no validators.
         let header =
             asked.header(&http::header::RANGE)?.filter(|_| !asked.headers.contains_key(http::header::IF_RANGE));
         Ok(header.and_then(HeaderRange::parse).map_or(Self::Whole, Self::Header))
     }
 
-    /// Where it begins, as far as that can be said without knowing how long the whole is.
+    /// Returns the start of the range as far as it is known without the total length.
     pub(super) fn probable_start(self) -> u64 {
         match self {
             Self::Part { offset, .. } => offset,
@@ -56,8 +57,7 @@ impl Range {
         }
     }
 
-    /// The bytes of a whole of this length, from the first up to but not including the last; `None`
-    /// where there must be some and are none.
+    /// Returns the bytes of the range within `length` bytes, or `None` if the range cannot be satisfied.
     pub(super) fn within(self, length: u64) -> Option<std::ops::Range<u64>> {
         match self {
             Self::Whole => Some(0..length),
@@ -111,7 +111,7 @@ mod tests {
             ("Bytes = 1 - 2", Some(1..3)),
             ("bytes=10-", None),
             ("bytes=-0", None),
-            // No single range: as if it were not there.
+            // Not a single byte range, so the header is ignored.
             ("bytes=3-2", Some(0..10)),
             ("bytes=0-1,4-5", Some(0..10)),
             ("lines=1-2", Some(0..10)),

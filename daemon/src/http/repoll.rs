@@ -1,8 +1,8 @@
-//! Polls a future again at once if it wakes its own task during a poll.
+//! Polls a future again immediately if it wakes its own task during a poll.
 //!
-//! `hyper` hands the body of a request from one part of a connection to another part of the same connection, and wakes
-//! the task of the connection for that. The runtime puts a task that wakes itself at the end of a queue and wakes another
-//! thread to take it, which costs more than the rest of a small request.
+//! `hyper` passes the body of a request between two parts of the same connection and wakes the task of the connection
+//! for that. The runtime puts a task that wakes itself at the end of a queue and wakes another thread to take it,
+//! which costs more than the rest of a small request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// How often a future is polled in a row. After that it yields to other tasks.
+/// Maximum number of consecutive polls. After that, the future yields to other tasks.
 const MAX_POLLS: usize = 8;
 
-/// No poll is under way: a wake is for the task.
+/// No poll is active: a wake goes to the task.
 const IDLE: u8 = 0;
-/// A poll is under way: a wake is noted.
+/// A poll is active: a wake is recorded.
 const POLLING: u8 = 1;
-/// A wake was noted during the poll.
+/// A wake was recorded during the poll.
 const WOKEN: u8 = 2;
 
 /// A future whose own wakes do not reach the runtime.
@@ -91,8 +91,8 @@ mod tests {
         }
     }
 
-    /// Polls a future that wakes itself in each of its first `own` polls. Returns whether it was ready, how often it was
-    /// polled and how often its task was woken.
+    /// Polls a future that wakes itself in each of its first `own` polls. Returns whether it was ready, how often it
+    /// was polled and how often its task was woken.
     fn polled(own: usize, last: Poll<()>) -> (bool, usize, usize) {
         let (task, mut polls) = (Arc::new(Count::default()), 0);
         let future = poll_fn(|cx| {

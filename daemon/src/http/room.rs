@@ -1,5 +1,5 @@
-//! The memory that the bodies of one caller's requests take together. What came of a body counts from when it
-//! is read until its request is answered.
+//! Limits the memory for request bodies of one caller. The bytes of a body count from reading them until the request
+//! is answered.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,17 +8,17 @@ use proctor_core::api::{Problem, ProblemType};
 use crate::caller::Caller;
 use crate::shares::{Part, Shares};
 
-/// How many bytes the bodies of one caller have together. Each of thousands of connections may send the largest
-/// that there is, which must not be all memory.
+/// Maximum number of body bytes in memory for one caller. Without this limit, thousands of connections with maximum
+/// bodies could use all memory.
 pub(super) const MAX_BODIES: usize = 64 << 20;
-/// What a part of a body takes beside its bytes; it may have a single one.
+/// Overhead of a chunk of a body, in bytes; a chunk may have a single byte.
 const PART: usize = 64;
 
-/// The room of all callers.
+/// Memory budgets of all callers.
 #[derive(Debug, Clone)]
 pub(super) struct Rooms(Arc<Shares>);
 
-/// The room of one request; what it has is given back when it is dropped.
+/// Memory reserved for one request; released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Room {
     rooms: Rooms,
@@ -26,7 +26,7 @@ pub(super) struct Room {
     held: Mutex<Option<Part>>,
 }
 
-/// There is no room for more.
+/// The caller's memory budget is used up.
 #[derive(Debug, thiserror::Error)]
 #[error("the bodies of your requests that are not answered have {MAX_BODIES} bytes already")]
 pub(super) struct NoRoom;
@@ -38,17 +38,17 @@ impl Default for Rooms {
 }
 
 impl Rooms {
-    /// Room for a request of a caller, of which nothing has come yet.
+    /// Creates the reservation of a request, initially empty.
     pub(super) fn room(&self, caller: Caller) -> Arc<Room> {
         Arc::new(Room { rooms: self.clone(), caller, held: Mutex::default() })
     }
 }
 
 impl Room {
-    /// Takes room for a part of so many bytes.
+    /// Reserves memory for a chunk of this size.
     ///
     /// # Errors
-    /// There is none.
+    /// The caller's budget is used up.
     pub(super) fn grow(&self, bytes: usize) -> Result<(), NoRoom> {
         let more = self.rooms.0.take(self.caller, bytes.saturating_add(PART)).ok_or(NoRoom)?;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,4 @@
-//! From a path and a method to what answers it, made from the one table of operations. Whatever goes
-//! wrong on the way is a problem.
+//! Builds the routes from the table of operations. Every error is a problem.
 
 use std::sync::Arc;
 
@@ -23,13 +22,13 @@ use crate::mcp;
 use crate::metrics::Metrics;
 use crate::service::Service;
 
-/// Every method of any operation, for `OPTIONS *`.
+/// All methods of all operations, for `OPTIONS *`.
 const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,DELETE,OPTIONS");
 
-/// Where agents ask, in a protocol of their own.
+/// Path of the MCP endpoint.
 const MCP: &str = "/mcp";
 
-/// What handlers need.
+/// State that handlers use.
 pub(super) struct App {
     pub(super) service: Arc<Service>,
     pub(super) metrics: Metrics,
@@ -37,11 +36,11 @@ pub(super) struct App {
     pub(super) documents: Documents,
 }
 
-/// The pattern of the route that was meant, for what is counted.
+/// Pattern of the matched route, for metrics.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Routed(pub(super) &'static str);
 
-/// All routes.
+/// Builds the router.
 pub(super) fn router(app: App) -> Router {
     let routes = Outline::ALL.iter().fold(Router::new(), |router, outline| {
         let router = router.route(outline.path, route(outline));
@@ -59,7 +58,7 @@ pub(super) fn router(app: App) -> Router {
     routes.with_state(Arc::new(app)).route_service(MCP, mcp)
 }
 
-/// Returns a second path of an operation: the key of a document (`verify/NAME`) without its slash escaped.
+/// Returns the second path of an operation: the key of a document (`verify/NAME`) without an escaped slash.
 fn alias(outline: &Outline) -> Option<String> {
     (outline.operation == Operation::ReadEvidence).then(|| outline.path.replace("{file}", "verify/{file}"))
 }
@@ -90,7 +89,7 @@ async fn respond(app: &App, outline: &'static Outline, path: PathParams, request
     response
 }
 
-/// A method that the path does not have. The router says in `Allow` which ones it has.
+/// Responds to a method that the path does not support. The router adds `Allow` with the supported ones.
 async fn other_method(request: Request) -> Response {
     if request.method() == HttpMethod::OPTIONS {
         return answer::nothing_but_methods(None);

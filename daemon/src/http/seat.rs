@@ -1,5 +1,5 @@
-//! The place of one connection among all: what the accept loop must know to choose which one makes room
-//! for another. The connection writes it, the loop reads it; nothing waits.
+//! State of one connection that the accept loop needs to choose a connection to evict. The connection writes the
+//! state and the loop reads it, both without waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,30 +8,30 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long whoever has just connected may take to say what it wants before it is one that asks for nothing: a
-/// client waits for a processor between two calls, and so do we before we read what it said.
+/// Time after connecting during which a silent connection does not count as idle. Both the client and the daemon may
+/// wait for a CPU before the first request is read.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// The place of one connection.
+/// State of one connection.
 #[derive(Debug)]
 pub(super) struct Seat {
     uid: u32,
     opened: Instant,
-    /// Since when it has been answering, or not: milliseconds after it was opened.
+    /// Time of the last change of `answering`, in milliseconds after `opened`.
     since_ms: AtomicU64,
     answering: AtomicBool,
-    /// Whether a request was read since everything that was written went out.
+    /// `true` if a request was read since all written bytes were flushed.
     asked: AtomicBool,
     leaves: AtomicBool,
     leave: Notify,
 }
 
-/// The time during which one request is answered; it is over when this is dropped.
+/// The time during which a request is answered; dropping it ends that time.
 #[derive(Debug)]
 pub(super) struct Turn(Arc<Seat>);
 
 impl Seat {
-    /// The place of a connection that was opened just now.
+    /// Creates the state of a connection that was just accepted.
     pub(super) fn new(uid: u32) -> Arc<Self> {
         Arc::new(Self {
             uid,
@@ -44,12 +44,12 @@ impl Seat {
         })
     }
 
-    /// Who connected.
+    /// Returns the user that connected.
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// A request was read.
+    /// Records that a request was read.
     pub(super) fn begin(self: &Arc<Self>) -> Turn {
         self.asked.store(true, Ordering::Relaxed);
         self.set(true);
@@ -62,44 +62,45 @@ impl Seat {
         self.answering.store(answering, Ordering::Relaxed);
     }
 
-    /// Everything that was written went out.
+    /// Records that all written bytes were flushed.
     pub(super) fn flushed(&self) {
         if !self.answering.load(Ordering::Relaxed) {
             self.asked.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Whether what is written now belongs to a request that was read.
+    /// Returns whether the bytes being written belong to a request that was read.
     pub(super) fn was_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether a request is being answered, whether it has only just come, and since when all that is so. Of those of
-    /// one user, the least one makes room first: idle ones before newcomers, and among equals the oldest.
+    /// Returns the eviction order: whether a request is being answered, whether the connection is in its grace
+    /// period, and the time of the last change. Among the connections of one user, the smallest rank is evicted
+    /// first: idle connections before new ones, and among equals the oldest.
     pub(super) fn rank(&self) -> (bool, bool, Instant) {
         let since = Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
         (self.answering.load(Ordering::Relaxed), self.settles().is_some(), self.opened + since)
     }
 
-    /// Until when it counts as one that has only just come and has not asked yet; none where it does not.
+    /// Returns the end of the grace period if the connection is in it: it is new and has not sent a request.
     pub(super) fn settles(&self) -> Option<Instant> {
         let asked = self.answering.load(Ordering::Relaxed) || self.since_ms.load(Ordering::Relaxed) > 0;
         let until = self.opened + GRACE;
         (!asked && Instant::now() < until).then_some(until)
     }
 
-    /// Tells the connection to make room.
+    /// Asks the connection to close.
     pub(super) fn evict(&self) {
         self.leaves.store(true, Ordering::Relaxed);
         self.leave.notify_one();
     }
 
-    /// Whether it was told to make room.
+    /// Returns whether the connection was asked to close.
     pub(super) fn leaves(&self) -> bool {
         self.leaves.load(Ordering::Relaxed)
     }
 
-    /// Completes when it is told to make room.
+    /// Completes when the connection is asked to close.
     pub(super) async fn evicted(&self) {
         self.leave.notified().await;
     }

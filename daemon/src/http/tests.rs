@@ -1,5 +1,5 @@
-//! The transport as clients see it, over a real socket: what it does with those who are too slow, too
-//! many, or not speaking its language. What the operations answer is looked at elsewhere.
+//! Tests of the transport over a real socket: slow clients, too many clients, and clients that do not speak HTTP/1.1.
+//! Other tests cover the operations.
 
 use std::io::{IoSlice, Read as _};
 use std::mem::MaybeUninit;
@@ -30,12 +30,12 @@ use super::{MAX_BODY, MAX_HEAD, answer, body};
 use crate::metrics::{Metrics, Sampled, SqlCounts, TextFormat};
 use crate::settings::{Admitted, Settings};
 
-/// No test waits for longer, however busy the machine is.
+/// Timeout of each test, sufficient on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(60);
-/// How long the transport waits for its clients here.
+/// Request timeout of the transport in these tests.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A transport under way, with routes that do what handlers may do.
+/// A running transport with routes that imitate handlers.
 struct Transport {
     listeners: watch::Sender<Arc<UnixListener>>,
     place: TempDir,
@@ -101,7 +101,7 @@ impl Transport {
         UnixStream::connect(self.socket()).await.expect("connects")
     }
 
-    /// Says something, and reads all that comes until the other side closes.
+    /// Sends bytes, and reads until the transport closes the connection.
     async fn exchange(&self, said: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
         let _ = stream.write_all(said.as_ref()).await;
@@ -122,12 +122,12 @@ impl Transport {
 
 async fn everything(stream: &mut UnixStream) -> String {
     let mut bytes = Vec::new();
-    // Whoever is cut off sees what came before.
+    // After a reset, the bytes received before it are still returned.
     let _ = timeout(WATCHDOG, stream.read_to_end(&mut bytes)).await.expect("it is closed in time");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The problem in an answer, which says that it is one.
+/// Parses the problem in a response, and checks its content type and status.
 fn problem(answer: &str) -> Problem {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
     assert!(head.contains("content-type: application/problem+json"), "{head}");
@@ -151,9 +151,9 @@ async fn a_request_that_cannot_be_read_is_a_problem_and_the_connection_ends() {
         let answer = transport.exchange(said).await;
         assert_eq!(problem(&answer).kind, ProblemType::InvalidRequest, "{said:?}");
     }
-    // Another protocol is not spoken, and no answer of ours would be one of it.
+    // The HTTP/2 preface gets no answer, because an HTTP/1.1 response would be invalid there.
     assert_eq!(transport.exchange("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await, "");
-    // The one before it is answered as ever.
+    // The preceding request is answered normally.
     let answer = transport.exchange("GET / HTTP/1.1\r\nhost: x\r\n\r\nBREW\r\n\r\n").await;
     assert!(answer.contains("\r\n\r\nhereHTTP/1.1 400 "), "{answer}");
     transport.until_open(0).await;
@@ -199,15 +199,15 @@ async fn the_bodies_of_one_caller_have_a_bound_together() {
     for _ in 0..=MAX_BODIES / MAX_BODY {
         let (mut stream, almost) = (transport.connect_saying(&head).await, vec![b' '; MAX_BODY - 1]);
         senders.spawn(async move {
-            // Whoever is refused is not listened to any more.
+            // The transport stops reading a refused body.
             let _ = stream.write_all(&almost).await;
             everything(&mut stream).await
         });
     }
-    // All but one of them are waited for; which one that is, is not said.
+    // All bodies but one fit; which one is refused is not defined.
     let refused = timeout(WATCHDOG, senders.join_next()).await.expect("in time").expect("one").expect("no panic");
     assert_eq!(problem(&refused).kind, ProblemType::TooManyRequests);
-    // What has no body needs no room, and with those gone there is room again.
+    // A request without a body needs no memory, and the aborted bodies have released theirs.
     transport.is_here().await;
     senders.shutdown().await;
     transport.until_open(0).await;
@@ -239,12 +239,12 @@ async fn a_newcomer_is_answered_however_many_are_there() {
     let newer = transport.connect_saying("").await;
     transport.until_open(3).await;
     transport.is_here().await;
-    // The oldest of those that ask for nothing made room; nobody else did.
+    // The oldest idle connection was closed, and no other.
     assert_eq!(everything(&mut oldest).await, "");
     transport.until_open(2).await;
     drop((asking, newer));
 
-    // Where all are being answered, the newcomer is still.
+    // If all connections are being answered, the new one is still accepted.
     let mut asking = Vec::new();
     for _ in 0..3 {
         asking.push(transport.connect_saying("GET /never HTTP/1.1\r\nhost: x\r\n\r\n").await);
@@ -265,7 +265,7 @@ async fn who_has_just_come_is_not_the_one_to_make_room() {
     let mut idle = transport.connect_saying("GET / HT").await;
     let waiting = transport.connect_saying("GET / HT").await;
     transport.until_open(3).await;
-    // One more, who is seen before the first of them has asked.
+    // Another connection, accepted before the first one has sent its request.
     let more = transport.connect_saying("GET / HT").await;
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -274,7 +274,7 @@ async fn who_has_just_come_is_not_the_one_to_make_room() {
     assert!(everything(&mut late).await.ends_with("\r\n\r\nhere"), "it was answered");
     transport.until_open(3).await;
 
-    // They make room when they have had their time.
+    // They can be closed after the grace period.
     transport.is_here().await;
     assert_eq!(everything(&mut idle).await, "");
     drop((waiting, more));
@@ -335,7 +335,7 @@ async fn the_end_waits_for_nobody_who_asks_for_nothing() {
     drop(half);
 }
 
-/// A descriptor that comes with a message is not kept: its other end sees that it is closed.
+/// A descriptor received with a message is closed, which the other end of the pipe observes.
 #[tokio::test(flavor = "multi_thread")]
 async fn descriptors_that_come_along_are_dropped() {
     let transport = Transport::start();
@@ -376,7 +376,7 @@ async fn accepts_from_a_new_listener_and_keeps_its_connections() {
     assert!(everything(&mut before).await.ends_with("\r\n\r\nhere"));
 }
 
-/// As clients that send all of a request before they read: the answer must not be lost with the rest of the body.
+/// Some clients send the whole request before they read. The answer must not be lost with the rest of the body.
 #[tokio::test]
 async fn early_answers_reach_a_client_that_sends_its_body_first() {
     let transport = Transport::with(|settings| settings.operator.daemon.request_timeout = WATCHDOG);

@@ -1,4 +1,4 @@
-//! The body of a request, whose end must come within a deadline, and for which there must be room.
+//! Request body with a deadline and a memory limit.
 
 use std::io;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::room::{NoRoom, Room};
 use super::{LINGER, MAX_DISCARDED};
 
-/// A body that fails with [`io::ErrorKind::TimedOut`] where it is not whole in time, and with [`NoRoom`] where
-/// there is none for what came. The time begins when somebody wants to read it.
+/// A body that fails with [`io::ErrorKind::TimedOut`] if it is incomplete at the deadline, and with [`NoRoom`] if the
+/// caller's memory limit is reached. The time starts with the first read.
 pub(super) struct Timed {
-    /// None once it was given up.
+    /// `None` after the deadline, or once the value is dropped.
     body: Option<Incoming>,
     patience: Duration,
     late: Option<Pin<Box<Sleep>>>,
     room: Arc<Room>,
-    /// Whether the rest is read where nobody wants it.
+    /// `true` if the rest of an unread body is read and discarded.
     lingers: bool,
 }
 
@@ -33,8 +33,8 @@ impl Timed {
 }
 
 impl Drop for Timed {
-    /// Reads on, within bounds, where the request was answered before its body was there: the client may read the
-    /// answer only after it has sent everything. A body that came too late gets no more time.
+    /// Discards the rest of the body, within bounds, if the request was answered early: the client may read the
+    /// answer only after it has sent everything. A body that missed its deadline gets no more time.
     fn drop(&mut self) {
         let Some(body) = self.body.take().filter(|body| self.lingers && !body.is_end_stream()) else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -53,7 +53,7 @@ async fn discard(mut body: Incoming, patience: Duration) {
             }
         }
     };
-    // Who does not send is not waited for.
+    // The deadline ends the wait for a client that stops sending.
     let _ = timeout(patience, reading).await;
 }
 
@@ -86,7 +86,7 @@ impl Body for Timed {
     }
 }
 
-/// Whether what went wrong with a body is that it came too late.
+/// Returns whether a body failed because it missed its deadline.
 pub(super) fn is_late(error: &(dyn std::error::Error + 'static)) -> bool {
     let of_io = |error: &(dyn std::error::Error + 'static)| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
@@ -94,7 +94,7 @@ pub(super) fn is_late(error: &(dyn std::error::Error + 'static)) -> bool {
     of_io(error) || error.source().is_some_and(is_late)
 }
 
-/// What went wrong with a body, where that is that there is no room for it.
+/// Returns the error if a body failed because of the memory limit.
 pub(super) fn no_room<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a NoRoom> {
     error.downcast_ref().or_else(|| error.source().and_then(no_room))
 }

@@ -1,5 +1,5 @@
-//! The bytes of one connection. A write that the other side does not take within the deadline ends the
-//! connection, and a request that cannot even be read is answered with a problem too.
+//! Reads and writes the bytes of one connection. A write that the client does not accept before the deadline ends the
+//! connection. A request that cannot be parsed is answered with a problem too.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,23 +17,23 @@ use super::answer::last_words;
 use super::seat::Seat;
 use super::{LINGER, MAX_BODY, MAX_DISCARDED, MAX_FIELDS, MAX_HEAD};
 
-/// One connection.
+/// Byte stream of one connection.
 pub(super) struct Wire {
     stream: QuietStream,
     seat: Arc<Seat>,
     patience: Duration,
-    /// Runs while the other side has not taken all that it was given.
+    /// Write deadline; it runs while the client has not accepted all bytes.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// What is said in place of what `hyper` says by itself.
+    /// Response sent in place of the one that `hyper` generates.
     instead: Option<Bytes>,
-    /// What was read since the last answer.
+    /// Bytes read since the last response.
     head: HeadRead,
-    /// How many bytes were discarded after the last words, and until when.
+    /// Number of bytes discarded after the final response, and the deadline for that.
     discarded: usize,
     lingers: Option<Pin<Box<Sleep>>>,
 }
 
-/// How much of a head was read, for the reason why it cannot be read.
+/// Amount of a request head that was read; it shows why the head was refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct HeadRead {
     bytes: usize,
@@ -54,8 +54,8 @@ impl Wire {
         }
     }
 
-    /// What came of a write of `given` bytes. Only one that takes them all shows that the other side
-    /// reads: else a reader of one byte a minute would never be too slow.
+    /// Handles the result of a write of `given` bytes. Only a complete write resets the deadline; otherwise a client
+    /// that reads one byte a minute would never time out.
     fn written(
         &mut self,
         cx: &mut Context<'_>,
@@ -76,8 +76,8 @@ impl Wire {
         }
     }
 
-    /// Takes over where `hyper` answers a head that it could not read, which it does without a body:
-    /// nothing that we answer is under way then.
+    /// Replaces the bodyless response of `hyper` to a head that it could not parse. No other response is being
+    /// written then.
     fn takes_over(&mut self, said: &[u8]) -> bool {
         if self.instead.is_some() {
             return true;
@@ -91,8 +91,8 @@ impl Wire {
         false
     }
 
-    /// Reads on, within bounds, behind the last words: a client that still sends when the connection is closed may
-    /// not get the answer.
+    /// Discards further input, within bounds, after the final response. A client that still sends when the connection
+    /// is closed might lose the response.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut buffer = [0_u8; 4096];
         while self.discarded < MAX_DISCARDED {
@@ -125,12 +125,12 @@ impl Wire {
     }
 }
 
-/// That the head of a request is larger than any; `how` says in which way.
+/// Returns the problem for a request head over the limit; `how` describes the excess.
 pub(super) fn head_too_large(how: &str) -> Problem {
     Problem::new(ProblemType::HeadTooLarge, format!("the head of the request {how}"))
 }
 
-/// The problem with a head that cannot be read, by how `hyper` answers it and by how much was read.
+/// Returns the problem for an unreadable head, from the response of `hyper` and the amount that was read.
 fn unreadable(said: &[u8], head: HeadRead) -> Option<Problem> {
     let status = said.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     match status {
@@ -147,11 +147,11 @@ fn unreadable(said: &[u8], head: HeadRead) -> Option<Problem> {
                 () if lines > MAX_FIELDS => {
                     head_too_large(&format!("has more than {MAX_FIELDS} fields, the most there are"))
                 }
-                // A head that came behind another request was not counted.
+                // A head that was read while an earlier request was being answered was not counted.
                 () if lines == 0 => {
                     head_too_large(&format!("is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields"))
                 }
-                // What is left is a length that no number holds.
+                // The remaining cause is a `Content-Length` that overflows.
                 () => Problem::new(
                     ProblemType::TooLarge,
                     format!("the request says that its body is larger than {MAX_BODY} bytes, the most there are"),

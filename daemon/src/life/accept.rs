@@ -1,5 +1,4 @@
-//! The transport of a daemon that lives on: where it ends without having been asked to, which only
-//! a bug can do, it is begun again on the same socket.
+//! Runs the transport. If it ends unexpectedly, which only a bug can cause, it is restarted on the same socket.
 
 use std::io;
 use std::os::unix::net::UnixListener as StdListener;
@@ -17,10 +16,10 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::settings::Settings;
 
-/// How long we wait before the transport is begun again, so that a bug does not keep a CPU busy.
+/// Delay before the transport is restarted, so that a bug does not keep a CPU busy.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The transport, under way.
+/// The running transport.
 pub(super) struct Transport(JoinHandle<()>);
 
 struct Serving {
@@ -32,7 +31,7 @@ struct Serving {
 }
 
 impl Transport {
-    /// Begins to accept connections.
+    /// Starts to accept connections.
     pub(super) fn start(life: &Life, stop: CancellationToken) -> Self {
         let serving = Serving {
             listener: life.listener.subscribe(),
@@ -44,9 +43,9 @@ impl Transport {
         Self(tokio::spawn(serving.serve()))
     }
 
-    /// Completes when the last answer was given.
+    /// Completes after the last response.
     pub(super) async fn ended(self) {
-        // A panic of it is in the log by now.
+        // A panic was already logged.
         let _ = self.0.await;
     }
 }
@@ -72,7 +71,7 @@ impl Serving {
         let (service, settings) = (Arc::clone(&self.service), self.settings.clone());
         let (listener, stop, metrics) = (self.listener.clone(), self.stop.clone(), self.metrics.clone());
         let serving = http::serve(listener, service, settings, stop, metrics);
-        // In a task of its own, where a panic ends. It is in the log by now.
+        // A separate task confines a panic, which the panic hook logs.
         tokio::spawn(serving).await.unwrap_or(Ok(()))
     }
 }

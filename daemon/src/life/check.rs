@@ -8,11 +8,11 @@ use super::error::LifeError;
 use crate::installation::{self, Surroundings, show};
 use crate::settings::{self, Settings};
 
-/// Reports whether the config that these arguments name is valid, as the exit code and in words.
+/// Reports whether the config given by the arguments is valid, as text and as the exit code.
 pub(super) fn check_config(args: &Args) -> ExitCode {
     match checked(args) {
         Ok(message) => {
-            // The exit code is the answer; standard output may be closed.
+            // The exit code carries the result, so a closed standard output is not an error.
             let _ = writeln!(std::io::stdout(), "{message}");
             ExitCode::SUCCESS
         }

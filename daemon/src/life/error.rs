@@ -1,4 +1,4 @@
-//! Why the daemon cannot begin.
+//! Errors that prevent the daemon from starting.
 
 use std::io;
 
@@ -10,25 +10,25 @@ use super::socket::SocketError;
 use crate::installation::{InstallationError, Surroundings};
 use crate::service::StartError;
 
-/// Why the daemon cannot begin.
+/// Reason why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LifeError {
-    /// What we were started with cannot be read.
+    /// The current directory or the path of the executable cannot be determined.
     #[error("the current directory or our own program cannot be named: {0}")]
     Surroundings(io::Error),
-    /// Something is not where it belongs, or the config is wrong.
+    /// A file is missing, or the config is invalid.
     #[error(transparent)]
     Installation(#[from] InstallationError),
-    /// The socket cannot be had.
+    /// The socket cannot be used.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The state cannot be had.
+    /// The state directory cannot be used.
     #[error(transparent)]
     Service(#[from] StartError),
-    /// There are no threads left.
+    /// No threads can be started.
     #[error("no threads could be started: {0}")]
     Threads(io::Error),
-    /// Signals cannot be listened to.
+    /// Signals cannot be received.
     #[error("signals cannot be listened to: {0}")]
     Signals(io::Error),
     /// The listener cannot be used.
@@ -37,7 +37,7 @@ pub(super) enum LifeError {
 }
 
 impl LifeError {
-    /// 2 where somebody named or wrote something wrong, so that trying again does not help; else 5.
+    /// Returns the exit code: 2 for invalid arguments or config, where a retry does not help; otherwise 5.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Installation(error) => error.exit_code(),
@@ -46,7 +46,7 @@ impl LifeError {
         }
     }
 
-    /// Says it where the log goes, or on standard error where there is no log yet.
+    /// Reports the error in the log, or on standard error if there is no log yet.
     pub(super) fn report(&self) {
         for line in self.lines() {
             if tracing::dispatcher::has_been_set() {
@@ -57,7 +57,7 @@ impl LifeError {
         }
     }
 
-    /// Returns what happened, a line for each thing that is wrong, without secrets of this process's environment.
+    /// Returns one line per problem, without secrets from this process's environment.
     pub(super) fn lines(&self) -> Vec<String> {
         let lines = self.full_lines();
         match Surroundings::read() {

@@ -1,4 +1,4 @@
-//! When nobody needs the daemon any more.
+//! Detects when the daemon is not needed any more, and returns unused memory to the system.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::metrics::Connections;
 use crate::service::Service;
 use crate::settings::Settings;
 
-/// Completes when there has been no run and no connection for as long as the operator says; never
-/// where the operator says nothing. A reload counts from its own time on.
+/// Completes when there has been no run and no connection for `idle_exit`; never if that is not configured. After a
+/// reload, the time starts again.
 pub(super) async fn idle(
     service: &Service,
     connections: watch::Receiver<Connections>,
@@ -32,15 +32,14 @@ pub(super) async fn idle(
     }
 }
 
-/// How long nothing may have begun or ended before memory is given back: what comes sooner would only take
-/// it again, and giving it back takes some milliseconds.
+/// Time without activity before memory is returned to the system. Returning it takes some milliseconds, and new
+/// activity would allocate it again.
 const CALM: Duration = Duration::from_secs(2);
 
-/// After each time that something was done, gives memory back that was needed for it only. Never
-/// completes.
+/// Returns memory to the system after each period of activity. Never completes.
 pub(super) async fn give_back(service: &Service, mut connections: watch::Receiver<Connections>) {
     loop {
-        // Who stays connected and asks nothing is no reason to keep memory.
+        // Open but idle connections do not prevent this.
         service.idle(CALM).await;
         while let Ok(Ok(())) = timeout(CALM, connections.changed()).await {}
         if tokio::task::spawn_blocking(proctor_runner::give_back_memory).await.is_err() {
@@ -48,13 +47,13 @@ pub(super) async fn give_back(service: &Service, mut connections: watch::Receive
         }
         tokio::select! {
             () = service.busy() => {}
-            // What was seen before counts no more.
+            // Waits for changes from here on only.
             changed = connections.changed() => if changed.is_err() { std::future::pending::<()>().await },
         }
     }
 }
 
-/// Completes when no run was there for as long as `without_run` waits for, and no connection meanwhile.
+/// Completes when `without_run` completes during a period without connections.
 async fn unneeded(mut connections: watch::Receiver<Connections>, without_run: impl AsyncFn()) {
     loop {
         let is_open = connections.borrow_and_update().open > 0;
@@ -86,8 +85,8 @@ mod tests {
         assert_eq!(began.elapsed().as_secs(), 35);
     }
 
-    /// A run that began when no connection was open any more, and ended long after: silence without
-    /// connections and silence without runs must have been at the same time.
+    /// A run starts after the last connection was closed and ends much later. The idle time must be free of both
+    /// connections and runs.
     #[tokio::test(start_paused = true)]
     async fn silence_counts_from_the_last_run_on() {
         let metrics = Metrics::new(0);
@@ -98,7 +97,7 @@ mod tests {
             sleep(Duration::from_secs(11)).await;
             drop(connection);
         };
-        // As the service has it: the run of 11 to 21 s puts off what is asked from its beginning on.
+        // Imitates the service: the run from 11 s to 21 s delays every wait that starts after its beginning.
         let without_run = async || {
             let asked = Instant::now();
             let from = if asked < began + Duration::from_secs(11) { asked } else { asked.max(last_run) };

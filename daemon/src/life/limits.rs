@@ -1,9 +1,9 @@
-//! The limits that the daemon raises for itself.
+//! Raises resource limits of the daemon.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Lets us have as many open files as the system allows: a connection is one, and each waits for
+/// Raises the limit of open files to the maximum, because each connection needs a descriptor and may stay open for
 /// long.
 pub(super) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);

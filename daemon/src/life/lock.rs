@@ -1,5 +1,5 @@
-//! The lock beside a socket: of two daemons that want the same place one gets it, and the other
-//! says which.
+//! Lock file next to a socket. Of two daemons that want the same path, one gets the lock, and the other reports its
+//! holder.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -9,34 +9,35 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
-/// How many bytes of the file are read: more than any number of a process has.
+/// Maximum number of bytes read from the file: more than any process ID has.
 const MAX_PID: u64 = 32;
 
-/// Ours until it is dropped. The file stays: who removed it could remove that of a successor.
+/// An acquired lock, released when it is dropped. The file stays, because removing it could remove the lock of a
+/// successor.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
 }
 
-/// Why the lock is not ours.
+/// Reason why the lock was not acquired.
 #[derive(Debug)]
 pub(super) enum NotLocked {
-    /// Another process has it; its number, where that can be told.
+    /// Another process holds the lock; its process ID if known.
     Taken(Option<u32>),
-    /// What lies there is no lock of ours.
+    /// The file at this path is not a lock file of this user.
     NotOurs,
-    /// The system refuses.
+    /// A system call failed.
     Failed(io::Error),
 }
 
 impl Lock {
-    /// Takes the lock `name` in a directory that only we write to. Never waits.
+    /// Acquires the lock `name` in a directory to which only this user can write. Never waits.
     pub(super) fn take(dir: impl AsFd, name: &str) -> Result<Self, NotLocked> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = openat(dir, name, flags, Mode::from_raw_mode(0o600));
         let mut file = match opened {
             Ok(fd) if is_ours(&fd) => File::from(fd),
-            // A link, a directory, a FIFO that nobody reads, a socket.
+            // A symbolic link, a directory, a FIFO without a reader, or a socket.
             Ok(_) | Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(NotLocked::NotOurs),
             Err(error) => return Err(NotLocked::Failed(error.into())),
         };
@@ -49,7 +50,7 @@ impl Lock {
         Ok(Self { file })
     }
 
-    /// Whether the file `name` in a directory is still this lock.
+    /// Returns whether the file `name` in the directory is still this lock.
     pub(super) fn is_at(&self, dir: impl AsFd, name: &str) -> bool {
         let (Ok(held), Ok(found)) = (fstat(&self.file), statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)) else {
             return false;
@@ -58,8 +59,8 @@ impl Lock {
     }
 }
 
-/// Returns the process that holds the lock beside `socket`, if one does. The lock names a daemon whose socket file
-/// was removed, or that does not accept connections.
+/// Returns the process that holds the lock next to `socket`, if any. This identifies a daemon whose socket file was
+/// removed or that does not accept connections.
 pub fn lock_holder(socket: &Path) -> Option<u32> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -86,7 +87,8 @@ fn sign(file: &mut File) -> io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// By the kernel's table. What is written in the file may be that of the one before, or not yet there.
+/// Returns the holder according to the kernel. The text in the file may be missing or belong to an earlier holder, so
+/// it is only the fallback.
 fn holder(file: &mut File) -> Option<u32> {
     by_the_kernel(file).or_else(|| written(file))
 }
@@ -103,8 +105,9 @@ fn by_the_kernel(file: &File) -> Option<u32> {
     locked_by(&table, (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev), stat.st_ino))
 }
 
-/// Who has a file locked by flock(2), by the table of proc_locks(5); the file by the major and minor number of its
-/// device and its own. `None` where the table does not have it, as on file systems that have several devices.
+/// Finds the process that has locked a file with flock(2) in the table of proc_locks(5). The file is identified by
+/// major and minor device number and inode. Returns `None` if the table lacks the file, as on file systems with
+/// several devices.
 fn locked_by(table: &str, (major, minor, inode): (u32, u32, u64)) -> Option<u32> {
     let file = format!("{major:02x}:{minor:02x}:{inode}");
     table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>()).find_map(|fields| match fields[..] {
@@ -134,8 +137,8 @@ mod tests {
         let handle = File::open(dir.path()).expect("open");
         let mut first = Lock::take(&handle, "l").expect("free");
         if by_the_kernel(&first.file).is_none() {
-            // As on btrfs and overlayfs, where stat(2) names another device than the kernel's table: there only
-            // what is written tells of the holder.
+            // On btrfs and overlayfs, stat(2) reports a different device than the kernel's table, so only the text in
+            // the file identifies the holder.
             return;
         }
         for written in ["", "1\n"] {

@@ -1,4 +1,4 @@
-//! What the service manager is told (sd_notify(3)). Without one, all of it is nothing.
+//! Sends notifications to the service manager (sd_notify(3)). Without a service manager, they do nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tracing::{error, warn};
 
 use crate::service::Service;
 
-/// The daemon serves, or serves again; `status` says how.
+/// Reports that the daemon is ready, initially or after a reload, with a status text.
 pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// The config is being read again.
+/// Reports that the config is being reloaded.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -23,7 +23,7 @@ pub(super) fn reloading() {
     }
 }
 
-/// The daemon ends, within `bound`.
+/// Reports that the daemon is shutting down, which takes at most `bound`.
 pub(super) fn stopping(bound: Duration) {
     let bound = u32::try_from(bound.as_micros()).unwrap_or(u32::MAX);
     let status = NotifyState::Status("ending: runs that are under way may go on for a while");
@@ -36,17 +36,17 @@ fn tell(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Tells the service manager that we live, for as long as the runs' owner answers.
+/// Sends watchdog notifications to the service manager while the owner of runs responds.
 pub(super) struct Watchdog(Option<JoinHandle<()>>);
 
 impl Watchdog {
-    /// Begins, where the service manager wants to be told.
+    /// Starts the notifications if the service manager expects them.
     pub(super) fn start(service: Arc<Service>) -> Self {
-        // Half of the time, as sd_watchdog_enabled(3) has it.
+        // Half of the timeout, as sd_watchdog_enabled(3) recommends.
         Self(sd_notify::watchdog_enabled().map(|limit| tokio::spawn(watch(service, limit / 2))))
     }
 
-    /// From now on nobody is told.
+    /// Stops the notifications.
     pub(super) fn stop(self) {
         if let Some(task) = self.0 {
             task.abort();

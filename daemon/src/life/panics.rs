@@ -1,4 +1,4 @@
-//! Panics: each is said in the log and counted. The task that panicked ends; the daemon goes on.
+//! Logs and counts panics. A panic ends its task, and the daemon continues.
 
 use std::panic;
 
@@ -6,7 +6,7 @@ use tracing::error;
 
 use crate::metrics::Metrics;
 
-/// From now on every panic is a line of the log.
+/// Installs a panic hook that logs every panic.
 pub(super) fn log_all(metrics: Metrics) {
     panic::set_hook(Box::new(move |info| {
         let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();

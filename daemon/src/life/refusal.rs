@@ -1,8 +1,8 @@
-//! Answers connections on the service manager's socket while the daemon cannot start.
+//! Answers connections on the service manager's socket if the daemon cannot start.
 //!
-//! A connection that waits makes the service manager start the daemon again at once. Without an answer, a few such
-//! starts exhaust the start limit, and the socket unit fails for good. So a daemon that cannot start first answers
-//! the waiting connections with 503 and exits after [`WINDOW`]: the next connection tries again.
+//! A waiting connection makes the service manager restart the daemon immediately. Without an answer, a few such
+//! restarts exhaust the start limit, and the socket unit fails permanently. So a daemon that cannot start first
+//! answers waiting connections with 503, for [`WINDOW`], and then exits; the next connection starts it again.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -17,15 +17,15 @@ use tracing::warn;
 use super::error::LifeError;
 use crate::http::last_words;
 
-/// How long connections are answered. Five starts within ten seconds exhaust systemd's default start limit, so a
-/// failed start takes longer than two seconds.
+/// Time during which connections are answered. Five starts within ten seconds exhaust systemd's default start limit,
+/// so a failed start must take longer than two seconds.
 const WINDOW: Duration = Duration::from_secs(3);
-/// How long one client may take to send its request and to read the answer.
+/// Time limit for a client to send its request and to read the answer.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The largest part of a request that is read before the connection is closed.
+/// Maximum number of request bytes read before the connection is closed.
 const MAX_READ: usize = 1 << 20;
 
-/// Answers every connection with 503 for a few seconds. The daemon's own user and root also get the reason.
+/// Answers all connections with 503 during [`WINDOW`]. The daemon's own user and root also get the reason.
 pub(super) fn refuse_connections(listener: &UnixListener, error: &LifeError) {
     if let Err(error) = listener.set_nonblocking(true) {
         return warn!("connections get no answer: {error}");
@@ -33,13 +33,13 @@ pub(super) fn refuse_connections(listener: &UnixListener, error: &LifeError) {
     let until = Instant::now() + WINDOW;
     while is_readable(listener, until) {
         if let Ok((stream, _)) = listener.accept() {
-            // A client that does not listen gets no answer.
+            // Errors are ignored: the client may be gone.
             let _ = refuse(stream, error);
         }
     }
 }
 
-/// Waits until a connection waits; false when the time is over.
+/// Waits for a connection. Returns `false` at the deadline.
 fn is_readable(listener: &UnixListener, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
     let Ok(left) = Timespec::try_from(left) else { return false };
@@ -54,7 +54,7 @@ fn refuse(mut stream: UnixStream, error: &LifeError) -> std::io::Result<()> {
     let mut read = stream.read(&mut buffer)?;
     stream.write_all(&last_words(&problem(&stream, error)))?;
     stream.shutdown(Shutdown::Write)?;
-    // Closing a socket with unread bytes would reset the connection before the client has read the answer.
+    // Closing a socket with unread bytes resets the connection, and the client might lose the answer.
     let until = Instant::now() + PATIENCE;
     while read < MAX_READ && Instant::now() < until {
         match stream.read(&mut buffer)? {

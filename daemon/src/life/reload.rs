@@ -1,4 +1,4 @@
-//! Reading the config again: all of it holds, or none.
+//! Reloads the config atomically: either all settings change, or none.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::installation::{self, InstallationError, Surroundings, show};
 use crate::log::Log;
 use crate::settings::{self, Settings};
 
-/// Reads the config again.
+/// Reloader of the config.
 pub(super) struct Reloader {
     named: Option<PathBuf>,
     around: Surroundings,
@@ -19,13 +19,12 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
-    /// `named` is the file that was named when the daemon began.
+    /// Creates a reloader; `named` is the config file given at the start.
     pub(super) fn new(named: Option<PathBuf>, around: Surroundings, log: Log) -> Self {
         Self { named, around, log }
     }
 
-    /// Reads the config again. A new one holds for what is asked from now on; where it is not valid,
-    /// the old one stays.
+    /// Reloads the config. A valid one applies to new requests; after an error, the old one stays in effect.
     pub(super) fn reload(&self, life: &Life) {
         notify::reloading();
         let old = Arc::clone(&life.settings.borrow());
@@ -46,7 +45,7 @@ impl Reloader {
     fn read(&self, old: &Settings) -> Result<Settings, InstallationError> {
         let found = installation::operator(self.named.as_deref(), &self.around)?;
         match &old.config {
-            // Nobody widens what is allowed by losing a file.
+            // A missing file must not lift the operator's restrictions.
             Some(path) if found.file.is_none() => Err(InstallationError::Usage {
                 message: format!("the operator's config `{}` is gone", show(path)),
                 hint: "put it back, or start the daemon again without one".to_owned(),

@@ -1,27 +1,27 @@
-//! What signals ask of the daemon.
+//! Receives signals.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that mean something.
+/// The handled signals.
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
 }
 
-/// What a signal asks for.
+/// Meaning of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// SIGHUP: to read the config again.
+    /// SIGHUP: reload the config.
     ToReload,
-    /// The signal of this name: to end.
+    /// The named signal: shut down.
     ToEnd(&'static str),
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Starts to receive signals.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -30,7 +30,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next. Can be dropped and called again without losing one.
+    /// Waits for the next signal. Cancellation is safe: no signal is lost.
     pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
             _ = self.interrupt.recv() => Asked::ToEnd("SIGINT"),

@@ -1,7 +1,7 @@
-//! The socket: the one that the service manager hands over, or one that we make and remove.
+//! Manages the daemon's socket: one that the service manager passes, or one that the daemon creates and removes.
 //!
-//! Ours is made under a lock, in a directory that only we write to and that no step sees. What lies
-//! in its place already is removed only where it is a socket of ours on which nobody listens.
+//! The daemon creates its socket under a lock, in a directory to which only its user can write and which steps cannot
+//! see. An existing file at the path is removed only if it is a socket of this user on which no process listens.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -21,73 +21,73 @@ use super::lock::{Lock, NotLocked};
 use crate::installation::{Surroundings, show};
 use crate::settings::{Admitted, socket_problem};
 
-/// How many connections the kernel keeps for us that we have not accepted yet.
+/// Maximum number of connections in the kernel's queue.
 const BACKLOG: i32 = 1024;
-/// Of a socket on which only we may connect.
+/// Mode of a socket to which only the daemon's user can connect.
 const OWN_MODE: u32 = 0o600;
-/// Of a socket on which others may: who they are is looked at on every connection.
+/// Mode of a socket to which other users can connect. The daemon checks the user of each connection.
 const OPEN_MODE: u32 = 0o666;
-/// What a directory needs in addition for others to reach a socket in it.
+/// Permissions that a directory additionally needs for other users to reach a socket in it.
 const SEARCH: u32 = 0o011;
 
-/// Why the socket cannot be had.
+/// Reason why the socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SocketError {
-    /// The path, or what lies there, is none for a socket of ours.
+    /// The path, or the existing file there, is not usable.
     #[error("the socket `{}` cannot be used: {reason}\nhint: {hint}", show(path))]
     Unusable {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What was found.
+        /// Description of the problem.
         reason: String,
-        /// What to do.
+        /// Suggested remedy.
         hint: &'static str,
     },
-    /// Another daemon has it.
+    /// Another daemon uses the socket.
     #[error(
         "another daemon{} uses the socket `{}`\nhint: `proctor daemon status` shows it, `proctor daemon stop` ends it; or name another socket with `--socket`",
         pid.map(|pid| format!(" (process {pid})")).unwrap_or_default(), show(path)
     )]
     InUse {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The daemon, where that is known.
+        /// Process ID of the other daemon, if known.
         pid: Option<u32>,
     },
-    /// The service manager handed something over that we cannot use.
+    /// The service manager passed an unusable descriptor.
     #[error(
         "the service manager handed over {0}\nhint: the unit of the socket must have one `ListenStream=` with an absolute path in a directory of its own"
     )]
     Inherited(String),
-    /// The system refuses.
+    /// A system call failed.
     #[error("the socket `{}` cannot be made: {what}: {error}", show(path))]
     System {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What was done.
+        /// Failed operation.
         what: &'static str,
-        /// What the system said.
+        /// Error reported by the system.
         error: io::Error,
     },
 }
 
 impl SocketError {
-    /// Whether trying again does not help.
+    /// Returns whether the error is permanent, so that a retry does not help.
     pub(super) fn is_usage(&self) -> bool {
         matches!(self, Self::Unusable { .. } | Self::Inherited(_))
     }
 }
 
-/// Where the daemon will listen. The place is ours by now.
+/// Location where the daemon will listen. It is reserved for this process.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// On a socket that the service manager listens on for us.
+    /// A socket on which the service manager already listens.
     Inherited(StdListener, PathBuf),
-    /// On one that is still to be made.
+    /// A path at which the socket is created later.
     Own(OwnPlace),
 }
 
-/// A place for a socket in a directory that only we write to.
+/// A reserved path for a socket, in a directory to which only this user can write.
 #[derive(Debug)]
 pub(super) struct OwnPlace {
     path: PathBuf,
@@ -96,7 +96,7 @@ pub(super) struct OwnPlace {
     lock: Lock,
 }
 
-/// The socket, listened on.
+/// The socket while the daemon listens on it.
 #[derive(Debug)]
 pub(super) struct Listening {
     listener: StdListener,
@@ -104,7 +104,7 @@ pub(super) struct Listening {
     own: Option<Own>,
 }
 
-/// What is ours to remove.
+/// A socket that this process created and removes.
 #[derive(Debug)]
 struct Own {
     place: OwnPlace,
@@ -113,7 +113,7 @@ struct Own {
 }
 
 impl Place {
-    /// The socket that the service manager handed over, where it did.
+    /// Returns the socket that the service manager passed, if any.
     pub(super) fn inherited(mut fds: ListenFd) -> Result<Option<Self>, SocketError> {
         match fds.len() {
             0 => return Ok(None),
@@ -124,7 +124,7 @@ impl Place {
         let Some(listener) = taken else { return Err(SocketError::Inherited("no socket".to_owned())) };
         let address = listener.local_addr().ok();
         let path = address.as_ref().and_then(std::os::unix::net::SocketAddr::as_pathname);
-        // Which step may use a name without a file is nobody's to say but the network's.
+        // Steps could reach an abstract socket unless their network is isolated, so it is refused.
         let Some(path) = path else { return Err(SocketError::Inherited("a socket without a path".to_owned())) };
         let path = path.to_owned();
         match unhidable(parent(&path), None) {
@@ -133,7 +133,7 @@ impl Place {
         }
     }
 
-    /// Returns another handle of the socket that the service manager listens on.
+    /// Returns another handle of the service manager's socket.
     pub(super) fn handle(&self) -> Option<StdListener> {
         match self {
             Self::Inherited(listener, _) => listener.try_clone().ok(),
@@ -141,12 +141,12 @@ impl Place {
         }
     }
 
-    /// Takes the place of a socket. Nothing is made there yet but the directory and the lock.
+    /// Reserves a path for the socket. Creates only the directory and the lock.
     pub(super) fn own(path: &Path, around: &Surroundings) -> Result<Self, SocketError> {
         OwnPlace::take(path, around).map(Self::Own)
     }
 
-    /// The directory that holds the socket.
+    /// Returns the directory that contains the socket.
     pub(super) fn directory(&self) -> Option<&Path> {
         match self {
             Self::Inherited(_, path) => path.parent(),
@@ -154,7 +154,7 @@ impl Place {
         }
     }
 
-    /// Listens.
+    /// Starts to listen.
     pub(super) fn listen(self, admitted: &Admitted) -> Result<Listening, SocketError> {
         let listening = match self {
             Self::Inherited(listener, path) => {
@@ -173,7 +173,7 @@ impl Place {
 }
 
 impl OwnPlace {
-    /// Takes the lock of a socket's path, in a directory that it makes if there is none.
+    /// Acquires the lock of a socket's path. Creates the directory if necessary.
     fn take(path: &Path, around: &Surroundings) -> Result<Self, SocketError> {
         if let Some(reason) = socket_problem(path) {
             return Err(unusable(path, reason, "name another one with `--socket`"));
@@ -189,7 +189,7 @@ impl OwnPlace {
         Ok(place)
     }
 
-    /// Removes what a daemon before us left, and puts a socket of ours there.
+    /// Removes the socket of an earlier daemon and binds a new one.
     fn bind(&self) -> Result<(StdListener, (u64, u64)), SocketError> {
         if self.look()? {
             info!(socket = show(&self.path), "a socket on which nobody listens any more is removed");
@@ -198,8 +198,7 @@ impl OwnPlace {
         }
         let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(|error| self.failed("no socket", error))?;
-        // The mode of the file that bind(2) makes is that of the socket, so that nobody else can
-        // connect at any time.
+        // The file that bind(2) creates inherits the mode of the socket, so no other user can connect at any time.
         fchmod(&socket, Mode::from_raw_mode(OWN_MODE)).map_err(|error| self.failed("its mode", error))?;
         let address = SocketAddrUnix::new(&self.path).map_err(|error| self.failed("its path", error))?;
         bind(&socket, &address).map_err(|error| self.failed("bind", error))?;
@@ -208,7 +207,7 @@ impl OwnPlace {
         Ok((StdListener::from(socket), identity))
     }
 
-    /// Whether a socket lies there on which nobody listens any more.
+    /// Returns whether a stale socket exists at the path, on which no process listens.
     fn look(&self) -> Result<bool, SocketError> {
         let stat = match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -235,13 +234,13 @@ impl OwnPlace {
             Err(Errno::CONNREFUSED) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
             Ok(()) => Err(SocketError::InUse { path: self.path.clone(), pid: peer(&socket) }),
-            // It has more to accept than it can.
+            // The queue of that socket is full.
             Err(Errno::AGAIN) => Err(SocketError::InUse { path: self.path.clone(), pid: None }),
             Err(error) => Err(self.failed("whether somebody listens there cannot be told", error)),
         }
     }
 
-    /// Whether the directory and the lock that this process holds are still those at the path.
+    /// Returns whether the path still refers to the directory and the lock that this process holds.
     fn is_held(&self) -> bool {
         let at_path = parent(&self.path).metadata().map(|found| (found.dev(), found.ino())).ok();
         let held = self.dir.metadata().map(|found| (found.dev(), found.ino())).ok();
@@ -257,7 +256,7 @@ impl OwnPlace {
         SocketError::System { path: self.path.clone(), what, error: error.into() }
     }
 
-    /// Lets others reach the socket, or nobody but us.
+    /// Sets the permissions so that either other users or only this user can reach the socket.
     fn admit(&self, admitted: &Admitted) -> Result<(), Errno> {
         let mode = if admitted.has_others() { OPEN_MODE } else { OWN_MODE };
         chmodat(&self.dir, &self.name, Mode::from_raw_mode(mode), AtFlags::empty())?;
@@ -270,37 +269,37 @@ impl OwnPlace {
 }
 
 impl Listening {
-    /// Another handle of the listener.
+    /// Returns another handle of the listener.
     pub(super) fn listener(&self) -> io::Result<StdListener> {
         self.listener.try_clone()
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether this process made the socket.
+    /// Returns whether this process created the socket.
     pub(super) fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Whether callers reach this socket at its path. A socket of the service manager's is not looked at.
+    /// Returns whether callers reach this socket at its path. Always true for a socket of the service manager.
     pub(super) fn is_in_place(&self) -> bool {
         let Some(own) = &self.own else { return true };
         own.place.is_held() && own.place.identity() == Some(own.identity)
     }
 
-    /// Makes the socket at its path again, and returns the new listener.
+    /// Recreates the socket at its path and returns the new listener.
     ///
     /// # Errors
-    /// Another daemon has taken the path, or the socket cannot be made.
+    /// Another daemon has taken the path, or the socket cannot be created.
     pub(super) fn restore(&mut self, around: &Surroundings, admitted: &Admitted) -> Result<StdListener, SocketError> {
         let path = self.path.clone();
         let failed = |error| SocketError::System { path: path.clone(), what: "no handle", error };
         if let Some(own) = &mut self.own {
             if own.place.identity() == Some(own.identity) {
-                // Only the lock or the directory is lost. The old socket would look like another daemon's.
+                // Only the lock or the directory was lost. The old socket would look like that of another daemon.
                 unlinkat(&own.place.dir, &own.place.name, AtFlags::empty())
                     .map_err(|error| own.place.failed("the old one stays", error))?;
             }
@@ -313,8 +312,7 @@ impl Listening {
         self.listener.try_clone().map_err(failed)
     }
 
-    /// Lets those reach the socket who may connect. The mode of one that was handed over is the
-    /// service manager's.
+    /// Makes the socket reachable for the admitted users. The service manager determines the mode of its own socket.
     pub(super) fn admit(&self, admitted: &Admitted) {
         let Some(own) = &self.own else { return };
         if let Err(error) = own.place.admit(admitted) {
@@ -322,7 +320,7 @@ impl Listening {
         }
     }
 
-    /// Removes the socket, where it is still the one that we made.
+    /// Removes the socket if it is still the one that this process created.
     pub(super) fn remove(self) {
         let Some(Own { place, identity }) = self.own else { return };
         if place.identity() != Some(identity) {
@@ -332,7 +330,7 @@ impl Listening {
         if let Err(error) = unlinkat(&place.dir, &place.name, AtFlags::empty()) {
             warn!("the socket stays: {error}");
         }
-        // Only now may another daemon take the place.
+        // Release the lock last, so that another daemon takes the path only now.
         drop(place.lock);
     }
 }
@@ -345,8 +343,7 @@ fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }
 
-/// The directory made where it is absent, and the path without links, which is what is hidden from
-/// steps.
+/// Creates the directory if necessary, and returns the path without symbolic links, as needed to hide it from steps.
 fn located(path: &Path) -> Result<(PathBuf, String), SocketError> {
     let failed = |what, error| SocketError::System { path: path.to_owned(), what, error };
     let name = path.file_name().and_then(|name| name.to_str());
@@ -363,7 +360,7 @@ fn located(path: &Path) -> Result<(PathBuf, String), SocketError> {
     }
 }
 
-/// A directory in which nobody but us and root can put anything.
+/// Opens the directory, and checks that only this user and root can write to it.
 fn own_directory(path: &Path) -> Result<File, SocketError> {
     let failed = |what, error| SocketError::System { path: path.to_owned(), what, error };
     let dir = File::open(parent(path)).map_err(|error| failed("its directory cannot be opened", error))?;
@@ -378,7 +375,7 @@ fn own_directory(path: &Path) -> Result<File, SocketError> {
     Ok(dir)
 }
 
-/// Why a directory cannot be hidden from steps; they would miss what else is in it.
+/// Returns why a directory cannot be hidden from steps: it contains other files that they need.
 fn unhidable(dir: &Path, home: Option<&Path>) -> Option<String> {
     const SHARED: [&str; 9] = ["/", "/run", "/tmp", "/var", "/var/run", "/var/tmp", "/usr", "/etc", "/home"];
     let is_shared = SHARED.iter().any(|shared| dir == Path::new(shared));
@@ -460,7 +457,7 @@ mod tests {
         let first = own(&path).expect("free").listen(&alone()).expect("listens");
         let error = own(&path).expect_err("taken");
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
-        // As after a kill: the lock is gone, the file stays.
+        // State after a kill: the lock is released, but the file is still there.
         drop(first);
         assert!(path.exists());
         own(&path).expect("stale").listen(&alone()).expect("listens").remove();

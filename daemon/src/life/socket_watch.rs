@@ -1,4 +1,4 @@
-//! Decides when the daemon checks that its socket file is still at its path.
+//! Schedules the checks of whether the daemon's socket file is still at its path.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use tracing::error;
 
 use super::socket::{Listening, SocketError};
 
-/// How often the path is checked. A check is three calls of stat(2).
+/// Interval between two checks. A check makes three stat(2) calls.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// Watches the path of a socket that this process made.
+/// Watcher of the path of a socket that this process created.
 pub(super) struct SocketWatch {
     is_own: bool,
-    /// The last complaint; the same one is logged once.
+    /// Last logged error; the same error is logged once.
     complaint: Option<String>,
 }
 
 impl SocketWatch {
-    /// Nothing was checked yet.
+    /// Creates a watcher for a socket.
     pub(super) fn new(listening: &Listening) -> Self {
         Self { is_own: listening.is_own(), complaint: None }
     }
 
-    /// Completes when it is time for a check; never for a socket of the service manager's, which only the service
-    /// manager can make again.
+    /// Completes when a check is due. Never completes for a socket of the service manager, which only the service
+    /// manager can recreate.
     pub(super) async fn due(&self) {
         match self.is_own {
             true => sleep(CHECK).await,
@@ -32,7 +32,7 @@ impl SocketWatch {
         }
     }
 
-    /// Notes that the daemon can be reached at the path.
+    /// Records that the daemon is reachable at the path.
     pub(super) fn restored(&mut self) {
         self.complaint = None;
     }

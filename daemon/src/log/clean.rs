@@ -1,16 +1,14 @@
-//! Text that can be shown anywhere: no control characters, no line ends, nothing that turns the
-//! direction of what follows or is not seen at all.
+//! Sanitizes text for any output: no control characters, line breaks, bidirectional or invisible characters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The longest value of a record, in bytes; the rest is cut off.
+/// Maximum length of a value in bytes; longer values are truncated.
 const MAX_VALUE: usize = 8 << 10;
-/// What stands where something was cut off.
+/// Marks a truncated value.
 const CUT: &str = "…";
 
-/// `text` with escapes such as `\u001b`, which are those of JSON too, and not longer than a record
-/// may hold.
+/// Truncates `text` to [`MAX_VALUE`] and escapes unsafe characters as in JSON, such as `\u001b`.
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     let kept = cut(text);
     if kept.len() == text.len() && !text.chars().any(is_unsafe) {
@@ -19,7 +17,7 @@ pub(super) fn clean(text: &str) -> Cow<'_, str> {
     let mut clean = String::with_capacity(kept.len());
     for char in kept.chars() {
         if is_unsafe(char) {
-            // All of them lie in the plane of four digits. Writing to a string does not fail.
+            // Unsafe characters have at most four hexadecimal digits. Writing to a string cannot fail.
             let _ = write!(clean, "\\u{:04x}", u32::from(char));
         } else {
             clean.push(char);
@@ -35,8 +33,8 @@ fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_VALUE)]
 }
 
-/// Controls (C0, DEL, C1), line and paragraph separators, marks of direction, and what has no
-/// width.
+/// Returns whether a character is a control (C0, DEL, C1), a line or paragraph separator, a bidirectional mark, or
+/// has no width.
 fn is_unsafe(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

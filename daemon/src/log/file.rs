@@ -1,7 +1,8 @@
-//! The file that standard error is where `proctor daemon start` began the daemon: it has a bound.
-//! A full one is put aside under a second name, in place of what lay there, and a new one is begun. Who
-//! is killed in between leaves one file less, and no line less. What else standard error may be (a
-//! terminal, the journal, a file that somebody else looks after) is left alone.
+//! Limits the log file that `proctor daemon start` opens as standard error.
+//!
+//! A full file is renamed, replacing the previous one, and a new file is created. A kill in between leaves one file
+//! fewer but loses no line. If standard error is anything else (a terminal, the journal, a file with its own
+//! rotation), it is left alone.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,14 +12,14 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, openat, ren
 use rustix::stdio::{dup2_stderr, stderr};
 use tracing::warn;
 
-/// The name of the file in the state directory.
+/// Name of the log file in the state directory.
 pub const NAME: &str = "proctord.log";
-/// The name under which a full one is put aside.
+/// Name of the rotated log file.
 pub const ASIDE: &str = "proctord.log.1";
-/// How many bytes it has when it is put aside. The last line may go beyond that.
+/// Size in bytes at which the file is rotated. The last line may exceed it.
 pub const MAX_FILE: u64 = 8 << 20;
 
-/// The file that standard error is. Its owner is the one thread that writes to it.
+/// The file behind standard error. It belongs to the thread that writes to it.
 #[derive(Debug)]
 pub(super) struct LogFile {
     dir: OwnedFd,
@@ -27,15 +28,15 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// That of a state directory, where standard error is that very file.
+    /// Returns the log file of a state directory if standard error is that file.
     pub(super) fn of(state_dir: &Path, most: u64) -> Option<Self> {
         let dir = open(state_dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let file = Self { dir, most, size: fstat(stderr()).ok()?.st_size.cast_unsigned() };
         file.is_in_place().then_some(file)
     }
 
-    /// Counts what was written, and goes on in a new file where the old one is full. Where there can be none,
-    /// the old one is written to for as long again.
+    /// Adds to the size, and rotates a full file. If rotation fails, the old file is used for the same number of
+    /// bytes again.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.size = self.size.saturating_add(bytes as u64);
         if self.size < self.most {
@@ -48,7 +49,7 @@ impl LogFile {
     }
 
     fn begin_anew(&self) -> io::Result<()> {
-        // Where another lies there, somebody has put ours aside already.
+        // If another file is at the path, the log file was already moved.
         if self.is_in_place() {
             renameat(&self.dir, NAME, &self.dir, ASIDE)?;
         }
@@ -60,7 +61,7 @@ impl LogFile {
         Ok(dup2_stderr(&file)?)
     }
 
-    /// Whether the file of our name is the one that is written to.
+    /// Returns whether the file at the path is the one behind standard error.
     fn is_in_place(&self) -> bool {
         let found = statat(&self.dir, NAME, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| fstat(stderr()).is_ok_and(|ours| identity(&found) == identity(&ours)))
@@ -79,7 +80,7 @@ mod tests {
     use super::super::lines::Lines;
     use super::*;
 
-    /// Gives the process its standard error back.
+    /// Restores standard error of the process.
     struct Before(OwnedFd);
 
     impl Drop for Before {
@@ -88,7 +89,7 @@ mod tests {
         }
     }
 
-    /// The only test that looks at what standard error is: the process has one.
+    /// The only test that replaces standard error, of which the process has only one.
     #[test]
     fn a_full_file_is_put_aside_and_what_follows_is_in_a_new_one() {
         const ROOM: u64 = 100;
@@ -116,7 +117,7 @@ mod tests {
         say("four");
         assert!(has(&aside, "four") && !has(&aside, "two"), "two files are kept");
 
-        // As after a kill in between, or where somebody has moved it: the next one is begun all the same.
+        // After a kill during rotation or an external rename, the next rotation still works.
         say("five");
         fs::rename(&path, state.path().join("moved")).expect("moved");
         say("six");
@@ -124,7 +125,7 @@ mod tests {
         say("seven");
         assert!(has(&path, "seven"));
 
-        // Where none can be begun the old one goes on, and nothing that stands there is touched.
+        // If no new file can be created, the old one stays in use, and existing files are not touched.
         fs::rename(&path, state.path().join("moved")).expect("moved");
         std::os::unix::fs::symlink("elsewhere", &path).expect("made");
         say("eight");

@@ -1,6 +1,6 @@
-//! Fields of the journal, in its native protocol: a datagram a record, a field a line
-//! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>). Values have no line ends by the time they get
-//! here, so the binary form of a field is never needed.
+//! Writes records to the journal with its native protocol (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>): one
+//! datagram per record and one line per field. Values contain no line breaks here, so the binary form of fields is
+//! not needed.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -11,17 +11,17 @@ use super::record::Record;
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 const IDENTIFIER: &str = "proctord";
-/// What the names of our fields begin with, so that none of them is one of the journal's own.
+/// Prefix of field names, which avoids conflicts with the journal's own fields.
 const PREFIX: &str = "PROCTOR_";
-/// The longest name of a field (journald refuses longer ones).
+/// Maximum length of a field name; journald refuses longer ones.
 const MAX_NAME: usize = 64;
 
-/// A way to the journal.
+/// Connection to the journal.
 #[derive(Debug)]
 pub(super) struct Journal(UnixDatagram);
 
 impl Journal {
-    /// A way to the journal; `None` where there is no journal.
+    /// Connects to the journal; returns `None` if there is none.
     pub(super) fn open() -> Option<Self> {
         Self::at(SOCKET).ok()
     }
@@ -29,15 +29,15 @@ impl Journal {
     fn at(path: &str) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
-        // A journal that is stuck must not hold us up.
+        // A hanging journal must not block the daemon.
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
     }
 
-    /// Sends a record; whether it was taken.
+    /// Sends a record. Returns whether it was sent.
     pub(super) fn send(&self, record: &Record) -> bool {
         let bytes = encoded(record);
-        // After a restart of the journal our old connection leads nowhere.
+        // Reconnect after a restart of the journal.
         self.0.send(bytes.as_bytes()).is_ok() || self.0.connect(SOCKET).is_ok() && self.0.send(bytes.as_bytes()).is_ok()
     }
 }
@@ -59,7 +59,7 @@ fn encoded(record: &Record) -> String {
     own.chain(record.fields.iter().map(|(name, value)| format!("{}={value}\n", journal_name(name)))).collect()
 }
 
-/// Capitals, digits and underscores are all that a name of the journal's may hold.
+/// Converts a name to the characters that the journal permits: capitals, digits and underscores.
 fn journal_name(name: &str) -> String {
     let own = name.chars().map(|char| if char.is_ascii_alphanumeric() { char.to_ascii_uppercase() } else { '_' });
     PREFIX.chars().chain(own).take(MAX_NAME).collect()

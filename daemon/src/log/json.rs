@@ -1,13 +1,13 @@
-//! A JSON object a line.
+//! Formats records as JSON lines.
 
 use serde_json::{Map, Number, Value};
 
 use super::record::Record;
 
-/// The names that every record has; a field of an event with one of them is shown as `field.NAME`.
+/// Names that every record has. A field of an event with such a name is written as `field.NAME`.
 const OWN: [&str; 4] = ["time", "level", "target", "message"];
 
-/// One line, with its end.
+/// Formats a record as a line with a line feed.
 pub(super) fn line(record: &Record, time: &str) -> String {
     let mut object = Map::new();
     let own = [time, record.level.as_str(), &record.target, &record.message];
@@ -17,7 +17,7 @@ pub(super) fn line(record: &Record, time: &str) -> String {
     for (name, value) in &record.fields {
         let is_number = record.numbers.contains(name);
         let name = if OWN.contains(name) { format!("field.{name}") } else { (*name).to_owned() };
-        // A redacted number is text.
+        // A redacted number is no longer a number and is written as text.
         let number = is_number.then(|| value.parse::<Number>().ok()).flatten();
         object.insert(name, number.map_or_else(|| Value::from(value.as_str()), Value::Number));
     }

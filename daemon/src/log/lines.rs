@@ -1,5 +1,5 @@
-//! Lines on their way to standard error, whose reader may be slow, stopped, or gone: whoever says
-//! something never waits for that. What there is no room for is lost, and counted.
+//! Writes lines to standard error on a separate thread, so that logging never waits for a slow or stopped reader.
+//! Lines that exceed the buffer are lost and counted.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use super::file::LogFile;
 
-/// How many bytes of lines wait at most.
+/// Maximum number of buffered bytes.
 const WAITING: usize = 1 << 20;
 
-/// Those of this process.
+/// Writer to standard error of this process.
 pub(super) static STDERR: LazyLock<Lines> = LazyLock::new(|| Lines::to(std::io::stderr()));
 
-/// A way to a writer that may block.
+/// Buffer in front of a writer that may block.
 #[derive(Debug)]
 pub(super) struct Lines {
     queue: Sender<Said>,
@@ -25,24 +25,25 @@ pub(super) struct Lines {
 
 enum Said {
     Line(String),
-    /// Answered when everything before it was written.
+    /// Request for a reply after everything before it is written.
     Flush(Sender<()>),
-    /// What follows is counted.
+    /// Enables rotation for the lines that follow.
     Bound(LogFile),
 }
 
 impl Lines {
-    /// A way to `writer`, by a thread of its own.
+    /// Creates a buffer whose own thread writes to `writer`.
     pub(super) fn to(writer: impl Write + Send + 'static) -> Self {
         let (queue, lines) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&waiting);
-        // Without the thread the queue is closed, and every line is lost: nothing else depends on it.
+        // If the thread cannot be started, the queue is closed and all lines are lost; nothing else depends on the
+        // thread.
         let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&lines, writer, &counted));
         Self { queue, waiting, lost: AtomicU64::new(0) }
     }
 
-    /// Says a line, where there is room for it; whether there is.
+    /// Queues a line. Returns `false` if it is lost because the buffer is full.
     pub(super) fn say(&self, line: String) -> bool {
         let length = line.len();
         let is_taken =
@@ -54,19 +55,19 @@ impl Lines {
         is_taken
     }
 
-    /// How many lines were lost since this was asked last, where there is room again to say so.
+    /// Returns the number of lines lost since the last call, once there is space to report it.
     pub(super) fn lost(&self) -> Option<u64> {
         let has_room = self.waiting.load(Ordering::Relaxed) < WAITING / 2;
         has_room.then(|| self.lost.swap(0, Ordering::Relaxed)).filter(|lost| *lost > 0)
     }
 
-    /// From now on the file that the lines go to is put aside when it is full.
+    /// Enables rotation of the file that the lines are written to.
     pub(super) fn bound(&self, file: LogFile) {
-        // Without the thread nothing is written.
+        // Without the thread, nothing is written.
         let _ = self.queue.send(Said::Bound(file));
     }
 
-    /// Waits until everything that was said is written, but no longer than that.
+    /// Waits until all queued lines are written, at most `within`.
     pub(super) fn flush(&self, within: Duration) {
         let (written, flushed) = channel();
         if self.queue.send(Said::Flush(written)).is_ok() {
@@ -80,7 +81,7 @@ fn write_all(lines: &Receiver<Said>, mut writer: impl Write, waiting: &AtomicUsi
     for said in lines {
         match said {
             Said::Line(line) => {
-                // Whoever closed it does not want to know.
+                // Ignore a closed standard error.
                 let _ = writer.write_all(line.as_bytes());
                 waiting.fetch_sub(line.len(), Ordering::Relaxed);
                 if let Some(file) = &mut bounded {
@@ -104,12 +105,13 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let lines = Lines::to(writer);
         let line = |number: &usize| format!("a line of the log, number {number:06}\n");
-        // Not always the first ones: the thread that writes may begin late, and make room for later ones.
+        // The accepted lines are not always the first ones: the writer thread may start late and free space for later
+        // ones.
         let said: Vec<usize> = (0..40_000).filter(|number| lines.say(line(number))).collect();
         assert!(said.len() < 40_000 && said.len() > WAITING / 40, "{}", said.len());
         lines.flush(Duration::from_millis(10));
         assert_eq!(lines.lost(), None, "there is no room to say it");
-        // What was taken comes, whole and in order; then it is told how much did not.
+        // Accepted lines arrive completely and in order; afterwards, the number of lost lines is reported.
         let read = BufReader::new(reader).lines().take(said.len()).map(|line| line.expect("text") + "\n");
         assert!(read.eq(said.iter().map(line)));
         lines.flush(Duration::from_secs(60));

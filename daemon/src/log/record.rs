@@ -1,5 +1,4 @@
-//! An event on its way into the log: its level, where it comes from, its message and its fields,
-//! all of it harmless.
+//! A sanitized log event: level, origin, message and fields.
 
 use std::fmt;
 
@@ -9,35 +8,35 @@ use tracing::{Level, Metadata};
 
 use super::clean::clean;
 
-/// The most fields of a record; those of spans count too.
+/// Maximum number of fields of a record, including those of its spans.
 const MAX_FIELDS: usize = 64;
 const MESSAGE: &str = "message";
 
-/// Fields as they were given.
+/// Fields before sanitizing.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     values: Vec<(&'static str, String)>,
-    /// The names of those that were given as numbers.
+    /// Names of the numeric fields.
     numbers: Vec<&'static str>,
 }
 
 /// An event without secrets and control characters.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// How bad it is.
+    /// Severity.
     pub(super) level: Level,
-    /// The module that says it.
+    /// Module that emitted the event.
     pub(super) target: String,
-    /// What it says.
+    /// Message.
     pub(super) message: String,
-    /// The rest, in the order in which it was given, each name once.
+    /// Other fields in their original order, with unique names.
     pub(super) fields: Vec<(&'static str, String)>,
-    /// The names of the fields that are numbers.
+    /// Names of the numeric fields.
     pub(super) numbers: Vec<&'static str>,
 }
 
 impl Fields {
-    /// Takes on the fields of a span that are not there yet.
+    /// Adds the fields of a span whose names are not used yet.
     pub(super) fn extend(&mut self, of_span: &Self) {
         for (name, value) in &of_span.values {
             if !self.values.iter().any(|(known, _)| known == name) {
@@ -92,7 +91,7 @@ impl Visit for Fields {
 }
 
 impl Record {
-    /// That so many records were lost.
+    /// Returns a record about the number of lost records.
     pub(super) fn of_loss(count: u64) -> Self {
         Self {
             level: Level::WARN,
@@ -103,7 +102,7 @@ impl Record {
         }
     }
 
-    /// An event of these fields.
+    /// Creates a sanitized record from the fields of an event.
     pub(super) fn of(metadata: &Metadata<'_>, fields: Fields, redactor: &Redactor) -> Self {
         let harmless = |text: &str| clean(&redactor.text(text)).into_owned();
         let Fields { values, numbers } = fields;
@@ -113,7 +112,7 @@ impl Record {
         Self { level: *metadata.level(), target: harmless(metadata.target()), message, fields, numbers }
     }
 
-    /// A record for tests.
+    /// Returns a record for tests.
     #[cfg(test)]
     pub(super) fn for_tests(message: &str, fields: Vec<(&'static str, String)>) -> Self {
         let numbers = vec!["number"];

@@ -1,22 +1,22 @@
-//! Lines for people: `TIME LEVEL target: message name=value …`.
+//! Formats records as human-readable lines: `TIME LEVEL target: message name=value …`.
 
 use std::fmt::Write as _;
 
 use super::record::Record;
 
-/// One line, with its end.
+/// Formats a record as a line with a line feed.
 pub(super) fn line(record: &Record, time: &str) -> String {
     let Record { level, target, message, fields, numbers: _ } = record;
     let mut line = format!("{time} {level:>5} {target}: {message}");
     for (name, value) in fields {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(line, " {name}={}", quoted(value));
     }
     line.push('\n');
     line
 }
 
-/// A value with a space, a quote or nothing in it stands in quotes.
+/// Quotes a value that is empty or contains a space, a quote or an equals sign.
 fn quoted(value: &str) -> String {
     if value.is_empty() || value.contains([' ', '"', '=']) { format!("{value:?}") } else { value.to_owned() }
 }

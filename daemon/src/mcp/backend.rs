@@ -1,5 +1,5 @@
-//! What the tools need of whoever runs things: the service of this process for one caller, or a
-//! daemon behind its socket. No protocol here.
+//! Interface between the tools and the program that runs checks: the service of this process, or a daemon behind its
+//! socket. Independent of the protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,16 @@ use proctor_runner::Part;
 use crate::caller::Caller;
 use crate::service::{OutputOf, RunFilter, Service};
 
-/// Who runs what the tools ask for, for one caller. Each method means what the one of [`Service`]
-/// with its name does.
+/// Executes the requests of one caller. Each method corresponds to the method of [`Service`] with the same name.
 pub trait Backend: Clone + Send + Sync + 'static {
-    /// Takes a run on, or answers with one that does as well. The run is a part of `trace`, where there is one.
+    /// Starts a run, or returns one that answers the request. The run becomes part of `trace`, if given.
     fn submit(
         &self,
         submission: RunSubmission,
         trace: Option<TraceContext>,
     ) -> impl Future<Output = Result<Submitted, Problem>> + Send;
 
-    /// A run as soon as there is news of it.
+    /// Waits for news of a run and returns it.
     fn watch(
         &self,
         id: &RunId,
@@ -35,17 +34,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
         wait: Duration,
     ) -> impl Future<Output = Result<Watched, Problem>> + Send;
 
-    /// Runs, newest first.
+    /// Lists runs, newest first.
     fn list(&self, filter: RunFilter) -> impl Future<Output = Result<RunPage, Problem>> + Send;
 
-    /// Asks a run to end.
+    /// Requests cancellation of a run.
     fn cancel(&self, id: &RunId, by: &str) -> impl Future<Output = Result<RunView, Problem>> + Send;
 
-    /// Says that the one who asked for a run wants it no longer. It is cancelled where nobody else
-    /// has joined it.
+    /// Withdraws a request for a run. The run is cancelled if no other request is left.
     fn abandon(&self, id: &RunId, by: &str) -> impl Future<Output = Result<(), Problem>> + Send;
 
-    /// A part of an output, and the whole kept length.
+    /// Returns a part of an output and the total stored length.
     fn output(
         &self,
         id: &RunId,
@@ -54,7 +52,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<(Part, u64), Problem>> + Send;
 
-    /// The last bytes of an output; of a step that runs, those that it has printed so far.
+    /// Returns the last bytes of an output. For a running step, these are the last bytes so far.
     fn output_end(
         &self,
         id: &RunId,
@@ -62,16 +60,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<u8>, Problem>> + Send;
 
-    /// One of a run's documents, with the bytes that are on record.
+    /// Returns a document of a run if its bytes match the recorded digest.
     fn evidence(&self, id: &RunId, file: &str) -> impl Future<Output = Result<Bytes, Problem>> + Send;
 
-    /// Validates a spec, and resolves a profile of it.
+    /// Validates a spec and resolves one of its profiles.
     fn plan(&self, asked: PlanAsked) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
 
     /// Judges SQL.
     fn judge_sql(&self, request: Request) -> impl Future<Output = Result<Judgement, Problem>> + Send;
 
-    /// Answers whether a tree is verified.
+    /// Reports whether a tree is verified.
     fn gate(&self, asked: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
 }
 

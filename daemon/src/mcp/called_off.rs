@@ -1,6 +1,7 @@
-//! Calls over HTTP that are called off by a message of its own, as revisions before 2026-07-28 have it. A
-//! connection has no memory, so such a client is given a name for its session when it begins; with that
-//! name and the request's id the call is found. Nothing else is kept, and only while the call goes on.
+//! Cancels calls over HTTP when the client sends a cancellation message, as in protocol revisions before 2026-07-28.
+//!
+//! Connections are stateless, so such a client gets a session id when it starts. The session id and the request id
+//! identify the call. Nothing else is stored, and only while the call is active.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,25 +30,25 @@ use super::untrusted::one_line;
 use crate::caller::Caller;
 use crate::http::{problem, whole};
 
-/// The header that names a session.
+/// Header with the session id.
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-/// The longest name of a session that is looked at, in bytes; ours are shorter.
+/// Maximum length of an accepted session id in bytes; generated ones are shorter.
 const MAX_NAME: usize = 64;
 
-/// The calls that may be called off so.
+/// The active calls that can be cancelled by a message.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Calls(Arc<Mutex<HashMap<Key, CancellationToken>>>);
 
-/// Whose call, in which session, by which id.
+/// Identity of a call: caller, session and request id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     caller: Caller,
     session: String,
-    /// As JSON: `1` and `"1"` are two.
+    /// As JSON, so that `1` and `"1"` differ.
     request: String,
 }
 
-/// A call under way; it is forgotten when this is dropped.
+/// An active call; dropping it removes the call from `Calls`.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     calls: Calls,
@@ -65,7 +66,7 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a call of a client that has a session; `None` where it has none.
+    /// Registers a call of a client with a session; returns `None` for a client without one.
     pub(super) fn begin(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
         let parts = context.extensions.get::<http::request::Parts>()?;
         let caller = *parts.extensions.get::<Caller>()?;
@@ -87,7 +88,7 @@ fn session(headers: &HeaderMap) -> Option<String> {
     (name.len() <= MAX_NAME).then(|| name.to_owned())
 }
 
-/// What a message is, as far as it matters here.
+/// The relevant fields of a message.
 #[derive(Debug, Default, Deserialize)]
 struct Message {
     #[serde(default)]
@@ -96,7 +97,7 @@ struct Message {
     params: Value,
 }
 
-/// The protocol over HTTP, where calls can be called off by a message.
+/// MCP over HTTP with support for cancellation messages.
 #[derive(Clone)]
 pub struct Cancellable<S> {
     inner: S,
@@ -104,13 +105,13 @@ pub struct Cancellable<S> {
 }
 
 impl<S> Cancellable<S> {
-    /// `inner`, whose calls are remembered in `calls`.
+    /// Wraps `inner`, whose active calls are registered in `calls`.
     pub(super) fn new(inner: S, calls: Calls) -> Self {
         Self { inner, calls }
     }
 }
 
-/// What the SDK answers.
+/// Response of the SDK.
 type Answered = http::Response<BoxBody<Bytes, Infallible>>;
 
 impl<S> Service<Request<Body>> for Cancellable<S>
@@ -155,13 +156,13 @@ where
     }
 }
 
-/// Whether the body of a request is JSON by its content type.
+/// Returns whether the content type of a body is JSON.
 fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// The answer to a body that is no message.
+/// Returns the response to an invalid message.
 fn faulty(fault: &Fault) -> Response {
     let mut response = Response::new(Body::from(fault.answer()));
     *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -169,7 +170,7 @@ fn faulty(fault: &Fault) -> Response {
     response
 }
 
-/// Turns an error that the SDK answers as bare text into a problem, as on every other route.
+/// Converts an error that the SDK returns as plain text to a problem, as on all other routes.
 async fn as_problem(method: &Method, answered: Answered) -> Response {
     let status = answered.status();
     let is_error = status.is_client_error() || status.is_server_error();
@@ -211,14 +212,14 @@ fn refusal(method: &Method, status: StatusCode, text: &str) -> Problem {
     }
 }
 
-/// The call that a message calls off.
+/// Returns the call that a message cancels.
 fn called_off(parts: &http::request::Parts, message: &Message) -> Option<Key> {
     let is_it = message.method == "notifications/cancelled";
     let request = is_it.then(|| message.params.get("requestId"))??.to_string();
     Some(Key { caller: *parts.extensions.get::<Caller>()?, session: session(&parts.headers)?, request })
 }
 
-/// A name that no other session has; a system without random numbers has no sessions.
+/// Generates a unique session id. Without random numbers from the system, there are no sessions.
 fn new_session() -> Option<HeaderValue> {
     let mut bytes = [0; 16];
     let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;

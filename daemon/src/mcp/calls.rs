@@ -1,4 +1,4 @@
-//! What each tool does: arguments that were checked go in, an answer under the bound comes out.
+//! Implements the tools: takes checked arguments and returns a bounded answer.
 
 use std::time::Duration;
 
@@ -23,26 +23,26 @@ use super::waiting::{self, Waited};
 use super::{explain, hints, input, sql, words};
 use crate::service::{OutputOf, Stdio, Unit};
 
-/// Who asks for a run's end when it is asked for by the protocol.
+/// Requester named in the record when a client cancels a run over the protocol.
 const BY: &str = "an MCP client";
-/// How many bytes of the end of an output are read for an answer.
+/// Number of bytes read from the end of each output for an answer.
 const TAIL: usize = 4 << 10;
-/// How many bytes of an output are read for an answer that shows nothing else.
+/// Number of output bytes read for `antigravity_verify_logs`.
 const LOG: usize = 8 << 10;
-/// How many pages of a run's events are read to explain it.
+/// Maximum number of event pages that are read to explain a run.
 const MAX_PAGES: usize = 64;
 
-/// One call.
+/// A tool call.
 pub(super) struct Call<'a, B> {
     pub(super) backend: &'a B,
     pub(super) context: &'a RequestContext<RoleServer>,
 }
 
-/// Why a call has no answer.
+/// Reason why a call fails.
 enum Refusal {
-    /// The arguments are not those of the tool.
+    /// The arguments are invalid.
     Arguments(String),
-    /// There is nothing to answer.
+    /// The backend reported a problem.
     Problem(Box<Problem>),
 }
 
@@ -55,7 +55,7 @@ impl From<Problem> for Refusal {
 type Answer = Result<CallToolResult, Refusal>;
 
 impl<B: Backend> Call<'_, B> {
-    /// Calls a tool.
+    /// Executes a tool.
     pub(super) async fn of(&self, tool: Tool, arguments: Option<JsonObject>) -> CallToolResult {
         let answer = match tool {
             Tool::Verify => self.verify(arguments).await,
@@ -72,17 +72,17 @@ impl<B: Backend> Call<'_, B> {
         let asked: input::Verify = read(arguments)?;
         let submitted = self.backend.submit(submission(&asked), self.trace()).await?;
         let (id, how) = (submitted.run.id.clone(), submitted.how);
-        // Whoever asked must be able to ask again, whatever becomes of the wait.
+        // The error must name the run, so that the client can ask for it again.
         let waited = self.wait(submitted.run, asked.wait_s).await;
         match waited.map_err(|problem| Problem { detail: format!("{}; the run is {id}", problem.detail), ..problem })? {
             Waited::Shown(run) => {
                 let mut result = self.shown(&run, Some(how), asked.links).await;
-                // There is no honest answer: it could not be verified.
+                // An inconclusive run is an error: the tree could not be verified.
                 result.is_error = Some(run.verdict == Some(Verdict::Inconclusive));
                 Ok(result)
             }
             Waited::CalledOff => {
-                // Each of these counts as one that wants the run.
+                // Only these requests count among the requesters of the run.
                 if matches!(how, How::Queued | How::Joined) {
                     self.backend.abandon(&id, BY).await?;
                 }
@@ -91,7 +91,7 @@ impl<B: Backend> Call<'_, B> {
         }
     }
 
-    /// Returns the span of the caller from `_meta` of the call. One that is not valid is ignored.
+    /// Returns the trace context from `_meta` of the call. An invalid one is ignored.
     fn trace(&self) -> Option<TraceContext> {
         let meta = &self.context.meta;
         TraceContext::parse(meta.get_traceparent()?, meta.get_tracestate())
@@ -134,14 +134,14 @@ impl<B: Backend> Call<'_, B> {
         present::run(run, how, &tails, links)
     }
 
-    /// The end of an output. One that cannot be read any more has none; the answer stands without it.
+    /// Reads the end of an output. If it cannot be read, the answer has an empty one.
     async fn tail(&self, id: &RunId, of: OutputOf, bytes: u64) -> Tail {
         let end = self.end(id, of, bytes, TAIL).await.map(|(end, _, _)| end).unwrap_or_default();
         Tail { of, bytes, end: Untrusted::of_output(&end) }
     }
 
-    /// The last `most` bytes of an output, where they begin, and how many there are in all. `guess` is
-    /// how many there should be: marks for secrets that were taken out may have made them more.
+    /// Returns the last `most` bytes of an output, their offset, and the total length. `guess` is the expected
+    /// length; the actual one may differ, because marks that replace secrets may be longer.
     async fn end(&self, id: &RunId, of: OutputOf, guess: u64, most: usize) -> Result<(Vec<u8>, u64, u64), Problem> {
         let start = |total: u64| total.saturating_sub(most as u64);
         let mut offset = start(guess);
@@ -164,7 +164,7 @@ impl<B: Backend> Call<'_, B> {
             Stdio::Stdout => step.stdout.as_ref(),
             Stdio::Stderr => step.stderr.as_ref(),
         };
-        // Of a step that runs, it is not known how much there is: that is asked.
+        // The output length of a running step is not known yet; `end` asks for it.
         let is_running = step.attempt > 0 && step.outcome.is_none();
         let running = is_running.then_some(0);
         let kept = kept.map(|view| view.kept_bytes).or(running).ok_or_else(|| nothing_printed(&asked.run_id))?;
@@ -204,7 +204,7 @@ impl<B: Backend> Call<'_, B> {
         }
     }
 
-    /// A run, and what its events so far tell, up to a bound.
+    /// Returns a run and the facts in its events, up to [`MAX_PAGES`] pages.
     async fn log(&self, id: &RunId) -> Result<(RunView, explain::Log), Problem> {
         let (mut log, mut seen) = (explain::Log::default(), 0);
         let mut pages = 0;
@@ -237,8 +237,7 @@ fn submission(asked: &input::Verify) -> RunSubmission {
     }
 }
 
-/// The step or check whose output is wanted: the one that was named, or the first that did not pass,
-/// or the first.
+/// Selects the step or check: the requested one, else the first that did not pass, else the first.
 fn chosen<'a>(run: &'a RunView, asked: &input::Logs) -> Option<(Unit, &'a StepView)> {
     let unit = Unit::from(asked.of);
     let steps = match unit {
@@ -253,7 +252,7 @@ fn chosen<'a>(run: &'a RunView, asked: &input::Logs) -> Option<(Unit, &'a StepVi
     step.map(|step| (unit, step))
 }
 
-/// The stream that tells most: standard error, unless it is empty.
+/// Selects the more informative stream: standard error unless it is empty.
 fn telling(step: &StepView) -> Stdio {
     match &step.stderr {
         Some(stderr) if stderr.kept_bytes > 0 => Stdio::Stderr,
@@ -267,13 +266,13 @@ fn nothing_printed(id: &RunId) -> Refusal {
     ))
 }
 
-/// A part of an output that is shown.
+/// A part of an output to show.
 struct Shown<'a> {
     run: &'a RunView,
     step: &'a StepView,
     of: OutputOf,
     bytes: &'a [u8],
-    /// The number of the first of these bytes.
+    /// Offset of the first byte.
     start: u64,
     total: u64,
     keep: Keep,
@@ -307,8 +306,8 @@ impl Shown<'_> {
         Draft { text, value, links: vec![] }
     }
 
-    /// The bytes that `room` is enough for, from the end that is kept. Escapes make them longer; who
-    /// asks again with less room gets fewer.
+    /// Returns the bytes that fit in `room`, from the kept end, and their offset. Escaping makes them longer; the
+    /// caller then retries with less room.
     fn part(&self, room: usize) -> (&[u8], u64) {
         let most = room.min(self.bytes.len());
         match self.keep {
@@ -324,7 +323,7 @@ impl Shown<'_> {
     }
 }
 
-/// The place near `cut` where a character begins, at most three steps away.
+/// Returns a character boundary near `cut`, at most three steps away.
 fn boundary(bytes: &[u8], cut: usize, step: impl Fn(usize) -> usize) -> usize {
     let within = |cut: &usize| bytes.get(*cut).is_none_or(|byte| byte & 0xc0 != 0x80);
     std::iter::successors(Some(cut), |cut| Some(step(*cut))).take(4).find(within).unwrap_or(cut)
@@ -349,8 +348,7 @@ fn refused(refusal_: &Refusal) -> CallToolResult {
     }
 }
 
-/// Tells whether the detail of such a problem quotes nothing but the caller's own request. The detail of
-/// any other may quote the repository.
+/// Returns whether the detail of a problem quotes only the caller's request. Other details may quote the repository.
 fn is_about_the_request(kind: ProblemType) -> bool {
     matches!(
         kind,
@@ -362,5 +360,5 @@ fn is_about_the_request(kind: ProblemType) -> bool {
     )
 }
 
-/// How many bytes of details a refusal has.
+/// Maximum size of the details in a refusal, in bytes.
 const MAX_REFUSAL: usize = 6 << 10;

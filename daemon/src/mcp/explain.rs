@@ -1,4 +1,4 @@
-//! Why a run came to its verdict, and what a run would do. Pure folds over what the backend knows.
+//! Explains the verdict of a run, or what a run would do. Does no I/O.
 
 use proctor_core::api::{PlanAnswer, RunState, RunView};
 use proctor_core::event::RunEvent;
@@ -16,7 +16,7 @@ use super::untrusted::{Keep, Untrusted, name, one_line, place};
 use super::uri::Address;
 use super::{hints, words};
 
-/// What is known: the first thing, then facts in our own words, then details in those of others.
+/// An explanation in parts: facts in Proctor's own words, and details from the repository.
 struct Account {
     facts: Vec<String>,
     details: Vec<String>,
@@ -24,24 +24,23 @@ struct Account {
     links: Vec<Resource>,
 }
 
-/// What the events of a run tell of its verdict: facts in our own words, details in those of others. The
-/// events themselves need not be kept.
+/// Facts and details from the events of a run. The events themselves are not kept.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     facts: Vec<String>,
     details: Vec<String>,
-    /// Whether there are events that were not taken in.
+    /// `true` if there are further events that were not read.
     pub(super) goes_on: bool,
 }
 
 impl Log {
-    /// Takes an event in.
+    /// Adds an event.
     pub(super) fn take(&mut self, event: &RunEvent) {
         of_event(event, &mut self.facts, &mut self.details);
     }
 }
 
-/// Why a run came to its verdict.
+/// Explains the verdict of a run.
 pub(super) fn run(run: &RunView, log: Log, links: bool) -> CallToolResult {
     let mut facts = run_facts(run);
     if log.goes_on {
@@ -58,7 +57,7 @@ pub(super) fn run(run: &RunView, log: Log, links: bool) -> CallToolResult {
     Account { facts, details, explanation, links: if links { vec![link] } else { Vec::new() } }.result()
 }
 
-/// What a run of a plan would do, and whether the tree is verified already.
+/// Explains what a run of a plan would do, and whether the tree is verified already.
 pub(super) fn plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
     let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.name).to_owned()).collect();
     facts.dedup();
@@ -112,7 +111,7 @@ impl Account {
     }
 }
 
-/// The first facts that fit in `room` bytes, and how many are left.
+/// Returns the facts that fit in `room` bytes, and the number of the remaining ones.
 fn first(facts: &[String], mut room: usize) -> (Vec<String>, usize) {
     let fits = |fact: &&String| {
         let left = room.checked_sub(fact.len() + 4);
@@ -246,7 +245,7 @@ fn commands(plan: &Plan) -> Vec<String> {
     checks.chain(steps).map(line).collect()
 }
 
-/// What a gate found, in our own words.
+/// Returns the description of a gate finding.
 fn gate_fact(code: GateCode) -> &'static str {
     match code {
         GateCode::NothingRecorded => "no run of this profile is on record",

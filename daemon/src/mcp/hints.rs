@@ -1,13 +1,12 @@
-//! Says what an agent can do about a problem, in words of tool arguments. Every hint is a constant:
-//! it stands outside of the marks, so nothing of a repository may get into it.
+//! Provides hints for agents, in terms of tool arguments. Hints appear outside the untrusted marks, so each is a
+//! constant without text from a repository.
 
 use proctor_core::api::Problem;
 
-/// The hint for arguments that a tool does not accept.
+/// Hint for arguments that a tool does not accept.
 pub(super) const ARGUMENTS: &str = "the tool's input schema (tools/list) describes its arguments.";
 
-/// Hints for problems whose general remedy names options of the command line, or says too little, by the
-/// name of their code.
+/// Hints by the name of a problem code, for problems whose general hint names command-line options or is too vague.
 const BY_CODE: [(&str, &str); 14] = [
     (
         "engine::no_spec",

@@ -1,5 +1,5 @@
-//! What the tools take: types, their schemas, and the bounds that a schema only tells of. No client
-//! is relied on to have looked at a schema.
+//! Defines the arguments of the tools with their schemas, and checks their limits. The server does not rely on
+//! clients to check a schema.
 
 use proctor_core::api::SkillsAsked;
 use proctor_core::names::{ChangesetId, ProfileName, RunId};
@@ -12,98 +12,98 @@ use serde::de::DeserializeOwned;
 
 use crate::service::{MAX_WAIT, Stdio, Unit};
 
-/// The longest path that is looked at, in bytes (`PATH_MAX`).
+/// Maximum length of a path in bytes (`PATH_MAX`).
 const MAX_PATH: usize = 4096;
-/// The longest statement, and the longest schema, in bytes.
+/// Maximum length of a statement and of a schema in bytes.
 const MAX_SQL: usize = 256 << 10;
-/// The largest number of tables, columns or functions in a list.
+/// Maximum number of tables, columns or functions in a list.
 const MAX_NAMES: usize = 256;
-/// The longest question, in bytes.
+/// Maximum length of a question in bytes.
 const MAX_QUESTION: usize = 4 << 10;
 
-/// The arguments of `antigravity_verify`.
+/// Arguments of `antigravity_verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Verify {
-    /// The top of the repository's work tree, as an absolute path. Default: the client's only root, else the
-    /// repository in which `proctor mcp` was started.
+    /// Absolute path of the top of the repository's work tree. Default: the client's only root, else the repository
+    /// in which `proctor mcp` was started.
     #[serde(default)]
     #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
     pub(super) repo_root: Option<String>,
-    /// The directory below `changes/` that gets the evidence. Without one it goes to proctor's own store.
+    /// Directory below `changes/` that receives the evidence. Default: Proctor's own store.
     #[serde(default)]
     pub(super) changeset_id: Option<ChangesetId>,
-    /// The profile of `spec/verification.yaml` that is verified.
+    /// Profile of `spec/verification.yaml` to verify.
     #[serde(default = "pr")]
     pub(super) profile: ProfileName,
-    /// Which skills of the profile run. `not_passed` is for the time while you mend: a quick look, that verifies nothing as
-    /// a whole.
+    /// Skills of the profile to run. Use `not_passed` for quick checks while you fix failures; it does not verify the
+    /// whole profile.
     #[serde(default)]
     pub(super) skills: SkillsAsked,
-    /// Whether each skill begins with empty caches and leaves nothing in them: a build from nothing, which takes longer.
+    /// If true, each skill starts with empty caches and discards them afterwards. A build from scratch takes longer.
     #[serde(default)]
     pub(super) no_caches: bool,
-    /// How long the answer may take, in seconds. A run that has not ended by then goes on; ask
-    /// `antigravity_verify_status` for it.
+    /// Maximum time to wait for the result, in seconds. After that, the run continues; call
+    /// `antigravity_verify_status` for its result.
     #[serde(default = "long")]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
-    /// Whether the answer also has resource links, for clients that show them. Many clients refuse them.
+    /// If true, the result also contains resource links, for clients that display them. Many clients reject them.
     #[serde(default)]
     pub(super) links: bool,
 }
 
-/// The arguments of `antigravity_verify_status`.
+/// Arguments of `antigravity_verify_status`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Status {
-    /// The run, as `antigravity_verify` named it.
+    /// Run id that `antigravity_verify` returned.
     pub(super) run_id: RunId,
-    /// How long to wait for the run's end, in seconds.
+    /// Maximum time to wait for the end of the run, in seconds.
     #[serde(default)]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
-    /// Whether the answer also has resource links, for clients that show them.
+    /// If true, the result also contains resource links, for clients that display them.
     #[serde(default)]
     pub(super) links: bool,
 }
 
-/// The arguments of `antigravity_verify_cancel`.
+/// Arguments of `antigravity_verify_cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cancel {
-    /// The run, as `antigravity_verify` named it.
+    /// Run id that `antigravity_verify` returned.
     pub(super) run_id: RunId,
-    /// How long to wait for the run's end, in seconds.
+    /// Maximum time to wait for the end of the run, in seconds.
     #[serde(default = "short")]
     #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
     pub(super) wait_s: u64,
-    /// Whether the answer also has resource links, for clients that show them.
+    /// If true, the result also contains resource links, for clients that display them.
     #[serde(default)]
     pub(super) links: bool,
 }
 
-/// The arguments of `antigravity_verify_logs`.
+/// Arguments of `antigravity_verify_logs`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Logs {
-    /// The run, as `antigravity_verify` named it.
+    /// Run id that `antigravity_verify` returned.
     pub(super) run_id: RunId,
-    /// Whether the output of a step or of a toolchain check is wanted.
+    /// Unit whose output is returned: a step or a toolchain check.
     #[serde(default)]
     pub(super) of: LogsOf,
-    /// The number of the step or check, from 0. Default: the first that did not pass.
+    /// Number of the step or check, from 0. Default: the first one that did not pass.
     #[serde(default)]
     pub(super) n: Option<u32>,
-    /// The stream. Default: standard error, or standard output where that is empty.
+    /// Output stream. Default: standard error, or standard output if standard error is empty.
     #[serde(default)]
     pub(super) stream: Option<LogStream>,
-    /// The first byte that is wanted. Default: so that the end of the output is in the answer.
+    /// Offset of the first byte to return. Default: such that the result contains the end of the output.
     #[serde(default)]
     pub(super) offset: Option<u64>,
 }
 
-/// What an output is of.
+/// Kind of unit that produced the output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum LogsOf {
@@ -124,81 +124,82 @@ pub(super) enum LogStream {
     Stderr,
 }
 
-/// The arguments of `antigravity_verify_explain`: a run, or a repository; the default repository without either.
+/// Arguments of `antigravity_verify_explain`: a run or a repository. Default: the repository that
+/// `antigravity_verify` would use.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Explain {
-    /// The run whose verdict is explained.
+    /// Run whose verdict is explained.
     #[serde(default)]
     pub(super) run_id: Option<RunId>,
-    /// The top of a repository's work tree, as an absolute path: what a run of it would do, and whether
-    /// its tree is verified already.
+    /// Absolute path of the top of a repository's work tree. The result explains what a run would do and whether the
+    /// tree is verified already.
     #[serde(default)]
     #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
     pub(super) repo_root: Option<String>,
-    /// The profile, where a repository is explained.
+    /// Profile, if a repository is explained.
     #[serde(default = "pr")]
     pub(super) profile: ProfileName,
-    /// The changeset whose evidence counts, where a repository is explained.
+    /// Changeset whose evidence counts, if a repository is explained.
     #[serde(default)]
     pub(super) changeset_id: Option<ChangesetId>,
-    /// Whether the answer also has resource links, for clients that show them.
+    /// If true, the result also contains resource links, for clients that display them.
     #[serde(default)]
     pub(super) links: bool,
 }
 
-/// The arguments of `sql_verify`.
+/// Arguments of `sql_verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sql {
-    /// The statement.
+    /// The SQL statement to judge.
     #[schemars(length(min = 1, max = MAX_SQL))]
     pub(super) sql: String,
-    /// The engine that would run it.
+    /// Engine that would run the statement.
     #[serde(default = "sqlite")]
     pub(super) dialect: Dialect,
-    /// The statements that make the schema, such as the `CREATE TABLE`s, in order; they may insert rows.
+    /// Statements that create the schema, such as `CREATE TABLE`, in order. They may insert rows.
     #[serde(default, deserialize_with = "one_or_many")]
     pub(super) schema: Vec<String>,
-    /// A database file, as an absolute path, to judge against; it is never changed.
+    /// Absolute path of a database file to judge against. The file is never changed.
     #[serde(default)]
     #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
     pub(super) database: Option<String>,
-    /// What it may do.
+    /// Kind of access that the statement may have.
     #[serde(default)]
     pub(super) policy: Policy,
-    /// What somebody wanted to know.
+    /// Question that the statement should answer, for the semantic stage.
     #[serde(default)]
     #[schemars(length(max = MAX_QUESTION))]
     pub(super) question: Option<String>,
-    /// The only tables that it may name; all of them where there is none.
+    /// The only tables that the statement may use. Default: all tables.
     #[serde(default)]
     #[schemars(length(max = MAX_NAMES))]
     pub(super) tables: Vec<String>,
-    /// The only columns of their tables that it may name, as `table.column`; a table without an entry is free.
+    /// The only columns that the statement may use, as `table.column`. Tables without an entry are unrestricted.
     #[serde(default)]
     #[schemars(length(max = MAX_NAMES))]
     pub(super) columns: Vec<String>,
-    /// Functions that it may call beside the harmless ones.
+    /// Functions that the statement may call in addition to the harmless ones.
     #[serde(default)]
     #[schemars(length(max = MAX_NAMES))]
     pub(super) functions: Vec<String>,
-    /// Bounds on the time, the memory and the result.
+    /// Limits on time, memory and result size.
     #[serde(default)]
     pub(super) limits: Limits,
-    /// The stages, in order. Default: all of them.
+    /// Stages to run, in order. Default: all stages.
     #[serde(default)]
     pub(super) stages: Option<Vec<StageName>>,
-    /// Whether `sql` is `one` statement or `many`. Default: one; `migrate` takes many.
+    /// Number of statements in `sql`: `one` or `many`. Default: one; with the policy `migrate`: many.
     #[serde(default)]
     pub(super) batch: Option<Batch>,
-    /// The confidence in percent from which on a warning rejects. Default: warnings never reject.
+    /// Confidence in percent at which a warning causes rejection. Default: warnings never reject.
     #[serde(default)]
     pub(super) reject_at: Option<Percent>,
 }
 
 impl Sql {
-    /// What is asked of the service.
+    /// Converts the arguments to a request of the service.
     pub(super) fn request(self) -> Request {
         Request {
             schema: self.schema,
@@ -223,12 +224,12 @@ fn pr() -> ProfileName {
     ProfileName::new("pr").unwrap_or_else(|_| unreachable!("`pr` is a profile's name"))
 }
 
-/// Less than clients give a call, which is a minute at the least.
+/// Returns a time below the timeout of clients, which is at least a minute.
 fn long() -> u64 {
     45
 }
 
-/// What steps need to end once they are cancelled.
+/// Returns the time that steps need to end after cancellation.
 fn short() -> u64 {
     5
 }
@@ -251,9 +252,9 @@ impl From<LogStream> for Stdio {
     }
 }
 
-/// Arguments that keep their bounds.
+/// Arguments with limits that a schema does not enforce.
 pub(super) trait Arguments: DeserializeOwned {
-    /// What is wrong with them, as a sentence.
+    /// Checks the limits; the error is a sentence.
     fn check(&self) -> Result<(), String>;
 }
 
@@ -329,7 +330,7 @@ fn path(argument: &str, path: &str) -> Result<(), String> {
     }
 }
 
-/// Reads the arguments of a call.
+/// Parses and checks the arguments of a call.
 pub(super) fn read<T: Arguments>(arguments: Option<JsonObject>) -> Result<T, String> {
     let value = serde_json::Value::Object(arguments.unwrap_or_default());
     let read: T = strict::from_json_value(value).map_err(|error| in_words_of_tools(&error.to_string()))?;
@@ -337,7 +338,7 @@ pub(super) fn read<T: Arguments>(arguments: Option<JsonObject>) -> Result<T, Str
     Ok(read)
 }
 
-/// Returns an error of the reader as a sentence about arguments.
+/// Rewords a parser error as a sentence about arguments.
 fn in_words_of_tools(message: &str) -> String {
     strict::in_words_of_json(message).replace("missing field", "missing argument").replacen(
         "unknown field",

@@ -1,4 +1,4 @@
-//! Reports the last line that a running step has printed, marked as untrusted data.
+//! Reports the last line that a running step printed, marked as untrusted data.
 
 use proctor_core::api::{RunView, StepView};
 use proctor_runner::last_line;
@@ -8,10 +8,10 @@ use super::untrusted::quoted_line;
 use super::words;
 use crate::service::{OutputOf, Stdio, Unit};
 
-/// Number of bytes at the end of an output in which its last line is looked for.
+/// Number of bytes at the end of an output that are searched for its last line.
 const END: usize = 1024;
 
-/// The last lines that were reported.
+/// The lines that were reported last.
 #[derive(Debug, Default)]
 pub(super) struct LastLine {
     step: Option<(u32, u32)>,
@@ -19,7 +19,7 @@ pub(super) struct LastLine {
 }
 
 impl LastLine {
-    /// Returns a message with the last line of the first step that runs, where that line is a new one.
+    /// Returns a message with the last line of the first running step, if that line is new.
     pub(super) async fn news<B: Backend>(&mut self, backend: &B, run: &RunView) -> Option<String> {
         let step = run.steps.iter().find(|step| is_running(step))?;
         if self.step.replace((step.n, step.attempt)) != Some((step.n, step.attempt)) {
@@ -27,7 +27,7 @@ impl LastLine {
         }
         for (index, stream) in [Stdio::Stdout, Stdio::Stderr].into_iter().enumerate() {
             let of = OutputOf { unit: Unit::Step, n: step.n, stream };
-            // A step that has just ended is reported by its event.
+            // If the step has just ended, its event reports it.
             let end = backend.output_end(&run.id, of, END).await.ok()?;
             let Some(line) = last_line(&end).filter(|line| *line != self.lines[index].as_slice()) else { continue };
             self.lines[index] = line.to_vec();

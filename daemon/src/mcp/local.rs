@@ -1,4 +1,4 @@
-//! A service of this process, for one client of the tools: where no daemon answers.
+//! A service within this process for one MCP client, used when no daemon answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use crate::metrics::Metrics;
 use crate::service::{Service, ServiceConfig, StartError};
 use crate::telemetry::Target;
 
-/// The directory of such services' histories, below the state directory. Each has a place of its own in
-/// it: a history belongs to one process at a time, and the state's own to the daemon.
+/// Directory below the state directory for the histories of these services. Each process uses its own subdirectory,
+/// because a history belongs to one process at a time, and the main one belongs to the daemon.
 const SESSIONS: &str = "sessions";
-/// How many such services there may be at once with one state directory.
+/// Maximum number of concurrent services with one state directory.
 const MAX_SESSIONS: u32 = 64;
 
-/// A service of this process.
+/// A service within this process.
 pub struct Local {
     service: Arc<Service>,
     caller: Caller,
 }
 
 impl Local {
-    /// Opens a service for the user `uid`. It remembers its runs in the first place that no other
-    /// process has, and so those of earlier sessions that had that place.
+    /// Opens a service for the user `uid`. It uses the first subdirectory that no other process has open, and finds
+    /// there the runs of earlier sessions that used it.
     ///
     /// # Errors
-    /// The state directory cannot be used, or all places are taken.
+    /// The state directory cannot be used, or all subdirectories are in use.
     pub async fn open(engine: EngineConfig, uid: u32) -> Result<Self, StartError> {
         let sessions = engine.state_dir.join(SESSIONS);
         let mut place = 0;
@@ -48,12 +48,12 @@ impl Local {
         }
     }
 
-    /// What the tools ask.
+    /// Returns the backend for the tools.
     pub fn backend(&self) -> (Arc<Service>, Caller) {
         (Arc::clone(&self.service), self.caller)
     }
 
-    /// Ends what is under way: whoever wanted it is gone.
+    /// Cancels active runs, because their client is gone, and exports the remaining spans.
     pub async fn close(self) {
         self.service.drain(Duration::ZERO).await;
         self.service.flush_spans().await;

@@ -1,5 +1,5 @@
-//! Reads one message of JSON-RPC, and answers bytes that are none: with -32700 what is not JSON, with
-//! -32600 what is not a message, with -32602 a request whose params are not those of its method.
+//! Parses a JSON-RPC message and answers invalid bytes: with -32700 if they are not JSON, with -32600 if they are not
+//! a message, and with -32602 if the params of a request do not match its method.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::untrusted::one_line;
 use crate::http::repeated_key;
 
-/// The longest id that an answer repeats, in bytes of JSON.
+/// Maximum length of an id that an answer repeats, in bytes of JSON.
 const MAX_ID: usize = 256;
-/// The mark that some programs put before UTF-8.
+/// Byte order mark that some programs write before UTF-8.
 const BOM: &[u8] = b"\xef\xbb\xbf";
-/// The methods that this server has. A request for one of them has params of a certain type.
+/// Methods of this server. Their requests have typed params.
 const METHODS: [&str; 8] = [
     "initialize",
     "ping",
@@ -28,34 +28,34 @@ const METHODS: [&str; 8] = [
     "tools/list",
 ];
 
-/// Why bytes are no message, for the client that sent them.
+/// Reason why bytes are not a valid message, reported to the client.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fault {
     code: ErrorCode,
     message: String,
-    /// The id of the request, where it can be read; else null.
+    /// Id of the request if it can be parsed, else null.
     id: Value,
 }
 
 impl Fault {
-    /// A message of more than `most` bytes, of which `start` was read.
+    /// Returns the fault for a message of more than `most` bytes; `start` is the part that was read.
     pub(super) fn too_long(most: usize, start: &[u8]) -> Self {
         let message = format!("the message is longer than {most} bytes");
         Self { code: ErrorCode::INVALID_REQUEST, message, id: readable_id(start) }
     }
 
-    /// Returns the answer, as a JSON-RPC error.
+    /// Returns the fault as a JSON-RPC error.
     pub(super) fn answer(&self) -> String {
         let error = json!({ "code": self.code, "message": self.message });
         json!({ "jsonrpc": "2.0", "id": self.id, "error": error }).to_string()
     }
 }
 
-/// Reads a message. `None` is a notification that means nothing here, or an answer that fits no
-/// question: a peer that answered those could go on for ever.
+/// Parses a message. Returns `None` for a notification or response that has no meaning here. It gets no answer,
+/// because two peers that answer such messages with errors would never stop.
 ///
 /// # Errors
-/// The bytes are no message.
+/// The bytes are not a valid message.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Fault> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let fault = |code, message: Cow<'_, str>| Fault { code, message: one_line(&message), id: readable_id(bytes) };
@@ -91,15 +91,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<ClientJsonRpcMessage>, Fault> 
     }
 }
 
-/// Tells whether a message is a request of this server's whose params are no object. JSON-RPC allows that, and
-/// the protocol does not.
+/// Returns whether a message is a request of this server's methods with params that are not an object. JSON-RPC
+/// allows this, but MCP does not.
 fn has_params_by_position(message: &Value) -> bool {
     let is_method = message["method"].as_str().is_some_and(|method| METHODS.contains(&method));
     is_method && message["jsonrpc"] == "2.0" && message.get("params").is_some_and(|params| !params.is_object())
 }
 
-/// Returns why the params are not those of the method. The SDK takes such a request for one of a method
-/// that it does not know.
+/// Returns why the params do not match the method. The SDK treats such a request like one with an unknown method.
 fn misread(request: &ClientRequest, params: Option<&Value>) -> Option<String> {
     let ClientRequest::CustomRequest(custom) = request else { return None };
     if !METHODS.contains(&custom.method.as_str()) {
@@ -118,16 +117,16 @@ fn misread(request: &ClientRequest, params: Option<&Value>) -> Option<String> {
     Some(format!("the params of `{}` are not valid: {reason}", custom.method))
 }
 
-/// Returns the id of a request that cannot be read to its end; null where the id cannot be read either.
+/// Returns the id of a request that cannot be parsed completely, or null if the id cannot be parsed either.
 fn readable_id(bytes: &[u8]) -> Value {
     let mut found = Value::Null;
-    // The error is the one that is being answered.
+    // The error is already being reported.
     let _ = serde_json::Deserializer::from_slice(bytes).deserialize_map(IdIn(&mut found));
     let is_id = found.is_string() || found.is_i64() || found.is_u64();
     if is_id && found.to_string().len() <= MAX_ID { found } else { Value::Null }
 }
 
-/// Keeps the `id` of an object, also where what follows it cannot be read.
+/// Extracts the `id` of an object, even if the rest is invalid.
 struct IdIn<'a>(&'a mut Value);
 
 impl<'de> Visitor<'de> for IdIn<'_> {
@@ -149,7 +148,7 @@ impl<'de> Visitor<'de> for IdIn<'_> {
     }
 }
 
-/// Reads a value that is not nested.
+/// Deserializes a value that is not nested.
 struct Scalar;
 
 impl<'de> serde::de::DeserializeSeed<'de> for Scalar {

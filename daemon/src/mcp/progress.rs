@@ -1,4 +1,4 @@
-//! Tells a client that waits what happens in a run: one notification for each event of a step.
+//! Sends progress notifications to a waiting client, one for each event of a step.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use rmcp::service::{Peer, RequestContext};
 
 use super::untrusted::name;
 
-/// How long a client may take to accept one notification, since its own call waits for that; who takes longer
-/// gets none any more.
+/// Time that a client has to accept a notification, because its own call waits for that. A client that takes longer
+/// gets no more notifications.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// By how much progress grows where no step has ended: it has to grow with each notification.
+/// Increment of the progress when no step has ended: it must increase with each notification.
 const TICK: f64 = 0.001;
 
-/// What a run has come to, in numbers that only grow.
+/// Progress of a run in numbers that only increase.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Tally {
     ended: u32,
@@ -25,25 +25,25 @@ pub(super) struct Tally {
     told: f64,
 }
 
-/// One thing to tell.
+/// A progress notification.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct News {
-    /// How far the run is: steps and checks that have ended.
+    /// Number of finished steps and checks.
     pub(super) progress: f64,
-    /// How many there are, where that is known.
+    /// Total number of steps and checks, if known.
     pub(super) total: Option<u32>,
-    /// What happened, in our own words.
+    /// Description of the event in Proctor's own words.
     pub(super) message: String,
 }
 
 impl Tally {
-    /// That of a run with so many steps and checks, of which so many have ended.
+    /// Creates the progress of a run with `total` steps and checks, of which `ended` have finished.
     pub(super) fn new(ended: usize, total: usize) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self { ended: count(ended), total: Some(count(total)).filter(|total| *total > 0), told: 0.0 }
     }
 
-    /// Takes an event in; `None` where it is not about a step.
+    /// Applies an event. Returns `None` if it does not concern a step or check.
     pub(super) fn take(&mut self, event: &RunEvent) -> Option<News> {
         if let RunEvent::RunStarted { skills, checks, .. } = event {
             let steps: usize = skills.iter().map(|skill| skill.steps.len()).sum();
@@ -55,7 +55,7 @@ impl Tally {
         Some(self.news(message))
     }
 
-    /// Tells something that ends no step.
+    /// Returns a notification about something that ends no step.
     pub(super) fn line(&mut self, message: &str) -> News {
         self.news(message.to_owned())
     }
@@ -94,32 +94,32 @@ fn named(skill: &SkillName, step: &StepName) -> String {
     format!("{}/{}", name(skill.as_str()), name(step.as_str()))
 }
 
-/// Where notifications go.
+/// Sender of notifications.
 pub(super) struct Teller {
     peer: Peer<RoleServer>,
-    /// `None` where the client did not ask, or does not listen.
+    /// `None` if the client did not ask for progress, or did not accept a notification in time.
     token: Option<ProgressToken>,
     tally: Tally,
 }
 
 impl Teller {
-    /// Tells the client of a request, where it asked to be told.
+    /// Creates a sender for the client of a request. It sends nothing if the client did not ask for progress.
     pub(super) fn new(context: &RequestContext<RoleServer>, tally: Tally) -> Self {
         Self { peer: context.peer.clone(), token: context.meta.get_progress_token(), tally }
     }
 
-    /// Whether the client still listens.
+    /// Returns whether the client still receives notifications.
     pub(super) fn is_heard(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Tells what a step printed last: `line` says so in our own words.
+    /// Sends the last line that a step printed; `line` is a complete message.
     pub(super) async fn tell_line(&mut self, line: &str) {
         let news = self.tally.line(line);
         self.send(news).await;
     }
 
-    /// Tells of an event, where it is about a step.
+    /// Sends a notification for an event of a step.
     pub(super) async fn tell(&mut self, logged: &LoggedEvent) {
         if let Some(news) = self.tally.take(&logged.event) {
             self.send(news).await;

@@ -1,5 +1,5 @@
-//! A daemon behind its socket, as the tools need it. What it answers is passed on; that it does not is a
-//! problem like others.
+//! Uses a daemon behind its socket as a backend. Its answers are passed on; if it does not answer, that is a problem
+//! like others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use super::uri::VERIFY;
 use crate::client::{Client, ClientError};
 use crate::service::{OutputOf, RunFilter};
 
-/// A daemon, asked for whoever started us.
+/// A daemon that serves the user of this process.
 #[derive(Debug, Clone)]
 pub struct Remote {
     client: Client,
-    /// What `env_allowlist` of a spec takes variables from: our own environment, since the daemon's is
-    /// another's.
+    /// Variables from which the `env_allowlist` of a spec selects: the environment of this process, not that of the
+    /// daemon.
     env: BTreeMap<String, String>,
 }
 
 impl Remote {
-    /// The daemon that `client` asks; `env` is sent with each request for a run.
+    /// Creates a backend that uses `client`; `env` is sent with each request for a run.
     pub fn new(client: Client, env: BTreeMap<String, String>) -> Self {
         Self { client, env }
     }
@@ -65,7 +65,7 @@ impl Backend for Remote {
     async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<(Part, u64), Problem> {
         let part = self.client.output(id, of, offset, limit).await.map_err(problem)?;
         if part.bytes.is_empty() && offset > 0 {
-            // How long it is stands beside a part of it, and there is none here.
+            // The length comes with each part, but this part is empty.
             let length = self.client.output(id, of, 0, 1).await.map_err(problem)?.length;
             return Ok((Part { bytes: Vec::new(), more: false }, length));
         }

@@ -1,5 +1,5 @@
-//! Finds the repository of a call that names none: the client's only root, else the repository in
-//! which the client started the server.
+//! Finds the repository of a call that names none: the client's only root, else the repository in which the client
+//! started the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use serde_json::Value;
 use super::server::Session;
 use super::untrusted::place;
 
-/// How long a client may take to name its roots.
+/// Time that a client has to list its roots.
 const ROOTS_PATIENCE: Duration = Duration::from_secs(5);
-/// How many roots an error names.
+/// Maximum number of roots named in an error.
 const MAX_NAMED: usize = 8;
-/// The key of the question for roots among the questions of an answer.
+/// Key of the `roots/list` request in an [`InputRequiredResult`].
 const QUESTION: &str = "roots";
 
-/// The result of the search.
+/// Result of the search.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The repository, as an absolute path.
+    /// Absolute path of the repository.
     At(String),
-    /// A question that the client answers with another call (revision 2026-07-28 and later).
+    /// Request that the client answers with another call (revision 2026-07-28 and later).
     Ask(InputRequiredResult),
-    /// No repository, with the reason.
+    /// No repository was found, for this reason.
     Unknown(String),
 }
 
@@ -61,7 +61,7 @@ fn question() -> InputRequiredResult {
     InputRequiredResult::from_input_requests(BTreeMap::from([(QUESTION.to_owned(), question)]))
 }
 
-/// Asks the client for its roots. A client that does not answer in time has none.
+/// Requests the client's roots. A client that does not answer in time counts as having none.
 #[expect(deprecated, reason = "revisions before 2026-07-28 have no other question for roots")]
 async fn ask(context: &RequestContext<RoleServer>) -> Vec<String> {
     tokio::select! {
@@ -74,13 +74,13 @@ async fn ask(context: &RequestContext<RoleServer>) -> Vec<String> {
     }
 }
 
-/// Returns the addresses in a `roots/list` result.
+/// Returns the URIs in a `roots/list` result.
 fn roots_of(result: &Value) -> Vec<String> {
     let roots = result["roots"].as_array();
     roots.into_iter().flatten().filter_map(|root| root["uri"].as_str()).map(str::to_owned).collect()
 }
 
-/// Chooses the repository. With several roots only the one in which the server was started is certain.
+/// Selects the repository. With several roots, only the one in which the server was started is certain.
 fn choose(roots: &[String], work_tree: Option<&str>) -> Found {
     const GIVE: &str = "give `repo_root`, the absolute path of the repository";
     let mut paths: Vec<String> = roots.iter().filter_map(|uri| path_of(uri)).collect();
@@ -102,7 +102,7 @@ fn choose(roots: &[String], work_tree: Option<&str>) -> Found {
     }
 }
 
-/// Returns the path of a `file:` address of this machine, without a slash at its end.
+/// Returns the path of a local `file:` URI without a trailing slash.
 fn path_of(uri: &str) -> Option<String> {
     let rest = uri.strip_prefix("file://")?;
     let path = rest.strip_prefix("localhost").unwrap_or(rest);

@@ -1,5 +1,5 @@
-//! Resources: runs, outputs and evidence, in parts. Everything that comes out of here stands between
-//! marks, evidence too: it quotes what steps printed.
+//! Serves runs, outputs and evidence as resources, in parts. All content is enclosed in marks, including evidence,
+//! because it quotes the output of steps.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use super::uri::{Address, TEMPLATES, VERIFY};
 use super::words;
 use crate::service::RunFilter;
 
-/// How many bytes of an output or a document one reading holds.
+/// Maximum number of bytes of an output or document in one read.
 pub(super) const MAX_CHUNK: usize = 32 << 10;
-/// How much of a problem's details an error has, in bytes.
+/// Maximum size of a problem's details in an error, in bytes.
 const MAX_DETAIL: usize = 1_000;
-/// How many runs a page of resources names.
+/// Number of runs in a page of resources.
 const PAGE: u32 = 50;
 
-/// The templates of every address.
+/// Returns the URI templates.
 pub(super) fn templates() -> ListResourceTemplatesResult {
     let template = |(uri, name, about): &(&str, &str, &str)| {
         ResourceTemplate::new(*uri, *name).with_description(*about).with_mime_type("text/plain")
@@ -33,7 +33,7 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
     ListResourceTemplatesResult::with_all_items(TEMPLATES.iter().map(template).collect())
 }
 
-/// The runs that the caller may see, newest first.
+/// Lists the runs that the caller may see, newest first.
 pub(super) async fn list<B: Backend>(backend: &B, cursor: Option<String>) -> Result<ListResourcesResult, ErrorData> {
     let filter = RunFilter { cursor, limit: Some(PAGE), ..RunFilter::default() };
     let page = backend.list(filter).await.map_err(|problem| refused(&problem))?;
@@ -53,7 +53,7 @@ fn listed(run: &RunSummary) -> Resource {
         .with_mime_type("text/plain")
 }
 
-/// Reads what is at an address.
+/// Reads the resource at a URI.
 pub(super) async fn read<B: Backend>(backend: &B, uri: &str) -> Result<ReadResourceResult, ErrorData> {
     let unknown = || ErrorData::resource_not_found("there is no such resource; see the templates", None);
     let address = Address::parse(uri).ok_or_else(unknown)?;
@@ -61,7 +61,7 @@ pub(super) async fn read<B: Backend>(backend: &B, uri: &str) -> Result<ReadResou
     Ok(ReadResourceResult::new(vec![part.contents(uri, &address)]))
 }
 
-/// A part of something that is read.
+/// A part of a resource.
 struct Part {
     about: String,
     bytes: Vec<u8>,
@@ -115,8 +115,7 @@ impl Part {
     }
 }
 
-/// A part that goes on later ends where a character does, as long as that takes no more than a
-/// character's bytes.
+/// Removes an incomplete character at the end if more bytes follow.
 pub(super) fn whole_characters(mut bytes: Vec<u8>, more: bool) -> Vec<u8> {
     let Err(error) = std::str::from_utf8(&bytes) else { return bytes };
     let cut = error.error_len().is_none() && more && error.valid_up_to() > 0;
@@ -126,7 +125,7 @@ pub(super) fn whole_characters(mut bytes: Vec<u8>, more: bool) -> Vec<u8> {
     bytes
 }
 
-/// A run in words, with the addresses of what it left.
+/// Describes a run as text, with the URIs of its outputs and evidence.
 fn overview(run: &RunView) -> String {
     let mut lines =
         vec![words::headline(run), format!("asked for at {}, profile {}", run.queued_at, run.asked.profile)];

@@ -1,4 +1,4 @@
-//! The protocol's side: who may call, what is listed, and what becomes of a call.
+//! Implements the protocol handler: identifies the caller, lists tools and resources, and dispatches calls.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -23,47 +23,47 @@ use crate::caller::Caller;
 use crate::service::Service;
 use crate::shares::Shares;
 
-/// How many calls of tools and readings of resources of one caller are under way at once.
+/// Maximum number of concurrent tool calls and resource reads of one caller.
 pub(super) const MAX_CALLS: usize = 256;
 
-/// What agents are told when they connect.
+/// Instructions that agents get when they connect.
 const INSTRUCTIONS: &str = include_str!("instructions.txt");
 
-/// Who asks, told by a request.
+/// Access to the server: identifies the caller of a request and provides its backend.
 pub(super) trait Door: Send + Sync + 'static {
-    /// Who runs things for that caller.
+    /// Backend of a caller.
     type Backend: Backend;
 
-    /// Whoever sent a request.
+    /// Returns the caller of a request.
     fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData>;
 
-    /// That caller's backend.
+    /// Returns the backend of a caller.
     fn backend(&self, caller: Caller) -> Self::Backend;
 
-    /// The session of the server: who runs the checks, and for which repository by default.
+    /// Returns the session of the server: the program that runs the checks, and the default repository.
     fn session(&self) -> &Session;
 
-    /// Has a call found by a message that calls it off, as long as what is answered is held. Where a
-    /// connection is a session, the SDK does that.
+    /// Registers a call, so that a cancellation message finds it while the returned value exists. If a connection is
+    /// a session, the SDK handles cancellation itself.
     fn follow(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
         let _ = context;
         None
     }
 }
 
-/// What a server over stdio knows beyond its backend.
+/// Properties of a server over stdio besides its backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Session {
-    /// The repository around the working directory in which the client started the server. A call that
-    /// names no repository works on it where the client has no roots.
+    /// Repository around the working directory in which the client started the server. It is the default for calls
+    /// without a repository if the client has no roots.
     pub work_tree: Option<String>,
-    /// Names the program that runs the checks, as one sentence for the server's instructions.
+    /// Sentence for the server's instructions that names the program that runs the checks.
     pub runs_by: Option<String>,
-    /// Whether requests of the server's own reach the client: a session is needed for that.
+    /// `true` if the server can send requests to the client, which needs a session.
     pub can_ask: bool,
 }
 
-/// One caller, whoever started us: for stdio.
+/// Access for a single caller, the user of this process, over stdio.
 pub(super) struct Own<B> {
     pub(super) backend: B,
     pub(super) session: Session,
@@ -85,7 +85,7 @@ impl<B: Backend> Door for Own<B> {
     }
 }
 
-/// Whoever is at the other end of a connection. Asked for each request: a connection is not a session.
+/// Access over a socket. The caller is identified for each request, because a connection is not a session.
 pub(super) struct Socket {
     pub(super) service: Arc<Service>,
     pub(super) calls: Calls,
@@ -114,7 +114,7 @@ impl Door for Socket {
     }
 }
 
-/// The server.
+/// The MCP server.
 pub(super) struct Tools<D> {
     door: Arc<D>,
     calls: Arc<Shares>,
@@ -127,7 +127,7 @@ impl<D> Clone for Tools<D> {
 }
 
 impl<D: Door> Tools<D> {
-    /// A server for whoever comes through `door`.
+    /// Creates a server for the callers of `door`.
     pub(super) fn new(door: D) -> Self {
         Self { door: Arc::new(door), calls: Arc::new(Shares::of(MAX_CALLS)) }
     }
@@ -175,7 +175,7 @@ impl<D: Door> ServerHandler for Tools<D> {
             }
         }
         let call = Call { backend: &backend, context: &context };
-        // A call whose panic nobody hears would leave its client waiting for ever.
+        // Without this, a panic would leave the client waiting forever.
         let called = AssertUnwindSafe(call.of(tool, Some(arguments))).catch_unwind().await;
         Ok(called.unwrap_or_else(|_| broken()).into())
     }

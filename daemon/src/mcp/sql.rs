@@ -1,5 +1,4 @@
-//! What `sql.verify` answers: the verdict first, what a model needs to do better, and as many findings as there is room
-//! for.
+//! Formats the answer of `sql_verify`: the verdict first, then the feedback for a model, and as many findings as fit.
 
 use proctor_core::sql::{Diagnostic, Execution, Judgement, Severity, Verdict};
 use rmcp::model::CallToolResult;
@@ -8,32 +7,32 @@ use serde::Serialize;
 
 use super::answer::{Draft, MOST_TEXT, fitting};
 
-/// A judgement, cut to what a call may answer.
+/// A judgement, truncated to the size limit of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SqlAnswer {
-    /// Only `ok` means that it may be shown or run.
+    /// Only `ok` means that the statement may be shown or run.
     pub(super) verdict: Verdict,
-    /// The first thing to know about it.
+    /// Main reason for the verdict.
     pub(super) reason: String,
-    /// What to mend, in words.
+    /// Description of the changes to make.
     pub(super) feedback: String,
-    /// Whether it makes sense to try again.
+    /// True if another attempt makes sense.
     pub(super) retry: bool,
-    /// What was found, the worst first, as far as there is room.
+    /// Findings, most severe first, as many as fit.
     pub(super) diagnostics: Vec<Diagnostic>,
-    /// How many more there are.
+    /// Number of findings that did not fit.
     pub(super) diagnostics_more: usize,
-    /// What running it came to.
+    /// Result of running the statement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) execution: Option<Execution>,
-    /// Which engine judged it.
+    /// Engine that judged the statement.
     pub(super) engine: String,
-    /// The hash of the whole judgement.
+    /// Hash of the whole judgement.
     pub(super) digest: String,
 }
 
-/// The answer of a call. A rejection is one; what could not be judged is an error.
+/// Returns the answer of a call. A rejection is a normal answer; a statement that could not be judged is an error.
 pub(super) fn answer(judgement: &Judgement) -> CallToolResult {
     let mut ordered: Vec<&Diagnostic> = judgement.diagnostics.iter().collect();
     ordered.sort_by_key(|found| std::cmp::Reverse(found.severity));
@@ -46,7 +45,7 @@ fn draft(judgement: &Judgement, ordered: &[&Diagnostic], room: usize) -> Draft<S
     let shown = ordered.len() * room / MOST_TEXT;
     let diagnostics: Vec<Diagnostic> = ordered.iter().take(shown).map(|found| (*found).clone()).collect();
     let reason = reason(judgement, ordered);
-    // A result of many columns is no news to who wrote it.
+    // The author of the statement knows its columns, so the list may be shortened.
     let execution = judgement.execution.clone().map(|execution| Execution {
         columns: execution.columns.into_iter().take(shown.max(8)).collect(),
         ..execution

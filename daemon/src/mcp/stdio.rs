@@ -1,5 +1,5 @@
-//! The protocol over standard input and output: a message is a line. Every line that asks for
-//! something gets an answer, also a line that is no message.
+//! Implements the protocol over standard input and output, with one message per line. Every line that needs an answer
+//! gets one, including invalid messages.
 
 use std::io;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use tokio::task::JoinHandle;
 
 use super::message::{self, Fault};
 
-/// A client at the other end of two streams.
+/// Connection to a client over two streams.
 pub(super) struct Lines<R, W> {
     input: BufReader<R>,
-    /// What was read of a line so far. It outlives a cancelled [`Transport::receive`].
+    /// Bytes of the current line. They survive cancellation of [`Transport::receive`].
     line: Vec<u8>,
-    /// Whether the line is longer than `max_line`, so that the rest of it is skipped.
+    /// `true` if the line exceeds `max_line`, so that its rest is skipped.
     overlong: bool,
     max_line: usize,
     output: Arc<Mutex<Option<W>>>,
-    /// The answer to a line that was no message, while it is written. The next line waits for it.
+    /// Task that writes the answer to an invalid line. The next line is read after it ends.
     answering: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Lines<R, W> {
-    /// Reads from `input` lines of at most `max_line` bytes, and writes to `output`.
+    /// Creates a transport that reads lines of at most `max_line` bytes from `input` and writes to `output`.
     pub(super) fn new(input: R, output: W, max_line: usize) -> Self {
         Self {
             input: BufReader::new(input),
@@ -39,7 +39,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Lines<
         }
     }
 
-    /// Reads to the end of a line; `None` at the end of the input. Safe to cancel: what was consumed is in
+    /// Reads a line, or returns `None` at the end of the input. Cancellation is safe: consumed bytes are kept in
     /// `self.line`.
     async fn next_line(&mut self) -> Option<Result<Vec<u8>, Fault>> {
         loop {
@@ -86,7 +86,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transp
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
             if let Some(answering) = &mut self.answering {
-                // Who does not read answers gets none, and is heard no longer.
+                // If the client does not read answers, the connection ends.
                 answering.await.ok()?.ok()?;
                 self.answering = None;
             }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// What is passed on of an input, and what is answered by the transport itself.
+    /// Returns the messages that the transport passes on, and its own answers to invalid ones.
     async fn exchange(input: &[u8], max_line: usize) -> (Vec<Value>, Vec<Value>) {
         let (ours, mut theirs) = tokio::io::duplex(64 << 10);
         let mut lines = Lines::new(input, ours, max_line);

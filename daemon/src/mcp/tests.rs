@@ -1,5 +1,5 @@
-//! The server as a client sees it, over a backend whose runs are written down here: what a real run
-//! cannot be made to do at will. Real runs are in `tests/whole`.
+//! Tests of the server from the view of a client, with a backend that returns predefined runs. They cover cases that
+//! a real run cannot produce on demand. `tests/whole` covers real runs.
 
 mod trace;
 
@@ -37,14 +37,14 @@ use crate::client::tests::{answer, answering_at};
 use crate::client::{self, Place, Trust};
 use crate::service::{OutputOf, RunFilter, Stdio};
 
-/// One run, and what its steps printed.
+/// A predefined run and the output of its steps.
 #[derive(Clone)]
 struct Written {
     run: RunView,
     how: How,
     log: Vec<LoggedEvent>,
     output: Arc<Vec<u8>>,
-    /// What the run waits for before it ends.
+    /// Signal that ends the run.
     end: Arc<Notify>,
     abandoned: Arc<AtomicUsize>,
     submitted: Arc<Mutex<Vec<RunSubmission>>>,
@@ -177,7 +177,7 @@ fn ended(verdict: Verdict, steps: Vec<StepView>) -> RunView {
     }
 }
 
-/// A client that speaks the protocol by hand.
+/// A client that sends raw protocol messages.
 struct Client {
     input: WriteHalf<DuplexStream>,
     output: Lines<BufReader<ReadHalf<DuplexStream>>>,
@@ -230,7 +230,7 @@ fn text(result: &Value) -> &str {
     result["content"][0]["text"].as_str().expect("a text")
 }
 
-/// Lines of an answer that are not behind a margin: our own.
+/// Returns the lines of an answer that are Proctor's own, without untrusted text.
 fn own_lines(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with("| ")).collect()
 }
@@ -455,7 +455,7 @@ async fn whoever_waits_is_told_of_each_step() {
 
 #[tokio::test]
 async fn who_calls_off_a_call_abandons_its_run_and_gets_no_answer() {
-    // Who has joined a run counts among those who want it.
+    // A joined run has this client among its requesters.
     for how in [How::Queued, How::Joined] {
         let running = RunView { state: RunState::Running, ..started() };
         let backend = Written { how, ..Written::new(running, b"") };
@@ -479,7 +479,7 @@ async fn a_log_that_is_longer_than_is_looked_at_is_said_to_be() {
         let told = Client::connect(run.clone()).await.call("antigravity_verify_explain", json!({"run_id": "r1"})).await;
         text(&told).contains("more events than are looked at")
     };
-    // A page of this backend is one event.
+    // This backend returns one event per page.
     run.log = (1..=64).map(|seq| event(seq, RunEvent::Cancelling { by: "x".into() })).collect();
     assert!(!says(&run).await);
     run.log.push(event(65, RunEvent::Cancelling { by: "x".into() }));
@@ -518,7 +518,7 @@ async fn a_daemon_that_goes_away_is_missed_by_each_call_until_it_is_back() {
         assert!(text(&missed).contains("no daemon listens") && !text(&missed).contains("PASSED"), "{missed}");
     }
 
-    // One that dies while it is waited for: the run can be asked for again.
+    // The daemon dies while the client waits. The client can ask for the run again later.
     let running = RunView { state: RunState::Running, ..started() };
     let taken = serde_json::to_string(&Submitted { how: How::Queued, run: running }).expect("JSON");
     let daemon = answering_at(&socket, [answer("application/json", &taken), String::new()]);

@@ -1,4 +1,4 @@
-//! The tools as clients list them: names, descriptions, schemas, hints. What a tool does is elsewhere.
+//! Lists the tools for clients: names, descriptions, schemas and annotations. `calls` implements them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,24 +11,24 @@ use super::answer::{Explanation, LogPart, RunAnswer};
 use super::input;
 use super::sql::SqlAnswer;
 
-/// What can be called.
+/// A tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tool {
     /// Verifies a tree.
     Verify,
-    /// Tells how a run is.
+    /// Reports the state of a run.
     Status,
-    /// Ends a run.
+    /// Cancels a run.
     Cancel,
-    /// Shows what a step printed.
+    /// Returns the output of a step.
     Logs,
-    /// Tells why a verdict is what it is, or what would run.
+    /// Explains a verdict, or what a run would do.
     Explain,
     /// Judges SQL.
     Sql,
 }
 
-/// The names under which tools are listed. Model providers accept `^[a-zA-Z0-9_-]{1,64}$` only.
+/// Names of the tools. Model providers accept only `^[a-zA-Z0-9_-]{1,64}$`.
 const NAMES: [(&str, Tool); 6] = [
     ("antigravity_verify", Tool::Verify),
     ("antigravity_verify_status", Tool::Status),
@@ -39,14 +39,14 @@ const NAMES: [(&str, Tool); 6] = [
 ];
 
 impl Tool {
-    /// Returns the tool of a name. A dot in place of the first underscore is an alias, which is not listed:
+    /// Returns the tool with this name. As an unlisted alias, the first underscore may be a dot:
     /// `antigravity.verify`.
     pub(super) fn named(name: &str) -> Option<Self> {
         let found = NAMES.iter().find(|(listed, _)| *listed == name || listed.replacen('_', ".", 1) == name);
         found.map(|(_, tool)| *tool)
     }
 
-    /// Tells whether a call works on a repository that its arguments do not name.
+    /// Returns whether a call needs a repository that its arguments do not name.
     pub(super) fn lacks_repository(self, arguments: &JsonObject) -> bool {
         let has = |name: &str| arguments.get(name).is_some_and(|value| !value.is_null());
         match self {
@@ -57,14 +57,14 @@ impl Tool {
     }
 }
 
-/// Returns every tool as `tools/list` answers it.
+/// Returns all tools as in the result of `tools/list`.
 pub(super) fn listed() -> &'static [Listed] {
     static LISTED: LazyLock<Vec<Listed>> =
         LazyLock::new(|| NAMES.iter().map(|(name, tool)| describe(name, *tool)).collect());
     &LISTED
 }
 
-/// Returns the listed form of a tool, by its name or its alias.
+/// Returns the listed form of a tool by its name or alias.
 pub(super) fn find_listed(name: &str) -> Option<&'static Listed> {
     let wanted = Tool::named(name)?;
     NAMES.iter().zip(listed()).find(|((_, tool), _)| *tool == wanted).map(|(_, listed)| listed)
@@ -136,9 +136,8 @@ fn hints(tool: Tool, title: &str) -> ToolAnnotations {
     }
 }
 
-/// The schema of a type, JSON Schema 2020-12, in the part of it that every client understands: without
-/// references, with one type a value, without formats of ours. What may be left out is left out, and
-/// never `null`.
+/// Returns the JSON Schema (2020-12) of a type, restricted to what all clients understand: no references, one type
+/// per value, and no custom formats. Optional values may be absent but are never `null`.
 fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
@@ -152,7 +151,7 @@ fn simplify(schema: &mut Value) {
     match schema {
         Value::Array(parts) => parts.iter_mut().for_each(simplify),
         Value::Object(parts) => {
-            // Where `format` is the name of a property, what stands there is a schema.
+            // A property may be named `format`; then its value is a schema and must stay.
             parts.retain(|key, value| !(key == "format" && value.is_string() || key == "default" && value.is_null()));
             without_null(parts);
             parts.values_mut().for_each(simplify);
@@ -173,7 +172,7 @@ fn without_null(parts: &mut JsonObject) {
     if let [Value::Object(only)] = choices.as_slice() {
         let only = only.clone();
         parts.remove("anyOf");
-        // What is said of the property itself stands above what is said of its type.
+        // The description of the property takes precedence over that of its type.
         for (key, value) in only {
             parts.entry(key).or_insert(value);
         }

@@ -1,38 +1,38 @@
-//! Text that others wrote, on its way to a model: escaped, cut, and between two marks that it cannot
-//! contain. Pure; what is worth showing is decided elsewhere.
+//! Prepares text from repositories and programs for a model: escapes it, truncates it, and encloses it in marks that
+//! the text cannot contain. Other modules choose the text.
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::evidence::escape_output;
 
-/// What stands before every line of such a text: no line of it can look like one of ours.
+/// Prefix of each line of untrusted text, so that no line can imitate one of Proctor's own.
 const MARGIN: &str = "| ";
-/// How many characters of a digest a mark has.
+/// Number of digest characters in a mark.
 const MARK: usize = 16;
-/// How long a line of output may be that stands among our own words, in characters.
+/// Maximum length of an output line within Proctor's own text, in characters.
 const MAX_OUTPUT_LINE: usize = 160;
-/// How long a name may be that stands among our own words, in characters.
+/// Maximum length of a name within Proctor's own text, in characters.
 const MAX_NAME: usize = 60;
-/// How long a path may be that stands among our own words, in characters.
+/// Maximum length of a path within Proctor's own text, in characters.
 const MAX_PLACE: usize = 200;
-/// How long a message of ours is that quotes values of the caller, in characters.
+/// Maximum length of a message that quotes values of the caller, in characters.
 const MAX_LINE: usize = 500;
 
-/// A text of others, safe to show.
+/// Untrusted text, escaped for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Untrusted(String);
 
-/// Which end of a text is shown where it does not fit.
+/// The end of a text that is kept when it is truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Its beginning.
+    /// The beginning.
     Start,
-    /// Its end.
+    /// The end.
     End,
 }
 
 impl Untrusted {
-    /// Escapes what a program printed: control characters, those that change the direction of
-    /// writing or cannot be seen, and bytes that are no UTF-8.
+    /// Escapes the output of a program: control characters, invisible and bidirectional characters, and invalid
+    /// UTF-8.
     pub(super) fn of_output(bytes: &[u8]) -> Self {
         let escaped = escape_output(bytes);
         let mut text = String::with_capacity(escaped.len());
@@ -45,23 +45,23 @@ impl Untrusted {
         Self(text)
     }
 
-    /// As [`Untrusted::of_output`], for text.
+    /// Like [`Untrusted::of_output`], for text.
     pub(super) fn of_text(text: &str) -> Self {
         Self::of_output(text.as_bytes())
     }
 
-    /// Whether there is nothing to show.
+    /// Returns whether the text is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many bytes of JSON it takes, marks aside.
+    /// Returns the size of the text in a JSON string, without the marks.
     pub(super) fn shown_len(&self) -> usize {
         self.0.chars().map(json_len).sum()
     }
 
-    /// The same in at most `budget` bytes of JSON, cut at `keep`'s other end; at a line where that
-    /// costs no more than half of what would fit.
+    /// Truncates the text to at most `budget` bytes of JSON and keeps the end named by `keep`. Cuts at a line break
+    /// if that loses at most half of the budget.
     pub(super) fn cut(&self, budget: usize, keep: Keep) -> Self {
         if self.shown_len() <= budget {
             return self.clone();
@@ -73,8 +73,8 @@ impl Untrusted {
         Self(kept.to_owned())
     }
 
-    /// The text between two marks that do not occur in it, each of its lines behind a margin. `about`
-    /// is in our own words: what it is.
+    /// Encloses the text in two marks that do not occur in it, and prefixes each line. `about` describes the text in
+    /// Proctor's own words.
     pub(super) fn marked(&self, about: &str) -> String {
         let mark = self.mark();
         let mut text = format!("<<<UNTRUSTED DATA {mark}: {about}\n");
@@ -87,8 +87,7 @@ impl Untrusted {
         text
     }
 
-    /// A digest of the text that the text does not contain. The digest alone makes that likely, the
-    /// look at the text makes it certain.
+    /// Returns a digest that does not occur in the text. A collision is unlikely, and the search rules it out.
     fn mark(&self) -> String {
         (0u32..)
             .map(|round| Sha256Hex::of(format!("{round}\n{}", self.0).as_bytes()).as_str()[..MARK].to_owned())
@@ -97,8 +96,8 @@ impl Untrusted {
     }
 }
 
-/// A name that others chose, such that it can stand among our own words: without spaces, and so
-/// without sentences.
+/// Sanitizes a name from the repository for use within Proctor's own text. The result has no spaces, and so no
+/// sentences.
 pub(super) fn name(text: &str) -> String {
     tamed(text, MAX_NAME)
 }
@@ -112,20 +111,19 @@ fn tamed(text: &str, most: usize) -> String {
     name
 }
 
-/// A path among our own words: as a name, but as long as a path may be in an answer.
+/// Sanitizes a path like a name, with a larger limit.
 pub(super) fn place(path: &str) -> String {
     tamed(path, MAX_PLACE)
 }
 
-/// A message of ours in one line, with the values that it quotes escaped, and cut.
+/// Formats a message as one line, with quoted values escaped and truncated.
 pub(super) fn one_line(message: &str) -> String {
     let escaped = Untrusted::of_text(message).0.replace('\n', "\\n");
     let cut: String = escaped.chars().take(MAX_LINE).collect();
     if cut.len() < escaped.len() { format!("{cut} ...") } else { cut }
 }
 
-/// Returns one line that a program printed as a JSON string: escaped, cut, and with quotes that it cannot
-/// close.
+/// Formats a line of output as a JSON string: escaped, truncated, and within quotes that it cannot close.
 pub(super) fn quoted_line(line: &[u8]) -> String {
     let escaped = Untrusted::of_output(line).0.replace(['\n', '\t'], " ");
     let mut text: String = escaped.chars().take(MAX_OUTPUT_LINE).collect();
@@ -135,7 +133,7 @@ pub(super) fn quoted_line(line: &[u8]) -> String {
     serde_json::Value::String(text).to_string()
 }
 
-/// Characters that a person does not see and a model reads.
+/// Returns whether a character is invisible to people but not to a model.
 fn is_unseen(c: char) -> bool {
     matches!(
         c,
@@ -159,7 +157,7 @@ fn is_unseen(c: char) -> bool {
     )
 }
 
-/// How many bytes a character has in a JSON string; a line's end with the margin that follows it.
+/// Returns the number of bytes of a character in a JSON string. A line break includes the margin of the next line.
 fn json_len(c: char) -> usize {
     match c {
         '\n' => 2 + MARGIN.len(),
@@ -189,7 +187,7 @@ fn start_of(text: &str, budget: usize) -> &str {
     }
 }
 
-/// Takes a character's bytes off what is left; `None` where they are more.
+/// Subtracts the size of a character from the budget. Returns `None` if the budget is too small.
 fn take(left: &mut usize, c: char) -> Option<char> {
     *left = left.checked_sub(json_len(c))?;
     Some(c)

@@ -1,4 +1,4 @@
-//! The addresses of what can be read: runs, outputs, evidence. Pure.
+//! Parses and formats the URIs of resources: runs, outputs and evidence.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use proctor_core::names::RunId;
 
 use crate::service::{OutputOf, Stdio, Unit};
 
-/// What stands before every address.
+/// Prefix of all URIs.
 const SCHEME: &str = "proctor://runs/";
-/// The directory of evidence documents, below the one that holds them.
+/// Directory of evidence documents, relative to the evidence directory.
 pub(super) const VERIFY: &str = "verify/";
-/// The longest address that is looked at, in bytes.
+/// Maximum length of an accepted URI in bytes.
 const MAX_URI: usize = 1024;
 
-/// Templates of every address, with a name and what is there.
+/// URI templates, each with a name and a description.
 pub(super) const TEMPLATES: [(&str, &str, &str); 3] = [
     ("proctor://runs/{run_id}", "run", "A run: its verdict, its steps, and where their outputs and evidence are."),
     (
@@ -29,19 +29,19 @@ pub(super) const TEMPLATES: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// One address.
+/// A parsed URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     /// A run.
     Run(RunId),
-    /// An output, from a byte on.
+    /// An output, from an offset on.
     Output(RunId, OutputOf, u64),
-    /// A document of the evidence, from a byte on.
+    /// An evidence document, from an offset on.
     Evidence(RunId, String, u64),
 }
 
 impl Address {
-    /// Reads an address.
+    /// Parses a URI.
     pub(super) fn parse(uri: &str) -> Option<Self> {
         let rest = (uri.len() <= MAX_URI).then_some(uri)?.strip_prefix(SCHEME)?;
         let (path, offset) = match rest.split_once('?') {
@@ -59,7 +59,7 @@ impl Address {
         }
     }
 
-    /// The same thing from another byte on.
+    /// Returns the same resource with another offset.
     pub(super) fn at(self, offset: u64) -> Self {
         match self {
             Self::Run(run) => Self::Run(run),
@@ -90,7 +90,7 @@ fn output(unit: &str, n: &str, stream: &str) -> Option<OutputOf> {
     Some(OutputOf { unit: Unit::of_plural(unit)?, n: n.parse().ok()?, stream: Stdio::of(stream)? })
 }
 
-/// Whether a text is a name of one of our documents; see `SkillName::artifact`.
+/// Returns whether the text is a valid document name; see `SkillName::artifact`.
 fn is_file_name(text: &str) -> bool {
     !text.starts_with('.') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }

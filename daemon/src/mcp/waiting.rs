@@ -1,4 +1,4 @@
-//! Waits for a run's end, within the bound of a call, and tells its client meanwhile what happens.
+//! Waits for the end of a run, within the limit of a call, and sends progress to the client.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::backend::Backend;
 use super::last_line::LastLine;
 use super::progress::{Tally, Teller};
 
-/// How often the client is told what a running step has printed last, where it is told of progress.
+/// Interval at which the last output line of a running step is sent, if the client asked for progress.
 const LINES: Duration = Duration::from_secs(2);
 
-/// How a wait ended.
+/// Result of a wait.
 #[derive(Debug)]
 pub(super) enum Waited {
-    /// The run has ended, or the time was over.
+    /// The run has ended, or the time is over.
     Shown(Box<RunView>),
-    /// The client does not wait any more.
+    /// The client cancelled the call.
     CalledOff,
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn for_end<B: Backend>(
 
 fn tally(run: &RunView) -> Tally {
     let ended = run.steps.iter().filter(|step| step.outcome.is_some()).count() + run.checks.len();
-    // Before a run has begun its steps are not known; the checks that are to come never are.
+    // Before a run starts, its steps are unknown; the number of pending checks is never known.
     let total = if run.steps.is_empty() { 0 } else { run.steps.len() + run.checks.len() };
     Tally::new(ended, total)
 }
@@ -68,7 +68,7 @@ async fn watch_until<B: Backend>(
             teller.tell(logged).await;
         }
         if news.is_empty() {
-            // Without news the time is over, unless the daemon ends and waits no longer.
+            // Stop if the time is over, or if the daemon returned early because it is shutting down.
             if wait == left || asked.elapsed() < wait {
                 break;
             }

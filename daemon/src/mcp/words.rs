@@ -1,5 +1,5 @@
-//! What a run came to, in our own words alone: no text of the repository or of its programs stands in
-//! them but names, tamed. Pure.
+//! Describes the result of a run in Proctor's own words, which contain no text from the repository except sanitized
+//! names.
 
 use proctor_core::api::{How, RunState, RunView, StepView, all_passed};
 use proctor_core::outcome::{Outcome, StartFault, Termination};
@@ -9,7 +9,7 @@ use proctor_core::verdict::{Doubt, Verdict};
 use super::untrusted::name;
 use crate::service::Unit;
 
-/// The first thing to know about a run.
+/// Returns the headline of a run.
 pub(super) fn headline(run: &RunView) -> String {
     match (run.state, run.verdict) {
         (RunState::Queued, _) => "NOT VERIFIED YET: the run waits for its turn".to_owned(),
@@ -23,7 +23,7 @@ pub(super) fn headline(run: &RunView) -> String {
     }
 }
 
-/// Why a run has the verdict that it has; where it stands, if it has none.
+/// Returns the reason for the verdict, or the state of a run without a verdict.
 pub(super) fn reason(run: &RunView) -> String {
     match run.rerun.as_ref().and_then(Rerun::phrase).filter(|_| run.state == RunState::Finished) {
         Some(partial) => format!("{}; {partial}", of_what_ran(run)),
@@ -63,7 +63,7 @@ fn uncertainty(run: &RunView) -> String {
     problem.or(doubt).or_else(unsure).unwrap_or_else(|| "there is no honest answer".to_owned())
 }
 
-/// What a doubt means.
+/// Describes a doubt.
 pub(super) fn doubt(doubt: Doubt) -> &'static str {
     match doubt {
         Doubt::Toolchain => "a toolchain check did not pass, so no step ran",
@@ -77,7 +77,7 @@ pub(super) fn doubt(doubt: Doubt) -> &'static str {
     }
 }
 
-/// How the request was met, where that is worth knowing.
+/// Describes how a request was answered, if that is worth mentioning.
 pub(super) fn met(how: How) -> Option<&'static str> {
     match how {
         How::Queued => None,
@@ -87,27 +87,27 @@ pub(super) fn met(how: How) -> Option<&'static str> {
     }
 }
 
-/// What stands in a run: its checks, then its steps.
+/// Returns the checks of a run, then its steps.
 pub(super) fn units(run: &RunView) -> impl Iterator<Item = (Unit, &StepView)> {
     run.checks.iter().map(|check| (Unit::Check, check)).chain(run.steps.iter().map(|step| (Unit::Step, step)))
 }
 
-/// Whether a step ran and its result speaks against the tree.
+/// Returns whether the result of a step counts against the tree.
 pub(super) fn has_failed(step: &StepView) -> bool {
     step.outcome.is_some_and(Outcome::is_failure)
 }
 
-/// Whether a step ended otherwise than passed, and not only because it was not its turn.
+/// Returns whether a step ended without passing, other than by being skipped.
 pub(super) fn is_wanting(step: &StepView) -> bool {
     step.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Passed | Outcome::Skipped))
 }
 
-/// A step's name.
+/// Returns the name of a step as `skill/step`.
 pub(super) fn named(step: &StepView) -> String {
     format!("{}/{}", name(&step.skill), name(&step.name))
 }
 
-/// How a step ended, as a phrase that follows its name.
+/// Describes how a step ended, as a phrase that follows its name.
 pub(super) fn manner(step: &StepView) -> String {
     match (step.outcome, &step.termination) {
         (None, _) => "has not ended".to_owned(),
@@ -131,7 +131,7 @@ fn unstarted(fault: StartFault) -> &'static str {
     }
 }
 
-/// A duration as people say it.
+/// Formats a duration for humans.
 pub(super) fn duration(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),

@@ -1,25 +1,25 @@
-//! The text formats of metrics, and which of them a reader wants.
+//! Text formats of metrics, and their selection by the `Accept` header.
 
-/// OpenMetrics 1.0.
+/// Content type of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// A text format that Prometheus reads.
+/// A text format that Prometheus supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextFormat {
-    /// The text format 0.0.4 of Prometheus.
+    /// Prometheus text format 0.0.4.
     Prometheus,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl TextFormat {
-    /// Returns the format for a reader that sent these `Accept` headers: OpenMetrics only if one of them names it.
+    /// Selects the format from the `Accept` headers: OpenMetrics only if a header names it.
     pub fn accepted_by<'a>(headers: impl Iterator<Item = &'a str>) -> Self {
         let mut ranges = headers.flat_map(|header| header.split(','));
         if ranges.any(names_open_metrics) { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// The content type.
+    /// Returns the content type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -27,7 +27,7 @@ impl TextFormat {
         }
     }
 
-    /// Returns text of OpenMetrics in this format.
+    /// Converts text in OpenMetrics to this format.
     pub(super) fn text(self, open_metrics: String) -> String {
         match self {
             Self::Prometheus => prometheus(&open_metrics),
@@ -43,8 +43,8 @@ fn names_open_metrics(range: &str) -> bool {
     is_named && weight.is_none_or(|weight| weight > 0.0)
 }
 
-/// Converts OpenMetrics to the format 0.0.4, which describes a counter under the name of its samples, and knows
-/// neither units nor an end.
+/// Converts OpenMetrics to format 0.0.4, which describes a counter under the name of its samples and has neither
+/// units nor an end marker.
 fn prometheus(open_metrics: &str) -> String {
     let counters: Vec<&str> =
         open_metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();

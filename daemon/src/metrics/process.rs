@@ -1,4 +1,4 @@
-//! What the kernel tells of our own process, under the names that Prometheus gives it everywhere.
+//! Metrics of this process from the kernel, under the names that Prometheus clients use.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::FloatGauge;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// Looked at whenever the metrics are read.
+/// Gauges that are updated whenever the metrics are read.
 #[derive(Debug)]
 pub(super) struct Gauges {
     resident: Gauge,
@@ -34,7 +34,7 @@ impl Gauges {
         gauges
     }
 
-    /// Looks anew. What cannot be read keeps the value that it had.
+    /// Updates the gauges. A gauge keeps its value if the new one cannot be read.
     pub(super) fn look(&self) {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         if let Some(kib) = field(&status, "VmRSS:") {
@@ -44,7 +44,7 @@ impl Gauges {
             self.threads.set(threads);
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // One of them is the directory that is being read.
+            // One descriptor belongs to the directory being read.
             let open = entries.count().saturating_sub(1);
             self.open_fds.set(i64::try_from(open).unwrap_or(i64::MAX));
         }

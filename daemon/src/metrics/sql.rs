@@ -1,4 +1,4 @@
-//! Counts and measures requests for judgements of SQL.
+//! Metrics of SQL judgements.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::Standing;
 
-/// The counters of judgements.
+/// Counters and histograms of judgements.
 #[derive(Debug)]
 pub(super) struct Judgements {
     judged: Family<Judged, Counter>,
@@ -23,12 +23,12 @@ pub(super) struct Judgements {
     requests: Family<Standing, Gauge>,
 }
 
-/// How many requests for judgements there are.
+/// Number of SQL requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SqlCounts {
     /// Requests that wait for a worker.
     pub queued: usize,
-    /// Requests that workers judge.
+    /// Requests being judged.
     pub running: usize,
 }
 
@@ -42,7 +42,7 @@ struct Refused {
     reason: &'static str,
 }
 
-/// Returns a histogram from a quarter of a millisecond to two minutes, the longest time of a judgement.
+/// Returns a histogram from 0.25 ms to two minutes, the maximum duration of a judgement.
 fn judging_times() -> Histogram {
     Histogram::new([0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0])
 }
@@ -80,7 +80,7 @@ impl Judgements {
         self.judged.get_or_create(&judged).inc();
     }
 
-    /// Counts a request that the queue refused: it was full, or no worker became free in time.
+    /// Counts a refused request: the queue was full, or no worker became free in time.
     pub(super) fn refused(&self, problem: &Problem) {
         let reason = if problem.kind == ProblemType::TooManyRequests { "full" } else { "late" };
         self.refused.get_or_create(&Refused { reason }).inc();

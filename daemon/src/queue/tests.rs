@@ -1,4 +1,4 @@
-//! The laws of the queue, over arbitrary histories of it.
+//! Property tests of the queue over arbitrary histories.
 
 use super::*;
 use proptest::prelude::*;
@@ -71,14 +71,14 @@ fn room_is_bounded_for_each_and_for_all() {
     queue.push(plain(5, 3, 0)).expect("room");
 }
 
-/// What happens to a queue.
+/// An operation on a queue.
 #[derive(Debug, Clone)]
 enum Act {
     Push(u32, u8, Option<u8>, Worktree),
     Start,
-    /// Some run under way ends.
+    /// An active run ends.
     End(usize),
-    /// Some run that waits is cancelled.
+    /// A waiting run is cancelled.
     Cancel(usize),
 }
 
@@ -95,13 +95,13 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 0..200)
 }
 
-/// A queue, and what a naive reader of its rules knows of it.
+/// A queue together with a naive model of it.
 struct Watched {
     queue: Queue,
     number: usize,
     waiting: Vec<Entry>,
     active: Vec<Entry>,
-    /// Since whose last start each caller's run could have started, and did not.
+    /// For each caller, the other callers whose runs could have started since its last start, but did not.
     passed_over: HashMap<u32, HashSet<u32>>,
 }
 
@@ -134,7 +134,7 @@ impl Watched {
         self.check();
     }
 
-    /// By the rules as they are written: nothing of it is how the queue finds out.
+    /// Computes the startable runs from the documented rules, independently of the implementation.
     fn could_start(&self) -> Vec<Entry> {
         let earlier_or_active = |at: usize| self.waiting[..at].iter().chain(&self.active);
         let own = |uid: u32| self.active.iter().filter(|entry| entry.uid == uid).count();
@@ -159,7 +159,7 @@ impl Watched {
         self.judge_fairness(&started, &could);
     }
 
-    /// Nobody starts twice while another one's run could have started at both times.
+    /// Checks that no caller starts twice while a run of the same other caller could have started both times.
     fn judge_fairness(&mut self, started: &Entry, could: &[Entry]) {
         let others: HashSet<u32> = could.iter().map(|entry| entry.uid).filter(|uid| *uid != started.uid).collect();
         let before = self.passed_over.insert(started.uid, others.clone()).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Watched {
         self.passed_over.values_mut().for_each(|passed| {
             passed.remove(&started.uid);
         });
-        // Who left the queue meanwhile, or could not start, begins anew.
+        // A caller without a startable run loses its place.
         let eligible: HashSet<u32> = could.iter().map(|entry| entry.uid).collect();
         self.passed_over.values_mut().for_each(|passed| passed.retain(|uid| eligible.contains(uid)));
     }
@@ -186,7 +186,7 @@ impl Watched {
         assert!(lines <= self.waiting.len(), "nobody stands in line for nothing");
     }
 
-    /// Everything that waits starts at last, where what runs ends.
+    /// Checks that all waiting runs start eventually if active runs end.
     fn run_dry(&mut self) {
         for _ in 0..=2 * LIMITS.waiting {
             self.start();

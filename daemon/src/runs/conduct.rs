@@ -1,6 +1,6 @@
-//! One run from its record's first event to its last one: it waits for its turn, the engine does
-//! it, and each event is logged before anybody hears of it. Whatever happens, its last event is
-//! [`RunEvent::RunFinished`], once.
+//! Conducts one run from the first to the last event of its record. The run waits for its turn, the engine executes
+//! it, and each event is logged before readers see it. The last event is always [`RunEvent::RunFinished`], exactly
+//! once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use super::{Refused, gone};
 use crate::history::{History, HistoryError, NewRun, RunLog, inconclusive};
 use crate::queue::Claim;
 
-/// How many events of the engine wait to be logged; it waits then.
+/// Capacity of the channel for engine events that are not logged yet; the engine waits while it is full.
 const EVENTS: usize = 64;
 
-/// What is to be done for one run.
+/// One run to execute.
 pub struct Job {
-    /// What goes on record when it is taken on.
+    /// First record of the run, written when the run is accepted.
     pub new: NewRun,
-    /// What it has to itself.
+    /// Part of the repository that the run reserves.
     pub claim: Claim,
-    /// What does it: as it serves the caller.
+    /// Engine configured for the caller.
     pub engine: Arc<Engine>,
-    /// What is asked of that.
+    /// Request to the engine.
     pub request: RunRequest,
-    /// How many bytes of the caller's are held for it.
+    /// Number of request bytes held for the run.
     pub held_bytes: usize,
 }
 
-/// What one run needs while it goes on.
+/// State of one run while it is active.
 pub(super) struct Conduct {
     pub(super) history: History,
     pub(super) live: Arc<Live>,
@@ -46,7 +46,7 @@ pub(super) struct Conduct {
 }
 
 impl Conduct {
-    /// From its first event to its last. `turn` comes when it may start.
+    /// Conducts the run. `turn` resolves when the run may start.
     pub(super) async fn conduct(self, turn: oneshot::Receiver<()>) {
         let Self { history, live, new, engine, mut request } = self;
         request.live = Some(live.outputs().clone());
@@ -57,7 +57,7 @@ impl Conduct {
         let cancelled = tokio::select! {
             biased;
             () = live.token().cancelled() => true,
-            // An owner that is gone lets nothing start.
+            // Without an owner, no run starts.
             turn = turn => turn.is_err(),
         };
         let (record, course) = match cancelled {
@@ -78,28 +78,28 @@ impl Conduct {
     }
 }
 
-/// How the engine is done with a run: with its answer, or by a panic.
+/// Result of the engine, or its panic.
 type Outcome = Result<Result<RunReport, EngineError>, JoinError>;
 
-/// What came of a run.
+/// How the execution of a run ended.
 #[expect(clippy::large_enum_variant, reason = "there is one of them for each run, on its way to its record")]
 enum Course {
-    /// It was to end before it began.
+    /// The run was cancelled before it started.
     NotBegun,
-    /// The engine is done with it.
+    /// The engine finished.
     Ran {
-        /// How.
+        /// Result of the engine.
         how: Box<Outcome>,
-        /// Its last event, which is logged when everything else is in place.
+        /// Last event of the run. It is logged after everything else is in place.
         end: Option<RunEvent>,
-        /// How long it took.
+        /// Duration of the execution.
         took: Duration,
-        /// The pass that the engine may have put on record, however it ended.
+        /// Pass that the engine may have recorded, whatever its result.
         pass: Option<Pass>,
     },
 }
 
-/// Lets the engine do it by `run`, and logs what happens.
+/// Executes the run in the engine by `run`, and logs its events.
 async fn under_way<R>(
     mut record: Record,
     live: &Arc<Live>,
@@ -111,7 +111,7 @@ where
     let began = Instant::now();
     let (sender, mut events) = mpsc::channel(EVENTS);
     let (passed, mut pass) = oneshot::channel();
-    // In a task of its own: a panic in it is an answer.
+    // A separate task turns a panic into a result.
     let mut running = tokio::spawn(run(sender, live.token().clone(), passed));
     let (mut batch, mut end) = (Vec::new(), None);
     let how = loop {
@@ -125,7 +125,7 @@ where
             how = &mut running => break how,
         }
     };
-    // What the engine said before it was done is there by now.
+    // All events that the engine sent before it ended are in the channel now.
     while let Ok(event) = events.try_recv() {
         batch.push(event);
     }
@@ -133,10 +133,9 @@ where
     (record, Course::Ran { how: Box::new(how), end, took: began.elapsed(), pass: pass.try_recv().ok() })
 }
 
-/// The record of a run while it is made.
+/// Writer of the log of a run.
 struct Record {
-    /// None where what writes it broke. Where an event could not be logged, it remembers that, and
-    /// does not let the run end as passed.
+    /// `None` if the writer panicked. After a failed write, the log itself does not let the run end as passed.
     log: Option<RunLog>,
     said_cancelling: bool,
 }
@@ -160,7 +159,7 @@ impl Record {
         }
     }
 
-    /// Logs `events` and tells them, in order; the last event of a run is kept back in `end`.
+    /// Logs `events` and publishes them in order. The last event of a run is kept in `end`.
     async fn take(mut self, events: &mut Vec<RunEvent>, end: &mut Option<RunEvent>, live: &Arc<Live>) -> Self {
         let mut taken = Vec::with_capacity(events.len());
         for event in events.drain(..) {
@@ -184,7 +183,8 @@ impl Record {
         work.await.unwrap_or_else(broke)
     }
 
-    /// Logs one event, and tells it. A run that cannot be put on record whole is not worth its time.
+    /// Logs and publishes one event. If the event cannot be logged, the run is cancelled, because its record would be
+    /// incomplete.
     fn log(&mut self, mut event: RunEvent, live: &Live) {
         if let RunEvent::Cancelling { by } = &mut event {
             if std::mem::replace(&mut self.said_cancelling, true) {
@@ -200,7 +200,7 @@ impl Record {
             Ok(Ok(logged)) => return live.tell([logged]),
             Ok(Err(error)) => error.to_string(),
             Err(_) => {
-                // Its end is on record when it is let go of.
+                // Dropping the log records the end of the run.
                 self.log = None;
                 "a part of proctor broke".to_owned()
             }
@@ -209,7 +209,7 @@ impl Record {
         live.cancel("proctor: the run cannot be put on record".to_owned());
     }
 
-    /// Its last events.
+    /// Logs and publishes the last events.
     fn conclude(mut self, course: Course, history: &History, live: &Live) {
         let waited = "the run was interrupted while it waited for its turn";
         let (end, pass) = match course {
@@ -274,8 +274,8 @@ impl Record {
         }
     }
 
-    /// The last event. A pass that is not on record here is taken back where it is: nobody is told that
-    /// the run came to nothing while its status says that it passed.
+    /// Logs and publishes the last event. If the pass cannot be recorded in the log, it is withdrawn from the status
+    /// file too, so that the two never disagree.
     fn finish(self, end: RunEvent, pass: Option<Pass>, live: &Live) {
         let ended = self.log.map(|log| log.finish(end));
         let passed = ended.as_ref().is_some_and(|ended| ended.view.verdict == Some(Verdict::Passed));
@@ -289,14 +289,13 @@ impl Record {
     }
 }
 
-/// What the log of a run begins with.
+/// Returns the first event of the log of a run.
 fn first(log: &RunLog, new: NewRun) -> Arc<LoggedEvent> {
     let at = log.view().queued_at.clone();
     Arc::new(LoggedEvent { seq: 1, logged_at: at.clone(), event: new.queued(at) })
 }
 
-/// Tells those who look that the run is over, though its record does not say so: the next daemon
-/// will put that right.
+/// Publishes the end of a run whose record could not be completed. The next daemon completes the record.
 pub(super) fn end_unrecorded(live: &Live, message: &str) {
     let shown = live.shown();
     if shown.view.verdict.is_some() {
@@ -308,7 +307,7 @@ pub(super) fn end_unrecorded(live: &Live, message: &str) {
     live.tell(events.map(|(event, seq)| Arc::new(LoggedEvent { seq, logged_at: at.clone(), event })));
 }
 
-/// Returns the end of a run that came to nothing. A run that did not begin took no time.
+/// Returns the last event of an inconclusive run. A run that never started has a duration of 0.
 fn finished(live: &Live, exit_code: u8, took: Option<Duration>) -> RunEvent {
     let view = &live.shown().view;
     let took = took.filter(|_| view.started_at.is_some());
@@ -316,7 +315,7 @@ fn finished(live: &Live, exit_code: u8, took: Option<Duration>) -> RunEvent {
     inconclusive(view, exit_code, duration_ms)
 }
 
-/// That too many bytes of callers are held already.
+/// Returns the problem for too many held request bytes.
 pub(super) fn too_much_held(limit: usize) -> Problem {
     let detail = format!("the environments of the runs that wait hold more than {limit} bytes");
     Problem::new(ProblemType::TooManyRequests, detail).with_hint("ask again when some of them have ended")

@@ -1,4 +1,4 @@
-//! What makes two requests for a run the same: then one run answers both.
+//! Defines when two requests for a run are equal, so that they share one run.
 
 use proctor_core::api::{ChangesAsked, RunView, SkillsAsked};
 use proctor_core::digest::Sha256Hex;
@@ -7,48 +7,49 @@ use proctor_core::names::{ChangesetId, ProfileName};
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 
-/// What makes two requests for a run the same. A run reads the worktree when it starts, so two that
-/// wait verify the same tree.
+/// Identity of a request for a run. A run reads the worktree when it starts, so two waiting requests with the same
+/// key verify the same tree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RunKey {
-    /// The user who asks.
+    /// User that sends the request.
     pub uid: u32,
-    /// The canonical path of the repository.
+    /// Canonical path of the repository.
     pub repo: String,
-    /// The tree.
+    /// Requested tree.
     pub tree: KeyTree,
-    /// The profile.
+    /// Requested profile.
     pub profile: ProfileName,
-    /// The changeset.
+    /// Requested changeset.
     pub changeset: Option<ChangesetId>,
-    /// The highest tier that may run.
+    /// Highest tier that may run.
     pub max_tier: Tier,
-    /// What is done where controls are missing.
+    /// Behavior when sandbox controls are missing.
     pub sandbox: SandboxMode,
-    /// Whether no further skill starts after the first that does not pass.
+    /// `true` if no further skill starts after the first one that does not pass.
     pub fail_fast: bool,
-    /// What becomes of changes.
+    /// Requested treatment of changes that steps make.
     pub changes: ChangesAsked,
-    /// Which skills of the profile run.
+    /// Skills of the profile that run.
     pub skills: SkillsAsked,
-    /// Whether each skill begins with empty caches.
+    /// `true` if each skill starts with empty caches.
     pub no_caches: bool,
-    /// The sha256 of the variables that the run can take from the caller, secrets among them: it
-    /// goes on no record.
+    /// SHA-256 of the variables that the run can take from the caller. These may be secrets, so the digest is never
+    /// stored.
     pub env: Sha256Hex,
-    /// The sha256 of which toolchains the run finds, and what decides that. It goes on record.
+    /// SHA-256 of the toolchains that the run finds, and of the inputs that select them. It is stored in the record.
     pub toolchain_env: Sha256Hex,
 }
 
 impl RunKey {
-    /// Whether a run that is on record was asked for in this way, passed, and found the toolchains that are
-    /// found now: `toolchain_env`, where its log has that.
+    /// Returns whether a recorded run of the worktree was requested in the same way, passed, and used the same
+    /// toolchains. `toolchain_env` is the digest from the log of that run, if present.
     pub fn is_met_by(&self, earlier: &RunView, toolchain_env: Option<&Sha256Hex>) -> bool {
         let of_worktree = earlier.asked.rev.is_none();
         of_worktree && self.is_met_by_tree(earlier) && toolchain_env == Some(&self.toolchain_env)
     }
 
-    /// Whether a run that is on record was asked for in this way, was whole, and passed, whatever its tree was called.
+    /// Returns whether a recorded run was requested in the same way, was not partial, and passed. The source of its
+    /// tree may differ.
     pub fn is_met_by_tree(&self, earlier: &RunView) -> bool {
         let asked = &earlier.asked;
         let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
@@ -56,19 +57,19 @@ impl RunKey {
     }
 }
 
-/// Which tree, as far as it is known when it is asked for.
+/// Requested tree, as far as it is known at the time of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KeyTree {
-    /// The worktree, with the plan of its spec.
+    /// The worktree.
     Worktree {
-        /// The plan.
+        /// Digest of the plan that the spec of the worktree gives.
         plan_sha256: Sha256Hex,
     },
-    /// A commit: it has its spec in itself.
+    /// A commit; its own spec applies.
     Commit {
-        /// Its id.
+        /// Object ID of the commit.
         id: String,
-        /// Whether submodules are checked out too.
+        /// `true` if submodules are checked out as well.
         submodules: bool,
     },
 }

@@ -1,6 +1,6 @@
-//! A run while it goes on, for those who look at it: the view so far, its last events, and a way to
-//! wait for more. One writer, the run itself; readers never keep it waiting: who is behind what is
-//! held here reads the log.
+//! An active run as its readers see it: the current view, the latest events, and a way to wait for more.
+//!
+//! The run itself is the only writer and never waits for readers. A reader that falls too far behind reads the log.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::Refused;
 use crate::service::Shown;
 
-/// How many events are held for those who follow closely.
+/// Number of events that are kept in memory for readers that are close behind.
 const RECENT: usize = 128;
 
-/// A run while it goes on.
+/// An active run.
 pub struct Live {
     id: RunId,
     uid: u32,
@@ -30,45 +30,45 @@ pub struct Live {
     outputs: LiveOutputs,
 }
 
-/// What is known of it by now.
+/// Published state of a run.
 struct Told {
     view: RunView,
     recent: VecDeque<Arc<LoggedEvent>>,
-    /// The view as it was last asked for; none where something has happened since.
+    /// The view as last requested; `None` if an event changed it since.
     shown: Option<Arc<Shown>>,
 }
 
-/// How far it is: what others wait for.
+/// Progress of a run, for tasks that wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of its last event.
+    /// Number of the last event.
     pub seq: u64,
-    /// Where it stands.
+    /// Phase of the run.
     pub phase: Phase,
 }
 
-/// Where a run stands.
+/// Phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It is being put on record.
+    /// The run is being recorded.
     Beginning,
-    /// It is on record.
+    /// The run is recorded.
     Begun,
-    /// Its last event is told; or there is none, since it could not be put on record.
+    /// The last event is published, or the run could not be recorded and has no events.
     Ended,
 }
 
-/// Events behind one that a reader knows.
+/// Events after the last one that a reader has seen.
 #[derive(Debug)]
 pub enum News {
-    /// These; there may be none yet.
+    /// The events; empty if there are none yet.
     Events(Vec<Arc<LoggedEvent>>),
-    /// They are not held any more: the log has them.
+    /// The events are no longer in memory; the reader finds them in the log.
     InLog,
 }
 
 impl Live {
-    /// A run of which nothing is on record yet. `cancel` ends it.
+    /// Creates a run that is not recorded yet.
     pub(super) fn new(view: RunView) -> Self {
         let progress = watch::Sender::new(Progress { seq: 0, phase: Phase::Beginning });
         Self {
@@ -83,37 +83,37 @@ impl Live {
         }
     }
 
-    /// Its id.
+    /// Returns the id.
     pub fn id(&self) -> &RunId {
         &self.id
     }
 
-    /// The outputs of the steps that run now.
+    /// Returns the outputs of the steps that are running.
     pub fn outputs(&self) -> &LiveOutputs {
         &self.outputs
     }
 
-    /// The user who asked for it.
+    /// Returns the user who requested the run.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Waits until it is on record.
+    /// Waits until the run is recorded.
     ///
     /// # Errors
-    /// It cannot be.
+    /// The run cannot be recorded.
     pub(super) async fn begun(&self) -> Result<(), &Refused> {
-        // The sender is this value's own, so that waiting cannot fail.
+        // Waiting cannot fail: `self` owns the sender.
         let _ = self.progress.subscribe().wait_for(|progress| progress.phase != Phase::Beginning).await;
         self.refused.get().map_or(Ok(()), Err)
     }
 
-    /// How far it is, as that changes.
+    /// Returns a receiver of the progress.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
 
-    /// Waits until the tree that it verifies is known, or it has ended.
+    /// Waits until the verified tree is known or the run has ended.
     pub async fn tree_known(&self) {
         let mut progress = self.progress.subscribe();
         while !self.knows_tree() && progress.borrow_and_update().phase != Phase::Ended {
@@ -127,7 +127,7 @@ impl Live {
         self.told().view.snapshot.is_some()
     }
 
-    /// The run by now.
+    /// Returns the current state of the run.
     pub fn shown(&self) -> Arc<Shown> {
         let mut told = self.told();
         if let Some(shown) = &told.shown {
@@ -138,7 +138,7 @@ impl Live {
         shown
     }
 
-    /// The events after number `after`, at most `limit`.
+    /// Returns at most `limit` events after number `after`.
     pub fn after(&self, after: u64, limit: usize) -> News {
         let told = self.told();
         match told.recent.front() {
@@ -152,13 +152,13 @@ impl Live {
         }
     }
 
-    /// It is on record now, as `view`.
+    /// Marks the run as recorded, with its view and first event.
     pub(super) fn begin(&self, view: RunView, first: Arc<LoggedEvent>) {
         self.told().view = view;
         self.tell([first]);
     }
 
-    /// Tells what was logged, in order.
+    /// Publishes logged events in order.
     pub(super) fn tell(&self, events: impl IntoIterator<Item = Arc<LoggedEvent>>) {
         let mut told = self.told();
         let mut recorded = Vec::new();
@@ -175,7 +175,7 @@ impl Live {
         told.shown = None;
         let seq = told.view.seq;
         drop(told);
-        // The view names the recorded output by now: a reader finds one of the two at any moment.
+        // The view names the recorded output now, so a reader always finds one of the two.
         for event in recorded {
             if let RunEvent::StepFinished { skill, step } = &event.event {
                 self.outputs.remove(skill, &step.planned.name);
@@ -184,46 +184,45 @@ impl Live {
         self.progress.send_replace(Progress { seq, phase: Phase::Begun });
     }
 
-    /// Nothing more will be told.
+    /// Marks the run as ended; no event follows.
     pub(super) fn end(&self) {
         self.progress.send_modify(|progress| progress.phase = Phase::Ended);
     }
 
-    /// It cannot be put on record, so that there is no such run.
+    /// Marks the run as refused because it cannot be recorded.
     pub(super) fn refuse(&self, why: Refused) {
-        // Whoever refused it first was right.
+        // Only the first refusal counts.
         let _ = self.refused.set(why);
         self.end();
     }
 
-    /// Asks it to end; `by` says what asked. The first one counts.
+    /// Requests cancellation; `by` names the requester. Only the first request counts.
     pub(super) fn cancel(&self, by: String) {
         let _ = self.cancelled_by.set(by);
         self.cancel.cancel();
     }
 
-    /// What asked it to end.
+    /// Returns the requester of the cancellation.
     pub(super) fn cancelled_by(&self) -> Option<&str> {
         self.cancelled_by.get().map(String::as_str)
     }
 
-    /// Whether there is no such run, since it could not be put on record.
+    /// Returns whether the run was refused because it could not be recorded.
     pub(super) fn is_refused(&self) -> bool {
         self.refused.get().is_some()
     }
 
-    /// Whether it may be the answer to another request: what refused this one, or was asked to end
-    /// it, says nothing of the next.
+    /// Returns whether other requests may join this run. A refused or cancelled run does not answer them.
     pub(super) fn meets_others(&self) -> bool {
         !self.is_refused() && !self.cancel.is_cancelled()
     }
 
-    /// What ends it.
+    /// Returns the token that cancels the run.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.cancel
     }
 
-    /// A reader that panicked has changed nothing.
+    /// Locks the published state. A poisoned lock is still consistent, because readers change nothing.
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }

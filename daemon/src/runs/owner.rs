@@ -1,5 +1,5 @@
-//! The task that owns all runs: which wait, which are under way, which have just ended. Each of its
-//! moves is short and touches no disk; what takes time is done by the runs' own tasks.
+//! Task that owns all runs: waiting, active, and recently finished ones. It handles each message quickly and without
+//! disk access; each run has its own task for slow work.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use crate::history::{History, Key};
 use crate::queue::{Entry, Full, Limits, Queue};
 use crate::service::Shown;
 
-/// How many runs that have ended are held, so that those who waited for them need no disk.
+/// Number of finished runs kept in memory, so that clients waiting for them need no disk access.
 const ENDED: usize = 64;
-/// How many steps such a run may have.
+/// Maximum number of steps of a finished run that is kept in memory.
 const ENDED_STEPS: usize = 256;
-/// Of how many keys it is remembered how their last run ended.
+/// Number of keys for which the result of the last run is remembered.
 const MOST_LAST: usize = 1_024;
-/// The longest time after which a refused caller is told to ask again, in seconds.
+/// Maximum value of `Retry-After`, in seconds.
 const MAX_RETRY: u32 = 600;
-/// How many bytes of callers' environments all runs hold that have not ended.
+/// Maximum number of bytes of callers' environments held for all unfinished runs.
 const MAX_HELD: usize = 64 << 20;
 
-/// What is told of runs to whoever counts them. Called by the owner; it must be quick.
+/// Receives notifications about runs. The owner calls it, so it must return quickly.
 pub(crate) type Observer = Box<dyn Fn(Observed<'_>) + Send>;
 
-/// What happened to runs.
+/// A notification about a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Observed<'a> {
-    /// One was taken on, or a request was met by one that is there.
+    /// A request was accepted: it started a run or joined one.
     Admitted(How),
-    /// One begins, which has waited for so long.
+    /// A run started after waiting for this time.
     Started(Duration),
-    /// One has ended, so long after it was asked for, and so long after it began, if it did.
+    /// A run ended: its view, the time since its request, and the time since its start if it started.
     Ended(&'a RunView, Duration, Option<Duration>),
 }
 
-/// The owner.
+/// State of the owner task.
 pub(super) struct Owner {
     history: History,
     queue: Queue,
@@ -55,13 +55,13 @@ pub(super) struct Owner {
     ended: VecDeque<Arc<Shown>>,
     last: VecDeque<Last>,
     counted: watch::Sender<RunCounts>,
-    /// Tells those in `ended`.
+    /// Publishes `ended` to readers.
     held_at_hand: watch::Sender<Ended>,
     observer: Observer,
-    /// Why nothing is taken on any more.
+    /// Reason why no run is accepted any more; `None` while runs are accepted.
     draining: Option<String>,
     held: usize,
-    /// How long runs have taken lately: a moving average.
+    /// Moving average of the duration of recent runs.
     usual: Duration,
 }
 
@@ -69,15 +69,15 @@ pub(super) struct Owner {
 struct Owned {
     live: Arc<Live>,
     key: RunKey,
-    /// The request's own key.
+    /// `Idempotency-Key` of the request.
     sent: Option<Key>,
-    /// Lets it start; taken when it has.
+    /// Signals that the run may start; `None` once it was sent.
     turn: Option<oneshot::Sender<()>>,
     held: usize,
-    /// How many requests it meets that nobody has abandoned.
+    /// Number of joined requests that were not withdrawn.
     wanted: usize,
     since: Instant,
-    /// When its turn came.
+    /// Start of the execution.
     started: Option<Instant>,
 }
 
@@ -108,7 +108,7 @@ impl Owner {
         }
     }
 
-    /// Until nobody can tell it anything any more, and nothing is under way.
+    /// Processes messages until all handles are dropped and no run is left.
     pub(super) async fn serve(mut self, mut inbox: mpsc::Receiver<Message>) {
         let mut is_open = true;
         while is_open || !self.tasks.is_empty() {
@@ -135,7 +135,7 @@ impl Owner {
         match message {
             Message::Admit(admission, reply) => {
                 let admitted = self.admit(*admission);
-                // Who asked may be gone; the run goes on for others to look at.
+                // The caller may have disconnected; the run continues for other readers.
                 let _ = reply.send(admitted);
             }
             Message::Find(id, reply) => drop(reply.send(self.find(&id))),
@@ -169,7 +169,7 @@ impl Owner {
         Ok((How::Queued, live))
     }
 
-    /// The run that a request with this key got, where it has not ended.
+    /// Returns the unfinished run of an earlier request with the same `Idempotency-Key`.
     fn repeated(&self, uid: u32, sent: Option<&Key>) -> Result<Option<(How, Arc<Live>)>, Refused> {
         let Some(sent) = sent else { return Ok(None) };
         let of_key = |owned: &&Owned| {
@@ -183,8 +183,8 @@ impl Owner {
         }
     }
 
-    /// One that waits has yet to read the tree; one that is under way must have read the one that
-    /// is meant.
+    /// Finds a run that a request can join. A waiting run will read the tree later; an active run must verify the
+    /// requested tree already.
     fn joinable(&mut self, key: &RunKey, same_tree: Option<&RunId>) -> Option<Arc<Live>> {
         let joins = |owned: &&mut Owned| {
             let alike = owned.key == *key && owned.live.meets_others();
@@ -241,7 +241,7 @@ impl Owner {
         }
         while let Some(next) = self.queue.start_next() {
             let Some(owned) = self.runs.get_mut(&next.id) else { continue };
-            // A run that is to end does not begin, and its own end is on the way here.
+            // A cancelled run does not start; its task is about to end.
             if owned.turn.take().is_some_and(|turn| turn.send(()).is_ok()) {
                 owned.started = Some(Instant::now());
                 (self.observer)(Observed::Started(owned.since.elapsed()));
@@ -249,7 +249,7 @@ impl Owner {
         }
     }
 
-    /// A run's task is over.
+    /// Handles the end of a run's task.
     fn ended(&mut self, joined: Result<(Id, ()), JoinError>) {
         let (task, panicked) = match joined {
             Ok((task, ())) => (task, false),
@@ -264,7 +264,7 @@ impl Owner {
             owned.live.end();
         }
         let shown = owned.live.shown();
-        // Of one that was never on record there is nothing to tell.
+        // A run that was never recorded has nothing to report.
         if shown.view.verdict.is_some() {
             let executed = owned.started.map(|started| started.elapsed());
             if let Some(executed) = executed {
@@ -306,7 +306,7 @@ impl Owner {
         }
     }
 
-    /// One request less wants it. It is cancelled with the last of them.
+    /// Withdraws one request, and cancels the run when none is left.
     fn abandon(&mut self, id: &RunId, by: &str) {
         if let Some(owned) = self.runs.get_mut(id) {
             owned.wanted = owned.wanted.saturating_sub(1);
@@ -316,7 +316,7 @@ impl Owner {
         }
     }
 
-    /// What waits will not get its turn.
+    /// Cancels waiting runs and refuses new ones.
     fn drain(&mut self, by: String) {
         for owned in self.runs.values().filter(|owned| owned.turn.is_some()) {
             owned.live.cancel(by.clone());
@@ -336,7 +336,7 @@ impl Owner {
     }
 }
 
-/// Returns the number of seconds after which one of `active` runs will probably end, by how long they usually take.
+/// Estimates the number of seconds until one of `active` runs ends, from their usual duration.
 fn until_next_turn(usual: Duration, active: usize) -> u32 {
     let active = u32::try_from(active).unwrap_or(u32::MAX).max(1);
     let seconds = (usual / active).as_millis().div_ceil(1_000);
@@ -347,7 +347,7 @@ fn too_many(full: Full) -> Problem {
     Problem::new(ProblemType::TooManyRequests, full.to_string()).with_hint("ask again when some of them have ended")
 }
 
-/// That a request's key stands for another request.
+/// Returns the problem for an `Idempotency-Key` that belongs to another request.
 pub(crate) fn key_conflict(run: &RunId) -> Problem {
     let detail = format!("this `Idempotency-Key` was used for another request, which the run `{run}` meets");
     Problem::new(ProblemType::Conflict, detail).with_hint("take a new key for a new request")

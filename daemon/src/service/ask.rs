@@ -1,4 +1,4 @@
-//! What callers ask beside runs: plans, the gate, the doctor; and what runs have left.
+//! Read-only requests and the doctor: plans, the gate, outputs, reports and patches.
 
 use bytes::Bytes;
 use proctor_core::api::{
@@ -14,11 +14,10 @@ use super::{MAX_PART, OutputOf, ReportOf, Service, Stdio, Unit, apart};
 use crate::caller::Caller;
 
 impl Service {
-    /// At most `limit` bytes (up to [`MAX_PART`]) of an output, from `offset` on, and the whole kept
-    /// length.
+    /// Returns at most `limit` bytes (up to [`MAX_PART`]) of an output from `offset` on, and the total stored length.
     ///
     /// # Errors
-    /// As [`Service::run`]; there is no such step, it has not begun, or its output is kept no longer.
+    /// As [`Service::run`]; also if there is no such step, it has not started, or its output is no longer stored.
     pub async fn output(
         &self,
         caller: Caller,
@@ -31,7 +30,7 @@ impl Service {
         self.output_part(&source, offset, limit.min(MAX_PART)).await
     }
 
-    /// At most `limit` bytes of an output, from `offset` on, and how many there are by now.
+    /// Returns at most `limit` bytes of a recorded output from `offset` on, and its total stored length.
     pub(super) async fn recorded_part(
         &self,
         stream: &StreamView,
@@ -43,12 +42,12 @@ impl Service {
         part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("output", name))
     }
 
-    /// At most `limit` bytes (up to [`MAX_PART`]) of a report that a step wrote, from `offset` on, and
-    /// the whole kept length.
+    /// Returns at most `limit` bytes (up to [`MAX_PART`]) of a report of a step from `offset` on, and the total
+    /// stored length.
     ///
     /// # Errors
-    /// As [`Service::run`]; there is no such step, it has not ended, it declares no such report or left
-    /// none, or what it left is kept no longer.
+    /// As [`Service::run`]; also if there is no such step, it has not ended, it declares or wrote no such report, or
+    /// the report is no longer stored.
     pub async fn report(
         &self,
         caller: Caller,
@@ -70,10 +69,10 @@ impl Service {
         part.map_err(|error| error.problem())?.ok_or_else(|| kept_no_longer("report", &name))
     }
 
-    /// What the steps of a run changed, where that was asked for as a patch.
+    /// Returns the changes that the steps of a run made, if the request asked for a patch.
     ///
     /// # Errors
-    /// As [`Service::run`]; no patch was asked for, or it cannot be written.
+    /// As [`Service::run`]; also if no patch was requested or it cannot be created.
     pub async fn patch(&self, caller: Caller, id: &RunId) -> Result<Bytes, Problem> {
         let shown = self.run(caller, id).await?;
         let wanted = id.clone();
@@ -81,10 +80,10 @@ impl Service {
         patch.map(Bytes::from).ok_or_else(|| no_patch(&shown.view))
     }
 
-    /// Validates a spec, and resolves a profile of it.
+    /// Validates a spec and resolves one of its profiles.
     ///
     /// # Errors
-    /// The spec is not valid, or not the caller's.
+    /// The spec is invalid, or the repository does not belong to the caller.
     pub async fn plan(&self, caller: Caller, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
         let _part = self.preparing.wait(caller).await;
         let (engine, _, repo) = self.serving(caller, &asked.repo, None).await?;
@@ -104,10 +103,10 @@ impl Service {
         .await?
     }
 
-    /// Answers whether a tree is verified. Nothing runs.
+    /// Reports whether a tree is verified. Runs nothing.
     ///
     /// # Errors
-    /// The repository cannot be read, or is not the caller's.
+    /// The repository cannot be read or does not belong to the caller.
     pub async fn gate(&self, caller: Caller, asked: GateAsked) -> Result<GateAnswer, Problem> {
         let _part = self.preparing.wait(caller).await;
         let max_age = match asked.max_age.as_deref().map(str::parse::<MaxAge>).transpose() {
@@ -127,10 +126,10 @@ impl Service {
         engine.gate(GateRequest { repo, demands }).await.map_err(|error| error.problem())
     }
 
-    /// Does the whole set-up of a sandbox over a repository once, and verifies its private copies where that is asked for.
+    /// Sets up a complete sandbox for a repository once, and verifies its private copies if `scope` includes them.
     ///
     /// # Errors
-    /// The repository is not the caller's, or its private copies cannot be reached.
+    /// The repository does not belong to the caller, or its private copies cannot be accessed.
     pub async fn doctor(&self, caller: Caller, repo: &str, scope: DoctorScope) -> Result<DoctorAnswer, Problem> {
         let _part = self.preparing.wait(caller).await;
         let (engine, _, repo) = self.serving(caller, repo, None).await?;

@@ -1,4 +1,4 @@
-//! Engines as they serve one caller of many.
+//! Engines configured for one caller.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use proctor_runner::{Engine, Serving};
 use super::{Service, apart};
 use crate::caller::{Account, Caller, Household};
 
-/// Makes the engines that serve callers, on a thread that may block.
+/// Creates engines for callers; usable on a blocking thread.
 pub(super) struct EngineFactory {
     household: Household,
     engine: Arc<Engine>,
@@ -19,11 +19,11 @@ pub(super) struct EngineFactory {
 }
 
 impl EngineFactory {
-    /// Returns the engine as it serves a caller, whose account, and the canonical path of the repository. Blocks on the
+    /// Returns the engine for a caller, the caller's account, and the canonical path of the repository. Blocks on the
     /// disk.
     ///
     /// # Errors
-    /// The repository is not the caller's, or the caller has no account.
+    /// The repository does not belong to the caller, or the caller has no account.
     pub(super) fn serve(
         &self,
         caller: Caller,
@@ -40,7 +40,7 @@ impl EngineFactory {
 }
 
 impl Service {
-    /// The engine as it serves a caller, whose account, and the canonical path of the repository.
+    /// Returns the engine for a caller, the caller's account, and the canonical path of the repository.
     pub(super) async fn serving(
         &self,
         caller: Caller,
@@ -55,7 +55,7 @@ impl Service {
         .await?
     }
 
-    /// Returns what makes the engines for callers, by the operator's config as it is now.
+    /// Returns a factory with the current operator settings.
     pub(super) fn engines(&self) -> EngineFactory {
         let (household, engine) = (self.household.clone(), Arc::clone(&self.engine));
         EngineFactory { household, engine, operator: self.operator() }

@@ -1,4 +1,4 @@
-//! Commands by themselves, for callers. The same engine does them as in a process of the caller's own.
+//! Executes single commands for callers, with the same engine that a process of the caller would use.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -21,14 +21,15 @@ use crate::execs::{Admission, Execs, Place};
 use crate::queue::{Claim, Worktree};
 use crate::shares::Turn;
 
-/// How long nothing is said at most: by this a client tells a long command from a daemon that is gone.
+/// Maximum silence in a response. It lets a client distinguish a long command from a dead daemon.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long the answer to a command waits for its end: one that comes in one piece wakes the client once.
+/// Time that the response waits for a short command to end: a response in one piece wakes the client only once.
 const SHORT: Duration = Duration::from_millis(20);
-/// How long the next sandbox waits for the answer to be sent: it takes processor time that the client needs.
+/// Maximum time that the preparation of the next sandbox waits for the response to be sent. The preparation takes
+/// processor time that the client needs.
 const ANSWERED: Duration = Duration::from_secs(1);
 
-/// A command that was taken on. Dropping it ends the command.
+/// An accepted command. Dropping it cancels the command.
 pub(crate) struct Execution {
     engine: Arc<Engine>,
     progress: Progress,
@@ -37,17 +38,17 @@ pub(crate) struct Execution {
     _answered: oneshot::Sender<()>,
 }
 
-/// What of it is told next.
+/// State of the response to a command.
 enum Progress {
     Started {
         id: ExecId,
         ended: Ended,
-        /// Its end, where that came first.
+        /// End of the command, if it came before the first event was sent.
         came: Option<End>,
     },
     Runs(Ended),
     Ends(End),
-    /// It has ended, and its output goes out first: what is left of it, and from where on.
+    /// The command has ended; `left` is the output to send, from `offset` on.
     Prints {
         record: Box<ExecRecord>,
         left: Vec<(OutputStream, StreamView)>,
@@ -60,11 +61,11 @@ type Ended = oneshot::Receiver<Result<ExecRecord, Problem>>;
 type End = Result<Result<ExecRecord, Problem>, oneshot::error::RecvError>;
 
 impl Service {
-    /// Takes a command on.
+    /// Accepts a command.
     ///
     /// # Errors
-    /// The repository is not the caller's, the spec is not valid, the operator forbids it, too many commands wait, or
-    /// the daemon is ending.
+    /// The repository does not belong to the caller, the spec is invalid, the operator forbids the command, too many
+    /// commands wait, or the daemon is shutting down.
     pub(crate) async fn exec(&self, caller: Caller, submission: ExecSubmission) -> Result<Execution, Problem> {
         let started = self.started(caller, submission).await;
         started.inspect_err(|problem| self.report_refusal(caller, problem))
@@ -75,14 +76,14 @@ impl Service {
         let preparing = Preparing { engines: self.engines(), execs: self.execs.clone(), caller, turn };
         let (reply, admitted) = oneshot::channel();
         tokio::task::spawn_blocking(move || preparing.admit(submission, reply));
-        // Whatever panics is in the log.
+        // The panic is in the log.
         admitted.await.unwrap_or_else(|_| Err(broken()))
     }
 
-    /// Asks a command to end. Its own answer tells the end.
+    /// Requests cancellation of a command. The response to the command reports its end.
     ///
     /// # Errors
-    /// There is none of this name that the caller may end.
+    /// No command with this id exists that the caller may cancel.
     pub(crate) fn cancel_exec(&self, caller: Caller, id: &ExecId) -> Result<(), Problem> {
         let may_end = |of: Caller| of == caller || self.household.sees_all(caller);
         if self.execs.cancel(id, may_end) {
@@ -93,16 +94,16 @@ impl Service {
     }
 }
 
-/// A request for a command that is looked at.
+/// A request for a command that is being prepared.
 struct Preparing {
     engines: EngineFactory,
     execs: Execs,
     caller: Caller,
-    /// Bounds how many requests are looked at.
+    /// Limits the number of requests that are prepared concurrently.
     turn: Option<Turn>,
 }
 
-/// A command that was taken on.
+/// An accepted command.
 struct Admitted {
     engine: Arc<Engine>,
     id: ExecId,
@@ -111,9 +112,10 @@ struct Admitted {
 }
 
 impl Preparing {
-    /// Takes a command on, says so, and looks at its tree where its turn has come. Each of these blocks on the disk, and
-    /// the way to another thread takes longer than most of them. Who waits for the reply may be gone; that ends the
-    /// command.
+    /// Accepts a command, sends the reply, and inspects the tree if the command may start immediately.
+    ///
+    /// All of this blocks on the disk and runs on one thread, because a switch to another thread takes longer than
+    /// most of these operations. If the caller disconnects before the reply, the command is cancelled.
     fn admit(mut self, submission: ExecSubmission, reply: oneshot::Sender<Result<Execution, Problem>>) {
         let admitted = self.admitted(submission);
         drop(self.turn.take());
@@ -136,7 +138,8 @@ impl Preparing {
                 Err(problem) => drop(ending.reply(Err(problem))),
             }
         });
-        // It gets as far as it does without waiting on this thread. The runtime polls it anew, which wakes it from then on.
+        // Polls once on this thread to get as far as possible. If the future is pending, the runtime polls it again
+        // and registers its own waker.
         if run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             tokio::spawn(run);
         }
@@ -146,7 +149,7 @@ impl Preparing {
         let env = submission.env.take();
         let held = env.as_ref().map_or(0, held_bytes) + asked_bytes(&submission);
         let (engine, _, repo) = self.engines.serve(self.caller, &submission.repo, env)?;
-        // What is given to the command by name may be as secret as what the caller has.
+        // Values set for the command may be as secret as the caller's environment.
         let given = submission.set_env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
         let engine = Arc::new(engine.hiding(&given.collect()));
         let step = engine.adhoc_step(&repo, &submission.adhoc(), submission.no_spec);
@@ -159,7 +162,7 @@ impl Preparing {
     }
 }
 
-/// How many bytes a request holds beside the environment of its caller.
+/// Returns the size of a request in bytes, without the environment of the caller.
 fn asked_bytes(submission: &ExecSubmission) -> usize {
     let words: usize = submission.cmd.words().iter().map(String::len).sum();
     let set: usize = submission.set_env.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
@@ -180,7 +183,7 @@ fn exec_id() -> Result<ExecId, Problem> {
 }
 
 impl Execution {
-    /// Returns what a caller follows, and how the end is told to it.
+    /// Returns the execution that the caller follows, and the sender of its result.
     fn new(engine: Arc<Engine>, id: ExecId, place: &Place) -> (Self, Ending) {
         let cancel = place.cancel.clone().drop_guard();
         let (reply, ended) = oneshot::channel();
@@ -191,7 +194,7 @@ impl Execution {
         (Self { engine, progress, heartbeat, _cancel: cancel, _answered: answered }, Ending { reply, is_answered })
     }
 
-    /// What is told next; `None` behind the last of it.
+    /// Returns the next event, or `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<ExecEvent> {
         match std::mem::replace(&mut self.progress, Progress::Over) {
             Progress::Started { id, ended, came } => {
@@ -215,7 +218,7 @@ impl Execution {
         }
     }
 
-    /// Waits for the end of a short command, so that all of its answer can be sent at once.
+    /// Waits briefly for the end of the command, so that the whole response can be sent at once.
     pub(crate) async fn wait_briefly(&mut self) {
         if let Progress::Started { ended, came, .. } = &mut self.progress {
             *came = tokio::time::timeout(SHORT, ended).await.ok();
@@ -230,7 +233,7 @@ impl Execution {
         }
     }
 
-    /// The next piece of its output, or its record behind the last.
+    /// Returns the next piece of output, or the record after the last piece.
     async fn print(&mut self, prints: Prints) -> Option<ExecEvent> {
         let Prints { record, mut left, mut offset } = prints;
         while let Some((stream, view)) = left.first().cloned() {
@@ -263,7 +266,7 @@ impl Execution {
     }
 }
 
-/// What of a command that has ended is still to be told.
+/// Remaining output of a command that has ended.
 struct Prints {
     record: Box<ExecRecord>,
     left: Vec<(OutputStream, StreamView)>,
@@ -287,21 +290,21 @@ fn broken() -> Problem {
         .with_hint("please report it; the daemon's log says what happened")
 }
 
-/// How the end of a command is told to the caller.
+/// Sends the result of a command to the caller.
 struct Ending {
     reply: oneshot::Sender<Result<ExecRecord, Problem>>,
     is_answered: oneshot::Receiver<()>,
 }
 
 impl Ending {
-    /// Tells the end. Nobody may listen any more.
+    /// Sends the result; the receiver may be gone.
     fn reply(self, result: Result<ExecRecord, Problem>) -> oneshot::Receiver<()> {
         let _ = self.reply.send(result);
         self.is_answered
     }
 }
 
-/// Runs a command whose turn has come, and has a sandbox wait for the next one when the answer is sent.
+/// Runs a command whose turn has come, and prepares a sandbox for the next one after the response is sent.
 async fn execute(engine: Arc<Engine>, place: Place, request: ExecRequest, looked: Option<Looked>, ending: Ending) {
     let sandbox = request.sandbox;
     let executed = match engine.execute(request, looked, place.cancel.clone()).await {
@@ -310,7 +313,7 @@ async fn execute(engine: Arc<Engine>, place: Place, request: ExecRequest, looked
     };
     let answered = ending.reply(Ok(executed.report.clone().into_record(sandbox)));
     let _ = tokio::time::timeout(ANSWERED, answered).await;
-    // Not before: a daemon that ends waits for the commands that have a place, and this one has no answer until then.
+    // A daemon that shuts down waits for commands that hold a place, so the place is held until the response is sent.
     drop(place);
     executed.settle().await;
 }

@@ -1,5 +1,4 @@
-//! Who looks at a run while it goes on: waits for news of it, or takes its events one by one.
-//! Nobody who looks keeps the run waiting.
+//! Lets callers follow a run: wait for news of it, or read its events as a stream. Followers never delay the run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,20 +15,20 @@ use crate::caller::Caller;
 use crate::history::History;
 use crate::runs::{Live, News, Phase};
 
-/// A run, and what happened since its caller looked last.
+/// A run and the events since the caller's last request.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// The run; those who wait for the same end share it, and its JSON.
+    /// Current state of the run. Callers that wait for the same end share it and its JSON.
     pub shown: Arc<Shown>,
-    /// The events behind the one that the caller knows, where it named one; at most [`MAX_EVENTS`].
+    /// Events after the one that the caller named, at most [`MAX_EVENTS`]; `None` if the caller named no event.
     pub events: Option<Vec<Arc<LoggedEvent>>>,
-    /// Whether there are more events than these already.
+    /// `true` if more events exist than these.
     pub more_events: bool,
 }
 
 impl Service {
-    /// A run as soon as there is news: an event after `after`; without that, its end; or as it is
-    /// after `wait` (at most [`MAX_WAIT`]). With `after`, the events behind it are in the answer.
+    /// Waits for an event after `after`, or without `after` for the end of the run, and returns the run. Returns its
+    /// current state after `wait` (at most [`MAX_WAIT`]). With `after`, the result contains the events after it.
     ///
     /// # Errors
     /// As [`Service::run`].
@@ -45,7 +44,7 @@ impl Service {
         Ok(Watched { run: shown.view.clone(), events, more_events })
     }
 
-    /// As [`Service::watch`], for many who wait for the same run: nothing is copied.
+    /// Like [`Service::watch`], but without copies: all waiting callers share the run and its events.
     ///
     /// # Errors
     /// As [`Service::run`].
@@ -57,14 +56,14 @@ impl Service {
         }
         let shown = found.shown();
         let Some(after) = after else { return Ok(Seen { shown, events: None, more_events: false }) };
-        // Up to what the run as it is shown has seen, and no further.
+        // Leaves out events that are newer than the returned view.
         let mut events = self.behind(live, id, after, MAX_EVENTS).await?;
         events.retain(|event| event.seq <= shown.view.seq);
         let more_events = events.last().map_or(after, |last| last.seq) < shown.view.seq;
         Ok(Seen { shown, events: Some(events), more_events })
     }
 
-    /// At most `limit` events after number `after`.
+    /// Returns at most `limit` events after number `after`.
     async fn behind(
         &self,
         live: Option<&Live>,
@@ -78,7 +77,7 @@ impl Service {
         logged(&self.history, id, after, limit).await
     }
 
-    /// The events of a run after `after`, those to come too.
+    /// Returns the events of a run after `after`, including future ones.
     ///
     /// # Errors
     /// As [`Service::run`].
@@ -90,12 +89,12 @@ impl Service {
     }
 }
 
-/// Waits for an event after `after`, or without that for the end.
+/// Waits for an event after `after`, or without `after` for the end of the run. Waits at most `wait`.
 async fn news(live: &Live, after: Option<u64>, wait: Duration) {
     let is_news = |seq: u64, phase: Phase| phase == Phase::Ended || after.is_some_and(|after| seq > after);
     let mut progress = live.progress();
     let waited = progress.wait_for(|progress| is_news(progress.seq, progress.phase));
-    // Where none comes, the run is told as it is.
+    // On timeout, the caller gets the current state.
     let _ = tokio::time::timeout_at(Instant::now() + wait, waited).await;
 }
 
@@ -106,15 +105,15 @@ async fn logged(history: &History, id: &RunId, after: u64, limit: usize) -> Resu
     Ok(events.into_iter().map(Arc::new).collect())
 }
 
-/// One reader of a run's events.
+/// A reader of the events of a run.
 struct Follower {
     history: History,
     id: RunId,
-    /// None where the run has ended: the log has all of it.
+    /// `None` if the run has ended; the log then contains all events.
     live: Option<Arc<Live>>,
     after: u64,
     ready: VecDeque<Arc<LoggedEvent>>,
-    /// Nothing follows.
+    /// `true` if the last event was returned.
     over: bool,
 }
 
@@ -132,7 +131,7 @@ impl Follower {
         Some((event, self))
     }
 
-    /// The next ones; none where there will be none.
+    /// Waits for and returns the next events. An empty result means that none will follow.
     async fn more(&self) -> Vec<Arc<LoggedEvent>> {
         loop {
             let Some(live) = &self.live else { return self.read_log().await };

@@ -16,41 +16,41 @@ use super::{MAX_WAIT, OutputOf, Service, Shown, Stdio, Unit};
 use crate::caller::Caller;
 use crate::runs::{Found, Live, Phase};
 
-/// Number of bytes of an output that one output event shows at most.
+/// Maximum number of output bytes in one output event.
 const EVENT_BYTES: usize = 16 << 10;
-/// How far a reader of output events may fall behind an output until bytes are skipped.
+/// Lag in bytes beyond which a reader of output events skips bytes.
 const MAX_LAG: u64 = 64 << 10;
 
-/// Where the bytes of an output are.
+/// Location of an output.
 #[derive(Debug, Clone)]
 pub enum OutputSource {
-    /// In the store: the step has ended.
+    /// The store; the step has ended.
     Recorded {
-        /// What is on record of it.
+        /// Recorded properties of the output.
         stream: StreamView,
-        /// `skill/step`.
+        /// Name of the step, as `skill/step`.
         name: String,
     },
-    /// In the process: the step runs, or its record is about to be written.
+    /// The memory of this process; the step is running, or its record is about to be written.
     Live {
-        /// The attempt whose output it is, from 1.
+        /// Number of the attempt that produces the output, from 1.
         attempt: u32,
-        /// Its bytes.
+        /// The bytes so far.
         stream: LiveStream,
     },
 }
 
 impl Service {
-    /// Returns where an output is by now.
+    /// Returns the current location of an output.
     ///
     /// # Errors
-    /// As [`Service::run`]; there is no such step, or it has not begun.
+    /// As [`Service::run`]; also if there is no such step or it has not started.
     pub async fn output_source(&self, caller: Caller, id: &RunId, of: OutputOf) -> Result<OutputSource, Problem> {
         let found = self.found(caller, id).await?;
         source(found.live().map(Arc::as_ref), || found.shown(), id, of)
     }
 
-    /// Returns where an output is as soon as its step has begun. Waits at most [`MAX_WAIT`].
+    /// Waits until the step starts, at most [`MAX_WAIT`], and returns the location of its output.
     ///
     /// # Errors
     /// As [`Service::output_source`].
@@ -74,10 +74,10 @@ impl Service {
         }
     }
 
-    /// Reads at most `limit` bytes of an output from `offset` on, and how many there are by now.
+    /// Reads at most `limit` bytes of an output from `offset` on. Also returns the current length of the output.
     ///
     /// # Errors
-    /// They cannot be read, or are kept no longer.
+    /// The bytes cannot be read or are no longer stored.
     pub async fn output_part(&self, source: &OutputSource, offset: u64, limit: usize) -> Result<(Part, u64), Problem> {
         match source {
             OutputSource::Recorded { stream, name } => self.recorded_part(stream, name, offset, limit).await,
@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    /// Returns the output of the steps of a run as events, from now on; `None` where it has ended.
+    /// Returns the output of a run's steps as events, or `None` if the run has ended.
     ///
     /// # Errors
     /// As [`Service::run`].
@@ -113,7 +113,8 @@ fn unreadable(error: &io::Error) -> Problem {
         .with_hint("read it when the step has ended")
 }
 
-/// The live output is looked up before the view: it is removed after the view names the recorded one.
+/// Locates an output. The live output must be read before the view: it is removed only after the view names the
+/// recorded one.
 fn source(
     live: Option<&Live>,
     shown: impl FnOnce() -> Arc<Shown>,
@@ -137,8 +138,8 @@ fn source(
     Ok(OutputSource::Live { attempt: found.attempt, stream: stream_of(found, of.stream).clone() })
 }
 
-/// Whether a step that has no output yet may get one: the steps of a run that waits are not known, and a
-/// check is known when it has ended.
+/// Returns whether a missing step may still start. The steps of a queued run are not known yet, and a check is known
+/// only when it has ended.
 fn may_begin(view: &RunView, of: OutputOf) -> bool {
     let is_step = usize::try_from(of.n).is_ok_and(|n| n < view.steps.len());
     view.state == RunState::Queued || of.unit == Unit::Check || is_step
@@ -164,18 +165,17 @@ fn not_begun(id: &RunId, step: &StepView) -> Problem {
     Problem::new(ProblemType::NotFound, detail).with_hint("wait for its `step_started`, or ask with `follow=true`")
 }
 
-/// The output of the steps of one run as events. A reader that falls behind loses bytes, and is told
-/// how many.
+/// The output of a run's steps as events. A reader that falls behind loses bytes and learns how many.
 pub(crate) struct OutputFeed {
     live: Arc<Live>,
     changes: watch::Receiver<u64>,
     known: BTreeMap<(SkillName, StepName), Fed>,
 }
 
-/// A step whose output is fed.
+/// A step whose output is sent.
 struct Fed {
     step: LiveStep,
-    /// How far each stream is told.
+    /// Number of bytes sent of each stream.
     told: [u64; 2],
 }
 
@@ -185,14 +185,14 @@ impl OutputFeed {
         Self { live, changes, known: BTreeMap::new() }
     }
 
-    /// Waits until there may be more.
+    /// Waits until there may be more output.
     pub(crate) async fn changed(&mut self) {
         if self.changes.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Returns the next piece of output; `None` where there is none by now. With `only`, of that step.
+    /// Returns the next piece of output, or `None` if there is none yet. `only` restricts the output to one step.
     pub(crate) async fn next(&mut self, only: Option<(&SkillName, &StepName)>) -> Option<OutputEvent> {
         self.changes.mark_unchanged();
         self.refresh();
@@ -218,7 +218,7 @@ impl OutputFeed {
         None
     }
 
-    /// Takes in steps that have begun, and forgets those that have ended and are told whole.
+    /// Adds steps that have started, and removes ended steps whose output is sent completely.
     fn refresh(&mut self) {
         let running = self.live.outputs().all();
         let is_running =
@@ -251,7 +251,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// The next bytes behind `told`. Bytes that begin a character are kept for the next piece.
+    /// Returns the next bytes after offset `told`. An incomplete character at the end is left for the next piece.
     async fn after(stream: &LiveStream, told: u64) -> Option<Self> {
         let extent = stream.extent();
         if extent.length <= told {
@@ -270,7 +270,7 @@ impl Piece {
     }
 }
 
-/// Number of bytes without the beginning of a character at the end.
+/// Returns the length without an incomplete character at the end.
 fn whole_characters(bytes: &[u8]) -> usize {
     // RFC 3629, section 3: a character has four bytes at most.
     let begins = (1..=bytes.len().min(3)).find(|back| bytes[bytes.len() - back] & 0b1100_0000 == 0b1100_0000);

@@ -1,4 +1,4 @@
-//! Whether new runs are taken on: the daemon is not ending, and its state directory can be written.
+//! Checks whether new runs are accepted: the daemon is not shutting down, and the state directory is writable.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use tracing::{error, info};
 
 use super::Service;
 
-/// How long an attempt to write counts for later callers.
+/// Time during which the result of a write test is reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long an attempt to write may take.
+/// Time limit of a write test.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many bytes are set aside, and given back at once: more than the log of a run needs to begin.
+/// Number of bytes that a write test allocates and frees again: more than the start of a run log needs.
 const TRIED: u64 = 64 << 10;
-/// The file that is written where the file system knows no files without a name.
+/// Name of the test file on file systems without unnamed files (`O_TMPFILE`).
 const NAMED: &str = ".readiness";
 
-/// Tries whether the state directory can be written, at most once a second.
+/// Tests whether the state directory is writable, at most once a second.
 #[derive(Debug)]
 pub(super) struct StateProbe {
     dir: PathBuf,
     last: Mutex<Option<(Instant, Found)>>,
-    /// Whether an attempt has not come back, so that no second thread waits for the same disk.
+    /// `true` if a write test is still blocked, so that no second thread waits for the same disk.
     pending: Arc<AtomicBool>,
 }
 
-/// Free bytes where the system says, or why nothing can be written.
+/// Number of free bytes if the system reports it, or the reason why the directory is not writable.
 type Found = Result<Option<u64>, String>;
 
 impl StateProbe {
-    /// Nothing is tried yet.
+    /// Creates a probe without a result.
     pub(super) fn new(dir: PathBuf) -> Self {
         Self { dir, last: Mutex::default(), pending: Arc::default() }
     }
@@ -98,10 +98,10 @@ fn try_to_write(dir: &Path) -> Result<(), Errno> {
 }
 
 impl Service {
-    /// Whether new runs are taken on.
+    /// Reports whether new runs are accepted.
     ///
     /// # Errors
-    /// They are not: the daemon is ending, or its state directory cannot be written.
+    /// The daemon is shutting down, or its state directory is not writable.
     pub async fn readiness(&self) -> Result<Readiness, Problem> {
         let refused = |detail: String, hint: &str| Err(Problem::new(ProblemType::Unavailable, detail).with_hint(hint));
         if self.is_draining() {

@@ -1,4 +1,4 @@
-//! Has SQL judged for callers, by workers in sandboxes. The [`queue`] decides whose request is next.
+//! Judges SQL for callers, with workers in sandboxes. The [`queue`] decides which request is next.
 
 mod queue;
 
@@ -15,25 +15,25 @@ use super::{Service, broken, cpus};
 use crate::caller::Caller;
 use crate::metrics::SqlCounts;
 
-/// The smallest number of workers: while one judges a slow request, the others serve other requests.
+/// Minimum number of workers. While one judges a slow request, the others serve other requests.
 const MIN_WORKERS: usize = 4;
-/// Requests that wait, of all callers.
+/// Maximum number of waiting requests of all callers.
 const MAX_WAITING: usize = 512;
-/// Requests of one caller that wait.
+/// Maximum number of waiting requests of one caller.
 const MAX_WAITING_PER_CALLER: usize = 128;
-/// The longest wait of a request for a worker. With the `time` limit it bounds the time until an answer.
+/// Maximum time that a request waits for a worker. Together with the `time` limit it bounds the response time.
 const MAX_WAIT: Duration = Duration::from_secs(10);
-/// For how long workers are kept when nobody asks.
+/// Time without requests after which the workers are stopped.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The workers, and the queue in front of them.
+/// The workers and the queue in front of them.
 pub(super) struct Judges {
     queue: Queue,
     most: usize,
     state: Arc<Mutex<Kept>>,
 }
 
-/// The workers as long as somebody asks.
+/// The workers, kept while requests arrive.
 #[derive(Default)]
 struct Kept {
     workers: Option<Arc<Workers>>,
@@ -42,7 +42,7 @@ struct Kept {
 }
 
 impl Judges {
-    /// None is started yet.
+    /// Creates the queue; no worker is started yet.
     pub(super) fn new() -> Self {
         let most = cpus().max(MIN_WORKERS);
         let queue = Queue::new(Bounds {
@@ -56,7 +56,7 @@ impl Judges {
         Self { queue, most, state: Arc::default() }
     }
 
-    /// The workers; from now on they are let go when nobody has asked for a while.
+    /// Returns the workers, and starts the task that stops them after [`PATIENCE`] without requests.
     fn workers(&self, engine: &Engine) -> Result<Arc<Workers>, Problem> {
         let mut kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         kept.last = Some(Instant::now());
@@ -74,21 +74,21 @@ impl Judges {
     }
 }
 
-/// Lets the workers go when nobody has asked for a while.
+/// Stops the workers after [`PATIENCE`] without requests.
 async fn let_go(state: Arc<Mutex<Kept>>) {
     loop {
         let last = state.lock().unwrap_or_else(PoisonError::into_inner).last;
         let until = last.unwrap_or_else(Instant::now) + PATIENCE;
         tokio::time::sleep_until(until).await;
         if let Some(workers) = unasked(&state) {
-            // Their sandboxes end when the last request that has them is answered; that may block.
+            // The sandboxes end when the last request that uses them is answered, which may block.
             let _ = tokio::task::spawn_blocking(move || drop(workers)).await;
             return;
         }
     }
 }
 
-/// The workers, where nobody has asked for a while.
+/// Takes the workers out if no request arrived within [`PATIENCE`]; otherwise returns `None`.
 fn unasked(state: &Mutex<Kept>) -> Option<Option<Arc<Workers>>> {
     let mut kept = state.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.last.is_some_and(|last| last + PATIENCE > Instant::now()) {
@@ -99,15 +99,15 @@ fn unasked(state: &Mutex<Kept>) -> Option<Option<Arc<Workers>>> {
 }
 
 impl Service {
-    /// Returns how many requests wait for a worker, and how many are judged.
+    /// Returns the numbers of waiting and active requests.
     pub fn sql_counts(&self) -> SqlCounts {
         self.judges.queue.counts()
     }
 
-    /// Judges a text. What cannot be judged is an answer too; its verdict is `error`.
+    /// Judges a text. A text that cannot be judged gets the verdict `error`.
     ///
     /// # Errors
-    /// The caller names a database and is not the daemon's own user, there is no place for workers, too many requests
+    /// The caller names a database and is not the daemon's own user, the workers cannot be started, too many requests
     /// wait, or no worker becomes free in time.
     pub async fn judge_sql(&self, caller: Caller, request: Request) -> Result<Judgement, Problem> {
         if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
@@ -130,7 +130,7 @@ impl Service {
         let permit = self.judges.queue.enter(caller).await.inspect_err(|problem| self.metrics.sql_refused(problem))?;
         self.metrics.sql_started(asked.elapsed());
         let workers = self.judges.workers(&self.engine)?;
-        // A task of its own: if the caller disconnects, the permit is held until the worker has answered.
+        // A separate task holds the permit until the worker has answered, even if the caller disconnects.
         let metrics = self.metrics.clone();
         let judging = tokio::spawn(async move {
             let began = Instant::now();

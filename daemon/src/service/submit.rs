@@ -1,5 +1,5 @@
-//! A request becomes a run, or is met by one that is there: what is asked for is looked at in
-//! full before anything is taken on, so that what cannot run is refused at once.
+//! Turns a request into a run, or finds an existing run that answers it. The request is checked completely before it
+//! is accepted, so that a run that cannot start is refused immediately.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,19 +29,18 @@ use crate::history::{Key, NewRun};
 use crate::queue::{Claim, Worktree};
 use crate::runs::{Admission, Job, KeyTree, Last, Refused, RunKey, key_conflict};
 
-/// How long an `Idempotency-Key` may be, in bytes.
+/// Maximum length of an `Idempotency-Key` in bytes.
 const MAX_KEY: usize = 255;
-/// How long a request waits until it is known which tree a run under way verifies; it gets a run of
-/// its own then.
+/// Time that a request waits until the tree of an active run is known. After that, it gets a separate run.
 const MAX_LOOK: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Takes a run on, or answers with one that does as well. `key` is the request's
-    /// `Idempotency-Key`: the same key of the same caller gets the same run.
+    /// Starts a run, or returns an existing one that answers the request. `key` is the `Idempotency-Key` of the
+    /// request: the same key of the same caller results in the same run.
     ///
     /// # Errors
-    /// The repository is not the caller's, the spec is not valid, too many runs wait, the key was
-    /// used for another request, or the daemon is ending.
+    /// The repository does not belong to the caller, the spec is invalid, too many runs wait, the key was used for
+    /// another request, or the daemon is shutting down.
     pub async fn submit(
         &self,
         caller: Caller,
@@ -51,7 +50,7 @@ impl Service {
         self.submit_in_trace(caller, submission, key, None).await
     }
 
-    /// The same below a span of the caller: that of `trace`, else the one in the environment of the request.
+    /// Like [`Service::submit`], within a trace: `trace`, or else the one in the environment of the request.
     ///
     /// # Errors
     /// As [`Service::submit`].
@@ -62,13 +61,13 @@ impl Service {
         key: Option<String>,
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
-        // Two requests that differ in their traces alone ask for the same.
+        // The trace context is removed first, because it must not make two requests different.
         let of_env = submission.env.as_mut().and_then(take_context);
         let submitted = self.submitted(caller, submission, key, trace.or(of_env)).await;
         submitted.inspect_err(|problem| self.report_refusal(caller, problem))
     }
 
-    /// Counts a request that was not met, and logs it if the daemon is the reason.
+    /// Counts a refused request, and logs it if the daemon is the cause.
     pub(super) fn report_refusal(&self, caller: Caller, problem: &Problem) {
         self.metrics.not_submitted(problem);
         let is_ours = matches!(problem.kind, ProblemType::Unavailable | ProblemType::Internal);
@@ -96,7 +95,7 @@ impl Service {
         self.admitted(caller, wanted, same_tree, sent, trace).await
     }
 
-    /// The run that the key stands for already.
+    /// Returns the run that already belongs to the key.
     async fn repeated(&self, caller: Caller, sent: Option<&Key>) -> Result<Option<Submitted>, Problem> {
         let Some(sent) = sent.cloned() else { return Ok(None) };
         let text = sent.text.clone();
@@ -112,7 +111,7 @@ impl Service {
         }
     }
 
-    /// The answer where a run that is there meets the request; the key stands for it from now on.
+    /// Returns an existing run that answers the request, and assigns the key to it.
     async fn met_by(&self, caller: Caller, how: How, id: RunId, sent: Option<Key>) -> Result<Submitted, Problem> {
         let (met, how) = match sent {
             None => (id, how),
@@ -130,7 +129,7 @@ impl Service {
         Ok(Submitted { how, run })
     }
 
-    /// What the request comes to: nothing of it is left to be looked at but the tree.
+    /// Checks the request completely, except for the state of the tree.
     async fn prepared(&self, caller: Caller, mut submission: RunSubmission) -> Result<Wanted, Problem> {
         let _part = self.preparing.wait(caller).await;
         let (changeset, rev) = (submission.changeset_id.as_ref(), submission.rev.as_deref());
@@ -145,8 +144,8 @@ impl Service {
         apart(move || look.wanted(commit)).await?
     }
 
-    /// The earlier run of this very tree, spec and plan whose evidence still stands, where it may be
-    /// the answer. Whatever keeps it from being found is no reason not to run.
+    /// Finds an earlier run of the same tree, spec and plan whose evidence is still valid and that may answer the
+    /// request. If the search fails, a new run is started.
     async fn verified(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
         if let KeyTree::Commit { id, submodules: false } = &wanted.key.tree {
             return self.commit_verified(caller, wanted, id).await;
@@ -161,7 +160,7 @@ impl Service {
         let _part = self.preparing.wait(caller).await;
         let (repo, demands) = (wanted.repo.clone(), wanted.demands());
         let answer = wanted.engine.verified(GateRequest { repo, demands }).await;
-        let unknown = |error: &EngineError| tracing::debug!(%error, "it cannot be told whether a tree is verified");
+        let unknown = |error: &EngineError| tracing::debug!(%error, "cannot determine whether the tree is verified");
         let run = answer.inspect_err(unknown).ok()??;
         let shown = self.run(caller, &run).await.ok()?;
         let toolchain_env = self.toolchain_env_of(&run).await;
@@ -169,7 +168,8 @@ impl Service {
         (is_met && wanted.takes_no_more_than(last.as_ref(), &run)).then_some(run)
     }
 
-    /// The same for a commit: by a run of it, or of a worktree or another commit with the very same tree.
+    /// Like [`Self::verified`], for a commit: finds a run of the commit, or of a worktree or another commit with the
+    /// same tree.
     async fn commit_verified(&self, caller: Caller, wanted: &Wanted, commit: &str) -> Option<RunId> {
         let last = self.runs.last(wanted.key.clone()).await;
         if !wanted.may_reuse || last.as_ref().is_some_and(|last| !last.passed) {
@@ -190,7 +190,7 @@ impl Service {
         (is_met && env_is_known).then_some(earlier.run_id)
     }
 
-    /// What decided which toolchains a run found, where its log says so.
+    /// Returns the toolchain digest in the log of a run, if present.
     async fn toolchain_env_of(&self, id: &RunId) -> Option<Sha256Hex> {
         let id = id.clone();
         let (events, _) = self.remembered(move |history| history.events(&id, 0, 1)).await.ok()??;
@@ -200,8 +200,8 @@ impl Service {
         }
     }
 
-    /// The run under way of the same key that verifies the very tree that stands now, and shows its steps the ignored
-    /// files that stand now.
+    /// Returns the active run with the same key that verifies the current tree and shows its steps the current ignored
+    /// files.
     async fn same_tree(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
         let live = self.runs.under_way(wanted.key.clone()).await?;
         if matches!(wanted.key.tree, KeyTree::Commit { .. }) {
@@ -250,7 +250,7 @@ fn sent_key(text: String, submission: &RunSubmission) -> Result<Key, Problem> {
     Ok(Key { text, request: Sha256Hex::of(&canonical::to_vec(submission)) })
 }
 
-/// The one commit that a revision names.
+/// Resolves a revision that must name exactly one commit.
 async fn commit_of(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Problem> {
     let mut named = engine.resolve_revision(repo, rev).await.map_err(|error| error.problem())?;
     match (named.pop(), named.is_empty()) {
@@ -263,38 +263,38 @@ async fn commit_of(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Pr
     }
 }
 
-/// What a request is looked at with.
+/// Input for checking a request.
 struct Look {
     caller: Caller,
     submission: RunSubmission,
     account: Account,
     repo: PathBuf,
     engine: Arc<Engine>,
-    /// Whether a changeset must be approved for what is above tier 1.
+    /// `true` if a changeset needs approval for anything above tier 1.
     approve: bool,
 }
 
-/// A request that can be taken on.
+/// A checked request that can be accepted.
 struct Wanted {
     key: RunKey,
     repo: PathBuf,
     engine: Arc<Engine>,
     submission: RunSubmission,
-    /// The highest tier that may run.
+    /// Highest tier that may run.
     max_tier: Tier,
     worktree: Worktree,
-    /// Whether the caller takes an earlier run for an answer.
+    /// `true` if the request permits an earlier run as the answer.
     may_reuse: bool,
-    /// Whether an earlier run may be the answer.
+    /// `true` if the request, the plan and the tools permit an earlier run as the answer.
     reusable: bool,
-    /// Whether steps take variables from the caller.
+    /// `true` if steps use variables of the caller.
     takes_env: bool,
     account: Account,
     held_bytes: usize,
 }
 
 impl Look {
-    /// What the request comes to; a commit has its spec in itself. Blocks on the disk.
+    /// Checks the request. A commit contains its own spec, so its plan is not known here. Blocks on the disk.
     fn wanted(self, commit: Option<String>) -> Result<Wanted, Problem> {
         match commit {
             Some(id) => {
@@ -304,7 +304,7 @@ impl Look {
             None => {
                 let plan = self.plan()?;
                 if !self.submission.skills.is_all() {
-                    // Which they are is decided when it runs: what runs before it is on record by then.
+                    // The skills are selected when the run starts, because earlier runs are recorded by then.
                     self.engine.not_passed(&self.repo, plan.clone()).map_err(|error| error.problem())?;
                 }
                 let (tree, worktree) = (KeyTree::Worktree { plan_sha256: plan.digest() }, self.use_of(&plan));
@@ -341,7 +341,8 @@ impl Look {
         planned().map(|resolved| resolved.plan).map_err(|error: EngineError| error.problem())
     }
 
-    /// Which tools a run finds. Where that cannot be told the run says why, and no earlier one is the answer.
+    /// Returns the digest of the tools that the run finds. If it cannot be determined, no earlier run is reused, and
+    /// the run reports the reason.
     fn tools(&self, plan: &Plan) -> Option<Sha256Hex> {
         let found = self.engine.tools(&self.repo, plan);
         found.inspect_err(|error| tracing::debug!(%error, "it cannot be told which tools a run finds")).ok()
@@ -372,8 +373,8 @@ impl Look {
         }
     }
 
-    /// The highest tier that may run, where the operator wants changesets approved for what is above
-    /// tier 1. A commit's plan is not known yet: without approval it is held to tier 1 when it runs.
+    /// Returns the highest tier that may run if the operator requires approval of changesets above tier 1. The plan
+    /// of a commit is not known yet, so without approval the run of a commit is limited to tier 1.
     fn approved(&self, plan: Option<&Plan>) -> Result<Tier, Problem> {
         let submission = &self.submission;
         let Some(changeset) = &submission.changeset_id else { return Ok(submission.max_tier) };
@@ -389,13 +390,13 @@ impl Look {
 }
 
 impl Wanted {
-    /// Whether steps were given what they would be given now. What they took from their caller's
-    /// environment is known of the runs of this daemon only: of `last`.
+    /// Returns whether steps got the same variables as they would get now. This is known only of `last`, a run of
+    /// this daemon, because the values of variables are not recorded.
     fn takes_no_more_than(&self, last: Option<&Last>, earlier: &RunId) -> bool {
         !self.takes_env || last.is_some_and(|last| last.run == *earlier)
     }
 
-    /// What a gate must find for an earlier run to be the answer.
+    /// Returns what the gate must verify for an earlier run to be the answer.
     fn demands(&self) -> Demands {
         Demands {
             profile: self.key.profile.clone(),
@@ -408,7 +409,7 @@ impl Wanted {
         }
     }
 
-    /// What a request for the worktree would be known by, where that is the tree of `earlier`.
+    /// Returns the key that a request for the worktree would have if the worktree had the tree of `earlier`.
     fn key_of_worktree(&self, earlier: &Earlier) -> RunKey {
         RunKey {
             tree: KeyTree::Worktree { plan_sha256: earlier.plan.digest() },
@@ -477,7 +478,7 @@ fn changes_the_tree(plan: &Plan) -> bool {
     commands(plan).any(|step| step.read_only == ReadOnly::Off)
 }
 
-/// What a run can take from its caller; all of it where the plan is not known yet.
+/// Returns the variables that a run can take from its caller; all of them if the plan is not known yet.
 fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a str> {
     let is_taken = |name: &str| match plan {
         None => true,
@@ -490,10 +491,11 @@ fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a
     env.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// What decides which toolchains a run finds, and which `tools` it finds by that, as a digest that can go on
-/// record without a salt: paths and what files are is all that is in it. The variables that steps take can be
-/// secrets of few possible values, which a digest would give away to whoever reads the log; so they stay in
-/// our memory.
+/// Returns the digest of the found `tools` and of the inputs that select them. It can be recorded without a salt,
+/// because it covers only paths and file properties.
+///
+/// Variables that steps use may be secrets with few possible values, which a recorded digest would reveal. Their
+/// digest stays in memory.
 fn toolchain_env(account: &Account, tools: Option<&Sha256Hex>) -> Sha256Hex {
     proctor_runner::toolchain_env(&account.home, &account.env, tools)
 }
@@ -526,8 +528,7 @@ mod tests {
         spec::resolve(&spec, &profile, &Operator::default(), sha256, 1).expect("a plan").plan
     }
 
-    /// What steps are given of it, and what decides which toolchains they find: two callers who
-    /// differ in that do not ask for the same.
+    /// Two callers whose variables differ in what steps or toolchain selection can use do not share a run.
     #[test]
     fn what_a_run_takes_of_its_caller() {
         let names = ["CARGO_HOME", "HOME", "OTHER", "PATH", "RUSTUP_HOME", "WORD"];
@@ -539,7 +540,7 @@ mod tests {
         assert_eq!(of(None), names.join(" "), "a commit's plan is not known yet");
     }
 
-    /// It goes on record: nothing that steps take is in it.
+    /// The recorded digest covers no variables that steps use.
     #[test]
     fn what_decides_which_toolchains_are_found() {
         let of = |home: &str, env: &[(&str, &str)]| {

@@ -1,5 +1,5 @@
-//! The task that exports runs that have ended: it takes them from a bounded queue, and nothing waits for it but the end
-//! of the daemon, for a short time.
+//! Task that exports finished runs from a bounded queue. Nothing waits for it except the shutdown of the daemon, for
+//! a limited time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::history::History;
 use crate::metrics::{Metrics, SpanResult};
 use crate::throttle::Throttle;
 
-/// The number of runs that wait to be exported. The spans of more are dropped.
+/// Maximum number of runs waiting for export. Spans of further runs are dropped.
 const QUEUE: usize = 256;
-/// The pauses before a request is sent again.
+/// Delays before a request is sent again.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-/// How often a failed export is logged.
+/// Minimum interval between two log records about failed exports.
 const LOGGED: Duration = Duration::from_secs(60);
-/// How long the end of the daemon waits for the last spans.
+/// Time that the shutdown of the daemon waits for the last spans.
 pub(crate) const LAST_SPANS: Duration = Duration::from_secs(3);
 
-/// Exports runs that have ended.
+/// Exporter of finished runs.
 pub struct Telemetry {
     queue: mpsc::Sender<EndedRun>,
     target: watch::Sender<Option<Arc<Target>>>,
@@ -41,12 +41,12 @@ pub struct Telemetry {
 pub(crate) struct EndedRun {
     id: RunId,
     queued: Option<Duration>,
-    /// How many spans it has, for those that are dropped.
+    /// Number of spans of the run, counted if they are dropped.
     spans: u64,
 }
 
 impl EndedRun {
-    /// Takes note of a run that ended so long after it was asked for, and so long after it had begun if it did.
+    /// Describes a finished run; `took` counts from its request, and `executed` from its start, if it started.
     pub(crate) fn new(view: &RunView, took: Duration, executed: Option<Duration>) -> Self {
         let ran = view.steps.iter().filter(|step| step.attempt > 0);
         let mut skills: Vec<&str> = ran.clone().map(|step| step.skill.as_str()).collect();
@@ -61,7 +61,7 @@ impl EndedRun {
 }
 
 impl Telemetry {
-    /// Starts the task. Runs are read from `history`, and sent to `target` where there is one.
+    /// Starts the task. It reads runs from `history` and sends them to `target`, if there is one.
     pub(crate) fn start(history: History, target: Option<Target>, metrics: Metrics) -> Arc<Self> {
         let (queue, inbox) = mpsc::channel(QUEUE);
         let target = watch::Sender::new(target.map(Arc::new));
@@ -83,7 +83,7 @@ impl Telemetry {
         self.target.borrow().is_some()
     }
 
-    /// Sends to `target` from now on.
+    /// Changes the target.
     pub(crate) fn aim(&self, target: Option<Target>) {
         let target = target.map(Arc::new);
         self.target.send_if_modified(|known| {
@@ -93,7 +93,7 @@ impl Telemetry {
         });
     }
 
-    /// Has a run exported. Never waits: if too many runs wait, the spans of this one are dropped.
+    /// Queues a run for export. Never waits: if the queue is full, the spans of the run are dropped.
     pub(crate) fn ended(&self, run: EndedRun) {
         if !self.is_on() {
             return;
@@ -105,7 +105,7 @@ impl Telemetry {
         }
     }
 
-    /// Sends what waits, within a bounded time, and ends the task.
+    /// Sends the remaining spans within [`LAST_SPANS`] and ends the task.
     pub(crate) async fn shut_down(&self) {
         self.stopping.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -123,7 +123,7 @@ struct Exporter {
     metrics: Metrics,
     stopping: CancellationToken,
     failures: Throttle<()>,
-    /// The connection to the target that was used last.
+    /// Client of the last used target.
     sender: Option<(Arc<Target>, Arc<Sender>)>,
 }
 
@@ -140,9 +140,9 @@ impl Exporter {
         }
     }
 
-    /// Exports a run, together with those that wait behind it as far as they fit into one request.
+    /// Exports a run together with the queued runs that fit into the same request.
     async fn export(&mut self, first: EndedRun, inbox: &mut mpsc::Receiver<EndedRun>) {
-        // It may have been turned off meanwhile.
+        // The export may have been disabled since the run was queued.
         let Some(target) = self.target.borrow_and_update().clone() else {
             return self.metrics.spans(SpanResult::Dropped, first.spans);
         };
@@ -157,7 +157,7 @@ impl Exporter {
         }
     }
 
-    /// Returns the spans of a run; none if its caller does not record the trace, or its log cannot be read.
+    /// Returns the spans of a run. Returns none if the caller's trace is not sampled or the log cannot be read.
     async fn spans(&self, run: EndedRun) -> Vec<opentelemetry_proto::tonic::trace::v1::Span> {
         let (history, EndedRun { id, queued, spans: count }) = (self.history.clone(), run);
         let read = tokio::task::spawn_blocking(move || {
@@ -210,7 +210,7 @@ impl Exporter {
         Ok(sender)
     }
 
-    /// Counts spans that are lost, and says why once in a while.
+    /// Counts lost spans, and logs the reason at a limited rate.
     fn failed(&self, spans: u64, why: &str) {
         self.metrics.spans(SpanResult::Failed, spans);
         if let Some(suppressed) = self.failures.admit(()) {

@@ -1,4 +1,4 @@
-//! Translates spans into requests of the OpenTelemetry protocol, in protobuf.
+//! Converts spans to OTLP requests in protobuf.
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Kind;
@@ -12,22 +12,22 @@ use prost::Message as _;
 
 use super::target::Target;
 
-/// The number of spans that one request holds at most.
+/// Maximum number of spans in a request.
 pub(super) const MAX_SPANS: usize = 512;
-/// The name of what makes the spans.
+/// Name of the instrumentation scope.
 const SCOPE: &str = "proctor";
-/// The flag of a trace that is recorded.
+/// Flag of a sampled trace.
 const SAMPLED: u32 = 1;
 
-/// A request, encoded.
+/// An encoded request.
 pub(super) struct Request {
-    /// Its bytes.
+    /// The encoded bytes.
     pub bytes: Vec<u8>,
-    /// How many spans it holds.
+    /// Number of spans in the request.
     pub spans: u64,
 }
 
-/// Returns a span as the protocol has it.
+/// Converts a span to protobuf.
 pub(super) fn span(span: Span, trace: &RunTrace) -> Proto {
     let is_root = span.id == trace.run_span();
     let remote = if is_root && trace.parent().is_some() { SpanFlags::ContextIsRemoteMask as u32 } else { 0 };
@@ -50,7 +50,7 @@ pub(super) fn span(span: Span, trace: &RunTrace) -> Proto {
     }
 }
 
-/// Returns the requests that hold these spans.
+/// Returns the requests for these spans.
 pub(super) fn requests<'a>(target: &'a Target, spans: Vec<Proto>) -> impl Iterator<Item = Request> + use<'a> {
     let mut rest = spans;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Reads the log of a run that has ended, and folds it for the translation into spans.
+//! Reads the log of a finished run and folds it for conversion into spans.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,12 +11,12 @@ use proctor_core::telemetry::{RunTimes, RunTrace, Span, TraceContext, spans};
 
 use crate::history::{History, HistoryError};
 
-/// The number of events that are read at once.
+/// Number of events read at a time.
 const PAGE: usize = 256;
-/// The longest name of a repository, in bytes: the longest name of a file.
+/// Maximum length of a repository name in bytes, equal to the maximum length of a file name.
 const MAX_NAME: usize = 255;
 
-/// A run as its log tells it.
+/// A run read from its log.
 #[derive(Default)]
 pub(super) struct RunLog {
     record: RunRecord,
@@ -42,7 +42,7 @@ impl RunLog {
         Ok(log)
     }
 
-    /// Takes in the next event.
+    /// Applies the next event.
     pub(super) fn apply(&mut self, logged: LoggedEvent) {
         let logged_ms = millis(&logged.logged_at);
         match &logged.event {
@@ -73,7 +73,8 @@ impl RunLog {
         self.record.apply(logged.event, Duration::from_millis(offset));
     }
 
-    /// Returns the spans of the run, which waited for its turn so long; `None` if its caller does not record the trace.
+    /// Returns the spans of the run, which waited in the queue for `queued`. Returns `None` if the caller's trace is
+    /// not sampled.
     pub(super) fn spans(mut self, queued: Option<Duration>) -> Option<(RunTrace, Vec<Span>)> {
         let queued_ms = queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX));
         self.times(|times| times.queued_ms = queued_ms);
@@ -87,7 +88,7 @@ impl RunLog {
     }
 }
 
-/// Returns the last part of a path, which may be that of a directory whose name is long.
+/// Returns the last component of a path, truncated to [`MAX_NAME`] bytes.
 fn last_part(path: &str) -> String {
     let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     name.chars()
@@ -98,7 +99,7 @@ fn last_part(path: &str) -> String {
         .collect()
 }
 
-/// Returns a time of the log in milliseconds since 1970.
+/// Converts a timestamp of the log to milliseconds since 1970.
 fn millis(text: &str) -> Option<u64> {
     let since = humantime::parse_rfc3339(text).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_millis()).ok()
@@ -131,7 +132,7 @@ mod tests {
         LoggedEvent { seq: 1, logged_at: at(0), event }
     }
 
-    /// A run that waited for two seconds, and then took an event each tenth of a second.
+    /// Returns the log of a run that waited for two seconds and then had an event every tenth of a second.
     fn log(parent: &str) -> RunLog {
         let mut log = RunLog::default();
         log.apply(queued(parent));

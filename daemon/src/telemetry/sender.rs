@@ -1,5 +1,5 @@
-//! Posts requests to the receiver. Every wait has a deadline, every answer a bound; no redirect is followed, since the
-//! headers are for one receiver.
+//! Posts requests to the receiver. Every wait has a deadline, and every response is bounded. Redirects are not
+//! followed, because the headers are meant for one receiver only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
 use super::target::Target;
 
-/// The number of bytes of an answer that are read at most.
+/// Maximum number of bytes read of a response.
 const MAX_ANSWER: u64 = 64 << 10;
-/// The longest that a receiver can ask to wait before the next request.
+/// Maximum delay that a receiver can request before the next attempt.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 const PROTOBUF: &str = "application/x-protobuf";
 
-/// Posts requests to one receiver.
+/// Client of one receiver.
 pub(super) struct Sender {
     agent: Agent,
     target: Target,
 }
 
-/// How a request was answered.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The receiver has it, but for some spans.
+    /// The receiver accepted the spans, except for rejected ones.
     Taken {
-        /// How many spans the receiver refused.
+        /// Number of spans that the receiver rejected.
         rejected: u64,
     },
-    /// The receiver may take it later.
+    /// The receiver may accept the spans later.
     Again {
-        /// Why it did not take it now.
+        /// Reason why it did not accept them now.
         why: String,
-        /// When it wants to be asked again, if it says so.
+        /// Delay that the receiver asked for, if any.
         after: Option<Duration>,
     },
-    /// The receiver will not take it.
+    /// The receiver does not accept the spans.
     Refused {
-        /// Why.
+        /// Reason for the refusal.
         why: String,
     },
 }
 
-/// Why requests cannot be posted at all.
+/// Reason why no requests can be sent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SenderError {
-    /// The file of certificates cannot be read.
+    /// The certificate file cannot be read.
     #[error("the certificates of `OTEL_EXPORTER_OTLP_CERTIFICATE` cannot be read: {0}")]
     Unreadable(#[source] std::io::Error),
-    /// The file holds no certificate.
+    /// The certificate file contains no certificate.
     #[error("the file of `OTEL_EXPORTER_OTLP_CERTIFICATE` holds no certificate in PEM")]
     NoCertificate,
 }
 
 impl Sender {
-    /// Prepares the connection to a receiver. Nothing is sent yet.
+    /// Creates a client of a receiver. Sends nothing yet.
     pub(super) fn new(target: &Target) -> Result<Self, SenderError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = TlsConfig::builder().root_certs(roots(target)?).unversioned_rustls_crypto_provider(provider).build();
@@ -72,7 +72,7 @@ impl Sender {
         Ok(Self { agent: config.build().into(), target: target.clone() })
     }
 
-    /// Posts a request, on a thread that may block.
+    /// Posts a request on a blocking thread.
     pub(super) async fn send(self: &Arc<Self>, request: Vec<u8>) -> Sent {
         let sender = Arc::clone(self);
         let posted = tokio::task::spawn_blocking(move || sender.post(&request)).await;
@@ -98,7 +98,7 @@ impl Sender {
     }
 }
 
-/// Decides what an answer means, as the protocol says.
+/// Interprets a response as OTLP defines it.
 fn judged(receiver: &str, status: u16, after: Option<&str>, content: &str, body: Result<Vec<u8>, String>) -> Sent {
     match (status, body) {
         (200..=299, Ok(body)) => match rejected(content, &body) {
@@ -115,7 +115,7 @@ fn judged(receiver: &str, status: u16, after: Option<&str>, content: &str, body:
     }
 }
 
-/// Returns how many spans a receiver did not take; `None` if its answer is none.
+/// Returns the number of rejected spans, or `None` if the response is invalid.
 fn rejected(content: &str, body: &[u8]) -> Option<u64> {
     if content.starts_with("application/json") {
         return Some(0);
@@ -124,7 +124,7 @@ fn rejected(content: &str, body: &[u8]) -> Option<u64> {
     Some(answer.partial_success.map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or_default()))
 }
 
-/// Returns an error of the connection in few words: it names no address beyond the host.
+/// Describes a connection error briefly. The text contains no address beyond the host.
 fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Timeout(_) => "no answer in time".to_owned(),
@@ -137,7 +137,7 @@ fn reason(error: &ureq::Error) -> String {
     }
 }
 
-/// Returns the authorities that are trusted: those of the file, or those of the system.
+/// Returns the trusted certificate authorities: those in the file, or those of the system.
 fn roots(target: &Target) -> Result<RootCerts, SenderError> {
     let Some(file) = &target.certificates else { return Ok(RootCerts::PlatformVerifier) };
     let pem = std::fs::read(file).map_err(SenderError::Unreadable)?;

@@ -1,5 +1,5 @@
-//! Decides where spans are sent, from the standard variables of OpenTelemetry and the operator's config. A variable
-//! that is set and not empty overrides the config. Nothing of a repository has a say in it.
+//! Determines the receiver of spans from the standard OpenTelemetry variables and the operator's config. A non-empty
+//! variable overrides the config. Repositories have no influence.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,22 +10,22 @@ use http::{HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 use proctor_core::spec::TelemetrySettings;
 
-/// Where the spans of runs are sent, and as what.
+/// Receiver of the spans of runs, and the attributes to send.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The address that requests are posted to.
+    /// URL for requests.
     pub(super) url: String,
-    /// Headers of each request, which may be secret.
+    /// Headers of each request; they may be secret.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
-    /// How long one request may take.
+    /// Timeout of a request.
     pub(super) timeout: Duration,
-    /// The attributes of the resource.
+    /// Attributes of the resource.
     pub(super) resource: BTreeMap<String, String>,
-    /// A file with the certificates of the authorities to trust, in place of those of the system.
+    /// File with the trusted certificate authorities; `None` uses those of the system.
     pub(super) certificates: Option<PathBuf>,
 }
 
-/// Settings of the export that cannot be used. The message holds no value that may be secret.
+/// Invalid settings of the export. The message contains no value that may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}; hint: {hint}")]
 pub struct BadTarget {
@@ -33,21 +33,21 @@ pub struct BadTarget {
     hint: &'static str,
 }
 
-/// How long one request may take by default, and at most.
+/// Default timeout of a request; `MAX_TIMEOUT` is the maximum.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
-/// The path below the base address that takes traces.
+/// Path of traces below the base URL.
 const TRACES: &str = "v1/traces";
-/// The attribute that names the service.
+/// Attribute with the name of the service.
 const SERVICE_NAME: &str = "service.name";
-/// Headers that belong to the protocol.
+/// Headers that the protocol reserves.
 const RESERVED: [&str; 4] = ["content-type", "content-length", "host", "transfer-encoding"];
 
 impl Target {
-    /// Returns where the spans of `program` are sent; `None` where they are not.
+    /// Returns the target for spans of `program`, or `None` if the export is disabled.
     ///
     /// # Errors
-    /// A variable or a setting cannot be used.
+    /// A variable or setting is invalid.
     pub fn resolve(
         settings: &TelemetrySettings,
         env: &BTreeMap<String, String>,
@@ -68,13 +68,13 @@ impl Target {
         }))
     }
 
-    /// Returns the receiver for messages: without the path and the query of its address, which may hold a key.
+    /// Returns the receiver for messages: the URL without path and query, which may contain a key.
     pub fn receiver(&self) -> String {
         let uri: Uri = self.url.parse().unwrap_or_default();
         format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |host| host.as_str()))
     }
 
-    /// Whether the receiver is on this machine, so that no proxy is asked for it.
+    /// Returns whether the receiver is on this machine, so that no proxy is used.
     pub(super) fn is_local(&self) -> bool {
         let uri: Uri = self.url.parse().unwrap_or_default();
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -92,18 +92,18 @@ impl fmt::Debug for Target {
 struct Variables<'a>(&'a BTreeMap<String, String>);
 
 impl Variables<'_> {
-    /// Returns a variable that is set and not empty.
+    /// Returns a variable if it is not empty.
     fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
-    /// Returns a setting of the exporter: that of traces, else that of all signals.
+    /// Returns a setting of the exporter for traces, else the one for all signals.
     fn of_traces(&self, name: &str) -> Option<&str> {
         let of_traces = self.get(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"));
         of_traces.or_else(|| self.get(&format!("OTEL_EXPORTER_OTLP_{name}")))
     }
 
-    /// Returns whether the environment forbids the export.
+    /// Returns whether the environment disables the export.
     fn turn_off(&self) -> Result<bool, BadTarget> {
         if self.get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(true);
@@ -160,7 +160,7 @@ impl Variables<'_> {
         })
     }
 
-    /// Returns the attributes of the resource: those of the config, of the environment, and the name of the service.
+    /// Returns the resource attributes from the config and the environment, with the name of the service.
     fn resource(&self, settings: &TelemetrySettings, program: &str) -> Result<BTreeMap<String, String>, BadTarget> {
         let mut resource = BTreeMap::from([
             (SERVICE_NAME.to_owned(), program.to_owned()),
@@ -177,7 +177,7 @@ impl Variables<'_> {
     }
 }
 
-/// Parses an address, which names a host and no password.
+/// Parses a URL; it must have a host and no credentials.
 fn checked(text: &str, name: &str) -> Result<Uri, BadTarget> {
     let bad = |why: &str, hint| BadTarget { message: format!("`{name}` {why}"), hint };
     let example = "name the receiver as `http://127.0.0.1:4318`";
@@ -195,7 +195,7 @@ fn checked(text: &str, name: &str) -> Result<Uri, BadTarget> {
     Ok(uri)
 }
 
-/// Parses `name=value,name=value`, whose values are percent-encoded.
+/// Parses `name=value,name=value` with percent-encoded values.
 fn pairs(text: &str, variable: &str) -> Result<Vec<(String, String)>, BadTarget> {
     let bad = || BadTarget {
         message: format!("`{variable}` is no list of names and values"),

@@ -1,4 +1,4 @@
-//! Logs that were cut short, overwritten or replaced, and an index that is none.
+//! Truncated, overwritten and replaced logs, and invalid index files.
 
 use std::os::unix::fs::symlink;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::history::files::Files;
 use crate::history::recovery::settle;
 
-/// A log of a run that passed, whole.
+/// Returns the complete log of a run that passed.
 fn whole() -> (State, Vec<u8>) {
     let state = State::new();
     let history = state.history();
@@ -24,7 +24,7 @@ fn opened(bytes: &[u8]) -> (State, History, Recovered) {
     (state, history, recovered)
 }
 
-/// Puts something into the place of what is ours.
+/// Puts something in the place of a file of the history.
 type Plant<'a, P> = &'a dyn Fn(&P);
 
 fn write(path: &Path, bytes: &[u8]) {
@@ -37,7 +37,7 @@ fn fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).expect("makes");
 }
 
-/// The log of a run that was begun is whole after whatever cut; one that was not, is gone.
+/// After truncation at any byte, recovery either completes the log or, without a complete first event, removes it.
 #[test]
 fn a_log_that_is_cut_at_any_byte() {
     let (_, bytes) = whole();
@@ -77,7 +77,7 @@ fn a_kill_while_a_log_is_mended_leaves_one_that_can_be() {
     let cut = bytes.len() - 10;
     let (_state, history, _) = opened(&bytes[..cut]);
     let (events, _) = history.events(&id("r1"), 0, 100).expect("reads").expect("there");
-    // The end was written over what was torn, and what stood behind it was not cut off.
+    // The end was written over the incomplete line, and the bytes after it were not truncated.
     let mut lines = log::lines(&events[..events.len() - 1]).expect("writes");
     let torn = bytes[lines.len()..].to_vec();
     lines.extend(log::lines(&events[events.len() - 1..]).expect("writes"));
@@ -193,7 +193,7 @@ fn what_is_no_file_of_ours_is_never_a_log() {
     }
 }
 
-/// A run whose end could not be written: its log had a second name at that moment.
+/// Produces a run whose end could not be written, because its log had a second hard link at that moment.
 fn unwritten(state: &State, history: &History) -> Ended {
     let log = history.begin(run("r1")).expect("begins");
     let other = state.path().join("other");
@@ -216,7 +216,7 @@ fn an_end_that_no_log_holds_is_made_by_the_next_daemon() {
     assert_settled(&history);
 }
 
-/// Where a log cannot be cut back either, an end may stand in it that nobody was told of.
+/// If truncation of the log failed too, the log may contain an end that was never reported.
 #[test]
 fn an_end_that_was_taken_back_is_no_event() {
     use std::io::Write as _;
@@ -258,7 +258,7 @@ fn a_directory_of_the_history_is_none_of_ours() {
     }
 }
 
-/// Whatever stands in the place of the index: the lists are the same.
+/// Lists are the same whatever is in the place of the index.
 #[test]
 fn an_index_that_is_none_is_made_anew() {
     let elsewhere = tempfile::tempdir().expect("temp");

@@ -1,11 +1,10 @@
-//! Laws over any history: a row of the index is the fold of its log, whatever happens in whatever
-//! order; pages show each run once.
+//! Property tests: an index row is always the fold of its log, and pages show each run exactly once.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One thing that happens to one of a few runs.
+/// An operation on one of several runs.
 #[derive(Debug, Clone)]
 enum Happens {
     Begins,
@@ -81,7 +80,7 @@ proptest! {
             }
             assert_law(&history)?;
         }
-        // And so it is after a kill.
+        // The properties also hold after a kill.
         let killed = state.killed();
         let (after, recovered) = killed.open();
         assert_law(&after)?;
@@ -103,7 +102,7 @@ proptest! {
         let mut serial = 0;
         let mut add = || {
             serial += 1;
-            // Ids that do not sort by time.
+            // These ids do not sort by time.
             drop(history.begin(run(&format!("{:x}-{serial}", (serial * 7919) % 4099))).expect("begins"));
         };
         (0..before).for_each(|_| add());
@@ -125,7 +124,7 @@ proptest! {
                 add();
             }
         }
-        // One that came in the very millisecond in which a page ends may be seen too.
+        // A run that was queued in the same millisecond in which a page ends may appear too.
         let mut once = seen.clone();
         once.sort();
         once.dedup();

@@ -1,13 +1,13 @@
-//! No room at any byte of any file: what is told and what is on record agree, and nothing passes that
-//! is not on record.
+//! Simulates a full disk at every byte of every file. Reported and recorded results must agree, and no run passes
+//! without a record.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 
 use super::*;
 
-/// Set for the process in which files cannot grow: a limit on that holds for a whole process, and
-/// this one has other tests.
+/// Set in the child process in which files cannot grow. The limit applies to a whole process, so it must not affect
+/// other tests.
 const ROLE: &str = "PROCTOR_TEST_OF_LIMITS";
 const NAME: &str = "history::tests::limits::no_room_at_any_byte";
 
@@ -30,7 +30,7 @@ fn in_a_process_of_its_own() {
     large.thread_block().expect("blocks");
     let mut seen = BTreeMap::new();
     for since in [Since::Opening, Since::Beginning, Since::Going] {
-        // The log of this run has 6 KB, and the index some more.
+        // The log of this run has 6 KB, and the index somewhat more.
         for bytes in (0..2_000).step_by(61).chain((2_000..250_000).step_by(1_009)) {
             let came_to = one_try(since, bytes);
             *seen.entry(format!("{since:?} {came_to}")).or_insert(0) += 1;
@@ -50,7 +50,7 @@ fn in_a_process_of_its_own() {
     }
 }
 
-/// From when on files cannot grow.
+/// Moment from which files cannot grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Since {
     Opening,
@@ -63,7 +63,7 @@ fn limit(bytes: Option<u64>) {
     setrlimit(Resource::RLIMIT_FSIZE, bytes.unwrap_or(hard), hard).expect("sets");
 }
 
-/// A run while no file can grow beyond `bytes`; what it came to.
+/// Executes a run while no file can grow beyond `bytes`, and returns its result.
 fn one_try(since: Since, bytes: u64) -> String {
     let state = State::new();
     let new = NewRun { key: Some(key("a", "request")), ..run("r1") };
@@ -84,7 +84,7 @@ fn one_try(since: Since, bytes: u64) -> String {
     limit(Some(bytes));
     let came_to = under_way(&history, begun, &state);
     limit(None);
-    // With room again, everything is as it was told, and goes on.
+    // With free space again, the reported results are unchanged and new runs work.
     let told = history.view(&id("r1")).expect("reads");
     assert_eq!(listed(&history).len(), 1 + usize::from(told.is_some()), "{came_to}");
     complete(&history, run("r2"));
@@ -115,7 +115,7 @@ fn under_way(history: &History, begun: Result<RunLog, HistoryError>, state: &Sta
     if let Ok(page) = history.list(&RunFilter::default(), None) {
         assert!(page.runs.contains(&ended.view.summary()), "{page:?}");
     }
-    // Killed now, the next daemon tells of it no better than this one did.
+    // After a kill at this point, the next daemon must not report a better result.
     limit(None);
     let killed = state.killed();
     let after = killed.history();

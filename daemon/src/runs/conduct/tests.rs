@@ -1,4 +1,4 @@
-//! Ends that a sound engine on a sound disk never comes to.
+//! Endings of a run that only a broken engine or a failing disk can cause.
 
 use super::*;
 use proctor_core::api::{ProblemType, RunState, RunSubmission, RunView};
@@ -7,7 +7,7 @@ use proctor_core::names::{ProfileName, RunId};
 use proctor_core::tier::Tier;
 use tempfile::TempDir;
 
-/// A run on record, as it is before its turn.
+/// Records a run in the state before it starts.
 async fn begun() -> (TempDir, History, Arc<Live>, Record) {
     let state = tempfile::tempdir().expect("a directory");
     let (history, _) = History::open(state.path(), Clock::system()).expect("a history");
@@ -19,7 +19,7 @@ async fn begun() -> (TempDir, History, Arc<Live>, Record) {
     (state, history, live, record)
 }
 
-/// The events that those who look were told, and that the log tells too.
+/// Returns the events of a run, and checks that readers and the log saw the same.
 fn told(history: &History, live: &Live) -> Vec<RunEvent> {
     let (logged, more) = history.events(live.id(), 0, 100).expect("reads").expect("there");
     assert!(!more);
@@ -46,7 +46,7 @@ async fn a_panic_in_a_run_is_an_inconclusive_end() {
     assert_eq!(told(&history, &live).len(), 3);
 }
 
-/// An engine that puts a pass on record, and breaks. How often that is taken back is told by `taken_back`.
+/// Imitates an engine that records a pass and then panics. `taken_back` counts how often the pass is withdrawn.
 async fn broken_behind_its_pass(
     passed: oneshot::Sender<Pass>,
     taken_back: mpsc::Sender<()>,
@@ -70,7 +70,7 @@ async fn a_panic_behind_a_pass_takes_the_pass_back() {
     told(&history, &live);
 }
 
-/// It may have done whatever was allowed, as one that a kill has cut short.
+/// The run may have done anything that was allowed, like a run that was killed.
 #[tokio::test]
 async fn a_panic_in_a_run_that_had_begun_has_the_highest_tier_that_was_allowed() {
     const PASSED: &str = include_str!("../../../../fixtures/logs/passed.jsonl");

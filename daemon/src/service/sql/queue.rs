@@ -1,7 +1,7 @@
-//! Decides which SQL request a worker judges next. The queue is bounded for each caller and in all, callers take turns,
+//! Decides which SQL request a worker judges next. The queue is bounded per caller and in total, callers take turns,
 //! and no request waits longer than [`Bounds::wait`].
 //!
-//! [`Line`] is the decision: pure, without a clock or a task. [`Queue`] lets requests wait for it.
+//! [`Line`] makes the decision without a clock or tasks. [`Queue`] lets requests wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,49 +15,49 @@ use tokio::time::Instant;
 use crate::caller::Caller;
 use crate::metrics::SqlCounts;
 
-/// The largest value of `Retry-After`, in seconds.
+/// Maximum value of `Retry-After`, in seconds.
 const MAX_RETRY_AFTER: u32 = 600;
-/// The share of the newest request in the mean duration is one in this many.
+/// Weight of the newest request in the mean duration is one divided by this number.
 const MEAN_OVER: u32 = 8;
 
-/// How many requests the queue accepts. Each number is at least 1.
+/// Limits of the queue. Each number is at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// Requests that are judged at once.
+    /// Maximum number of requests judged concurrently.
     pub(super) active: usize,
-    /// Requests of one caller that are judged at once.
+    /// Maximum number of one caller's requests judged concurrently.
     pub(super) active_per_caller: usize,
-    /// Requests that wait.
+    /// Maximum number of waiting requests.
     pub(super) waiting: usize,
-    /// Requests of one caller that wait.
+    /// Maximum number of one caller's waiting requests.
     pub(super) waiting_per_caller: usize,
-    /// The longest wait of one request.
+    /// Maximum waiting time of one request.
     pub(super) wait: Duration,
 }
 
-/// The reason why a request is refused.
+/// Reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// This many requests of the caller wait already.
     CallerFull(usize),
     /// This many requests of all callers wait already.
     Full(usize),
-    /// No worker became free within the longest wait.
+    /// No worker became free within the maximum waiting time.
     Late,
 }
 
-/// The order in which a request entered the line.
+/// Sequence number of a request in the line.
 type Ticket = u64;
 
-/// The requests that wait, by caller, and the number of requests that are judged.
+/// The waiting requests by caller, and the number of active requests.
 #[derive(Debug)]
 struct Line<W> {
     bounds: Bounds,
     last: Ticket,
     active: HashMap<Caller, usize>,
-    /// The caller that was served last is at the end.
+    /// The most recently served caller is at the end.
     waiting: VecDeque<(Caller, VecDeque<(Ticket, W)>)>,
-    /// The mean time that a worker needs for a request.
+    /// Mean time that a worker needs for a request.
     mean: Duration,
 }
 
@@ -66,7 +66,7 @@ impl<W> Line<W> {
         Self { bounds, last: 0, active: HashMap::new(), waiting: VecDeque::new(), mean: Duration::ZERO }
     }
 
-    /// Adds a request of a caller at the end of that caller's requests.
+    /// Adds a request after the other requests of the same caller.
     fn push(&mut self, caller: Caller, waiter: W) -> Result<Ticket, Refusal> {
         let own = self.waiting_of(caller);
         if own >= self.bounds.waiting_per_caller {
@@ -85,7 +85,7 @@ impl<W> Line<W> {
         Ok(self.last)
     }
 
-    /// Removes a request that waits no longer.
+    /// Removes a request that no longer waits.
     fn remove(&mut self, caller: Caller, ticket: Ticket) {
         if let Some((_, requests)) = self.waiting.iter_mut().find(|(of, _)| *of == caller) {
             requests.retain(|(of, _)| *of != ticket);
@@ -93,7 +93,7 @@ impl<W> Line<W> {
         self.waiting.retain(|(_, requests)| !requests.is_empty());
     }
 
-    /// Starts the next request: of the caller that has the fewest under way, and among equals of the caller that was
+    /// Starts the next request. It belongs to the caller with the fewest active requests; among equals, to the one
     /// served least recently.
     fn next(&mut self) -> Option<(Caller, W)> {
         if self.active.values().sum::<usize>() >= self.bounds.active {
@@ -111,7 +111,7 @@ impl<W> Line<W> {
         Some((caller, waiter))
     }
 
-    /// Ends a request that was under way for `took`.
+    /// Ends a request that was active for `took`.
     fn end(&mut self, caller: Caller, took: Duration) {
         self.mean = match self.mean {
             Duration::ZERO => took,
@@ -129,8 +129,8 @@ impl<W> Line<W> {
         self.waiting.iter().find(|(of, _)| *of == caller).map_or(0, |(_, requests)| requests.len())
     }
 
-    /// Estimates after how many seconds a new request of the caller is judged: the requests before it, at the caller's
-    /// share of the workers and the mean duration.
+    /// Estimates the number of seconds until a new request of the caller is judged, from the requests before it, the
+    /// caller's share of the workers, and the mean duration.
     fn retry_after(&self, caller: Caller) -> u32 {
         let others = self.waiting.iter().filter(|(of, _)| *of != caller).count();
         let share = (self.bounds.active / (others + 1)).clamp(1, self.bounds.active_per_caller);
@@ -143,7 +143,7 @@ impl<W> Line<W> {
     }
 }
 
-/// The queue of all SQL requests of this daemon.
+/// Queue of all SQL requests of this daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Queue(Arc<Mutex<Line<oneshot::Sender<Permit>>>>);
 
@@ -155,7 +155,7 @@ pub(super) struct Permit {
     began: Instant,
 }
 
-/// A request that waits; dropping it removes the request from the line.
+/// A waiting request; dropping it removes the request from the line.
 struct Waiting<'q> {
     queue: &'q Queue,
     caller: Caller,
@@ -163,7 +163,7 @@ struct Waiting<'q> {
 }
 
 impl Queue {
-    /// Returns an empty queue.
+    /// Creates an empty queue.
     pub(super) fn new(bounds: Bounds) -> Self {
         Self(Arc::new(Mutex::new(Line::new(bounds))))
     }
@@ -186,25 +186,25 @@ impl Queue {
         drop(waiting);
         match permit {
             Ok(Ok(permit)) => Ok(permit),
-            // The sender lives in the line until it sends, so that only time can end the wait.
+            // The sender is dropped only after it sends, so only the timeout can end the wait early.
             Ok(Err(_)) | Err(_) => Err(Refusal::Late.problem(self.line().retry_after(caller))),
         }
     }
 
-    /// Returns how many requests wait, and how many are judged.
+    /// Returns the numbers of waiting and active requests.
     pub(super) fn counts(&self) -> SqlCounts {
         let line = self.line();
         let queued = line.waiting.iter().map(|(_, requests)| requests.len()).sum();
         SqlCounts { queued, running: line.active.values().sum() }
     }
 
-    /// Starts requests as long as a worker is free.
+    /// Starts requests while a worker is free.
     fn start(&self) {
         loop {
-            // A statement of its own: the lock is released before a permit can be dropped.
+            // A separate statement releases the lock before a permit can be dropped.
             let next = self.line().next();
             let Some((caller, sender)) = next else { return };
-            // The permit of a request that waits no longer comes back, and its drop frees the worker.
+            // If the request no longer waits, `send` returns the permit, and dropping it frees the worker.
             drop(sender.send(Permit { queue: self.clone(), caller, began: Instant::now() }));
         }
     }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(line.retry_after(caller(1)), 1, "nothing is known yet");
         line.end(caller(1), Duration::from_secs(5));
         assert_eq!(started(&mut line).len(), 1);
-        // Seven of its requests are before it, three at a time, five seconds each.
+        // Seven requests of the caller come first, three at a time, five seconds each.
         assert_eq!(line.retry_after(caller(1)), 15);
         line.push(caller(2), ()).expect("there is room");
         assert_eq!(line.retry_after(caller(1)), 20, "another caller takes half of the workers");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     proptest! {
-        /// No caller waits while another that has more under way is served.
+        /// No caller waits while another caller with more active requests is served.
         #[test]
         fn serves_the_caller_with_the_fewest_under_way(steps in prop::collection::vec((0..5_u32, any::<bool>()), 1..200)) {
             let mut line = Line::new(BOUNDS);
@@ -399,7 +399,7 @@ mod tests {
         let (mut lost, mut next) = (entering(&queue, 1), entering(&queue, 2));
         assert!(permit(&mut lost).is_none() && permit(&mut next).is_none());
         drop(held);
-        // The worker is `lost`'s by now; its caller has gone before it could look.
+        // `lost` has the permit now, but its caller disconnects before receiving it.
         drop(lost);
         assert!(permit(&mut next).is_some());
     }
