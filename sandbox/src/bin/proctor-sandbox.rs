@@ -1,8 +1,8 @@
-//! The sandbox helper: started by the daemon with a control socket as its standard input, never
-//! by a person. All of it lives in the library.
+//! The sandbox helper. The daemon starts it with a control socket as its standard input; it is not meant to be run by
+//! users. The library contains all of its code.
 
-// A C library's own soon gives memory back by a system call, which waits for each processor that this
-// process was on. This one does so for what is large only, and keeps what is small on few pages.
+// The C library's allocator soon returns memory through a system call that waits for each processor on which this
+// process has run. This allocator does so for large blocks only, and keeps small ones on few pages.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
