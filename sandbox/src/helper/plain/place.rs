@@ -1,5 +1,5 @@
-//! Creates the directories of one attempt without namespaces: a copy of the tree, a copy of its git directory, a home and
-//! a scratch directory, all of them next to the upper directory of its layer.
+//! Creates the directories of one attempt without namespaces: a copy of the tree, a copy of its git directory, a home
+//! and a scratch directory, all of them next to the upper directory of its layer.
 //!
 //! ```text
 //! <space>/<id>/tree      the copy: the repository and the layers below
