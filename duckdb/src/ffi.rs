@@ -47,7 +47,7 @@ macro_rules! api {
         impl Api {
             fn of(library: Handle) -> Result<Self, String> {
                 // SAFETY: each symbol is a function of `duckdb.h` and has the type that is listed below; the library
-                // is stored next to the pointers, so that they stay valid.
+                // is stored next to the pointers, so they stay valid.
                 unsafe {
                     Ok(Self {
                         $($name: *library
@@ -204,7 +204,7 @@ unsafe impl Sync for Opened {}
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: opened once, closed once; connections hold a reference to this value, so that none is left.
+        // SAFETY: opened once, closed once; connections hold a reference to this value, so none is left.
         unsafe { (self.api.close)(&raw mut self.raw) };
     }
 }

@@ -38,7 +38,7 @@ use crate::wire::{self, Request};
 
 /// Runs the helper. The daemon ignores its exit code and reads its messages.
 pub fn main() -> ExitCode {
-    // The standard streams belong to the step, so that not even a panic is printed there. The daemon sees an end
+    // The standard streams belong to the step, so not even a panic is printed there. The daemon sees an end
     // without a report, and treats it as an internal error.
     std::panic::set_hook(Box::new(|_| {}));
     match prepare() {

@@ -151,7 +151,7 @@ impl Running {
         Ok(Self { stdout, stderr, control, orders, streams: None, state, group, held, reaper })
     }
 
-    /// Returns whether the command has ended and left nothing behind, so that PID 1 waits for another one.
+    /// Returns whether the command has ended and left nothing behind, so PID 1 waits for another one.
     pub fn serves_on(&self) -> bool {
         let state = self.state();
         state.serves_on && state.walled
@@ -312,7 +312,7 @@ impl State {
     /// Interprets the end of the control socket.
     fn closed(&self) -> io::Result<Received> {
         // The helper may have sent PID 1's pidfd between the daemon's read and its kill. PID 1 then never continued,
-        // so that no process of the step ran.
+        // so no process of the step ran.
         let has_run = self.init.is_some() && !self.cut_short;
         if self.ended_by == EndedBy::Helper && has_run && !self.told {
             return Err(io::Error::other("the sandbox helper was killed; processes of the step may be left"));
@@ -397,7 +397,7 @@ fn counted(report: Report, group: &Group) -> Report {
 /// Why a sandbox did not receive its command.
 #[derive(Debug)]
 pub(crate) enum NotClaimed {
-    /// No process received the command, so that another sandbox can run it.
+    /// No process received the command, so another sandbox can run it.
     NothingRuns(io::Error),
     /// One of the processes received the command, which may have started.
     MayRun(io::Error),

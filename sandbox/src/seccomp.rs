@@ -1,6 +1,6 @@
 //! Filters the system calls of a step: decides which exist, which are refused, and with what error. The filter is a
 //! classic BPF program that the kernel runs over the number and the registers of each call (seccomp(2)). It sees no
-//! memory, so that a call whose flags are in memory cannot be filtered and is refused altogether.
+//! memory, so a call whose flags are in memory cannot be filtered and is refused altogether.
 //!
 //! The filter is one of several layers of defence. It does not decide which files, processes or hosts are reachable,
 //! but removes the calls that build, change or circumvent the other layers.
@@ -41,7 +41,7 @@ pub(crate) fn filter() -> Filter {
 }
 
 /// Returns the filter for a step that shares the host's network although its policy denies the network. It can make
-/// Unix sockets and no others, so that not even the loopback device is usable.
+/// Unix sockets and no others, so not even the loopback device is usable.
 pub(crate) fn filter_without_internet() -> Filter {
     Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps_without_internet()) }
 }

@@ -197,7 +197,7 @@ impl RunSpace {
         }
     }
 
-    /// Returns whether the layers are in memory, so that the kernel frees them when this process ends.
+    /// Returns whether the layers are in memory, so the kernel frees them when this process ends.
     pub fn is_in_memory(&self) -> bool {
         matches!(self.0.kind, Kind::Namespaces { .. })
     }

@@ -200,7 +200,7 @@ pub(crate) enum Close {
 /// Closes every descriptor except 0, 1 and 2. `close_range(2)`.
 pub(crate) fn close_others(when: Close) -> io::Result<()> {
     let flags = if when == Close::OnExec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
-    // SAFETY: with `Now` it is called before the helper has opened anything, so that no descriptor has an owner; with
+    // SAFETY: with `Now` it is called before the helper has opened anything, so no descriptor has an owner; with
     // `OnExec` nothing is closed before the program is replaced.
     check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
 }
@@ -219,7 +219,7 @@ pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
     }
     let all = [(3, kept.start.saturating_sub(1)), (kept.end.max(3), u32::MAX)];
     for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {
-        // SAFETY: this runs at the start of a program, at most once, before anything was opened, so that no
+        // SAFETY: this runs at the start of a program, at most once, before anything was opened, so no
         // descriptor has an owner. The descriptors in `kept` stay open.
         check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
     }
@@ -256,7 +256,7 @@ pub(crate) fn reset_signals() {
 /// A system call fails.
 pub fn claim_signals() -> io::Result<()> {
     let default = nix::sys::signal::SigHandler::SigDfl;
-    // SAFETY: the default action runs no code of this program, so that there is no handler that could be unsafe in a
+    // SAFETY: the default action runs no code of this program, so there is no handler that could be unsafe in a
     // signal's context.
     unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGCHLD, default) }?;
     nix::sys::signal::SigSet::all().thread_unblock()?;
@@ -294,7 +294,7 @@ pub(crate) fn next_ipc_ids() -> io::Result<[i32; 3]> {
     let mode = libc::IPC_CREAT | 0o600;
     // SAFETY: a plain call without pointers; a negative result is an error and no id.
     let segment = made(unsafe { libc::shmget(libc::IPC_PRIVATE, 1, mode) })?;
-    // SAFETY: removing uses no buffer, so that the pointer may be null.
+    // SAFETY: removing uses no buffer, so the pointer may be null.
     check(unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
     // SAFETY: a plain call without pointers, as above.
     let semaphore = made(unsafe { libc::semget(libc::IPC_PRIVATE, 1, mode) })?;
@@ -302,7 +302,7 @@ pub(crate) fn next_ipc_ids() -> io::Result<[i32; 3]> {
     check(unsafe { libc::semctl(semaphore, 0, libc::IPC_RMID) }.into())?;
     // SAFETY: a plain call without pointers, as above.
     let queue = made(unsafe { libc::msgget(libc::IPC_PRIVATE, mode) })?;
-    // SAFETY: removing uses no buffer, so that the pointer may be null.
+    // SAFETY: removing uses no buffer, so the pointer may be null.
     check(unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
     Ok([segment, semaphore, queue])
 }
@@ -361,7 +361,7 @@ pub(crate) fn unknown_call(number: u32) -> Result<(), nix::errno::Errno> {
 /// Makes any system call, to observe the kernel's answer. Tests pass numbers and null, no pointers.
 #[cfg(test)]
 pub(crate) fn raw_call(number: libc::c_long, a: [u64; 6]) -> Result<i64, nix::errno::Errno> {
-    // SAFETY: no argument points to memory, so that the kernel reads and writes none of this process.
+    // SAFETY: no argument points to memory, so the kernel reads and writes none of this process.
     let result = unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
     nix::errno::Errno::result(result)
 }

@@ -40,7 +40,7 @@ impl Helper {
         match pidfd {
             Ok(pidfd) => Ok(Self { child, pidfd }),
             Err(error) => {
-                // The helper has received no request yet, so that nothing delays its death.
+                // The helper has received no request yet, so nothing delays its death.
                 child.kill()?;
                 child.wait()?;
                 Err(error)

@@ -170,7 +170,7 @@ pub(crate) struct HeldLimits {
     pub(crate) bounds_memory: bool,
 }
 
-/// A message to the command's process. The daemon and the helper send to the same socket, so that their messages
+/// A message to the command's process. The daemon and the helper send to the same socket, so their messages
 /// arrive in no fixed order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -490,7 +490,7 @@ fn limits_hold(bench: &Bench) -> Result<(), Failed> {
     step.argv = Step::new(&["/usr/bin/python3", "-c", children]).argv;
     let burnt = bench.run(&step)?;
     assert_eq!(burnt.limit(), Some(LimitKind::CpuSeconds), "{burnt:?}");
-    // The parent ignores SIGCHLD, so that the kernel adds the children's CPU time to no process.
+    // The parent ignores SIGCHLD, so the kernel adds the children's CPU time to no process.
     let unwaited = "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor _ in range(40):\n  read, write = os.pipe()\n  if os.fork() == 0:\n    end = time.process_time() + 0.5\n    while time.process_time() < end: pass\n    os._exit(0)\n  os.close(write)\n  os.read(read, 1)\n";
     step.argv = Step::new(&["/usr/bin/python3", "-c", unwaited]).argv;
     let burnt = bench.run(&step)?;

@@ -169,7 +169,7 @@ impl Group {
             (Limit::Max(most), Some(room)) => Some(room.limit_pids(most)?),
             _ => None,
         };
-        // The limits of a group are set once, so that the cell is empty.
+        // The limits of a group are set once, so the cell is empty.
         drop(self.counters.set(self.open_counters()));
         Ok(Held { memory, pids, cpu_accounting: self.room(|holds| holds.cpu).is_some() })
     }

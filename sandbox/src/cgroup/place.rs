@@ -166,7 +166,7 @@ mod tests {
         let found = places("5:pids:/\n4:memory:/a\n2:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n", HYBRID);
         let seen: Vec<_> = found.iter().map(|place| (place.dir.display().to_string(), place.holds)).collect();
         let holds = |names: &[&str]| Holds::of(names.iter().copied());
-        // `pids` has no mount, so that it is unusable.
+        // `pids` has no mount, so it is unusable.
         let expected = [
             ("/sys/fs/cgroup/memory/a".to_owned(), holds(&["memory"])),
             ("/sys/fs/cgroup/cpu,cpuacct/b".to_owned(), holds(&["cpuacct"])),

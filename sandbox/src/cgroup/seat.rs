@@ -108,7 +108,7 @@ fn name(version: Version) -> &'static str {
     }
 }
 
-/// The seat in use. A process is in one group of each tree, so that all seats of a process are the same.
+/// The seat in use. A process is in one group of each tree, so all seats of a process are the same.
 static CURRENT: Mutex<Weak<Trees>> = Mutex::new(Weak::new());
 
 impl Seat {

@@ -97,7 +97,7 @@ fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<In
         let mut ended = serve(prepared, &signals, turn, &mut used)?;
         let (alone, leaked) = left_behind(prepared, &signals, &mut ended, &mut used);
         let tells = ended.is_told && alone;
-        // PID 1 is alone, so that no process remains that could send a signal.
+        // PID 1 is alone, so no process remains that could send a signal.
         let unsignalled = || matches!(signals.read_signal(), Ok(None));
         let looked = fresh.as_mut().zip(ended.traces.as_ref()).filter(|_| tells && ended.limit.is_none());
         let serves_on = looked.is_some_and(|(fresh, traces)| fresh.is_so_still(traces) && unsignalled());
@@ -128,7 +128,7 @@ fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<In
 struct Left {
     /// `true` if PID 1 is the only process.
     alone: bool,
-    /// `true` if nothing remains, so that PID 1 waits for another command.
+    /// `true` if nothing remains, so PID 1 waits for another command.
     serves_on: bool,
     /// Processes that the command left behind.
     leaked: Option<LeakedProcesses>,

@@ -52,7 +52,7 @@ pub(super) struct Watch<'a> {
 }
 
 /// Returns whether the calling process has no descendant left; reaps those that have ended. PID 1 adopts every orphan
-/// of its namespace, so that without a child there is no other process, and none can start (pid_namespaces(7)). The
+/// of its namespace, so without a child there is no other process, and none can start (pid_namespaces(7)). The
 /// same is true of a subreaper and its descendants.
 pub(super) fn none_is_left(used: &mut Used) -> bool {
     loop {

@@ -353,7 +353,7 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// Refuses a repository with mounts below it. An overlay clones its lower mount without the mounts below, so that
+    /// Refuses a repository with mounts below it. An overlay clones its lower mount without the mounts below, so
     /// a step would see other files than the user does.
     fn refuse_submounts(&self, repo: &Path) -> Done {
         let control = Control::Layer;
@@ -443,7 +443,7 @@ impl<'a> Outer<'a> {
     }
 
     /// Opens the repository and the run space. Their paths will be covered, and the owner of a directory above the
-    /// repository may replace it, so that later operations use these descriptors.
+    /// repository may replace it, so later operations use these descriptors.
     fn hold_tree(&mut self, repo: &Path, mapped: bool) -> Done {
         let what = format_args!("open the repository {}", repo.display());
         let space =

@@ -1,5 +1,5 @@
 //! Checks whether a sandbox is in the state that it had before its command, so that it can serve another one. PID 1
-//! checks when it is alone in its namespace, so that no process is left that could change anything.
+//! checks when it is alone in its namespace, so no process is left that could change anything.
 //!
 //! Everything that outlives the processes of a command, and that the next command could observe, is in one of four
 //! groups: files that a step may write (`traces`), tables of the network and IPC namespaces ([`TABLES`]), ids that
@@ -152,7 +152,7 @@ impl IpcIds {
     fn are_next(&mut self) -> bool {
         match self.numbering {
             Some(numbering) => self.next() == Some(numbering.id(self.made - 1)),
-            // No other process exists, so that two ids in succession reveal the numbering.
+            // No other process exists, so two ids in succession reveal the numbering.
             None => {
                 let (first, second) = (self.next(), self.next());
                 let known = [Numbering::BySequence, Numbering::ByPlace];

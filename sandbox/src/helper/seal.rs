@@ -295,7 +295,7 @@ impl There<'_> {
     }
 
     /// Marks a directory that replaces another entry. On a file system without such attributes the mark is left out:
-    /// the replaced entry was no directory, so that no content needs hiding.
+    /// the replaced entry was no directory, so no content needs hiding.
     fn mark_opaque(&self, name: &[u8]) -> io::Result<()> {
         let dir = copy::open_writable(self.open()?, name)?;
         match rustix::fs::fsetxattr(&dir, OPAQUE, b"y", XattrFlags::empty()) {

@@ -1,5 +1,5 @@
 //! Tests the active filter with real calls. A filter applies to the thread that installs it and to the children of
-//! that thread, so that each test uses a separate thread.
+//! that thread, so each test uses a separate thread.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -247,7 +247,7 @@ pub(crate) fn what_a_cache_keeps_is_no_leaving(bench: &Bench) -> Result<(), Fail
     for turn in 0..3 {
         let served = serve(bench, &step)?;
         assert_eq!(served.printed(), vec!["more"; turn].join("\n"));
-        // If the repository has no mount point, the first command's layer contains it, so that the sandbox is not
+        // If the repository has no mount point, the first command's layer contains it, so the sandbox is not
         // reused.
         let _ = served.serves_on;
     }

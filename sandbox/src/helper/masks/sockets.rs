@@ -30,7 +30,7 @@ pub(crate) fn bound_sockets(mut table: &File) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Parses the kernel's table (`/proc/net/unix` in proc_pid_net(5)): a header, then one line for each socket with
-/// seven fields and an optional path. The path is not escaped, so that a path with a line break continues in the next
+/// seven fields and an optional path. The path is not escaped, so a path with a line break continues in the next
 /// line. The name of an abstract socket begins with `@`.
 fn parse(table: &[u8]) -> Vec<PathBuf> {
     let mut paths: Vec<Vec<u8>> = Vec::new();
