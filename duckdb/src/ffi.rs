@@ -204,7 +204,8 @@ unsafe impl Sync for Opened {}
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: opened once, closed once; connections hold a reference to this value, so none is left.
+        // SAFETY: opened once, closed once; connections hold a reference to this value, so none of them is open any
+        // more.
         unsafe { (self.api.close)(&raw mut self.raw) };
     }
 }
@@ -285,7 +286,7 @@ impl Connection {
         let count = unsafe { (api.extract_statements)(self.0.raw, sql.as_ptr(), &raw mut raw) };
         let extracted = Extracted { connection: Arc::clone(&self.0), raw, count };
         if count == 0 {
-            // SAFETY: the object was made above; for an empty text the error is null.
+            // SAFETY: the object was made above; `text` copies the error, and handles a null pointer.
             let error = text(unsafe { (api.extract_statements_error)(raw) });
             if let Some(error) = error.filter(|error| !error.is_empty()) {
                 return Err(error);

@@ -26,7 +26,7 @@ pub struct DoctorReport {
     pub root: bool,
     /// The user of a step over this repository; `None` if no step can run.
     pub user: Option<StepUser>,
-    /// Where control groups are created, or why there are none.
+    /// The location where control groups are created, or the reason for having none.
     pub control_groups: Result<String, String>,
     /// The enforced controls if none is demanded, and the reasons why the others are missing; empty if not even such
     /// a sandbox was possible.

@@ -1,4 +1,4 @@
-//! Errors on proctor's side of the sandbox, before or during a step.
+//! Defines the errors on proctor's side of the sandbox, before or during a step.
 
 use std::io;
 use std::path::PathBuf;

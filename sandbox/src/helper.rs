@@ -1,5 +1,5 @@
-//! The helper program: one thread, an empty environment, and a control socket as standard input. It makes a run
-//! space, or prepares one sandbox and runs commands in it, one after another.
+//! Implements the helper program, which has one thread, an empty environment, and a control socket as standard input.
+//! It makes a run space, or prepares one sandbox and runs commands in it, one after another.
 
 mod attempt;
 mod command;

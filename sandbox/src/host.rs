@@ -14,7 +14,7 @@ use crate::error::SandboxError;
 
 /// The user and group of a step under a root daemon for a repository that root owns.
 ///
-/// No account may have this id, nor any of the 65,535 ids after it, which the repository's other owners appear as.
+/// No account may have this id or any of the 65,535 ids after it, to which the repository's other owners are mapped.
 /// They are just above the range that systemd gives to containers (524288–1879048191,
 /// <https://systemd.io/UIDS-GIDS/>) and below 2^31, which some tools do not support.
 pub(crate) const MAPPED_BASE: u32 = 1_879_048_192;
@@ -115,7 +115,7 @@ impl Host {
 
 const SPACE_DIR: &str = "space";
 
-/// Directories of programs or with other system directories in them. Service accounts name them as homes, and a step
+/// Directories that contain programs or other system directories. Service accounts name them as homes, and a step
 /// cannot work without them.
 const SYSTEM_DIRS: [&str; 8] = ["/", "/var", "/var/lib", "/var/cache", "/var/spool", "/opt", "/srv", "/mnt"];
 const SYSTEM_TREES: [&str; 10] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/dev", "/proc", "/sys"];
@@ -148,8 +148,8 @@ pub struct RepoFacts {
     /// The permission bits of its root directory. A layer must have the same ones, since an overlay shows those of
     /// the upper directory.
     pub mode: u32,
-    /// The user and group as which a step over the repository sees itself, if they are not the owner's. This applies
-    /// to a copy made by proctor, and they are those of the original.
+    /// The user and group ids that a step over the repository sees as its own, if they differ from the owner's. They
+    /// are set for a copy made by proctor, to the ids that the step would see over the original.
     pub seen_as: Option<(u32, u32)>,
 }
 
@@ -173,7 +173,7 @@ impl RepoFacts {
     /// Returns the facts of a copy made by proctor, over which steps see themselves as they would over `original`.
     ///
     /// # Errors
-    /// As [`StepUser::choose`].
+    /// The same as those of [`StepUser::choose`].
     pub fn as_copy_of(self, original: &Self, host: &Host) -> Result<Self, SandboxError> {
         let seen_as = StepUser::choose(host, original)?.seen_as();
         Ok(Self { seen_as: host.is_root().then_some(seen_as), ..self })
@@ -225,9 +225,9 @@ fn open_step_by_step(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::R
 pub enum StepUser {
     /// The daemon's own user, without privilege.
     Own {
-        /// Our user id.
+        /// The daemon's user id.
         uid: u32,
-        /// Our group id.
+        /// The daemon's group id.
         gid: u32,
     },
     /// The repository's owner, under a root daemon.
@@ -287,7 +287,7 @@ impl StepUser {
         }
     }
 
-    /// Returns the user and group ids as which the step sees itself. They do not differ from run to run.
+    /// Returns the user and group ids that the step sees as its own. They do not differ from run to run.
     pub fn seen_as(self) -> (u32, u32) {
         match self {
             Self::Copy { seen_as, .. } => seen_as,

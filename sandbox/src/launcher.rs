@@ -31,7 +31,7 @@ use crate::wire::{self, Claim, Entry, HeldLimits, Layers, Request, SandboxReques
 pub struct Launcher {
     host: Host,
     jobs: Sender<Job>,
-    /// The location where control groups can be created, or why there is none.
+    /// The location where control groups can be created, or the reason for having none.
     seat: Result<Seat, NoSeat>,
     reaper: Arc<Reaper>,
     pools: Pools,
@@ -271,7 +271,7 @@ impl Launcher {
         pool
     }
 
-    /// Returns where control groups are created, or why there are none.
+    /// Returns the location where control groups are created, or the reason for having none.
     pub fn control_groups(&self) -> Result<String, String> {
         match &self.seat {
             Ok(seat) => Ok(seat.describe()),

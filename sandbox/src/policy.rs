@@ -1,5 +1,5 @@
-//! The controls and paths that the runner demands for one attempt. Plain data: it contains no defaults and is built
-//! without reading the machine.
+//! Describes the controls and paths that the runner demands for one attempt, as plain data: a policy contains no
+//! defaults and is built without reading the machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

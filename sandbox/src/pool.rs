@@ -64,7 +64,7 @@ impl Prepared {
 
 impl Pool {
     /// Removes and returns the oldest sandbox that was made for this frame, preferably one that expects these layers.
-    /// Also ends sandboxes that are no longer usable.
+    /// Also ends sandboxes that have become unusable.
     pub(crate) fn take(&self, frame: &Frame, user: StepUser, lowers: &[u32]) -> Option<Prepared> {
         let (taken, dead) = {
             let mut waiting = self.waiting();

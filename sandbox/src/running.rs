@@ -21,7 +21,7 @@ use crate::reaper::Reaper;
 use crate::wait::{self, Helper};
 use crate::wire::{self, Claim, HeldLimits, Message, Order};
 
-/// An attempt. Dropping it kills it and waits for its end, for ten seconds at most.
+/// An attempt. Dropping it kills it and waits for its end, for 15 seconds at most.
 #[derive(Debug)]
 pub struct Running {
     /// The read end of the command's standard output; blocking, closed on exec.
@@ -379,7 +379,7 @@ fn report(message: Message) -> io::Result<Report> {
 }
 
 /// Adds the counters of the control group to the report. If the kernel killed a process for lack of memory, memory
-/// becomes the limit that ended the attempt: the result is no longer that of the program alone.
+/// becomes the limit that ended the attempt: the result then does not depend on the program alone.
 fn counted(report: Report, group: &Group) -> Report {
     let Report::Exited { status, mut limit, mut resources, leaked } = report else { return report };
     let usage = group.bounded_usage();

@@ -64,7 +64,7 @@ impl Filter {
     }
 
     /// Makes one call that only this filter answers in this way, and one that must be refused: `setns` with a
-    /// descriptor that is no namespace, which without a filter fails with EINVAL and changes nothing.
+    /// descriptor of a pipe, which without a filter fails with EINVAL and changes nothing.
     fn look(&self) -> io::Result<()> {
         expect("the witness", sys::unknown_call(calls::WITNESS), calls::WITNESSED)?;
         let pipe = nix::unistd::pipe()?;

@@ -101,8 +101,8 @@ pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
     args.flags = CLONE_INTO_CGROUP;
     args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     args.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
-    // SAFETY: no memory is shared and no stack given, so this is a fork; the helper has a single
-    // thread and uses nothing of the C library's that remembers its thread's id.
+    // SAFETY: no memory is shared and no stack given, so this is a fork; the helper has a single thread and uses
+    // nothing of the C library that caches the thread's id.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) } {
         0 => Ok(Fork::Child),
         pid if pid > 0 => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
@@ -263,7 +263,7 @@ pub fn claim_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Blocks SIGINT, SIGTERM and SIGHUP as long as it lives. Pending ones are delivered when it is dropped.
+/// A guard that blocks SIGINT, SIGTERM and SIGHUP. Pending signals are delivered when it is dropped.
 #[derive(Debug)]
 pub struct HeldSignals(nix::sys::signal::SigSet);
 

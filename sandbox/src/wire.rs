@@ -125,7 +125,7 @@ pub(crate) struct Layers {
 pub(crate) enum Entry {
     /// There is no control group.
     None {
-        /// Why there is none.
+        /// The reason.
         reason: String,
         /// How to fix that.
         hint: String,
@@ -328,7 +328,7 @@ fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>))
     Ok((decode(&bytes)?, fds))
 }
 
-/// Sends one message; `fds` travel with it.
+/// Sends one message with its descriptors `fds`.
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_packet(socket, &serde_json::to_vec(message)?, fds)
 }

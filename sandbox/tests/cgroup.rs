@@ -386,7 +386,7 @@ impl Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
-        // A failure has the cause that the test reports.
+        // If the directory cannot be removed, the test itself has failed and reports why.
         drop(fs::remove_dir(&self.dir));
     }
 }
@@ -398,7 +398,7 @@ struct Inmate {
 }
 
 impl Inmate {
-    /// Starts this program in one of its roles, and lets it continue when it is inside the group.
+    /// Starts this program in one of its parts, and lets it continue when it is inside the group.
     fn start(group: &Group, part: &[&str]) -> Result<Self, Failed> {
         let mut child = spawn(this_program(part)?)?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no pipe")?);
@@ -470,7 +470,7 @@ fn own() -> Done {
     Ok(())
 }
 
-/// Runs this program in one of its roles.
+/// Runs one of the parts of this program.
 fn play(part: &[&str]) -> ExitCode {
     let checks = [SEATED, DELEGATED, ROOT, ANYWHERE].concat();
     let played = match part {
@@ -580,7 +580,7 @@ fn spawn(mut command: Command) -> std::io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }
 
-/// Lets a role begin, and leaves its input open.
+/// Lets a part begin, and leaves its input open.
 fn go(child: &mut Child) -> std::io::Result<()> {
     child.stdin.as_mut().map_or(Ok(()), |stdin| stdin.write_all(b"g"))
 }

@@ -1,8 +1,8 @@
-//! The sandbox helper. The daemon starts it with a control socket as its standard input; it is not meant to be run by
-//! users. The library contains all of its code.
+//! Runs the sandbox helper. The daemon starts it with a control socket as its standard input; users do not run it.
+//! All of its code is in the library.
 
-// The C library's allocator soon returns memory through a system call that waits for each processor on which this
-// process has run. This allocator does so for large blocks only, and keeps small ones on few pages.
+// The C library's allocator returns freed memory early, through a system call that waits for each processor on which
+// this process has run. This allocator does so for large blocks only, and keeps small blocks on few pages.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -14,7 +14,7 @@ pub(super) fn write(dir: &Path, file: &str, text: &str) -> io::Result<()> {
     })
 }
 
-/// Does the same as [`write`] for a file that this kernel may lack; returns whether it existed.
+/// Writes to a file like [`write`], but the kernel may lack the file. Returns whether it exists.
 pub(super) fn write_if_there(dir: &Path, file: &str, text: &str) -> io::Result<bool> {
     match write(dir, file, text) {
         Ok(()) => Ok(true),
@@ -33,7 +33,7 @@ pub(super) fn number(dir: &Path, file: &str) -> Option<u64> {
     read(dir, file)?.trim().parse().ok()
 }
 
-/// Does the same as [`number`] for an open file, from its start.
+/// Returns the number in an open file that contains nothing else, read from its start.
 pub(super) fn number_in(file: &File) -> Option<u64> {
     whole(file)?.trim().parse().ok()
 }

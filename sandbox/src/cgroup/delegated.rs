@@ -153,7 +153,7 @@ impl Drop for Home {
 mod tests {
     use super::*;
 
-    /// Creates a directory of plain files that replaces a cgroup.
+    /// Creates a directory of plain files that imitates a cgroup.
     fn plain(files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Place>) {
         let dir = tempfile::tempdir().expect("tempdir");
         for (name, text) in files {

@@ -103,7 +103,7 @@ pub struct Usage {
     /// The peak memory usage in bytes, including page cache.
     pub memory_peak: Option<u64>,
     /// The number of processes killed for lack of memory, in the group or on the machine. If it is above 0, the
-    /// result of the step is not that of its program alone.
+    /// step's result does not depend on its program alone.
     pub oom_kills: Option<u64>,
     /// The number of processes or threads that the limit kept from starting.
     pub pids_denied: Option<u64>,
@@ -367,7 +367,7 @@ fn open_door(dir: &Path, version: Version) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Returns a room that consists of plain files instead of the kernel's.
+    /// Returns a room of plain files, which imitate the kernel's control files.
     fn room(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Room) {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join("tasks"), "").expect("write");

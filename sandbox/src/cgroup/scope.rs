@@ -35,8 +35,8 @@ pub(super) fn manager(roots: &Roots) -> Manager {
 }
 
 /// Returns whether systemd could provide a better location. A system service stays in its cgroup, since its unit
-/// decides about delegation. Services of a user's manager have no delegation mark (observed with systemd 252), so
-/// they make the request too.
+/// configures delegation. Services of a user's manager have no delegation mark (observed with systemd 252), so they
+/// make the request too.
 pub(super) fn is_worth_asking(manager: Manager, places: &[Place]) -> bool {
     let unified = places.iter().find(|place| place.version == Version::V2);
     let movable = |dir: &Path| !is_service(dir) || belongs_to_user(dir);

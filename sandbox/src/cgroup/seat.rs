@@ -1,5 +1,5 @@
-//! Searches for a cgroup in which groups can be created, from the best option to the last resort, and explains the
-//! result if there is none.
+//! Searches for a cgroup in which groups can be created, from the best option to the last resort. If all options
+//! fail, reports the reasons.
 
 use std::io;
 use std::path::{Path, PathBuf};

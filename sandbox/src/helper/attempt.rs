@@ -210,7 +210,7 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
         match outer.work_beside(&mut others) {
             Ok(Worked::ToTheEnd) => {
                 if let Some(tree) = outer.tell_of_tree() {
-                    // The process may never exist, in which case PID 1 reports why.
+                    // The command's process may never be created, in which case PID 1 reports why.
                     drop(wire::send_document(others.orders, &Order::Tree(Box::new(tree)), &[]));
                 }
             }
@@ -248,7 +248,7 @@ impl Beside for Others<'_> {
     }
 
     fn directories_are_there(&self) {
-        // The process may never exist, in which case PID 1 reports why.
+        // The command's process may never be created, in which case PID 1 reports why.
         drop(wire::send_document(self.orders, &Order::Go, &[]));
     }
 

@@ -59,7 +59,7 @@ impl Orders {
             Ok(Some((Order::Go, _))) => self.goes_on = true,
             Ok(Some((Order::Claim(claim), streams))) => (self.claim, self.streams) = (Some(*claim), streams),
             Ok(Some((Order::Tree(tree), _))) => self.tree = Some(*tree),
-            // Neither the helper nor the daemon remains.
+            // Both the helper and the daemon have ended.
             Ok(None) => std::process::exit(1),
             Err(error) => return Err(internal("wait for the command")(error)),
         }
@@ -67,7 +67,8 @@ impl Orders {
     }
 }
 
-/// Executes the operations that do not need the command, after the mounts that do not need it.
+/// Executes the operations that do not need the command, once the helper has made the mounts that do not need it
+/// either.
 fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failure> {
     while !orders.goes_on {
         orders.hear(&prepared.orders)?;

@@ -117,7 +117,7 @@ pub(super) fn owner_of(user: StepUser) -> Option<Owner> {
     user.steps_down().then(|| Owner { uid: user.uid(), gid: user.gid() })
 }
 
-/// Returns the owner to set on the copies, unless their owner makes them.
+/// Returns the owner to set on the copies; `None` if the copying process creates them with the right owner.
 pub(super) fn given_to(user: StepUser) -> Option<Owner> {
     owner_of(user).filter(|_| user.is_mapped())
 }
@@ -127,8 +127,8 @@ pub(super) fn beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     copy::readable(mounts::open_beneath(dir, path)?.as_fd())
 }
 
-/// Runs `work` with the file access rights of the repository's owner. Root would otherwise read files for that user
-/// to which the user has no access.
+/// Runs `work` with the file access rights of the repository's owner. Otherwise root would read files on behalf of a
+/// user who has no access to them.
 pub(super) fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     match user {
         StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Reader { uid, gid }.look_here(work),

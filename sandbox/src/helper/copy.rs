@@ -31,7 +31,7 @@ enum Source {
 /// Copies the sources, and counts the entries left out.
 #[derive(Debug)]
 pub(super) struct Copier {
-    /// The owner to set on the copies, unless their owner makes them.
+    /// The owner to set on the copies; `None` if the copying process creates them with the right owner.
     pub(super) owner: Option<Owner>,
     /// Directories of the tree that are copied without their content.
     pub(super) hollow: BTreeSet<Vec<u8>>,
@@ -72,7 +72,7 @@ impl Copier {
             match self.entry(source, from, to, &name, &path, depth) {
                 Ok(()) => {}
                 // The entry was removed since it was listed, or may not be read. The step may not read it either, and
-                // reports it if it needs it.
+                // fails visibly if it needs the entry.
                 Err(error) if source == Source::Repository && is_unreadable(&error) => self.left_out += 1,
                 Err(error) => return Err(told(&error, &path)),
             }

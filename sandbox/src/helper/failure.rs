@@ -29,7 +29,7 @@ impl Failure {
         }
     }
 
-    /// Returns an internal error of proctor, or an error of the system that concerns no control.
+    /// Returns an internal error of proctor, or a system error that is unrelated to any control.
     pub(super) fn internal(what: impl Display) -> Self {
         Self::NotStarted { fault: StartFault::Internal, message: what.to_string() }
     }

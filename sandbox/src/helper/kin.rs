@@ -116,7 +116,7 @@ pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
     Ok(stopped)
 }
 
-/// Whether this process still has a descendant.
+/// The result of [`reap_all`].
 #[derive(Debug, PartialEq, Eq)]
 enum Left {
     Somebody,

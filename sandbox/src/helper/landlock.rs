@@ -112,8 +112,8 @@ const NEWEST: ABI = ABI::V9;
 
 fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
     let mut rules = Ruleset::default()
-        // Without this right, ABI 1 denies every rename between two directories. Such a ruleset would make steps
-        // fail, so none is used.
+        // ABI 1 lacks this right and denies every rename between two directories. Steps would fail under such a
+        // ruleset, so none is used.
         .set_compatibility(CompatLevel::SoftRequirement)
         .handle_access(AccessFs::Refer)?
         .set_compatibility(CompatLevel::BestEffort)
@@ -122,7 +122,7 @@ fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
         rules = rules.scope(scopes)?;
     }
     // A step must not fill the host's audit log, neither by denied operations nor through its own Landlock domains.
-    // Events after the exec are logged only on demand, which is off by default.
+    // Logging after the exec is opt-in, and is not enabled here.
     rules.create()?.no_new_privs(false).log_same_exec(false)?.log_subdomains(false)
 }
 

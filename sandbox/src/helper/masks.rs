@@ -145,8 +145,8 @@ fn make_file(dir: BorrowedFd<'_>, mask: &str, mode: Mode) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts `mask` over each of the names below `root`. It uses paths and one call each, since only the kernel creates
-/// names there. Skips a name that is absent or unreachable, since the step cannot reach it either.
+/// Mounts `mask` over each of the names below `root`. One call by path suffices for each, since only the kernel
+/// creates names there. Skips a name that is absent or unreachable, since the step cannot reach it either.
 fn lay(mask: &str, root: &str, names: &[&str]) -> io::Result<()> {
     for name in names {
         match rustix::mount::mount_bind(mask, Path::new(root).join(name)) {

@@ -255,8 +255,8 @@ pub(super) fn open_beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<Owned
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // Without O_NOFOLLOW: together with O_PATH it would open a link in the last component itself.
     let open = || rustix::fs::openat2(dir, path, NAMED, Mode::empty(), resolve);
-    // EAGAIN: a concurrent rename kept the kernel from verifying a `..` component. The paths here contain none, so
-    // that a retry succeeds.
+    // EAGAIN: a concurrent rename kept the kernel from verifying a `..` component. The paths here contain none, so a
+    // retry succeeds.
     loop {
         match open() {
             Err(rustix::io::Errno::AGAIN) => {}

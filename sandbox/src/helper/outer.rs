@@ -380,7 +380,7 @@ impl<'a> Outer<'a> {
 
     fn account(&self, name: &str, content: &[u8]) -> Done {
         let at = Path::new("/etc").join(name);
-        // No mount point can be created there, and programs that find no such file do not need an entry.
+        // No mount point can be created there, and without the file no program expects an entry.
         if !at.exists() {
             return Ok(());
         }

@@ -185,7 +185,7 @@ const SEQUENCE: i32 = 1 << 15;
 /// The number of slots that the kernel cycles through if there are few objects (`ipc_min_cycle`).
 const PLACES: i32 = 64;
 
-/// Returns whether the controls are enforced on which the checks of this module depend.
+/// Returns whether all controls of [`NEEDED`] are enforced.
 pub(super) fn is_sound(enforcement: &Enforcement) -> bool {
     NEEDED.iter().all(|control| enforcement.holds(*control))
 }

@@ -41,7 +41,7 @@ enum Holds {
     Bytes(Vec<u8>),
     /// A device, which is not opened: the multiplexer of the step's terminals.
     Device(u64),
-    /// The root of the tree, without its content: changes of that are found in the layer.
+    /// The root of the tree, without its content: changes of the content are found in the layer.
     Tree,
 }
 

@@ -1,7 +1,7 @@
 //! Enforces limits of the whole step that the kernel does not enforce: PID 1 sums up the usage of all processes of
 //! its namespace periodically, and ends the step when the sum exceeds a limit.
 //!
-//! This is no strict limit: a step can exceed it between two checks. If a control group limits memory, only CPU time
+//! The limit is not strict: a step can exceed it between two checks. If a control group limits memory, only CPU time
 //! is checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -275,7 +275,7 @@ fn bytes_of(pid: &str) -> u64 {
     // Includes page tables: they grow when a process reads a sparse mapping, although none of its pages are the
     // process's own.
     let tables = fields("status", &["VmPTE:"]).unwrap_or_default();
-    // The exact figure makes the kernel walk the address space, which small processes are not worth.
+    // The exact figure makes the kernel walk the address space, which is not worthwhile for small processes.
     const SMALL: u64 = 8 << 20;
     if resident < SMALL {
         return resident + tables;

@@ -3,7 +3,7 @@
 //!
 //! Jumps in classic BPF go forward, and conditional jumps by at most 255 instructions. So the program is built from
 //! its end to its beginning: each method receives the labels of existing instructions to continue at, and returns the
-//! label of its own first instruction.
+//! label of the first instruction that it adds.
 
 use libc::sock_filter;
 

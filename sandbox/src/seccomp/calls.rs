@@ -1,5 +1,5 @@
-//! The table of system calls: every call known to proctor, with its decision. The module `rules` contains the
-//! decisions that depend on arguments. A call that is not in the table does not exist for a step.
+//! Lists every system call known to proctor with its decision. The module `rules` contains the decisions that depend
+//! on arguments. A call that is not in the table does not exist for a step.
 //!
 //! The table is based on the calls that Docker's default profile allows without a capability
 //! (github.com/moby/profiles, seccomp). `docs/sandbox.md` lists the differences and their reasons.

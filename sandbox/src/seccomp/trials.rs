@@ -28,7 +28,7 @@ fn under_the_filter<T: Send>(trial: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// An argument that is no valid pointer or descriptor, and that the kernel itself refuses.
+/// An argument that is neither a valid pointer nor a valid descriptor. The kernel itself refuses it.
 const NOTHING: u64 = u64::MAX;
 
 #[test]

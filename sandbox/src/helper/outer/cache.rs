@@ -29,7 +29,7 @@ impl Outer<'_> {
     }
 
     /// Makes the overlay of a cache. It is made before the root becomes read-only, because the kernel accepts no
-    /// read-only directory for writes. The overlay keeps its own mount of the directory.
+    /// read-only upper directory. The overlay keeps its own mount of that directory.
     pub(super) fn stack_cache(&mut self, room: &Path, lowers: &[PathBuf], at: &Path) -> Result<(), Failure> {
         let made = self.cache_overlay(room, lowers);
         let made = made.map_err(internal(format_args!("make the overlay of the cache `{}`", at.display())))?;

@@ -1,5 +1,5 @@
-//! Restricts a step without mounts of its own by Landlock alone, with a rule for each path that the step may use. It
-//! can neither read nor write any other path.
+//! Restricts a step that has no mount namespace by Landlock alone, with a rule for each path that the step may use.
+//! It can neither read nor write any other path.
 
 use std::path::{Path, PathBuf};
 
