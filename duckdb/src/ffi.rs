@@ -1,5 +1,5 @@
-//! The functions of DuckDB's C API that we call, with their types, and the values of that API behind handles that are
-//! destroyed once. All `unsafe` of this crate stands here and in [`chunk`]. Source: `duckdb.h` of DuckDB 1.4 and 1.5.
+//! Declares the functions of DuckDB's C API with their types, and wraps its objects in handles that are destroyed
+//! once. All `unsafe` code of this crate is here and in [`chunk`]. Source: `duckdb.h` of DuckDB 1.4 and 1.5.
 #![expect(unsafe_code, reason = "a C library that is loaded at run time is called through pointers")]
 
 mod chunk;
@@ -14,10 +14,10 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use crate::words::{Statement, type_name};
 pub use chunk::Chunk;
 
-/// A value of the library that we never look into.
+/// An opaque object of the library.
 type Raw = *mut c_void;
 
-/// `duckdb_result`: five fields of old, and what is behind it.
+/// `duckdb_result`: five deprecated fields, and the pointer to the data.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RawResult {
@@ -37,17 +37,17 @@ const SUCCESS: u32 = 0;
 
 macro_rules! api {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions, as the library has them.
+        /// The functions of the loaded library.
         struct Api {
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// They are there as long as it is.
+            /// Keeps the library loaded, on which the function pointers depend.
             _library: Handle,
         }
 
         impl Api {
             fn of(library: Handle) -> Result<Self, String> {
-                // SAFETY: each symbol is a function of `duckdb.h` with the type that is given for it below; the
-                // library is kept beside the pointers.
+                // SAFETY: each symbol is a function of `duckdb.h` and has the type that is listed below; the library
+                // is stored next to the pointers, so they stay valid.
                 unsafe {
                     Ok(Self {
                         $($name: *library
@@ -110,9 +110,9 @@ api! {
     array_vector_get_child: fn(Raw) -> Raw;
 }
 
-/// A text of the library's, which keeps it.
+/// Copies a string that the library owns.
 fn text(from: *const c_char) -> Option<String> {
-    // SAFETY: the library's texts end in a zero byte, and it keeps them as long as the value that we still hold.
+    // SAFETY: the library's strings end in a zero byte, and live as long as the object that the caller still holds.
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
@@ -125,39 +125,39 @@ fn c_text(from: &str) -> Result<CString, String> {
 pub struct Library(Arc<Api>);
 
 impl Library {
-    /// Loads a shared library. What it does when it is loaded, it does: load only what the operator put there.
+    /// Loads a shared library. Loading runs its initialisers, so pass only a library that the operator provided.
     ///
     /// # Errors
-    /// It cannot be loaded, or is no DuckDB, or one that is too old.
+    /// It cannot be loaded, is not DuckDB, or is too old.
     pub fn load(path: &Path) -> Result<Self, String> {
-        // SAFETY: the file is one that the operator named or that lies where only administrators and this user write;
-        // DuckDB's initialisers need nothing of us.
+        // SAFETY: the operator named the file, or it is in a directory that only administrators and this user can
+        // write; DuckDB's initialisers have no requirements on the caller.
         let library = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
         Ok(Self(Arc::new(Api::of(library)?)))
     }
 
-    /// Its version, such as `v1.5.6`.
+    /// Returns its version, such as `v1.5.6`.
     pub fn version(&self) -> String {
-        // SAFETY: no argument; the text is static.
+        // SAFETY: the function takes no argument; the string is static.
         text(unsafe { (self.0.library_version)() }).unwrap_or_default()
     }
 
-    /// Opens a database file, or one in memory, with settings, the first of them first.
+    /// Opens a database file, or an in-memory database, with settings applied in this order.
     ///
     /// # Errors
-    /// What DuckDB has against the file or a setting.
+    /// DuckDB rejects the file or a setting.
     pub fn open(&self, path: Option<&Path>, settings: &[(&str, &str)]) -> Result<Database, String> {
         let config = Config::of(&self.0, settings)?;
         let path = path.map(|path| c_text(&path.to_string_lossy())).transpose()?;
         let path = path.as_ref().map_or(null(), |path| path.as_ptr());
         let (mut raw, mut error) = (null_mut(), null_mut());
-        // SAFETY: path and config live through the call; both places for answers are ours.
+        // SAFETY: path and config live through the call; both out pointers refer to local variables.
         let state = unsafe { (self.0.open_ext)(path, &raw mut raw, config.raw, &raw mut error) };
         if state == SUCCESS {
             return Ok(Database(Arc::new(Opened { api: Arc::clone(&self.0), raw })));
         }
         let said = text(error).unwrap_or_else(|| "it does not say why".to_owned());
-        // SAFETY: the text is ours to free, once, and a null pointer is passed over.
+        // SAFETY: the caller owns the string and frees it once; a null pointer is ignored.
         unsafe { (self.0.free)(error.cast()) };
         Err(said)
     }
@@ -171,12 +171,12 @@ struct Config<'a> {
 impl<'a> Config<'a> {
     fn of(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, String> {
         let mut raw = null_mut();
-        // SAFETY: the place for the answer is ours.
+        // SAFETY: the out pointer refers to a local variable.
         unsafe { (api.create_config)(&raw mut raw) };
         let config = Self { api, raw };
         for (name, value) in settings {
             let (c_name, c_value) = (c_text(name)?, c_text(value)?);
-            // SAFETY: the config was made above, and both texts live through the call.
+            // SAFETY: the config was made above, and both strings live through the call.
             if unsafe { (api.set_config)(raw, c_name.as_ptr(), c_value.as_ptr()) } != SUCCESS {
                 return Err(format!("it does not take the setting `{name}` = `{value}`"));
             }
@@ -187,7 +187,7 @@ impl<'a> Config<'a> {
 
 impl Drop for Config<'_> {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
+        // SAFETY: created once, destroyed once.
         unsafe { (self.api.destroy_config)(&raw mut self.raw) };
     }
 }
@@ -197,14 +197,15 @@ struct Opened {
     raw: Raw,
 }
 
-// SAFETY: DuckDB guards a database by locks of its own; any thread may open connections to it and close it.
+// SAFETY: DuckDB guards a database with its own locks; any thread may open connections to it and close it.
 unsafe impl Send for Opened {}
-// SAFETY: as above.
+// SAFETY: DuckDB guards a database with its own locks, as above.
 unsafe impl Sync for Opened {}
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: opened once, closed once; connections hold this value.
+        // SAFETY: opened once, closed once; connections hold a reference to this value, so none of them is open any
+        // more.
         unsafe { (self.api.close)(&raw mut self.raw) };
     }
 }
@@ -213,13 +214,13 @@ impl Drop for Opened {
 pub struct Database(Arc<Opened>);
 
 impl Database {
-    /// A connection to it.
+    /// Opens a connection to the database.
     ///
     /// # Errors
-    /// DuckDB makes none.
+    /// DuckDB refuses the connection.
     pub fn connect(&self) -> Result<Connection, String> {
         let mut raw = null_mut();
-        // SAFETY: the database is open, and the place for the answer is ours.
+        // SAFETY: the database is open, and the out pointer refers to a local variable.
         if unsafe { (self.0.api.connect)(self.0.raw, &raw mut raw) } != SUCCESS {
             return Err("the database takes no connection".to_owned());
         }
@@ -232,9 +233,10 @@ struct Connected {
     raw: Raw,
 }
 
-// SAFETY: DuckDB guards a connection by a lock of its own, and `duckdb_interrupt` is made for other threads.
+// SAFETY: DuckDB guards a connection with its own lock, and `duckdb_interrupt` is designed for calls from other
+// threads.
 unsafe impl Send for Connected {}
-// SAFETY: as above.
+// SAFETY: DuckDB guards a connection with its own lock, as above.
 unsafe impl Sync for Connected {}
 
 impl Connected {
@@ -250,40 +252,41 @@ impl Drop for Connected {
     }
 }
 
-/// A connection.
+/// A connection to a database.
 pub struct Connection(Arc<Connected>);
 
-/// Ends what a connection is doing, from another thread.
+/// Interrupts the work of a connection from another thread.
 #[derive(Clone)]
 pub struct Interrupter(Arc<Connected>);
 
 impl Interrupter {
-    /// Ends what the connection is doing now; nothing where it does nothing.
+    /// Interrupts the current work of the connection; does nothing if it is idle.
     pub fn interrupt(&self) {
-        // SAFETY: the connection is open as long as we hold it.
+        // SAFETY: the connection stays open as long as this value holds it.
         unsafe { (self.0.api().interrupt)(self.0.raw) };
     }
 }
 
 impl Connection {
-    /// What ends its work.
+    /// Returns a handle that interrupts the connection's work.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter(Arc::clone(&self.0))
     }
 
-    /// Cuts a text into statements.
+    /// Splits a text into statements.
     ///
     /// # Errors
-    /// What DuckDB's parser says.
+    /// DuckDB's parser rejects the text.
     pub fn extract(&self, sql: &str) -> Result<Extracted, String> {
         let sql = c_text(sql)?;
         let mut raw = null_mut();
         let api = self.0.api();
-        // SAFETY: the connection is open, the text lives through the call, and the place for the answer is ours.
+        // SAFETY: the connection is open, the text lives through the call, and the out pointer refers to a local
+        // variable.
         let count = unsafe { (api.extract_statements)(self.0.raw, sql.as_ptr(), &raw mut raw) };
         let extracted = Extracted { connection: Arc::clone(&self.0), raw, count };
         if count == 0 {
-            // SAFETY: made above; an empty text has no error.
+            // SAFETY: the object was made above; `text` copies the error, and handles a null pointer.
             let error = text(unsafe { (api.extract_statements_error)(raw) });
             if let Some(error) = error.filter(|error| !error.is_empty()) {
                 return Err(error);
@@ -293,7 +296,7 @@ impl Connection {
     }
 }
 
-/// Statements that were cut from a text.
+/// Statements that were extracted from a text.
 pub struct Extracted {
     connection: Arc<Connected>,
     raw: Raw,
@@ -301,65 +304,66 @@ pub struct Extracted {
 }
 
 impl Extracted {
-    /// How many.
+    /// Returns the number of statements.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Prepares one of them, the first is 0.
+    /// Prepares one of the statements; the first is 0.
     ///
     /// # Errors
-    /// What DuckDB has against it.
+    /// DuckDB rejects the statement.
     pub fn prepare(&self, index: u64) -> Result<Prepared, String> {
         if index >= self.count {
             return Err(format!("there is no statement {index}"));
         }
         let api = self.connection.api();
         let mut raw = null_mut();
-        // SAFETY: connection and statements are alive, the index is one of theirs, the place for the answer is ours.
+        // SAFETY: connection and statements are alive, the index is in range, and the out pointer refers to a local
+        // variable.
         let state = unsafe { (api.prepare_extracted_statement)(self.connection.raw, self.raw, index, &raw mut raw) };
         let prepared = Prepared { connection: Arc::clone(&self.connection), raw };
         if state == SUCCESS {
             return Ok(prepared);
         }
-        // SAFETY: made above; it holds why it could not be prepared.
+        // SAFETY: the object was made above, and contains the error message.
         Err(text(unsafe { (api.prepare_error)(raw) }).unwrap_or_default())
     }
 }
 
 impl Drop for Extracted {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
+        // SAFETY: created once, destroyed once.
         unsafe { (self.connection.api().destroy_extracted)(&raw mut self.raw) };
     }
 }
 
-/// A statement that DuckDB would run.
+/// A prepared statement.
 pub struct Prepared {
     connection: Arc<Connected>,
     raw: Raw,
 }
 
 impl Prepared {
-    /// What it is.
+    /// Returns the type of the statement.
     pub fn kind(&self) -> Statement {
         // SAFETY: the statement is alive.
         Statement::of(unsafe { (self.connection.api().prepared_statement_type)(self.raw) })
     }
 
-    /// How many parameters it waits for.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         // SAFETY: the statement is alive.
         unsafe { (self.connection.api().nparams)(self.raw) }
     }
 
-    /// The names of the columns of its result, and of their types where the API has one.
+    /// Returns the names of the result columns, and the names of their types if the API provides them.
     pub fn columns(&self) -> Vec<(String, Option<&'static str>)> {
         let api = self.connection.api();
         // SAFETY: the statement is alive.
         let count = unsafe { (api.prepared_statement_column_count)(self.raw) };
         let one = |index| {
-            // SAFETY: the statement is alive and has that column.
+            // SAFETY: the statement is alive and has this column.
             let (name, kind) = unsafe {
                 (
                     (api.prepared_statement_column_name)(self.raw, index),
@@ -367,25 +371,26 @@ impl Prepared {
                 )
             };
             let owned = text(name).unwrap_or_default();
-            // SAFETY: the name was made for us; it is freed once, and a null pointer is passed over.
+            // SAFETY: the library allocated the name for the caller; it is freed once, and a null pointer is ignored.
             unsafe { (api.free)(name.cast_mut().cast()) };
             (owned, type_name(kind))
         };
         (0..count).map(one).collect()
     }
 
-    /// Gives a parameter its text; the first is 1.
+    /// Binds a text to a parameter; the first is 1.
     ///
     /// # Errors
     /// There is no such parameter.
     pub fn bind(&self, index: u64, value: &str) -> Result<(), String> {
         let api = self.connection.api();
-        // SAFETY: the statement is alive; as many bytes as we say are read of the text, which lives through the call.
+        // SAFETY: the statement is alive; the library reads exactly the given number of bytes of the text, which
+        // lives through the call.
         let state = unsafe { (api.bind_varchar_length)(self.raw, index, value.as_ptr().cast(), value.len() as u64) };
         if state == SUCCESS { Ok(()) } else { Err(format!("there is no parameter {index}")) }
     }
 
-    /// Gives a parameter no value: NULL.
+    /// Binds NULL to a parameter.
     ///
     /// # Errors
     /// There is no such parameter.
@@ -395,21 +400,21 @@ impl Prepared {
         if state == SUCCESS { Ok(()) } else { Err(format!("there is no parameter {index}")) }
     }
 
-    /// Runs it; its result comes in chunks, as they are asked for.
+    /// Runs the statement; the rows of its result are fetched in chunks on demand.
     ///
     /// # Errors
-    /// What DuckDB says.
+    /// DuckDB fails to run the statement.
     pub fn run(&self) -> Result<Rows, String> {
         let api = self.connection.api();
         let mut raw = null_mut();
-        // SAFETY: the statement is alive, and the place for the answer is ours.
+        // SAFETY: the statement is alive, and the out pointer refers to a local variable.
         let state = unsafe { (api.pending_prepared_streaming)(self.raw, &raw mut raw) };
         let mut pending = Pending { api, raw };
         if state != SUCCESS {
             return Err(pending.error());
         }
         let mut rows = Rows { connection: Arc::clone(&self.connection), raw: NO_RESULT };
-        // SAFETY: the pending result is alive, and the place for the answer is ours.
+        // SAFETY: the pending result is alive, and the out pointer refers to a field of a local variable.
         if unsafe { (api.execute_pending)(pending.raw, &raw mut rows.raw) } == SUCCESS {
             return Ok(rows);
         }
@@ -419,7 +424,7 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
+        // SAFETY: created once, destroyed once.
         unsafe { (self.connection.api().destroy_prepare)(&raw mut self.raw) };
     }
 }
@@ -431,14 +436,14 @@ struct Pending<'a> {
 
 impl Pending<'_> {
     fn error(&mut self) -> String {
-        // SAFETY: the pending result is alive, and holds its error.
+        // SAFETY: the pending result is alive, and contains its error message.
         text(unsafe { (self.api.pending_error)(self.raw) }).unwrap_or_default()
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
+        // SAFETY: created once, destroyed once.
         unsafe { (self.api.destroy_pending)(&raw mut self.raw) };
     }
 }
@@ -450,17 +455,17 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Whether its one number says how many rows were changed.
+    /// Returns whether the result is a single number of changed rows.
     pub fn is_count_of_changes(&self) -> bool {
         const CHANGED_ROWS: u32 = 1;
         // SAFETY: the result is alive.
         unsafe { (self.connection.api().result_return_type)(self.raw) == CHANGED_ROWS }
     }
 
-    /// The next rows; none where there are no more.
+    /// Returns the next rows; `None` if there are no more.
     ///
     /// # Errors
-    /// What DuckDB says, which may come behind any number of rows.
+    /// DuckDB fails to produce the next rows, which is possible after any number of rows.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, String> {
         // SAFETY: the result is alive.
         let raw = unsafe { (self.connection.api().fetch_chunk)(self.raw) };
@@ -471,14 +476,14 @@ impl Rows {
     }
 
     fn error(&mut self) -> Option<String> {
-        // SAFETY: the result is alive, or was never made and is zeros, which the library takes for none.
+        // SAFETY: the result is alive, or was never filled and is all zeros, which the library treats as no result.
         text(unsafe { (self.connection.api().result_error)(&raw mut self.raw) }).filter(|error| !error.is_empty())
     }
 }
 
 impl Drop for Rows {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once; zeros are passed over.
+        // SAFETY: created once, destroyed once; the library ignores a result of zeros.
         unsafe { (self.connection.api().destroy_result)(&raw mut self.raw) };
     }
 }

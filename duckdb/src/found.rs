@@ -1,18 +1,19 @@
-//! Where the shared library lies.
+//! Finds DuckDB's shared library.
 
 use std::path::{Path, PathBuf};
 
-/// Its name.
+/// File name of the library.
 const NAME: &str = "libduckdb.so";
-/// Where systems have their libraries.
+/// Library directories of the system.
 const SYSTEM: [&str; 4] = ["/usr/lib", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
-/// Where a user has theirs, below the home.
+/// Library directories of a user, relative to the home.
 const OWN: [&str; 2] = [".local/lib", ".cache/proctor/duckdb"];
 
-/// The library that `given` names; without it the first that lies where a system or the user of `home` puts it.
+/// Returns the library that `given` names, or without it the first one in the directories of the system and of the
+/// user with this `home`.
 ///
 /// # Errors
-/// There is none; the message says how to get it.
+/// There is no library; the message says how to get one.
 pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, String> {
     let found = places(given, home).into_iter().find(|path| path.is_file());
     found.ok_or_else(|| match given {
@@ -26,7 +27,7 @@ pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, String
     })
 }
 
-/// Where it may lie, in the order in which it is looked for.
+/// Returns the possible paths of the library, in search order.
 pub fn places(given: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
     if let Some(given) = given {
         return vec![given.join(NAME), given.to_owned()];
@@ -55,7 +56,7 @@ mod tests {
         let place = home.path().join(OWN[1]);
         std::fs::create_dir_all(&place).unwrap();
         std::os::unix::fs::symlink("/proc/self/exe", place.join(NAME)).unwrap();
-        // A library of the system, where there is one, is taken before it.
+        // A system library, if there is one, takes precedence.
         let found = find(None, Some(home.path())).unwrap();
         assert!(found.starts_with(home.path()) || SYSTEM.iter().any(|system| found.starts_with(system)));
     }

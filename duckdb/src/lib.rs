@@ -1,6 +1,6 @@
-//! DuckDB, as its C API has it: a library that is loaded at run time, never built and never linked. Here is what is safe
-//! to call and nothing that judges; `proctor-sql` does that. A C++ exception that leaves the library ends the process:
-//! call it where that may happen.
+//! Provides safe access to DuckDB's C API. The library is loaded at run time, and is neither built nor linked. This
+//! crate makes no decisions about the results; `proctor-sql` does that. A C++ exception that leaves the library
+//! aborts the process: use this crate only in a process that may be aborted.
 
 mod ffi;
 mod found;

@@ -1,9 +1,10 @@
-//! The numbers of the C API, as words.
+//! Names the numeric constants of the C API.
 
-/// What a statement is: `duckdb_statement_type`.
+/// The type of a statement: `duckdb_statement_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Statement {
-    /// `SELECT`, and what DuckDB makes one of: `DESCRIBE`, `SHOW`, `SUMMARIZE`, `FROM`, `PIVOT`, some pragmas.
+    /// `SELECT`, and statements that DuckDB rewrites to it: `DESCRIBE`, `SHOW`, `SUMMARIZE`, `FROM`, `PIVOT`, some
+    /// pragmas.
     Select,
     /// `INSERT`.
     Insert,
@@ -31,7 +32,7 @@ pub enum Statement {
     Copy,
     /// `EXPORT DATABASE`.
     Export,
-    /// `PRAGMA`, where it is no query.
+    /// `PRAGMA`, unless it is a query.
     Pragma,
     /// `VACUUM` and `ANALYZE`.
     Vacuum,
@@ -45,12 +46,12 @@ pub enum Statement {
     Attach,
     /// `DETACH`.
     Detach,
-    /// Any other, by its number.
+    /// Any other statement, by its number.
     Other(u32),
 }
 
 impl Statement {
-    /// The statement of a number.
+    /// Returns the statement type with this number.
     pub fn of(number: u32) -> Self {
         match number {
             1 => Self::Select,
@@ -79,7 +80,7 @@ impl Statement {
     }
 }
 
-/// The name of a type: `duckdb_type`. None where the API tells none.
+/// Returns the name of a type by its number, `duckdb_type`; `None` for a number without a name.
 pub fn type_name(number: u32) -> Option<&'static str> {
     const NAMES: [&str; 40] = [
         "",

@@ -1,6 +1,6 @@
-//! Control groups: where this process may make them, one for each attempt, what is bounded and
-//! counted in it, and that none is left behind. Who enters a group, and what becomes of a step
-//! that met a bound, is decided by the callers.
+//! Manages control groups: finds where this process may create them, creates one for each attempt, sets its limits,
+//! reads its counters, and removes abandoned ones. The callers decide which process enters a group, and how to treat
+//! a step that reached a limit.
 //!
 //! ```text
 //! v2, or a delegated cgroup           v1, one tree for each controller
@@ -9,10 +9,9 @@
 //!   1/, 2/, … attempts
 //! ```
 //!
-//! The directory `proctor-…` is locked (`flock`) for as long as its owner lives: the kernel lets
-//! go of the lock whatever ends the owner, so that the next one can tell what is abandoned, also
-//! across PID namespaces. See cgroups(7) and the kernel's `admin-guide/cgroup-v2.rst` and
-//! `admin-guide/cgroup-v1/`.
+//! The directory `proctor-…` is locked (`flock`) as long as its owner lives. The kernel releases the lock however the
+//! owner ends, so that the next daemon can recognise abandoned directories, even across PID namespaces. See
+//! cgroups(7) and the kernel's `admin-guide/cgroup-v2.rst` and `admin-guide/cgroup-v1/`.
 
 mod control;
 mod delegated;

@@ -1,4 +1,4 @@
-//! The whole set-up, once, with `/bin/true`: what can be had on this machine, found by doing it.
+//! Runs the whole set-up once with `/bin/true`, to find out which controls are available on this machine.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -19,35 +19,35 @@ use crate::policy::{GitDirs, Policy};
 use crate::running::{Received, Report, Running, WaitStatus};
 use crate::space::{RunSpace, RunSpaceConfig, Sandboxes};
 
-/// What the trial has shown.
+/// The results of the trial.
 #[derive(Debug, Clone)]
 pub struct DoctorReport {
-    /// Whether the set-up happens as root of the host.
+    /// `true` if the set-up runs as root of the host.
     pub root: bool,
-    /// Who a step over this repository is; `None` where there can be no step.
+    /// The user of a step over this repository; `None` if no step can run.
     pub user: Option<StepUser>,
-    /// Where control groups are made, or why there are none.
+    /// The location where control groups are created, or the reason for having none.
     pub control_groups: Result<String, String>,
-    /// What the kernel was made to enforce with nothing demanded, and why the rest cannot be had;
-    /// empty where not even that was possible.
+    /// The enforced controls if none is demanded, and the reasons why the others are missing; empty if not even such
+    /// a sandbox was possible.
     pub enforcement: Enforcement,
-    /// Why no step can run at all; empty where one can.
+    /// Why no step can run at all; empty if one can.
     pub findings: Vec<Finding>,
 }
 
-/// Something without which no step runs.
+/// A missing requirement of every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The control that cannot be had, where it is one.
+    /// The missing control, if the requirement is a control.
     pub control: Option<Control>,
-    /// What was tried and what the system says.
+    /// The attempted action and the system's answer.
     pub message: String,
-    /// How to mend it.
+    /// How to fix it.
     pub hint: String,
 }
 
 impl DoctorReport {
-    /// What was shown, for whoever asks where `operator` decides and `state_dir` is kept.
+    /// Converts the report to an API answer, with the operator's settings and the state directory.
     pub fn answer(self, operator: &Operator, state_dir: &Path) -> DoctorAnswer {
         let finding = |Finding { control, message, hint }| DoctorFinding { control, message, hint };
         DoctorAnswer {
@@ -64,11 +64,11 @@ impl DoctorReport {
     }
 }
 
-/// How long the trial may take.
+/// Timeout of the trial.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Does the whole set-up over `repo` once, network denied, with `/bin/true` as the command. What
-/// cannot be had is left out where that is possible, so that one trial shows all that is missing.
+/// Runs the whole set-up over `repo` once, with the network denied and `/bin/true` as the command. Missing controls
+/// are left out where possible, so that one trial finds all of them.
 pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
     let mut report = DoctorReport {
         root: launcher.host().is_root(),
@@ -78,7 +78,7 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
         findings: Vec::new(),
     };
     if let Err(error) = trial(launcher, repo, Tolerated::everything(), &mut report) {
-        // What is met first where everything is demanded is nearer to the cause.
+        // With every control demanded, the first failure is closer to the cause.
         if let Err(cause) = trial(launcher, repo, Tolerated::default(), &mut report) {
             report.findings.push(cause.into());
         }

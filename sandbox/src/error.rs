@@ -1,4 +1,4 @@
-//! What can go wrong on our side of the sandbox, before or beside the step.
+//! Defines the errors on proctor's side of the sandbox, before or during a step.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,61 +6,61 @@ use std::path::PathBuf;
 use proctor_core::enforcement::Control;
 use rustix::io::Errno;
 
-/// We could not do our job. What the kernel refuses inside the set-up comes as
+/// An error that keeps the sandbox from doing its job. A refusal by the kernel during the set-up is reported as
 /// [`Report::Refused`](crate::Report::Refused) instead, since it names a control.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The helper program could not be started.
     #[error("the sandbox helper `{}` could not be started: {source}\nhint: install `proctor-sandbox` beside `proctor`", helper.display())]
     Helper {
-        /// Where it was expected.
+        /// Path at which the helper was expected.
         helper: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// A path that we need could not be read or made.
+    /// A required path could not be read or created.
     #[error("{what} `{}`: {source}", path.display())]
     Path {
-        /// What was to be done, such as `cannot make the state directory`.
+        /// The failed action, such as `cannot make the state directory`.
         what: &'static str,
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// A system call of ours failed.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was to be done.
+        /// The failed action.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// There is no room for what a step is going to write.
+    /// No layer could be made for the writes of a step.
     #[error("cannot make a layer for a step: {source}\nhint: {}", layer_hint(source))]
     Layer {
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The policy cannot hold in this arrangement of paths.
+    /// The policy cannot be enforced with this arrangement of paths.
     #[error("{message}\nhint: {hint}")]
     Policy {
-        /// What is wrong.
+        /// Description of the problem.
         message: String,
-        /// How to mend it.
+        /// How to fix it.
         hint: String,
     },
-    /// The kernel refused the place where the layers of a run are held.
+    /// The kernel refused the run space, which holds the layers of a run.
     #[error("the sandbox control `{}` cannot be had for the layers of a run: {message}\nhint: {hint}", control.as_str())]
     NoSpace {
-        /// What is missing.
+        /// The missing control.
         control: Control,
-        /// What the helper says.
+        /// The helper's message.
         message: String,
-        /// How to mend it.
+        /// How to fix it.
         hint: String,
     },
-    /// The helper answered what we did not ask.
+    /// The helper sent an unexpected answer.
     #[error(
         "the sandbox helper does not speak our protocol: {0}\nhint: install `proctor` and `proctor-sandbox` of the same version"
     )]
@@ -70,7 +70,7 @@ pub enum SandboxError {
     LauncherGone,
 }
 
-/// What to do where a layer cannot be made: they lie in memory, or, without namespaces, in the state directory.
+/// Returns the hint for a layer that cannot be made. Layers use memory, or, without namespaces, the state directory.
 fn layer_hint(source: &io::Error) -> &'static str {
     match source.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT | Errno::NOMEM) => {
@@ -81,7 +81,7 @@ fn layer_hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// A way to mend what is missing, and what else can be done where a step could run with less.
+/// Extends a hint for a missing control with the option to run in best-effort mode, for controls that may be missing.
 pub(crate) fn or_with_less(hint: &str) -> String {
     format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
 }

@@ -1,5 +1,5 @@
-//! The helper program: one thread, an empty environment, a control socket as standard input.
-//! It makes the place for a run's layers, or prepares one sandbox and runs commands in it, one after another.
+//! Implements the helper program, which has one thread, an empty environment, and a control socket as standard input.
+//! It makes a run space, or prepares one sandbox and runs commands in it, one after another.
 
 mod attempt;
 mod command;
@@ -36,22 +36,22 @@ pub(crate) use self::attempt::is_alone;
 use crate::sys::{self, Close};
 use crate::wire::{self, Request};
 
-/// Runs the helper. Its exit code says nothing to the daemon, its messages do.
+/// Runs the helper. The daemon ignores its exit code and reads its messages.
 pub fn main() -> ExitCode {
-    // The standard streams belong to the step: not even a panic of ours is printed there. The
-    // daemon sees the end without a report, which it takes for our mistake.
+    // The standard streams belong to the step, so not even a panic is printed there. The daemon sees an end
+    // without a report, and treats it as an internal error.
     std::panic::set_hook(Box::new(|_| {}));
     match prepare() {
         Ok(mut control) => serve(&mut control),
         Err(error) => {
-            // Started by a person: then there is no control socket, and somebody reads this.
+            // Without a control socket, the helper was started by a user, who reads this message.
             eprintln!("error: proctor-sandbox is started by proctor only: {error}");
             ExitCode::from(2)
         }
     }
 }
 
-/// Makes sure that nothing of the daemon's is left in this process but the three descriptors.
+/// Ensures that this process has nothing of the daemon's except the three descriptors.
 fn prepare() -> std::io::Result<OwnedFd> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     sys::close_others(Close::Now)?;
@@ -63,12 +63,12 @@ fn prepare() -> std::io::Result<OwnedFd> {
     Ok(control)
 }
 
-/// Away from the terminal of whoever runs the daemon: its Ctrl-C is the daemon's to handle, and no
-/// process of ours names it. A session of our own would do the same, but the scheduler moves who has
-/// a new one to a group of its own, and lets others run first; the command gets one while it waits.
+/// Detaches from the terminal of the daemon's user: its Ctrl-C is meant for the daemon, and no process of the sandbox
+/// refers to the terminal. A new session would do the same, but the scheduler moves the leader of a new session to a
+/// separate autogroup and runs other processes first. The command gets a new session while it waits.
 fn leave_terminal() {
     if without_session().is_err() {
-        // A group leader cannot leave, and is in nobody's way.
+        // A group leader cannot start a new session, and the failure does no harm.
         let _ = rustix::process::setsid();
     }
 }
@@ -92,7 +92,7 @@ fn serve(control: &mut OwnedFd) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // If the daemon is gone there is nobody to tell.
+            // If the daemon has ended, there is no recipient.
             drop(wire::send(control.as_fd(), &failure.into_message(), &[]));
             ExitCode::FAILURE
         }

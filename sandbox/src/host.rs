@@ -1,4 +1,4 @@
-//! Who we are, where our own files lie, and who a step is therefore going to be.
+//! Describes the daemon's own user, the locations of its files, and the user that a step gets as a result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
-/// The user and group that a step gets under a root daemon for a repository of root's.
+/// The user and group of a step under a root daemon for a repository that root owns.
 ///
-/// The id, and the 65,535 after it that the repository's other owners appear as, must belong to
-/// nobody: they lie just above the range that systemd hands to containers (524288–1879048191,
-/// <https://systemd.io/UIDS-GIDS/>) and below 2^31, where some tools stop.
+/// No account may have this id or any of the 65,535 ids after it, to which the repository's other owners are mapped.
+/// They are just above the range that systemd gives to containers (524288–1879048191,
+/// <https://systemd.io/UIDS-GIDS/>) and below 2^31, which some tools do not support.
 pub(crate) const MAPPED_BASE: u32 = 1_879_048_192;
-/// How many ids of the repository are mapped, from 0.
+/// The number of ids of the repository that are mapped, from 0.
 pub(crate) const MAPPED_COUNT: u32 = 65_536;
 
-/// Picks a user id of the host for the steps of one run over root's repository, at random from the ids that belong to
-/// nobody. The kernel counts inotify instances, pending signals, timers and buffers of pipes per user of the host, so
-/// two runs must not share one.
+/// Picks a user id of the host at random for the steps of one run over root's repository, from the ids that no
+/// account has. The kernel counts inotify instances, pending signals, timers and pipe buffers per user of the host,
+/// so two runs must not share one.
 pub(crate) fn pick_own_id() -> std::io::Result<u32> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -31,52 +31,52 @@ pub(crate) fn pick_own_id() -> std::io::Result<u32> {
     Ok(first + u32::from_ne_bytes(bytes) % (LAST_MAPPED - first))
 }
 
-/// The first id that some tools take for a negative number.
+/// The first id that some tools read as a negative number.
 const LAST_MAPPED: u32 = 1 << 31;
 
-/// Returns the share of the machine's memory that a step may take where the plan sets no bound: three quarters.
+/// Returns the share of the machine's memory that a step may use if the plan sets no limit: three quarters.
 pub(crate) fn memory_share() -> u64 {
     let machine = rustix::system::sysinfo();
     let total = machine.totalram.saturating_mul(u64::from(machine.mem_unit));
     total / 4 * 3
 }
 
-/// What the caller knows about the machine.
+/// The caller's configuration for this machine.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
     /// The helper program, `proctor-sandbox`.
     pub helper: PathBuf,
-    /// Where we may keep files; made with mode 0700 where it is absent.
+    /// The state directory; created with mode 0700 if it is absent.
     pub state_dir: PathBuf,
-    /// The caller's home directory; no step sees it.
+    /// The caller's home directory, which is hidden from steps.
     pub home: PathBuf,
 }
 
-/// This machine as the sandbox sees it.
+/// The machine as the sandbox sees it.
 #[derive(Debug, Clone)]
 pub struct Host {
     pub(crate) helper: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) home: PathBuf,
-    /// Where `/etc/resolv.conf` leads: with some distributions below `/run`, which is hidden.
+    /// Target of `/etc/resolv.conf`. On some distributions it is below `/run`, which is hidden.
     pub(crate) resolver: Option<PathBuf>,
-    /// The homes of the machine's own accounts, by user: a repository's owner may have theirs
-    /// anywhere.
+    /// The home directories of the machine's accounts, by user id. A repository's owner may have a home outside of
+    /// `/home`.
     pub(crate) homes: BTreeMap<u32, PathBuf>,
     pub(crate) euid: u32,
     pub(crate) egid: u32,
 }
 
 impl Host {
-    /// Makes what we need of the state directory.
+    /// Creates the required directories in the state directory.
     ///
     /// # Errors
-    /// The helper is not there, or the state directory cannot be made.
+    /// The helper does not exist, or the state directory cannot be created.
     pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
         let HostConfig { helper, state_dir, home } = config;
         let helper = fs::canonicalize(&helper).map_err(|source| SandboxError::Helper { helper, source })?;
-        // The directory on which a run mounts its layers, in a mount namespace of its own: it
-        // stays empty on the host for ever.
+        // The directory on which a run mounts its layers, in its own mount namespace. On the host it always stays
+        // empty.
         let mount_point = state_dir.join(SPACE_DIR);
         fs::DirBuilder::new()
             .recursive(true)
@@ -84,26 +84,26 @@ impl Host {
             .create(&mount_point)
             .map_err(SandboxError::path("cannot make the state directory", &mount_point))?;
         let state_dir = canonical("cannot resolve the state directory", &state_dir)?;
-        // A home that does not exist hides nothing and is hidden from nobody.
+        // A home that does not exist needs no hiding, and its path is used unresolved.
         let home = fs::canonicalize(&home).unwrap_or(home);
         let resolver = fs::canonicalize("/etc/resolv.conf").ok();
         let (euid, egid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        // Without accounts there are no homes but the caller's.
+        // Without accounts, the caller's home is the only one.
         let homes = fs::read_to_string("/etc/passwd").map(|text| homes(&text)).unwrap_or_default();
         Ok(Self { helper, state_dir, home, resolver, homes, euid, egid })
     }
 
-    /// Whether steps are set up with the power of root.
+    /// Returns whether the set-up of steps runs as root.
     pub fn is_root(&self) -> bool {
         self.euid == 0
     }
 
-    /// The caller's home directory; no step sees it.
+    /// Returns the caller's home directory, which is hidden from steps.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// Our state directory, canonical.
+    /// Returns the canonical path of the state directory.
     pub fn state_dir(&self) -> &Path {
         &self.state_dir
     }
@@ -115,12 +115,12 @@ impl Host {
 
 const SPACE_DIR: &str = "space";
 
-/// Directories that hold programs or other directories of the system. Accounts of services name
-/// them as their homes, and no step can do without them.
+/// Directories that contain programs or other system directories. Service accounts name them as homes, and a step
+/// cannot work without them.
 const SYSTEM_DIRS: [&str; 8] = ["/", "/var", "/var/lib", "/var/cache", "/var/spool", "/opt", "/srv", "/mnt"];
 const SYSTEM_TREES: [&str; 10] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/dev", "/proc", "/sys"];
 
-/// The homes of an account file, `passwd(5)`, by user id.
+/// Parses the home directories of an account file, `passwd(5)`, by user id.
 fn homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
     let home = |line: &str| {
         let mut fields = line.split(':').skip(2);
@@ -132,11 +132,11 @@ fn homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
             && !SYSTEM_DIRS.iter().any(|dir| path == Path::new(dir))
             && !SYSTEM_TREES.iter().any(|tree| path.starts_with(tree))
     };
-    // The first account of a user counts, as it does for `getpwuid(3)`.
+    // The first account of a user counts, as for `getpwuid(3)`.
     passwd.lines().rev().filter_map(home).filter(|(_, path)| is_own(path)).collect()
 }
 
-/// What the sandbox must know of a repository's root directory.
+/// The facts about a repository's root directory that the sandbox needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepoFacts {
     /// Its canonical path.
@@ -145,19 +145,19 @@ pub struct RepoFacts {
     pub uid: u32,
     /// The group of its root directory.
     pub gid: u32,
-    /// The permission bits of its root directory; a layer must have them too, since an overlay
-    /// shows those of the upper directory.
+    /// The permission bits of its root directory. A layer must have the same ones, since an overlay shows those of
+    /// the upper directory.
     pub mode: u32,
-    /// The user and group that a step over the repository sees itself as, where these are not the owner's: the
-    /// repository is a copy of ours, and they are those of the original.
+    /// The user and group ids that a step over the repository sees as its own, if they differ from the owner's. They
+    /// are set for a copy made by proctor, to the ids that the step would see over the original.
     pub seen_as: Option<(u32, u32)>,
 }
 
 impl RepoFacts {
-    /// Looks at the repository's root directory.
+    /// Reads the facts about the repository's root directory.
     ///
     /// # Errors
-    /// It is not there, or is no directory.
+    /// The path does not exist, or is no directory.
     pub fn read(path: &Path) -> Result<Self, SandboxError> {
         let path = canonical("cannot resolve the repository", path)?;
         let meta = fs::metadata(&path).map_err(SandboxError::path("cannot read the repository", &path))?;
@@ -170,20 +170,20 @@ impl RepoFacts {
         Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777, seen_as: None })
     }
 
-    /// Returns the facts of a copy of ours, over which steps see themselves as they would over `original`.
+    /// Returns the facts of a copy made by proctor, over which steps see themselves as they would over `original`.
     ///
     /// # Errors
-    /// As [`StepUser::choose`].
+    /// The same as those of [`StepUser::choose`].
     pub fn as_copy_of(self, original: &Self, host: &Host) -> Result<Self, SandboxError> {
         let seen_as = StepUser::choose(host, original)?.seen_as();
         Ok(Self { seen_as: host.is_root().then_some(seen_as), ..self })
     }
 
-    /// Opens the directory that was looked at. Whoever owns a directory above it may have put
-    /// something else there since, which a root daemon must neither read nor write.
+    /// Opens the directory that [`read`](Self::read) examined. The owner of a directory above it may have since
+    /// replaced it with something that a root daemon must neither read nor write.
     ///
     /// # Errors
-    /// It is gone, a symbolic link is in the way, or it is somebody else's now.
+    /// The directory no longer exists, its path contains a symbolic link, or its owner has changed.
     pub fn open(&self) -> Result<OwnedFd, SandboxError> {
         let cannot = SandboxError::path("cannot open the repository", &self.path);
         let below = self.path.strip_prefix("/").unwrap_or(&self.path);
@@ -191,7 +191,7 @@ impl RepoFacts {
         let open = || {
             let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             let dir = match rustix::fs::openat2(&root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-                // Refused where we run inside of a container, or of a sandbox of ours.
+                // Refused inside a container, or inside one of proctor's own sandboxes.
                 Err(Errno::NOSYS | Errno::PERM) => open_step_by_step(root, below, flags)?,
                 other => other?,
             };
@@ -208,7 +208,7 @@ impl RepoFacts {
     }
 }
 
-/// As openat2(2) with `RESOLVE_NO_SYMLINKS`: a link in the way is ELOOP or ENOTDIR.
+/// Works like openat2(2) with `RESOLVE_NO_SYMLINKS`: a symbolic link in the path results in ELOOP or ENOTDIR.
 fn open_step_by_step(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut here = root;
@@ -218,56 +218,57 @@ fn open_step_by_step(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::R
     rustix::fs::openat(&here, ".", flags, Mode::empty())
 }
 
-/// Who a step is, on the host and in its own user namespace: the ids are the same in both, but for a mapped user.
+/// The user of a step, on the host and in its own user namespace. Except for mapped users and copies, the ids are the
+/// same in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StepUser {
-    /// The user that we are; we have no privilege.
+    /// The daemon's own user, without privilege.
     Own {
-        /// Our user id.
+        /// The daemon's user id.
         uid: u32,
-        /// Our group id.
+        /// The daemon's group id.
         gid: u32,
     },
-    /// We are root, and the step is the repository's owner.
+    /// The repository's owner, under a root daemon.
     Owner {
         /// The owner's user id, never 0.
         uid: u32,
         /// The group of the repository, never 0.
         gid: u32,
     },
-    /// We and the repository are root's: the step is nobody else's user, and the files of root
-    /// appear as its own.
+    /// An id that no account has, under a root daemon over a repository of root's. Root's files appear as the step's
+    /// own.
     Mapped {
         /// Its user id on the host.
         uid: u32,
         /// Its group id on the host.
         gid: u32,
     },
-    /// We are root, and the repository is a copy of ours: the step is nobody else's user, owns the copy, and sees
+    /// An id that no account has, under a root daemon over a copy made by proctor. The step owns the copy, and sees
     /// itself as it would over the original.
     Copy {
         /// Its user id on the host.
         uid: u32,
         /// Its group id on the host.
         gid: u32,
-        /// The user and group ids that it sees.
+        /// The user and group ids that the step sees.
         seen_as: (u32, u32),
     },
 }
 
 impl StepUser {
-    /// Who a step over this repository is.
+    /// Returns the user of a step over this repository.
     ///
     /// # Errors
-    /// We are not root, and the repository is somebody else's: an overlay could not copy its
-    /// files into a layer.
+    /// The daemon is not root, and another user owns the repository: an overlay could not copy that user's files into
+    /// a layer.
     pub fn choose(host: &Host, repo: &RepoFacts) -> Result<Self, SandboxError> {
         match (host.euid, repo.uid) {
             (0, 0) => Ok(Self::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE }),
             (0, uid) => Ok(match repo.seen_as {
                 Some(seen_as) => Self::Copy { uid, gid: repo.gid, seen_as },
-                // The group of root's is never given away with a repository.
+                // A step over another user's repository never gets root's group.
                 None => Self::Owner { uid, gid: if repo.gid == 0 { MAPPED_BASE } else { repo.gid } },
             }),
             (own, owner) if own == owner => Ok(Self::Own { uid: host.euid, gid: host.egid }),
@@ -278,7 +279,7 @@ impl StepUser {
         }
     }
 
-    /// Returns the same user with the host's ids that a run has for itself, where it has any.
+    /// Returns the same user with the host id that the run has to itself, if it has one.
     pub(crate) fn with_own_id(self, own: Option<u32>) -> Self {
         match (self, own) {
             (Self::Mapped { .. }, Some(id)) => Self::Mapped { uid: id, gid: id },
@@ -286,7 +287,7 @@ impl StepUser {
         }
     }
 
-    /// Returns the user and group ids that the step sees itself as. They do not differ from run to run.
+    /// Returns the user and group ids that the step sees as its own. They do not differ from run to run.
     pub fn seen_as(self) -> (u32, u32) {
         match self {
             Self::Copy { seen_as, .. } => seen_as,
@@ -302,26 +303,26 @@ impl StepUser {
         }
     }
 
-    /// Its user id on the host.
+    /// Returns its user id on the host.
     pub fn uid(self) -> u32 {
         match self {
             Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } | Self::Copy { uid, .. } => uid,
         }
     }
 
-    /// Its group id on the host.
+    /// Returns its group id on the host.
     pub fn gid(self) -> u32 {
         match self {
             Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } | Self::Copy { gid, .. } => gid,
         }
     }
 
-    /// Whether the repository is shown through a mount that maps its owners.
+    /// Returns whether the repository is shown through a mount that maps its owners.
     pub fn is_mapped(self) -> bool {
         matches!(self, Self::Mapped { .. })
     }
 
-    /// Whether the set-up happens as root of the host, and the step steps down afterwards.
+    /// Returns whether the set-up happens as root of the host, before the step becomes another user.
     pub fn steps_down(self) -> bool {
         !matches!(self, Self::Own { .. })
     }

@@ -1,8 +1,8 @@
-//! What a prepared sandbox shows and hides of the host, so that one that has waited is used only
-//! where a new one would show and hide the same.
+//! Records the parts of the host that a prepared sandbox shows and hides. A sandbox that has waited is used only if a
+//! new one would show and hide the same.
 //!
-//! Mounts pin what they were made of: a directory that was replaced meanwhile, a socket that was bound or
-//! a file system that was mounted would not be seen by a sandbox from before.
+//! Mounts pin the objects they were made from. An older sandbox would miss a directory that was replaced, a socket
+//! that was bound or a file system that was mounted in the meantime.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,13 +18,13 @@ use crate::helper::masks::sockets;
 use crate::policy::Frame;
 use crate::setup::SetupOp;
 
-/// What of the host the operations of one sandbox rest on.
+/// The parts of the host on which the operations of one sandbox depend.
 #[derive(Debug)]
 pub(crate) struct HostView {
     objects: Vec<Object>,
-    /// Places at which a step finds sockets of the host, all of which are masked.
+    /// Paths at which a step would find sockets of the host, all of which are masked.
     sockets: BTreeSet<PathBuf>,
-    /// The table of mounts: the kernel tells through it whether the table has changed since it was opened.
+    /// The table of mounts. Polling it shows whether the table has changed since it was opened.
     mounts: File,
 }
 
@@ -32,32 +32,34 @@ pub(crate) struct HostView {
 #[derive(Debug, PartialEq, Eq)]
 struct Object {
     path: PathBuf,
-    /// Device and inode; `None` where nothing is there.
+    /// Device and inode; `None` if the path does not exist.
     found: Option<(u64, u64)>,
 }
 
 impl HostView {
-    /// Looks at what `ops` are going to show and hide. To be asked before they are carried out: what changes
-    /// in between makes the view differ, and never the other way round.
+    /// Records the objects that `ops` will show and hide. Call it before they are executed: a change in between then
+    /// makes the view differ, and never hides a difference.
     ///
     /// # Errors
-    /// Something cannot be looked at.
+    /// An object cannot be examined.
     pub(crate) fn before(ops: &[SetupOp], frame: &Frame) -> io::Result<Self> {
-        // First of all: a mount may change what stands at a path.
+        // First: a mount may change which object a path names.
         let mounts = File::open("/proc/self/mountinfo")?;
         let objects = ops.iter().filter_map(SetupOp::host_object).map(Object::at).collect::<io::Result<_>>()?;
         Ok(Self { objects, sockets: reachable_sockets(ops, frame)?, mounts })
     }
 
-    /// Returns whether a sandbox that is made now would show and hide the same. What cannot be looked at differs.
+    /// Returns whether a sandbox made now would show and hide the same. An object that cannot be examined counts as
+    /// changed.
     pub(crate) fn still_holds(&self, ops: &[SetupOp], frame: &Frame) -> bool {
         let objects = || self.objects.iter().all(|object| Object::at(&object.path).is_ok_and(|now| now == *object));
         let sockets = || reachable_sockets(ops, frame).is_ok_and(|now| now.is_subset(&self.sockets));
-        // Last, for what the looks before it have rested on.
+        // Last, so that it also covers the time of the checks before it.
         objects() && sockets() && self.mounts_are_the_same()
     }
 
-    /// proc_pid_mountinfo(5): the file is pollable, and a change of the table since its opening is an exception.
+    /// Returns whether the mount table is unchanged. proc_pid_mountinfo(5): the file is pollable, and reports an
+    /// exceptional condition after a change of the table since it was opened.
     fn mounts_are_the_same(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.mounts.as_fd(), PollFlags::PRI)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -78,7 +80,7 @@ impl Object {
     }
 }
 
-/// The places at which a step could connect to sockets of the host, were they not masked.
+/// Returns the paths at which a step could connect to sockets of the host if they were not masked.
 fn reachable_sockets(ops: &[SetupOp], frame: &Frame) -> io::Result<BTreeSet<PathBuf>> {
     let hidden = ops.iter().find_map(|op| match op {
         SetupOp::MaskSockets { hidden } => Some(hidden),

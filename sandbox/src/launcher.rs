@@ -1,6 +1,6 @@
-//! The one thread that starts processes. The kernel ends a helper when the *thread* that
-//! started it ends (`PR_SET_PDEATHSIG`), so that thread must live as long as the daemon: it is
-//! never one of an asynchronous runtime's. It also lets prepared sandboxes go that nobody asks for.
+//! Starts all processes from one thread. The kernel kills a helper when the *thread* that started it ends
+//! (`PR_SET_PDEATHSIG`), so that thread must live as long as the daemon, and cannot be one of an asynchronous
+//! runtime. It also ends prepared sandboxes that stay unused.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,12 +26,12 @@ use crate::space::{Layer, Open, RunSpace, Sealed};
 use crate::wait::Helper;
 use crate::wire::{self, Claim, Entry, HeldLimits, Layers, Request, SandboxRequest};
 
-/// Starts helpers. When it is dropped, everything that it started ends.
+/// Starts helpers. Dropping it ends everything that it started.
 #[derive(Debug)]
 pub struct Launcher {
     host: Host,
     jobs: Sender<Job>,
-    /// Where control groups can be made.
+    /// The location where control groups can be created, or the reason for having none.
     seat: Result<Seat, NoSeat>,
     reaper: Arc<Reaper>,
     pools: Pools,
@@ -40,7 +40,7 @@ pub struct Launcher {
 /// The pools of all runs.
 type Pools = Arc<Mutex<Vec<Weak<Pool>>>>;
 
-/// The three descriptors that a helper starts with, and where its handle goes.
+/// The three descriptors that a helper starts with, and the channel for its handle.
 struct Job {
     stdin: OwnedFd,
     stdout: Stdio,
@@ -55,7 +55,7 @@ struct Starting {
 }
 
 impl Starting {
-    /// It finds its control socket closed, and ends.
+    /// Closes the control socket, whereupon the helper ends, and hands the helper to the reaper.
     fn abandon(self, reaper: &Reaper) {
         drop(self.control);
         if let Ok(Ok(child)) = self.child.recv() {
@@ -64,7 +64,7 @@ impl Starting {
     }
 }
 
-/// What a sandbox is prepared for.
+/// The requirements of a sandbox to prepare.
 struct Wanted<'a> {
     facts: &'a RepoFacts,
     user: StepUser,
@@ -73,17 +73,17 @@ struct Wanted<'a> {
     speech: Speech,
 }
 
-/// What the standard output of a command is.
+/// The type of a command's standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Speech {
-    /// A pipe, which it writes.
+    /// A pipe, to which the command writes.
     OneWay,
-    /// A stream socket, over which it is asked and answers.
+    /// A stream socket, over which the command receives requests and sends answers.
     BothWays,
 }
 
 impl Launcher {
-    /// Starts the threads, and looks once where control groups can be made.
+    /// Starts the threads, and determines once where control groups can be created.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -92,7 +92,7 @@ impl Launcher {
         let (jobs, inbox) = channel::<Job>();
         let (helper, pools) = (host.helper.clone(), Pools::default());
         let pools_to_tidy = Arc::clone(&pools);
-        // Before the first helper: it may move this process.
+        // Before the first helper, since it may move this process to another group.
         let seat = Seat::find();
         thread::Builder::new()
             .name("launcher".to_owned())
@@ -102,18 +102,18 @@ impl Launcher {
         Ok(Self { host, jobs, seat, reaper, pools })
     }
 
-    /// The machine that it starts them on.
+    /// Returns the machine on which it starts helpers.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Starts one attempt over a repository, with a layer of its own that takes its writes; `lowers`
-    /// (newest first) lie between that and the repository. A prepared sandbox is taken where one waits.
-    /// Returns as soon as the helper has its request; the set-up goes on there.
+    /// Starts one attempt over a repository, with a new layer that receives its writes. The `lowers` (newest first)
+    /// are between that layer and the repository. Uses a prepared sandbox if one waits. Returns as soon as the helper
+    /// has its request; the helper continues the set-up.
     ///
     /// # Errors
-    /// The helper cannot be started, the repository is somebody else's, there is no room for a layer, or
-    /// the policy cannot hold in this arrangement of paths.
+    /// The helper cannot be started, another user owns the repository, there is no space for a layer, or the policy
+    /// cannot be enforced with this arrangement of paths.
     pub fn spawn(
         &self,
         space: &RunSpace,
@@ -131,7 +131,7 @@ impl Launcher {
             }
             match claimed(space, &mut prepared, policy, &lowers) {
                 Ok(()) => return Ok((prepared.sandbox, space.open(prepared.slot))),
-                // One that died a moment ago is replaced.
+                // A sandbox that has just died is replaced.
                 Err(NotClaimed::NothingRuns(_)) => prepared.let_go(),
                 Err(NotClaimed::MayRun(source)) => {
                     prepared.let_go();
@@ -145,11 +145,11 @@ impl Launcher {
         self.command(space, prepared, policy, &lowers)
     }
 
-    /// Starts a program that is asked and answers over the stream socket that is its standard output; of the
-    /// [`Running`] that is `stdout` too. No prepared sandbox is taken for it.
+    /// Starts a program that receives requests and sends answers over a stream socket. That socket is its standard
+    /// output, and `stdout` of the [`Running`]. No prepared sandbox is used for it.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn).
+    /// The same as those of [`spawn`](Self::spawn).
     pub fn talk(
         &self,
         space: &RunSpace,
@@ -164,7 +164,7 @@ impl Launcher {
         self.command(space, prepared, policy, &[])
     }
 
-    /// Gives a sandbox that was just started its command.
+    /// Sends its command to a sandbox that was just started.
     fn command(
         &self,
         space: &RunSpace,
@@ -173,7 +173,8 @@ impl Launcher {
         lowers: &[u32],
     ) -> Result<(Running, Layer<Open>), SandboxError> {
         match claimed(space, &mut prepared, policy, lowers) {
-            // A helper that has refused by now is gone; why, it has said, and that is read as of any other.
+            // A helper that has refused the set-up has already ended. The caller reads its refusal like that of any
+            // other helper.
             Err(NotClaimed::NothingRuns(error)) if is_gone(&error) => {}
             Err(NotClaimed::NothingRuns(source) | NotClaimed::MayRun(source)) => return Err(not_sent(source)),
             Ok(()) => {}
@@ -181,9 +182,9 @@ impl Launcher {
         Ok((prepared.sandbox, space.open(prepared.slot)))
     }
 
-    /// Has a sandbox wait for another command under the policy of its last one, where that has left nothing: PID 1
-    /// has said so ([`Running::serves_on`]), and `layer` is empty. `lowers` are the layers that it stood on. A sandbox
-    /// that cannot serve on ends.
+    /// Puts a sandbox back into the pool for another command under the same policy if its last command left nothing
+    /// behind: PID 1 has reported that ([`Running::serves_on`]), and `layer` is empty. `lowers` are the layers below
+    /// it. A sandbox that cannot be reused ends.
     pub fn put_back(
         &self,
         space: &RunSpace,
@@ -204,12 +205,12 @@ impl Launcher {
         }
     }
 
-    /// Has up to `wanted` sandboxes wait for commands under policies like this one, over these layers,
-    /// eight at most; they serve over other layers too, a little later. Returns when they are started;
-    /// they get ready by themselves.
+    /// Prepares sandboxes for commands under policies like this one, over these layers, until `wanted` of them wait
+    /// (eight at most). They can serve over other layers too, which takes a little longer. Returns when they are
+    /// started, without waiting until they are ready.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn).
+    /// The same as those of [`spawn`](Self::spawn).
     pub fn warm(
         &self,
         space: &RunSpace,
@@ -233,12 +234,12 @@ impl Launcher {
         Ok(())
     }
 
-    /// Has a new sandbox wait for a command by itself under a policy like this one. The tree is mounted when the command
-    /// comes. The sandbox is used only where a new one would show and hide the same of the host. Returns when it is
-    /// started; it gets ready by itself.
+    /// Prepares a sandbox that waits for a command under a policy like this one, outside of a run. The tree is
+    /// mounted when the command arrives. The sandbox is used only if a new one would show and hide the same parts of
+    /// the host. Returns when it is started, without waiting until it is ready.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn); the host cannot be looked at, or layers lie on the host's disk.
+    /// Those of [`spawn`](Self::spawn); the host cannot be examined, or the layers are on the host's disk.
     pub fn prepare_ahead(&self, space: &RunSpace, facts: &RepoFacts, policy: &Policy) -> Result<(), SandboxError> {
         setup::check(policy, &self.host)?;
         if space.as_plain().is_some() {
@@ -256,8 +257,8 @@ impl Launcher {
         Ok(())
     }
 
-    /// Lets those prepared sandboxes go, of any run, that nobody has asked for during `patience`, and
-    /// returns when they have ended. By itself that happens once in a while when nothing is started.
+    /// Ends the prepared sandboxes of all runs that have been unused for at least `patience`, and waits until they
+    /// have ended. The launcher also does this by itself when no process has been started for a while.
     pub fn release(&self, patience: Duration) {
         release(&self.pools, patience);
     }
@@ -270,7 +271,7 @@ impl Launcher {
         pool
     }
 
-    /// Where control groups are made, or why there are none.
+    /// Returns the location where control groups are created, or the reason for having none.
     pub fn control_groups(&self) -> Result<String, String> {
         match &self.seat {
             Ok(seat) => Ok(seat.describe()),
@@ -294,7 +295,7 @@ impl Launcher {
         };
         let (stderr, their_stderr) = pipe()?;
         let starting = self.begin(their_stdout.into(), their_stderr.into())?;
-        // While the helper is at its start.
+        // While the helper process starts.
         let slot = match space.slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {
@@ -331,7 +332,7 @@ impl Launcher {
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
         let orders = orders.map(|(_theirs, ours)| ours);
-        // While the helper is at its first operations.
+        // While the helper executes its first operations.
         let held = match group.as_ref().map(|group| hold(group, &limits)).transpose() {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {
@@ -364,7 +365,7 @@ impl Launcher {
         }
     }
 
-    /// Starts a helper and hands it its request. The socket that is returned blocks.
+    /// Starts a helper and sends it its request. The returned socket is blocking.
     pub(crate) fn start_helper(
         &self,
         request: &Request,
@@ -376,7 +377,7 @@ impl Launcher {
         self.hand_over(starting, request, fds)
     }
 
-    /// Has a helper started, and does not wait for that.
+    /// Requests the start of a helper without waiting for it.
     fn begin(&self, stdout: Stdio, stderr: Stdio) -> Result<Starting, SandboxError> {
         let cannot = |source| SandboxError::System { what: "cannot make the control socket", source };
         let (control, stdin) = wire::pair().map_err(cannot)?;
@@ -399,7 +400,7 @@ impl Launcher {
             .map_err(|source| SandboxError::Helper { helper: self.host.helper.clone(), source })?;
         let mut helper = Helper::new(child).map_err(system("cannot watch the sandbox helper"))?;
         if let Err(source) = wire::send_document(control.as_fd(), request, fds) {
-            // It waits for nothing else; what it says to that helps nobody.
+            // The helper waits for nothing else, and an answer from it would be useless.
             drop(helper.kill());
             drop(helper.end());
             return Err(SandboxError::System { what: "cannot send the helper its request", source });
@@ -418,7 +419,7 @@ fn hold(group: &Group, limits: &Limits) -> Result<HeldLimits, SandboxError> {
     Ok(HeldLimits { memory: held.memory, pids: held.pids, bounds_memory })
 }
 
-/// The numbers of layers, all of which must lie in `space`.
+/// Returns the numbers of the layers, all of which must belong to `space`.
 fn numbers(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, SandboxError> {
     if layers.iter().any(|layer| !layer.space().is_same(space)) {
         return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
@@ -430,7 +431,7 @@ fn not_sent(source: io::Error) -> SandboxError {
     SandboxError::System { what: "cannot send the helper its command", source }
 }
 
-/// Gives a prepared sandbox its command, over these layers.
+/// Sends its command to a prepared sandbox, over these layers.
 fn claimed(space: &RunSpace, prepared: &mut Prepared, policy: &Policy, lowers: &[u32]) -> Result<(), NotClaimed> {
     let Prepared { sandbox, slot, .. } = prepared;
     sandbox.claim(Claim {
@@ -442,15 +443,15 @@ fn claimed(space: &RunSpace, prepared: &mut Prepared, policy: &Policy, lowers: &
     })
 }
 
-/// Starts what it is asked to, until nobody is left who could ask.
+/// Starts the requested helpers until all senders are gone.
 fn launch(helper: &std::path::Path, inbox: &Receiver<Job>, pools: &Pools) {
     loop {
         match inbox.recv_timeout(pool::PATIENCE) {
             Ok(job) => {
                 let spawned =
                     helper_command(helper).stdin(Stdio::from(job.stdin)).stdout(job.stdout).stderr(job.stderr).spawn();
-                // A caller that no longer waits has dropped its end of the control socket: the
-                // helper sees that and ends by itself.
+                // A caller that no longer waits has dropped its end of the control socket. The helper notices that
+                // and ends by itself.
                 drop(job.reply.send(spawned));
             }
             Err(RecvTimeoutError::Timeout) => release(pools, pool::PATIENCE),
@@ -460,15 +461,15 @@ fn launch(helper: &std::path::Path, inbox: &Receiver<Job>, pools: &Pools) {
 }
 
 fn release(pools: &Pools, patience: Duration) {
-    // The lock is not held while sandboxes end.
+    // Releases the lock before it waits for sandboxes to end.
     let known = pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for pool in known.iter().filter_map(Weak::upgrade) {
         pool.release(patience);
     }
 }
 
-/// The helper, with nothing of our environment: what stands there at its start stays readable
-/// in `/proc/1/environ` of the step.
+/// Returns the command that starts the helper, without the daemon's environment: the initial environment of a process
+/// stays readable in the step's `/proc/1/environ`.
 #[expect(clippy::disallowed_methods, reason = "this is the sandbox launcher")]
 fn helper_command(helper: &std::path::Path) -> Command {
     let mut command = Command::new(helper);

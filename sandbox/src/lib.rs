@@ -1,5 +1,5 @@
-//! One command under one policy: what must hold for it, who it is, where its writes go, and the
-//! processes of ours around it. Nothing here decides whether a step passed.
+//! Runs one command under one policy: enforces the controls, chooses the command's user, stores its writes in a
+//! layer, and manages the helper processes around it. This crate does not decide whether a step passed.
 //!
 //! ```text
 //! daemon ── Launcher thread ── spawn ──> helper (own small binary, clean environment)
@@ -8,9 +8,9 @@
 //!                                                └─> the command
 //! ```
 //!
-//! A [`RunSpace`] holds the layers of one run by file descriptors, without any process. Each
-//! [`Layer`] has one owner and is [`Open`] or [`Sealed`] by type, because the kernel reports
-//! neither two overlays over one upper directory nor a live upper used as a lower.
+//! A [`RunSpace`] holds the layers of one run through file descriptors alone; no process keeps it alive. Each
+//! [`Layer`] has one owner and is [`Open`] or [`Sealed`] by type, because the kernel reports neither two overlays
+//! that share an upper directory nor a live upper directory that is used as a lower one.
 
 #[doc(hidden)]
 pub mod cgroup;

@@ -1,9 +1,9 @@
-//! Sandboxes without namespaces, as the daemon sees them: for a kernel that refuses them and a caller
-//! who has said aloud that less is enough. Layers lie in a private directory of the host, and each
-//! attempt runs in a copy of the tree; the helper's part stands in `helper/plain.rs`.
+//! Implements the daemon's side of sandboxes without namespaces: for a kernel that refuses them and a caller who has
+//! explicitly accepted fewer controls. Layers are stored in a private directory of the host, and each attempt runs in
+//! a copy of the tree. The helper's side is in `helper/plain.rs`.
 //!
-//! The directory is locked (`flock`) for as long as its owner lives: the kernel lets go of the lock
-//! whatever ends the owner, so that the next one can tell what is abandoned.
+//! The directory is locked (`flock`) as long as its owner lives. The kernel releases the lock however the owner ends,
+//! so that the next run can recognise abandoned directories.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::setup::{HIDDEN, resolver};
 use crate::space::remove_dir;
 use crate::wire::{Entry, Layers, PlainRequest, SandboxRequest};
 
-/// What does not hold in such a sandbox, whatever the kernel has.
+/// The controls that such a sandbox never enforces, on any kernel.
 const NEVER_HELD: [Control; 12] = [
     Control::UserNamespace,
     Control::MountNamespace,
@@ -37,42 +37,42 @@ const NEVER_HELD: [Control; 12] = [
     Control::KernelFiles,
 ];
 
-/// Whether a run may do without all of that.
+/// Returns whether a run may do without all of these controls.
 pub(crate) fn is_tolerated(tolerated: &Tolerated) -> bool {
     NEVER_HELD.iter().all(|control| tolerated.contains(*control))
 }
 
-/// Below our state directory, which nobody else enters.
+/// Directory name below the state directory, which no other user can enter.
 const DIR: &str = "plain";
-/// Where root keeps them: a step that is somebody else cannot reach root's state directory.
+/// Directory for root. A step that runs as another user cannot access root's state directory.
 const ROOTS_DIR: &str = "/var/tmp/proctor-plain";
-/// How often a name is tried that somebody took, or took away, meanwhile.
+/// Number of names to try if another process creates or removes the directory concurrently.
 const MOST_TRIES: usize = 16;
 
-/// A directory of the host for the layers of one run. Removed when it is dropped.
+/// A host directory for the layers of one run. It is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct PlainSpace {
     parent: OwnedFd,
     name: CString,
     path: PathBuf,
-    /// What the kernel answered when namespaces were tried.
+    /// The kernel's answer when namespaces were tried.
     refusal: String,
-    /// How they could be had.
+    /// How to make namespaces available.
     hint: String,
 }
 
 impl PlainSpace {
-    /// Makes it, and removes those whose owners are dead.
+    /// Creates the directory, and removes those whose owners have died.
     ///
     /// # Errors
-    /// It cannot be made; or, for root, its place is somebody else's.
+    /// The directory cannot be created; or, under root, its parent belongs to another user.
     pub(crate) fn make(host: &Host, refusal: String, hint: String) -> Result<(Self, OwnedFd), SandboxError> {
         let base = if host.is_root() { PathBuf::from(ROOTS_DIR) } else { host.state_dir.join(DIR) };
         let parent = open_base(&base, host)?;
         sweep(parent.as_fd());
         for _ in 0..MOST_TRIES {
             let (name, dir) = match make_locked(parent.as_fd(), host) {
-                // It was taken for an abandoned one before it was locked.
+                // Another run removed it as abandoned before it was locked.
                 Err(Errno::NOENT | Errno::AGAIN | Errno::EXIST) => continue,
                 other => other.map_err(SandboxError::system("cannot make a directory for the layers of a run"))?,
             };
@@ -85,7 +85,7 @@ impl PlainSpace {
         })
     }
 
-    /// What the helper is asked to prepare.
+    /// Returns the request to the helper.
     pub(crate) fn request(
         &self,
         frame: Frame,
@@ -110,12 +110,13 @@ impl PlainSpace {
 
 impl Drop for PlainSpace {
     fn drop(&mut self) {
-        // What cannot be removed now is abandoned a moment later, and the next run tries again.
+        // A directory that cannot be removed now counts as abandoned as soon as its lock is released, and the next
+        // run tries again.
         let _ = remove_dir(self.parent.as_fd(), &self.name);
     }
 }
 
-/// Lets the step's user walk into the directory of one attempt, and nobody else.
+/// Lets the step's user enter the directory of one attempt, and no other user.
 pub(crate) fn open_to(dir: &OwnedFd, user: StepUser) -> rustix::io::Result<()> {
     if !user.steps_down() {
         return Ok(());
@@ -124,7 +125,8 @@ pub(crate) fn open_to(dir: &OwnedFd, user: StepUser) -> rustix::io::Result<()> {
     rustix::fs::fchmod(dir, Mode::RWXU | Mode::XGRP)
 }
 
-/// In a directory that everybody may write somebody else may have been first.
+/// Opens the parent directory and checks its owner: in a world-writable directory, another user may have created it
+/// first.
 fn open_base(base: &Path, host: &Host) -> Result<OwnedFd, SandboxError> {
     let mode = walked_through(host);
     let cannot = |errno: Errno| SandboxError::Path {
@@ -148,7 +150,8 @@ fn open_base(base: &Path, host: &Host) -> Result<OwnedFd, SandboxError> {
     Ok(dir)
 }
 
-/// A step of root's is somebody else and has to get to its own directory.
+/// Returns the mode of the directories. A step under root runs as another user and must be able to reach its own
+/// directory.
 fn walked_through(host: &Host) -> Mode {
     if host.is_root() { Mode::RWXU | Mode::XGRP | Mode::XOTH } else { Mode::RWXU }
 }
@@ -157,7 +160,8 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 fn make_locked(parent: BorrowedFd<'_>, host: &Host) -> Result<(CString, OwnedFd), Errno> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Root's lie where others may walk: what a private directory kept from them must not be found here.
+    // Other users can enter root's directory. An unguessable name keeps them from finding the files of a private
+    // repository in it.
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let (own, next, random) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed), u64::from_ne_bytes(random));
@@ -173,7 +177,7 @@ fn make_locked(parent: BorrowedFd<'_>, host: &Host) -> Result<(CString, OwnedFd)
     Ok((name, dir))
 }
 
-/// Removes what nobody holds. One that cannot be removed is left to the next time.
+/// Removes the directories without an owner. One that cannot be removed is left for the next sweep.
 fn sweep(parent: BorrowedFd<'_>) {
     let Ok(entries) = rustix::fs::Dir::read_from(parent) else { return };
     for entry in entries.flatten() {

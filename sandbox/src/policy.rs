@@ -1,5 +1,5 @@
-//! What must hold for one attempt, as the runner demands it. Plain data: no defaults, no
-//! look at the machine.
+//! Describes the controls and paths that the runner demands for one attempt, as plain data: a policy contains no
+//! defaults and is built without reading the machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,44 +8,44 @@ use proctor_core::enforcement::Tolerated;
 use proctor_core::plan::{Argv, Leaks, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
-/// One command and what must hold around it. Absolute paths are canonical: without symbolic
-/// links, `.` or `..`.
+/// One command and the sandbox it needs. Absolute paths are canonical: they contain no symbolic links, `.` or `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// The repository; it stays visible at this path, as an overlay.
+    /// The repository. It stays visible at this path, as an overlay.
     pub repo: PathBuf,
-    /// Where the tree that appears there lies on the host, where that is elsewhere: a checkout of
-    /// ours. Its `.git` appears as the repository's.
+    /// Location of the tree on the host if it differs from `repo`: a checkout made by proctor. Its `.git` appears as
+    /// the repository's.
     pub checkout: Option<PathBuf>,
-    /// What of git must stay readable and cannot be written.
+    /// The git directories that stay readable and are never writable.
     pub git: GitDirs,
-    /// Where the command starts, relative to the repository.
+    /// Start directory of the command, relative to the repository.
     pub workdir: RelPath,
     /// The command.
     pub argv: Argv,
-    /// The whole environment of the command; nothing is added to it.
+    /// The complete environment of the command; nothing is added to it.
     pub env: BTreeMap<String, String>,
-    /// What network it sees.
+    /// The network that the command sees.
     pub network: Network,
     /// Its limits.
     pub limits: Limits,
-    /// What processes mean that it leaves behind: with [`Leaks::Ignore`] they are not looked for.
+    /// How to treat processes that the command leaves behind. With [`Leaks::Ignore`] the sandbox does not look for
+    /// them.
     pub leaks: Leaks,
-    /// Where its empty, writable home directory appears; `env` should name it as `HOME`.
+    /// Path of the command's empty, writable home directory; `env` should name it as `HOME`.
     pub home: PathBuf,
-    /// More directories that it must not see, such as the one that holds the repository and
-    /// its neighbours. `/` is no such directory and is passed over.
+    /// More directories to hide from the command, such as the one that holds the repository and its neighbours. `/`
+    /// is skipped.
     pub hide: Vec<PathBuf>,
-    /// What of the host's hidden directories it needs.
+    /// Files and directories to show although their parent directory is hidden.
     pub tools: Vec<ToolMount>,
     /// Directories of the repository that are stored outside of it.
     pub caches: Vec<CacheMount>,
-    /// Which controls may be missing without a refusal.
+    /// Controls that may be missing without a refusal.
     pub tolerated: Tolerated,
 }
 
 impl Policy {
-    /// The part that is the same for many commands.
+    /// Returns the part that many commands share.
     pub(crate) fn frame(&self) -> Frame {
         Frame {
             repo: self.repo.clone(),
@@ -61,7 +61,7 @@ impl Policy {
         }
     }
 
-    /// The part that is this command's own.
+    /// Returns the part that is specific to this command.
     pub(crate) fn command(&self) -> Command {
         Command {
             workdir: self.workdir.clone(),
@@ -73,7 +73,7 @@ impl Policy {
     }
 }
 
-/// What of a policy does not depend on the command: a sandbox can be prepared from it.
+/// The part of a policy that does not depend on the command. A sandbox can be prepared from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Frame {
     pub(crate) repo: PathBuf,
@@ -85,17 +85,17 @@ pub(crate) struct Frame {
     pub(crate) tools: Vec<ToolMount>,
     pub(crate) caches: Vec<CacheMount>,
     pub(crate) tolerated: Tolerated,
-    /// The same for most commands of a run, so that they can be set before one comes.
+    /// The same for most commands of a run, so that they can be set before a command arrives.
     pub(crate) limits: Limits,
 }
 
 impl Frame {
-    /// Where the tree lies on the host.
+    /// Returns the path of the tree on the host.
     pub(crate) fn tree(&self) -> &Path {
         self.checkout.as_deref().unwrap_or(&self.repo)
     }
 
-    /// Where on the host that lies which appears as the git directory `at`.
+    /// Returns the host path of the directory that steps see as the git directory `at`.
     pub(crate) fn git_source(&self, at: &Path) -> PathBuf {
         let is_of_tree = at == self.repo.join(".git") || self.git.nested.iter().any(|nested| nested.git == at);
         match (&self.checkout, at.strip_prefix(&self.repo)) {
@@ -105,7 +105,7 @@ impl Frame {
     }
 }
 
-/// What of a policy is the command's own.
+/// The part of a policy that is specific to the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Command {
     pub(crate) workdir: RelPath,
@@ -115,28 +115,28 @@ pub(crate) struct Command {
     pub(crate) leaks: Leaks,
 }
 
-/// Where git keeps its data for a repository.
+/// The directories in which git stores data of a repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitDirs {
     /// `<repo>/.git`, a directory or a file; `None` outside git.
     pub worktree_git: Option<PathBuf>,
-    /// The common directory of a linked worktree; `None` where `.git` is all there is.
+    /// The common directory of a linked worktree; `None` if `.git` holds everything.
     pub common: Option<PathBuf>,
-    /// The repositories inside a tree that lies elsewhere.
+    /// The repositories nested inside a tree that is stored elsewhere.
     pub nested: Vec<NestedGit>,
 }
 
-/// Where git keeps its data for a repository inside a tree that lies elsewhere.
+/// The directories of a repository that is nested inside a tree stored elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NestedGit {
-    /// Its git directory, where steps see it.
+    /// Its git directory, at the path that steps see.
     pub git: PathBuf,
-    /// The directory of the objects that it borrows.
+    /// The object directory from which it borrows objects.
     pub objects: PathBuf,
 }
 
 impl GitDirs {
-    /// Returns all of them, each before those that may lie in it.
+    /// Returns all paths, each before the paths that may be inside it.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         let own = [&self.worktree_git, &self.common].into_iter().flatten();
         let nested = self.nested.iter().flat_map(|nested| [&nested.git, &nested.objects]);
@@ -144,73 +144,73 @@ impl GitDirs {
     }
 }
 
-/// Something of the host that a step may see although its directory is hidden.
+/// A file or directory of the host that a step sees although its parent directory is hidden.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolMount {
-    /// The file or directory on the host, all links followed. It is passed over where it is absent,
-    /// may not be reached, or a link has come in its way.
+    /// The file or directory on the host, with all links resolved. It is skipped if it is absent or unreachable, or
+    /// if a link has since replaced a component of the path.
     pub source: PathBuf,
-    /// Where it appears; normally the same path as `source` before links are followed.
+    /// The path at which it appears; normally `source` before its links were resolved.
     pub at: PathBuf,
-    /// In which way.
+    /// How it appears.
     pub kind: ToolKind,
-    /// With whose rights on files `source` is reached.
+    /// The file access rights used to reach `source`.
     pub rights: Rights,
 }
 
-/// Whose rights on files count on the way to something of the host.
+/// The user whose file access rights apply when a path of the host is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rights {
-    /// The step's user's: its path was found for that user, who may have another one put something
-    /// else there.
+    /// The rights of the step's user. The path was found for that user, who may have since replaced a component of
+    /// it.
     Steps,
-    /// Ours: it is ours, or the operator named it.
+    /// Proctor's own rights: the path belongs to proctor, or the operator named it.
     Ours,
 }
 
-/// In which way a [`ToolMount`] appears.
+/// How a [`ToolMount`] appears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
-    /// As it is, read-only.
+    /// Unchanged, read-only.
     ReadOnly,
-    /// As an empty file: credentials inside a directory that is shown otherwise. It must come
-    /// after that directory in the list.
+    /// As an empty file. It hides credentials inside a directory that is otherwise shown, and must follow that
+    /// directory in the list.
     Masked,
 }
 
-/// A cache: a directory of the repository that is stored outside of it and that the step can write.
+/// A cache: a directory of the repository that is stored outside of it and is writable for the step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheMount {
-    /// Where it appears in the repository.
+    /// Its path in the repository.
     pub at: RelPath,
-    /// What appears there. No two commands that run at the same time may have the same source.
+    /// The directory that appears there. Commands that run at the same time must not share a source.
     pub source: CacheSource,
 }
 
-/// What a step sees as a cache.
+/// The directories that a step sees as a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheSource {
-    /// One directory of the host, which takes the writes.
+    /// One directory of the host, which receives the writes.
     Directory(PathBuf),
-    /// An overlay of layers that stay as they are and one directory that takes the writes.
+    /// An overlay of immutable layers and one directory that receives the writes.
     Layers {
-        /// The directory that holds [`CACHE_UPPER`], which takes the writes. The helper makes the directories that
-        /// overlayfs needs beside it.
+        /// The parent of [`CACHE_UPPER`], which receives the writes. The helper creates the directories that
+        /// overlayfs needs next to it.
         room: PathBuf,
         /// The layers below, newest first; at least one.
         lowers: Vec<PathBuf>,
     },
 }
 
-/// The directory that takes the writes to a cache, below its room.
+/// Name of the directory that receives the writes to a cache, inside `room`.
 pub const CACHE_UPPER: &str = "upper";
 
 impl CacheSource {
-    /// Returns the directory that takes the writes. A root daemon makes it as root; the helper gives it to the step's
-    /// user, see [`StepUser`](crate::StepUser).
+    /// Returns the directory that receives the writes. A root daemon creates it as root; the helper changes its owner
+    /// to the step's user, see [`StepUser`](crate::StepUser).
     pub fn upper(&self) -> PathBuf {
         match self {
             Self::Directory(path) => path.clone(),
@@ -218,7 +218,7 @@ impl CacheSource {
         }
     }
 
-    /// Returns every path of the host that it consists of.
+    /// Returns every host path that the source consists of.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         let (first, lowers) = match self {
             Self::Directory(path) => (path, &[][..]),

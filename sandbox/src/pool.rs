@@ -1,5 +1,5 @@
-//! Sandboxes that are prepared and wait for a command: new ones, and such as have served commands that left nothing.
-//! They belong to the place for layers of one run, and end with it.
+//! Holds prepared sandboxes that wait for a command: new ones, and reusable ones whose commands left nothing behind.
+//! They belong to the run space of one run, and end with it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::running::Running;
 use crate::setup::SetupOp;
 use crate::space::Slot;
 
-/// How many sandboxes wait at most for one run.
+/// The largest number of waiting sandboxes for one run.
 pub(crate) const MOST: usize = 8;
-/// How long one waits that nobody asks for: it holds two processes and a network namespace.
+/// How long an unused sandbox waits. It occupies two processes and a network namespace.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The sandboxes that wait, oldest first.
+/// The waiting sandboxes, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Pool(Mutex<Vec<Waiting>>);
 
@@ -28,20 +28,20 @@ struct Waiting {
     since: Instant,
 }
 
-/// A sandbox with the layer that its command is going to write.
+/// A sandbox with the layer that its command will write.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) sandbox: Running,
     pub(crate) slot: Slot,
-    /// The layers below, as they were expected; newest first.
+    /// The layers below, as expected when it was prepared; newest first.
     pub(crate) lowers: Vec<u32>,
-    /// Whether it has served before: then these layers are the only ones that it can serve over.
+    /// `true` if it has served a command. It can then serve over these layers only.
     pub(crate) has_served: bool,
-    /// What it was made of, where it may wait for longer than a run.
+    /// Its operations and its view of the host, if it may wait for longer than a run.
     pub(crate) made_ahead: Option<MadeAhead>,
 }
 
-/// What a sandbox was made of that waits for a command by itself.
+/// The operations and the view of the host of a sandbox that waits for a command outside of a run.
 #[derive(Debug)]
 pub(crate) struct MadeAhead {
     pub(crate) ops: Vec<SetupOp>,
@@ -49,22 +49,22 @@ pub(crate) struct MadeAhead {
 }
 
 impl Prepared {
-    /// Returns whether a new sandbox of this frame would show the same of the host.
+    /// Returns whether a new sandbox for this frame would show the same parts of the host.
     pub(crate) fn is_like_new(&self, frame: &Frame) -> bool {
         self.made_ahead.as_ref().is_none_or(|made| made.view.still_holds(&made.ops, frame))
     }
 
-    /// Ends one that nobody is going to use.
+    /// Ends a sandbox that will not be used.
     pub(crate) fn let_go(self) {
         drop(self.sandbox);
-        // Empty directories, which stay until the run ends where they cannot be removed.
+        // Its directories are empty. If they cannot be removed they stay until the run ends.
         let _ = self.slot.discard();
     }
 }
 
 impl Pool {
-    /// Takes the oldest one that is made for this frame, rather one that expects these layers; those
-    /// that are of no use any more go.
+    /// Removes and returns the oldest sandbox that was made for this frame, preferably one that expects these layers.
+    /// Also ends sandboxes that have become unusable.
     pub(crate) fn take(&self, frame: &Frame, user: StepUser, lowers: &[u32]) -> Option<Prepared> {
         let (taken, dead) = {
             let mut waiting = self.waiting();
@@ -79,7 +79,7 @@ impl Pool {
         taken
     }
 
-    /// Puts one in; the oldest goes where there is no room.
+    /// Adds a sandbox; ends the oldest one if the pool is full.
     pub(crate) fn put(&self, frame: Frame, user: StepUser, prepared: Prepared) {
         let oldest = {
             let mut waiting = self.waiting();
@@ -92,29 +92,29 @@ impl Pool {
         }
     }
 
-    /// How many there are for this frame, being prepared or ready.
+    /// Returns the number of sandboxes for this frame, whether still being prepared or ready.
     pub(crate) fn count(&self, frame: &Frame, user: StepUser) -> usize {
         self.waiting().iter().filter(|one| one.user == user && one.frame == *frame).count()
     }
 
-    /// The layers of those that wait.
+    /// Returns the layers of the waiting sandboxes.
     pub(crate) fn layers(&self) -> Vec<u32> {
         self.waiting().iter().map(|one| one.prepared.slot.id()).collect()
     }
 
-    /// How many of all are ready for their command.
+    /// Returns the number of sandboxes that are ready for a command.
     pub(crate) fn ready(&self) -> usize {
         self.waiting().iter().filter(|one| one.prepared.sandbox.is_prepared() == Some(true)).count()
     }
 
-    /// Lets those go that have waited for longer than `patience`.
+    /// Ends the sandboxes that have waited for at least `patience`.
     pub(crate) fn release(&self, patience: Duration) {
-        // Their ends are waited for, and nobody else's: the lock goes first.
+        // Releases the lock before it waits for the sandboxes to end.
         let idle: Vec<Waiting> = self.waiting().extract_if(.., |one| one.since.elapsed() >= patience).collect();
         idle.into_iter().for_each(|one| one.prepared.let_go());
     }
 
-    /// Ends those that hold a cache with this source.
+    /// Ends the sandboxes that hold a cache with this source.
     pub(crate) fn release_cache(&self, source: &CacheSource) {
         let holds = |one: &mut Waiting| one.frame.caches.iter().any(|cache| cache.source == *source);
         let held: Vec<Waiting> = self.waiting().extract_if(.., holds).collect();

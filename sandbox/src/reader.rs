@@ -1,12 +1,12 @@
-//! Whose rights on files count where something is looked up for another user: root would find for
-//! that one what the one may not reach.
+//! Looks up files with the rights of another user. Root would otherwise find files for a user who has no access to
+//! them.
 
 use std::io;
 use std::thread;
 
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
-/// A user and a group, with whose rights files are looked up.
+/// A user and a group whose rights apply to a lookup of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reader {
     /// The user id.
@@ -16,16 +16,17 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Does `work` with these rights, and in no group beside this one.
+    /// Runs `work` with these rights and with no supplementary groups.
     ///
     /// # Errors
-    /// We may not take them on. `work` is not done then.
+    /// The process may not assume these rights. `work` does not run in that case.
     pub fn look<T: Send>(self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         if self.uid == rustix::process::geteuid().as_raw() {
             return Ok(work());
         }
-        // They are a thread's own, and end with it whatever becomes of the work. The user is changed
-        // for files alone: who became the user for signals too could be ended by them, and we with it.
+        // The rights belong to a separate thread, and end with it even if the work panics. Only the user for file
+        // access changes: if the thread's real user changed too, that user could signal the thread, and thereby kill
+        // the daemon.
         let take_on = || {
             rustix::thread::set_thread_groups(&[])?;
             self.take_on()
@@ -36,7 +37,7 @@ impl Reader {
         })
     }
 
-    /// The same in a process of root's that has one thread and has left its groups.
+    /// Does the same in a root process that has one thread and has dropped its supplementary groups.
     pub(crate) fn look_here<T>(self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.take_on()?;
         let done = work();
@@ -44,7 +45,8 @@ impl Reader {
         done
     }
 
-    /// The kernel does not say whether it obeyed; a second call answers what the first one did.
+    /// Sets the rights for file access. The kernel does not report whether it obeyed, but a second call returns the
+    /// id that the first one set.
     fn take_on(self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         setfsgid(gid);

@@ -1,5 +1,5 @@
-//! The thread that buries helpers: what is left of an attempt when all of its processes are gone
-//! is the kernel's taking its namespaces apart, which nobody has to wait for.
+//! Reaps helper processes on a background thread. After all processes of an attempt have ended, the kernel still
+//! tears down its namespaces, and no run has to wait for that.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -8,14 +8,14 @@ use std::thread::{self, JoinHandle};
 use crate::cgroup::Group;
 use crate::wait::Helper;
 
-/// Buries helpers. When it is dropped, all of them are buried.
+/// Reaps helpers. Dropping it waits until all of them are reaped.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     jobs: Option<Sender<Remains>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is left of an attempt.
+/// The remains of an attempt.
 type Remains = (Option<Helper>, Option<Group>);
 
 impl Reaper {
@@ -30,7 +30,7 @@ impl Reaper {
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Takes a helper that has nothing more to do, and the control group that it leaves.
+    /// Takes over a helper that has nothing more to do, and the attempt's control group.
     pub(crate) fn take(&self, helper: Option<Helper>, group: Option<Group>) {
         let Some(jobs) = &self.jobs else { return bury((helper, group)) };
         if let Err(refused) = jobs.send((helper, group)) {
@@ -41,10 +41,10 @@ impl Reaper {
 
 fn bury((helper, group): Remains) {
     if let Some(mut helper) = helper {
-        // One that cannot be killed is left to the kernel: it must not hold the others.
+        // A helper that cannot be killed is left to the kernel, so that it does not delay the others.
         drop(helper.end());
     }
-    // A group can be removed when nobody is in it.
+    // A group can be removed once it is empty.
     drop(group);
 }
 
@@ -52,7 +52,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         self.jobs.take();
         if let Some(thread) = self.thread.take() {
-            // It has panicked: then nothing is left to wait for.
+            // An error means that the thread has panicked, and there is nothing left to wait for.
             drop(thread.join());
         }
     }

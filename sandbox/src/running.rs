@@ -1,4 +1,4 @@
-//! An attempt under way, as the daemon holds it: its output, its reports, and how to end it.
+//! Represents a running attempt in the daemon: its output, its reports, and the operations that end it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,17 +21,17 @@ use crate::reaper::Reaper;
 use crate::wait::{self, Helper};
 use crate::wire::{self, Claim, HeldLimits, Message, Order};
 
-/// An attempt. Dropping it kills it and waits until it is gone, for ten seconds at most.
+/// An attempt. Dropping it kills it and waits for its end, for 15 seconds at most.
 #[derive(Debug)]
 pub struct Running {
-    /// What the command writes to its standard output; blocking, closed on exec.
+    /// The read end of the command's standard output; blocking, closed on exec.
     pub stdout: OwnedFd,
-    /// What it writes to its standard error.
+    /// The read end of its standard error.
     pub stderr: OwnedFd,
     control: OwnedFd,
-    /// To the command's process, where that has a socket of its own.
+    /// The socket to the command's process, if that process has its own socket.
     orders: Option<OwnedFd>,
-    /// The other ends of its streams, for a command behind another.
+    /// The write ends of the streams, if the sandbox is to serve another command.
     streams: Option<[OwnedFd; 2]>,
     state: Mutex<State>,
     group: Option<Group>,
@@ -39,12 +39,12 @@ pub struct Running {
     reaper: Arc<Reaper>,
 }
 
-/// Who ends what is left of an attempt when its first process has ended.
+/// The party that ends the remaining processes of an attempt after its first process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndedBy {
-    /// The kernel: that process was PID 1.
+    /// The kernel: the first process was PID 1.
     Kernel,
-    /// The helper. Where it ends without a last word, nobody knows what is left.
+    /// The helper. If it ends without a final report, processes may remain.
     Helper,
 }
 
@@ -52,58 +52,58 @@ pub(crate) enum EndedBy {
 struct State {
     ended_by: EndedBy,
     helper: Option<Helper>,
-    /// Whether the sandbox has said that it waits for its command.
+    /// `true` if the sandbox has reported that it waits for its command.
     prepared: bool,
-    /// Whether the last report has come.
+    /// `true` if the final report has arrived.
     told: bool,
-    /// Whether every process of the attempt is known to be gone.
+    /// `true` if every process of the attempt is known to have ended.
     gone: bool,
-    /// Whether PID 1 is there all the same, and waits for another command.
+    /// `true` if PID 1 nevertheless remains and waits for another command.
     serves_on: bool,
-    /// Whether the command ran under Landlock: else it may have left what PID 1 cannot see.
+    /// `true` if the command ran under Landlock. Without it, the command may have left objects that PID 1 cannot see.
     walled: bool,
-    /// Whether we closed our side before we knew of PID 1: it never goes on then.
+    /// `true` if the daemon closed its side before it received PID 1's pidfd. PID 1 then never continues.
     cut_short: bool,
-    /// PID 1 of the step, once the helper has made it.
+    /// The pidfd of the step's PID 1, once the helper has created that process.
     init: Option<OwnedFd>,
-    /// Received while we looked for `init`.
+    /// Reports received while waiting for `init`.
     early: std::collections::VecDeque<Report>,
 }
 
-/// What an attempt reports. `Refused`, `NotStarted` and `Exited` are the last report: no other one
-/// follows, and soon the control socket closes.
+/// A report of an attempt. `Refused`, `NotStarted` and `Exited` are final: no other report follows, and the control
+/// socket closes soon after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// The set-up is done; the command starts now.
     Ready {
-        /// What the kernel was made to enforce.
+        /// The controls that the kernel enforces.
         enforcement: Enforcement,
     },
-    /// A control that the policy demands cannot be had. Nothing ran.
+    /// A control that the policy demands is not available. The command did not run.
     Refused {
-        /// Which one.
+        /// The missing control.
         control: Control,
-        /// What was tried and what the kernel says.
+        /// The attempted action and the kernel's answer.
         message: String,
-        /// How to mend it.
+        /// How to fix it.
         hint: String,
     },
     /// The command could not be started.
     NotStarted {
-        /// Whose fault that is.
+        /// The cause: the step, the host or proctor itself.
         fault: StartFault,
-        /// What happened.
+        /// Description of what happened.
         message: String,
     },
-    /// The command has ended, and every other process of the attempt with it.
+    /// The command has ended, and so has every other process of the attempt.
     Exited {
-        /// How.
+        /// How it ended.
         status: WaitStatus,
-        /// The limit for which we ended it.
+        /// The limit for which proctor ended it.
         limit: Option<LimitKind>,
-        /// What it used.
+        /// The resources it used.
         resources: Resources,
-        /// The processes that it left behind. They are gone too.
+        /// The processes that it left behind. They have ended too.
         leaked: Option<LeakedProcesses>,
     },
 }
@@ -112,24 +112,24 @@ pub enum Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitStatus {
-    /// By itself, with this status.
+    /// Exited with this status.
     Code(u8),
-    /// By this signal.
+    /// Killed by this signal.
     Signal(u8),
 }
 
-/// What [`Running::recv`] has for us.
+/// The result of [`Running::recv`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
     /// A report.
     Report(Report),
-    /// Nothing yet: wait until the control descriptor is readable.
+    /// No report yet: wait until the control descriptor is readable.
     WouldBlock,
-    /// The helper has ended, and every process of the attempt is gone.
+    /// The attempt is over, and none of its processes remain.
     Closed,
 }
 
-/// What a sandbox is watched by.
+/// The parts from which a [`Running`] is made.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) helper: Helper,
@@ -151,20 +151,20 @@ impl Running {
         Ok(Self { stdout, stderr, control, orders, streams: None, state, group, held, reaper })
     }
 
-    /// Whether its command has ended and left nothing, so that PID 1 waits for another one.
+    /// Returns whether the command has ended and left nothing behind, so PID 1 waits for another one.
     pub fn serves_on(&self) -> bool {
         let state = self.state();
         state.serves_on && state.walled
     }
 
-    /// The same sandbox for another command, with new streams; `None` where it cannot be: then it ends.
+    /// Returns the same sandbox with new streams for another command; `None`, which ends it, if it cannot be reused.
     pub(crate) fn for_another(mut self, user: StepUser) -> Option<Self> {
         if !self.serves_on() || !self.group.as_mut().is_none_or(Group::counts_anew) {
             return None;
         }
         let ((stdout, their_stdout), (stderr, their_stderr)) = pipe().ok().zip(pipe().ok())?;
         if user.steps_down() {
-            // So that it may open them again through `/dev/stdout` and `/dev/stderr`.
+            // So that the command may reopen them through `/dev/stdout` and `/dev/stderr`.
             let (uid, gid) = (Some(Uid::from_raw(user.uid())), Some(Gid::from_raw(user.gid())));
             rustix::fs::fchown(&their_stdout, uid, gid).ok()?;
             rustix::fs::fchown(&their_stderr, uid, gid).ok()?;
@@ -175,52 +175,53 @@ impl Running {
         Some(self)
     }
 
-    /// Gives the sandbox its command.
+    /// Sends the sandbox its command.
     pub(crate) fn claim(&mut self, claim: Claim) -> Result<(), NotClaimed> {
-        // Ours close with the end of this: the command alone is to hold them.
+        // These copies close when this function returns, so that only the command holds the streams.
         let streams = self.streams.take();
         let streams: Vec<_> = streams.iter().flatten().map(AsFd::as_fd).collect();
         let order = wire::Packed::new(&Order::Claim(Box::new(claim))).map_err(NotClaimed::NothingRuns)?;
         if let Some(orders) = &self.orders {
-            // First to who needs it soonest.
+            // The command's process first, since it needs the command soonest.
             order.send(orders.as_fd(), &streams).map_err(NotClaimed::NothingRuns)?;
         }
         match (order.send(self.control.as_fd(), &[]), &self.orders) {
             (Ok(()), _) => Ok(()),
             (Err(error), None) => Err(NotClaimed::NothingRuns(error)),
-            // Everybody is gone, or is going: that is read as of any other.
+            // All processes have ended or are ending. The caller reads that from the control socket, as for any other
+            // attempt.
             (Err(error), Some(_)) if is_gone(&error) => Ok(()),
             (Err(error), Some(_)) => Err(NotClaimed::MayRun(error)),
         }
     }
 
-    /// What its control group holds of the limits.
+    /// Returns the limits that its control group enforces.
     pub(crate) fn held(&self) -> &HeldLimits {
         &self.held
     }
 
-    /// A descriptor that tells the end of the helper; `None` where it has ended.
+    /// Returns a descriptor that becomes readable when the helper ends; `None` if the helper has been reaped.
     pub(crate) fn end_fd(&self) -> io::Result<Option<OwnedFd>> {
         self.state().helper.as_ref().map(Helper::end_fd).transpose()
     }
 
-    /// Whether it waits for its command; `None` where it is of no use any more.
+    /// Returns whether the sandbox is ready for its command; `None` if it is no longer usable.
     pub(crate) fn is_prepared(&self) -> Option<bool> {
         let mut state = self.state();
         match state.recv(self.control.as_fd()) {
-            // Its PID 1 ends with it, a moment later, and has the socket too.
+            // PID 1 ends a moment after the helper, and still holds the socket open.
             Ok(Received::WouldBlock) if state.helper.as_ref().is_none_or(Helper::has_ended) => None,
             Ok(Received::WouldBlock) => Some(state.prepared),
-            // Nothing is to be reported before there is a command.
+            // A sandbox without a command reports nothing.
             Ok(Received::Report(_) | Received::Closed) | Err(_) => None,
         }
     }
 
-    /// Takes the next report, without waiting. Behind the end of the command it says
-    /// [`Received::Closed`] at once, though the helper may still be there: so ask before you wait.
+    /// Takes the next report, without waiting. After the exit of the command it returns [`Received::Closed`] at once,
+    /// although the helper may still be running; so call it before waiting on the descriptor.
     ///
     /// # Errors
-    /// The helper does not speak our protocol, or the system fails.
+    /// The helper violates the protocol, or a system call fails.
     pub fn recv(&self) -> io::Result<Received> {
         let mut state = self.state();
         let received = match state.early.pop_front() {
@@ -233,10 +234,10 @@ impl Running {
         })
     }
 
-    /// Sends SIGTERM to every process of the attempt; before there is one, ends the set-up.
+    /// Sends SIGTERM to every process of the attempt; aborts the set-up if there is no process yet.
     ///
     /// # Errors
-    /// The system refuses; a process that is gone already is no error.
+    /// A system call fails; a process that has already ended is no error.
     pub fn terminate(&self) -> io::Result<()> {
         let mut state = self.state();
         state.look_for_init(self.control.as_fd())?;
@@ -246,11 +247,11 @@ impl Running {
         }
     }
 
-    /// Sends SIGKILL to every process of the attempt. They are gone when
-    /// [`recv`](Self::recv) says [`Received::Closed`].
+    /// Sends SIGKILL to every process of the attempt. They have ended when [`recv`](Self::recv) returns
+    /// [`Received::Closed`].
     ///
     /// # Errors
-    /// The system refuses; a process that is gone already is no error.
+    /// A system call fails; a process that has already ended is no error.
     pub fn kill(&self) -> io::Result<()> {
         self.state().end_set_up(self.control.as_fd())
     }
@@ -288,12 +289,12 @@ impl State {
                     if let Message::Ready(enforcement) = &message {
                         self.walled = enforcement.holds(Control::Landlock);
                     }
-                    // It is said when PID 1 was waited for, or when it alone is left, which is ours: no
-                    // process of the step can come any more.
+                    // `Exited` is sent after PID 1 was reaped, or when PID 1, which is proctor's own code, is the
+                    // only process left. No process of the step can appear afterwards.
                     self.gone = matches!(message, Message::Exited { .. });
                     self.serves_on = !self.told && matches!(message, Message::Exited { serves_on: true, .. });
-                    // The first of the last words counts: PID 1 also tells of the end of a process that
-                    // never became the command.
+                    // Only the first final report counts: PID 1 also reports the exit of a process that never became
+                    // the command.
                     if !self.told {
                         self.told = !matches!(message, Message::Ready(_));
                         return report(message).map(Received::Report);
@@ -301,16 +302,17 @@ impl State {
                 }
                 Ok(None) => return self.wait_for_the_end().and_then(|()| self.closed()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::WouldBlock),
-                // The helper died with something of ours unread.
+                // The helper died before it read a message of the daemon's.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// What the end of the control socket means.
+    /// Interprets the end of the control socket.
     fn closed(&self) -> io::Result<Received> {
-        // The helper may have told of PID 1 between our look and our kill: nothing of the step ever ran.
+        // The helper may have sent PID 1's pidfd between the daemon's read and its kill. PID 1 then never continued,
+        // so no process of the step ran.
         let has_run = self.init.is_some() && !self.cut_short;
         if self.ended_by == EndedBy::Helper && has_run && !self.told {
             return Err(io::Error::other("the sandbox helper was killed; processes of the step may be left"));
@@ -318,7 +320,7 @@ impl State {
         Ok(Received::Closed)
     }
 
-    /// Reads on until the pidfd of PID 1 has come or nothing is left to read.
+    /// Reads messages until the pidfd of PID 1 has arrived or nothing is left to read.
     fn look_for_init(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         while self.init.is_none() {
             match self.recv(control)? {
@@ -329,11 +331,10 @@ impl State {
         Ok(())
     }
 
-    /// Ends the attempt in whatever stage it is. The order matters: the helper first sends the
-    /// pidfd of PID 1 and then looks whether we are still there before it lets PID 1 go on. So
-    /// after we have closed our side, either the pidfd is there to read, or PID 1 never goes on
-    /// and the helper alone is to be killed. The pidfd may still come then: the helper had time to
-    /// send it before our signal reached it.
+    /// Ends the attempt in any stage. The order matters: the helper first sends the pidfd of PID 1, then checks
+    /// whether the daemon's side is still open, and only then lets PID 1 continue. So after the daemon has closed its
+    /// side, either the pidfd can be read, or PID 1 never continues and only the helper must be killed. The pidfd may
+    /// still arrive in the second case, if the helper sent it before the signal reached it.
     fn end_set_up(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         match rustix::net::shutdown(control, Shutdown::Write) {
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => {}
@@ -349,8 +350,8 @@ impl State {
         }
     }
 
-    /// The helper ends after it has waited for PID 1. Where somebody killed the helper, PID 1
-    /// is dying of that, and we wait for it ourselves.
+    /// Waits for the helper, which ends after it has reaped PID 1. If the helper was killed, PID 1 dies as a
+    /// consequence, and this waits for PID 1 as well.
     fn wait_for_the_end(&mut self) -> io::Result<()> {
         if let Some(init) = &self.init {
             wait::readable(init.as_fd(), wait::LAST_BREATH)?;
@@ -377,8 +378,8 @@ fn report(message: Message) -> io::Result<Report> {
     })
 }
 
-/// With what its control group counted. A process that the kernel killed for memory makes it the
-/// limit that ended the attempt: its result is no longer that of its program alone.
+/// Adds the counters of the control group to the report. If the kernel killed a process for lack of memory, memory
+/// becomes the limit that ended the attempt: the result then does not depend on the program alone.
 fn counted(report: Report, group: &Group) -> Report {
     let Report::Exited { status, mut limit, mut resources, leaked } = report else { return report };
     let usage = group.bounded_usage();
@@ -393,16 +394,16 @@ fn counted(report: Report, group: &Group) -> Report {
     Report::Exited { status, limit, resources, leaked }
 }
 
-/// Why a sandbox has not got its command.
+/// Why a sandbox did not receive its command.
 #[derive(Debug)]
 pub(crate) enum NotClaimed {
-    /// It cannot have got it, and another one can have it.
+    /// No process received the command, so another sandbox can run it.
     NothingRuns(io::Error),
-    /// A part of it has: it may have begun.
+    /// One of the processes received the command, which may have started.
     MayRun(io::Error),
 }
 
-/// Whether the other side of a socket is gone.
+/// Returns whether the error means that the other side of a socket has closed.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -431,8 +432,8 @@ impl Drop for Running {
         let control = self.control.as_fd();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !state.gone {
-            // Nothing is left to tell a caller: the helper is ours to reap, whatever happened. One
-            // that cannot be killed is left to the kernel: it must not hold us too.
+            // There is no caller to report an error to, and the helper must be reaped in any case. A process that
+            // cannot be killed is left to the kernel, so that it does not block the daemon.
             drop(state.end_set_up(control));
             drop(state.wait_for_the_end());
         }
@@ -444,8 +445,8 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
-    /// An attempt without namespaces whose helper does nothing by itself: what it says is said by the test,
-    /// on the other end of the control socket. It plays PID 1 too.
+    /// Returns an attempt without namespaces whose helper does nothing by itself: the test sends the messages on the
+    /// other end of the control socket. The helper process also plays PID 1.
     fn attempt() -> (State, OwnedFd, OwnedFd) {
         let (ours, theirs) = wire::pair().expect("a pair");
         rustix::io::ioctl_fionbio(&ours, true).expect("set");
@@ -454,7 +455,7 @@ mod tests {
 
     #[expect(clippy::disallowed_methods, reason = "a process to be killed")]
     fn sleeper() -> std::process::Child {
-        // One that a failing test leaves behind holds nobody's pipe open.
+        // A process left behind by a failing test must not hold an inherited pipe open.
         let null = std::process::Stdio::null;
         std::process::Command::new("sleep").arg("1000").stdout(null()).stderr(null()).spawn().expect("started")
     }
@@ -465,7 +466,7 @@ mod tests {
     }
 
     fn is_doubted(mut state: State, ours: &OwnedFd, theirs: &OwnedFd) -> bool {
-        // A process that another test has forked meanwhile may hold that end open too.
+        // A process forked by a concurrent test may hold that end open too.
         rustix::net::shutdown(theirs, Shutdown::Write).expect("shut down");
         let doubted = match state.recv(ours.as_fd()) {
             Ok(Received::Closed) => false,
@@ -490,7 +491,8 @@ mod tests {
         }
     }
 
-    /// PID 1 tells of the end of a process that never became the command, and the helper may tell of PID 1's.
+    /// PID 1 reports the exit of a process that never became the command, and the helper may report the exit of PID
+    /// 1.
     #[test]
     fn the_first_of_the_last_words_counts() {
         let fault = StartFault::ProgramMissing;
@@ -508,13 +510,13 @@ mod tests {
         }
     }
 
-    /// The helper was between its start and that word when we looked, and said it before it died.
+    /// The helper had not yet sent PID 1's pidfd when the daemon looked, and sent it before it died.
     #[test]
     fn a_helper_that_tells_of_pid_1_while_we_kill_it_leaves_no_doubt() {
         let (mut state, ours, theirs) = attempt();
         state.end_set_up(ours.as_fd()).expect("killed");
         tell_of_init(&state, &theirs);
-        // What keeps PID 1 from going on.
+        // This check keeps PID 1 from continuing.
         assert!(crate::helper::is_alone(theirs.as_fd()).expect("a look"));
         assert!(!is_doubted(state, &ours, &theirs));
     }

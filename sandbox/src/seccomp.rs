@@ -1,10 +1,9 @@
-//! The system calls of a step: which exist for it, which are refused, and with what error. A
-//! classic BPF program that the kernel runs over the number and the registers of each call
-//! (seccomp(2)); it sees no memory, so that a call whose flags lie there is as good as unfiltered,
-//! and is refused whole.
+//! Filters the system calls of a step: decides which exist, which are refused, and with what error. The filter is a
+//! classic BPF program that the kernel runs over the number and the registers of each call (seccomp(2)). It sees no
+//! memory, so a call whose flags are in memory cannot be filtered and is refused altogether.
 //!
-//! The filter is one wall of several: it does not decide which files, processes or hosts can be
-//! reached, but takes away the calls with which the other walls are built, moved or passed by.
+//! The filter is one of several layers of defence. It does not decide which files, processes or hosts are reachable,
+//! but removes the calls that build, change or circumvent the other layers.
 //!
 //! ```text
 //! calls (the table) ── rules (arguments) ──> decision ──> assembler ──> program
@@ -27,46 +26,45 @@ use nix::errno::Errno;
 
 use crate::sys;
 
-/// A program that the kernel can be given. Made by [`filter`].
+/// A BPF program for the kernel. Made by [`filter`].
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
     program: Vec<sock_filter>,
 }
 
-/// The filter of every step, whether its network is denied or allowed: what an allowed network
-/// adds are other machines, not other kinds of sockets.
+/// Returns the filter of every step, whether its network is denied or allowed: an allowed network adds other
+/// machines, not other kinds of sockets.
 ///
-/// Calls by the 32-bit entry of the CPU, x32 numbers, and numbers that the table does not name
-/// get ENOSYS.
+/// Calls through the CPU's 32-bit entry point, x32 numbers, and numbers that the table does not contain get ENOSYS.
 pub(crate) fn filter() -> Filter {
     Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps()) }
 }
 
-/// The same for a step that shares the host's network although it is denied to it: it can make
-/// Unix sockets and no others, so that not even the loopback device is there.
+/// Returns the filter for a step that shares the host's network although its policy denies the network. It can make
+/// Unix sockets and no others, so not even the loopback device is usable.
 pub(crate) fn filter_without_internet() -> Filter {
     Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps_without_internet()) }
 }
 
 impl Filter {
-    /// Puts the calling thread and all that it will start under the filter, for good, and looks
-    /// whether it holds. The caller has set `no_new_privs` and started no other thread.
+    /// Puts the calling thread and all its future children under the filter permanently, and verifies that the filter
+    /// is active. The caller has set `no_new_privs` and started no other thread.
     ///
     /// # Errors
-    /// The kernel does not take the filter (ENOSYS or EINVAL: it is built without seccomp; EACCES:
-    /// `no_new_privs` is off; ENOMEM: too many filters already), or takes it and lets a call through.
+    /// The kernel rejects the filter (ENOSYS or EINVAL: it is built without seccomp; EACCES: `no_new_privs` is off;
+    /// ENOMEM: too many filters already), or accepts it and lets a forbidden call through.
     pub(crate) fn install(&self) -> io::Result<()> {
         sys::seccomp_filter(&self.program)?;
         self.look()
     }
 
-    /// How many instructions the program has.
+    /// Returns the number of instructions of the program.
     pub(crate) fn len(&self) -> usize {
         self.program.len()
     }
 
-    /// One call that only this filter answers so, and one that is really refused: `setns` of a
-    /// descriptor that is no namespace, which without a filter is EINVAL and changes nothing.
+    /// Makes one call that only this filter answers in this way, and one that must be refused: `setns` with a
+    /// descriptor of a pipe, which without a filter fails with EINVAL and changes nothing.
     fn look(&self) -> io::Result<()> {
         expect("the witness", sys::unknown_call(calls::WITNESS), calls::WITNESSED)?;
         let pipe = nix::unistd::pipe()?;

@@ -1,8 +1,8 @@
-//! The set-up of a sandbox as a list: computed from the policy without looking at the machine,
-//! printable, and carried out by the helper in one loop, in this order.
+//! Computes the set-up of a sandbox as a list of operations, from the policy, the [`Host`] and the [`StepUser`] alone.
+//! The list can be printed, and the helper executes it in order.
 //!
-//! What does not depend on the command (its argv, environment, limits, layers) stands first, so
-//! that a sandbox can be prepared while there is none and wait for it.
+//! Operations that do not depend on the command (its argv, environment, limits and layers) come first, so that a
+//! sandbox can be prepared in advance and wait for a command.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,294 +15,295 @@ use crate::error::SandboxError;
 use crate::host::{Host, StepUser};
 use crate::policy::{CacheSource, Frame, Policy, Rights, ToolKind};
 
-/// One thing that is done to make a sandbox.
+/// One operation of the set-up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum SetupOp {
     /// Join the namespace that holds the run's layers.
     JoinSpace {
-        /// Also the user namespace that owns it: without privilege it is the only way in.
+        /// Also join the user namespace that owns it: an unprivileged process cannot join the mount namespace
+        /// otherwise.
         user: bool,
     },
-    /// Leave the host's mounts and processes.
+    /// Leave the host's mount and PID namespaces.
     Unshare {
-        /// The user namespace too; root does that later, in [`SetupOp::StepDown`].
+        /// Also leave the user namespace. Under root, [`SetupOp::StepDown`] does that later.
         user: bool,
     },
-    /// Map one user and one group, to themselves.
+    /// Map one user and one group to themselves.
     MapUser {
         /// The user id.
         uid: u32,
         /// The group id.
         gid: u32,
     },
-    /// Set a host name that says nothing.
+    /// Set a neutral host name.
     Hostname,
-    /// Stop mounts of the host from coming in, and ours from going out.
+    /// Stop mount propagation between the host and the sandbox, in both directions.
     MakePrivate,
     /// Refuse a repository that has other file systems mounted below it.
     RefuseSubmounts {
         /// The repository.
         repo: PathBuf,
     },
-    /// Take the devices of `/dev` while they can be had.
+    /// Clone the devices of `/dev` while they are accessible.
     CloneDevices,
-    /// Take a file or directory of the host while it can be seen.
+    /// Clone a file or directory of the host while it is visible.
     Clone {
-        /// What.
+        /// Path on the host.
         source: PathBuf,
-        /// Where it is going to appear.
+        /// Path at which it will appear.
         at: PathBuf,
-        /// In which way.
+        /// How it will appear.
         kind: CloneKind,
     },
-    /// Make the overlay of a cache, while its layers can be seen and the directory that takes the writes is writable.
+    /// Make the overlay of a cache while its layers are visible and the directory that receives the writes is
+    /// writable.
     StackCache {
-        /// The directory that holds the one that takes the writes.
+        /// The parent of the directory that receives the writes.
         room: PathBuf,
         /// The layers below, newest first.
         lowers: Vec<PathBuf>,
-        /// Where it is going to appear.
+        /// Path at which it will appear.
         at: PathBuf,
     },
-    /// Take the repository and the place for layers, for the overlay to come.
+    /// Open the repository and the run space, for the overlay.
     HoldTree {
         /// The repository.
         repo: PathBuf,
-        /// Whether root's files appear as the step's.
+        /// `true` if root's files appear as the step's.
         mapped: bool,
     },
-    /// Make everything that is mounted read-only, without devices and set-id programs; the place
-    /// for layers, which gets hidden, stays writable.
+    /// Make everything that is mounted read-only, without devices and set-id programs. The run space, which is about
+    /// to be hidden, stays writable.
     ReadOnlyRoot,
-    /// Hold what is needed of the host's `/proc`: PID 1 is going to mount its own over it.
+    /// Open the required files of the host's `/proc`, before PID 1 mounts its own over it.
     HoldProc,
-    /// Wait until the daemon can end PID 1.
+    /// Wait until the daemon can kill PID 1.
     AwaitKnown,
     /// Wait until the helper has made everything read-only.
     AwaitReadOnlyRoot,
-    /// Mount the one tmpfs on which all scratch directories lie.
+    /// Mount the one tmpfs that holds all scratch directories.
     Scratch,
-    /// Write a passwd and a group file with two lines each, and put them in place.
+    /// Write a passwd and a group file with two lines each, and mount them.
     Accounts {
-        /// The home directory that they name.
+        /// The home directory to name in the passwd file.
         home: PathBuf,
     },
     /// Mount an empty directory over another.
     Cover {
         /// The directory.
         at: PathBuf,
-        /// What it is for.
+        /// Purpose of the empty directory.
         kind: Cover,
-        /// What becomes of a directory that is not there.
+        /// What to do if the directory does not exist.
         absent: Absent,
     },
     /// Mount a minimal `/dev`.
     Dev,
-    /// Write a `.gitconfig` into the home directory, so that git does not compare the ids that
-    /// its index remembers with those that the mount maps.
+    /// Write a `.gitconfig` into the home directory, so that git does not compare the owner ids in its index with the
+    /// mapped ids.
     GitConfig {
         /// The home directory.
         home: PathBuf,
     },
-    /// Make the directory that the repository is going to appear on.
+    /// Create the mount point of the repository.
     RepoPoint {
         /// The repository.
         at: PathBuf,
-        /// Directories that must be there, so that caches can be mounted on them.
+        /// Directories that must exist as mount points of caches.
         scaffold: Vec<RelPath>,
     },
-    /// Mask the Unix sockets of the host that can still be seen.
+    /// Mask the Unix sockets of the host that are still visible.
     MaskSockets {
-        /// What hides them already.
+        /// Directories that are hidden already.
         hidden: Vec<PathBuf>,
     },
-    /// Bound the scratch directories.
+    /// Limit the size of the scratch directories.
     ScratchSize {
-        /// Their size in bytes, all together.
+        /// Their total size in bytes.
         bytes: Limit,
     },
-    /// Make the overlay of the repository, the layers below and the layer of this attempt, as far as
-    /// the layers are known, and put it and what belongs into it in place.
+    /// Make the overlay of the repository, the layers below and the layer of this attempt, if the layers are known,
+    /// and mount it with its caches and git directories.
     MakeOverlay {
         /// The repository.
         repo: PathBuf,
     },
-    /// Put the overlay of the repository, the layers below and the layer of this attempt at the
-    /// repository's own path.
+    /// Mount the overlay of the repository, the layers below and the layer of this attempt at the repository's own
+    /// path.
     Overlay {
         /// The repository.
         repo: PathBuf,
     },
-    /// Put a clone at its place.
+    /// Mount a clone.
     Attach {
-        /// Its place.
+        /// The mount point.
         at: PathBuf,
-        /// Whose place that is.
+        /// Owner of the directory that contains the mount point.
         inside: Inside,
     },
-    /// Make the empty directories read-only, now that all mount points in them are made.
+    /// Make the empty directories read-only, after all mount points in them exist.
     SealCovers,
-    /// Start PID 1; what follows happens in it.
+    /// Start PID 1. It executes the following operations.
     StartInit,
     /// Enter the control group of this attempt.
     JoinCgroup,
-    /// See no control group above it.
+    /// Enter a new cgroup namespace, which hides the control groups above the attempt's own.
     CgroupNamespace,
     /// Leave the host's other namespaces.
     OwnNamespaces {
-        /// The network namespace too.
+        /// Also leave the network namespace.
         network: bool,
     },
     /// Mount a fresh `/proc`.
     Proc,
-    /// Mount a fresh `/sys` that shows the own network only, or an empty directory over it.
+    /// Mount a fresh `/sys` that shows the sandbox's network only, or cover it with an empty directory.
     Sys,
-    /// Say that `/proc` and `/sys` are mounted.
+    /// Report that `/proc` and `/sys` are mounted.
     SayMounted,
     /// Wait until PID 1 has mounted `/proc` and `/sys`.
     AwaitMounted,
-    /// Mask what the kernel shows of the host in `/proc` and `/sys`.
+    /// Mask the files in `/proc` and `/sys` that expose the host.
     MaskKernelFiles {
-        /// Whether `/sys` is a fresh one.
+        /// `true` if `/sys` is a fresh mount.
         fresh_sys: bool,
     },
     /// Leave the caller's keyrings.
     NewKeyring,
-    /// Set the loopback device up.
+    /// Bring the loopback device up.
     Loopback,
-    /// Become the step's user for ever, in a user namespace of its own.
+    /// Become the step's user permanently, in a new user namespace.
     StepDown {
         /// The user id.
         uid: u32,
         /// The group id.
         gid: u32,
     },
-    /// Give up every capability.
+    /// Drop all capabilities.
     DropCapabilities,
-    /// Give up the gaining of privileges.
+    /// Set `no_new_privs`.
     NoNewPrivs,
-    /// Make PID 1 unreadable for the step, which is the same user, and switch core dumps off.
+    /// Make PID 1 unreadable for the step, which runs as the same user, and disable core dumps.
     Undumpable,
-    /// Refuse system calls that no check needs.
+    /// Install the filter that refuses system calls that no check needs.
     SyscallFilter,
-    /// Wait for the command; what follows needs it.
+    /// Wait for the command; the operations that follow need it.
     AwaitCommand,
-    /// Start the process that becomes the command; what follows happens in it.
+    /// Start the process that becomes the command. It executes the following operations.
     StartCommand,
     /// Leave the session and the terminal.
     NewSession,
     /// Set the resource limits.
     ResourceLimits,
-    /// Draw the second wall around what may be written.
+    /// Open the directories for the Landlock rules that restrict writes.
     DrawWall {
-        /// The directories in which files may be made and changed, beside the repository; the first
-        /// of them is there.
+        /// The writable directories in addition to the repository. The first one exists.
         writable: Vec<PathBuf>,
     },
-    /// Draw it around the repository too, and build it.
+    /// Add a rule for the repository, and enforce the Landlock ruleset.
     Landlock {
         /// The repository.
         repo: PathBuf,
     },
-    /// Mark every descriptor but the standard three to be closed.
+    /// Mark every descriptor except the standard three as close-on-exec.
     CloseFds,
-    /// Wait until the tree is in place.
+    /// Wait until the tree is mounted.
     AwaitTree,
-    /// Go to the work directory.
+    /// Change to the work directory.
     Workdir {
         /// Its path in the sandbox.
         path: PathBuf,
     },
-    /// Become the command.
+    /// Execute the command.
     Exec,
 }
 
-/// In which process an operation happens.
+/// The process that executes an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The helper, outside the new PID namespace.
     Outer,
     /// PID 1.
     Init,
-    /// The helper, while PID 1 is at its own operations: the two do not touch the same mounts.
+    /// The helper, concurrently with PID 1's operations: the two do not touch the same mounts.
     Beside,
-    /// The process that becomes the command, before that is known.
+    /// The process that becomes the command, before the command is known.
     Waiting,
-    /// The helper again, once the command is known; the command's process gets ready meanwhile.
+    /// The helper again, once the command is known. The command's process prepares itself concurrently.
     Claim,
     /// The process that becomes the command.
     Command,
 }
 
-/// In which way something of the host appears.
+/// How a file or directory of the host appears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloneKind {
-    /// Read-only; refused where it is absent.
+    /// Read-only; the set-up is refused if it is absent.
     Git {
-        /// Whether root's files appear as the step's.
+        /// `true` if root's files appear as the step's.
         mapped: bool,
     },
-    /// Read-only; passed over where it is absent.
+    /// Read-only; skipped if it is absent.
     Tool {
-        /// With whose rights on files it is reached.
+        /// The file access rights used to reach it.
         rights: Rights,
     },
-    /// Writable; refused where it is absent.
+    /// Writable; the set-up is refused if it is absent.
     Cache,
-    /// As an empty file, where the source exists.
+    /// As an empty file, if the source exists.
     Mask {
-        /// With whose rights on files that is looked for.
+        /// The file access rights used to look for the source.
         rights: Rights,
     },
 }
 
-/// What an empty directory is for.
+/// Purpose of an empty directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cover {
-    /// Hiding what is there; read-only in the end.
+    /// Hides the existing content; read-only at the end of the set-up.
     Hidden,
-    /// Scratch space for everybody, as `/tmp` is.
+    /// Scratch space with the mode of `/tmp`, writable for every user.
     Scratch,
     /// The step's home directory.
     Home,
 }
 
-/// What becomes of a directory that is not there.
+/// What to do if a directory does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Absent {
-    /// It is passed over: there is nothing to hide.
+    /// Skip it, since there is nothing to hide.
     PassOver,
-    /// It is made: it lies in a tmpfs of ours.
+    /// Create it, since its parent is in one of proctor's tmpfs mounts.
     Make,
 }
 
-/// Whose place a mount point is.
+/// Owner of the directory that contains a mount point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Inside {
-    /// The host's or ours: made where it is absent.
+    /// The host or proctor. The mount point is created if it is absent.
     Root,
-    /// The repository's: never reached through a symbolic link.
+    /// The repository. The mount point is never reached through a symbolic link.
     Repo {
         /// The repository.
         repo: PathBuf,
-        /// The path in it.
+        /// Its path in the repository.
         path: RelPath,
     },
 }
 
-/// What is done to hold `policy` for a step of this user, in order.
+/// Returns the operations that enforce `policy` for a step of this user, in order.
 pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let mut ops = prepare_ops(&policy.frame(), host, user);
     ops.extend(claim_ops(policy));
     ops
 }
 
-/// What can be done before the command is known.
+/// Returns the operations that can run before the command is known.
 pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let mut ops = namespaces(user);
     ops.extend(init(frame, user));
@@ -310,15 +311,16 @@ pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<Set
     ops
 }
 
-/// The same for a sandbox that waits for a command by itself, for longer than a run: an overlay over the worktree is
-/// made for the command, since it may show either state of a file that changes below it.
+/// Returns the same operations for a sandbox that waits for longer than one run. The overlay over the worktree is
+/// mounted only when the command arrives, because an overlay may show either state of a file that changes underneath
+/// it.
 pub(crate) fn prepare_ahead_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let mut ops = prepare_ops(frame, host, user);
     ops.retain(|op| !matches!(op, SetupOp::MakeOverlay { .. }));
     ops
 }
 
-/// What needs the command.
+/// Returns the operations that need the command.
 pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     let frame = policy.frame();
     let mut ops = vec![SetupOp::Overlay { repo: frame.repo.clone() }];
@@ -327,7 +329,7 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         SetupOp::StartCommand,
         SetupOp::ResourceLimits,
         SetupOp::AwaitTree,
-        // By path: a directory that was open before lies below the overlay.
+        // By path: a directory opened earlier would be the one below the overlay.
         SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
         // After the last file is opened for writing.
         SetupOp::Landlock { repo: frame.repo },
@@ -336,17 +338,17 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     ops
 }
 
-/// What is mounted in the tree, once that is in its place.
+/// Returns the mounts inside the tree, which follow the mount of the tree itself.
 pub(crate) fn attach_ops(frame: &Frame) -> Vec<SetupOp> {
     let mut ops = Vec::new();
-    // One inside of another after it, or it would be covered.
+    // A nested cache after its parent; otherwise the parent's mount would cover it.
     let mut caches: Vec<_> = frame.caches.iter().collect();
     caches.sort_by_key(|cache| cache.at.as_str());
     for cache in caches {
         let inside = Inside::Repo { repo: frame.repo.clone(), path: cache.at.clone() };
         ops.push(SetupOp::Attach { at: frame.repo.join(cache.at.as_str()), inside });
     }
-    // Last, so that no cache can lie above it.
+    // Last, so that no cache can be mounted over it.
     for (git, path) in frame.git.paths().filter_map(|git| Some((git, below(git, &frame.repo)?))) {
         let inside = Inside::Repo { repo: frame.repo.clone(), path };
         ops.push(SetupOp::Attach { at: git.to_owned(), inside });
@@ -361,24 +363,24 @@ fn below(git: &Path, repo: &Path) -> Option<RelPath> {
 fn namespaces(user: StepUser) -> Vec<SetupOp> {
     let own = !user.steps_down();
     let mut ops = vec![
-        // First of all: from inside the new namespaces we have no power over the run's.
+        // First: the new namespaces give no privilege over the run's namespace.
         SetupOp::JoinSpace { user: own },
-        // In one call: the kernel takes the user namespace first, so that it owns the others.
+        // In one call: the kernel creates the user namespace first, so that it owns the others.
         SetupOp::Unshare { user: own },
     ];
-    // Before any file is made: an unmapped user can make none.
+    // Before any file is created: an unmapped user cannot create one.
     ops.extend(own.then_some(SetupOp::MapUser { uid: user.uid(), gid: user.gid() }));
     ops.extend([
         // Before the first mount.
         SetupOp::MakePrivate,
-        // While /proc is the host's.
+        // While `/proc` is the host's.
         SetupOp::HoldProc,
     ]);
     ops
 }
 
-/// Everything that is to appear although its directory gets hidden, or writable although the
-/// root gets read-only, is taken first.
+/// Clones everything that must stay visible although its parent directory gets hidden, or writable although the root
+/// gets read-only. This comes before both.
 fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
     let mut ops = vec![SetupOp::CloneDevices];
@@ -406,21 +408,21 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     ops
 }
 
-/// Homes and run-time sockets.
+/// Home directories, and `/run`, which holds the sockets of services.
 pub(crate) const HIDDEN: [&str; 3] = ["/root", "/home", "/run"];
-/// What every program may write, and what nobody's program may see of another's.
+/// Directories that every program may write. No step may see files that another program put there.
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Whether a step does not see the host's `path`, because it lies in a directory that every
-/// sandbox hides or in one of `hide`. What a policy shows all the same is not considered.
+/// Returns whether `path` of the host is hidden from steps because it is inside a directory that every sandbox hides,
+/// or inside one of `hide`. Exceptions that a policy makes are not considered.
 pub fn is_hidden(path: &Path, host: &Host, hide: &[PathBuf]) -> bool {
     let fixed = HIDDEN.iter().chain(&SCRATCH).map(Path::new);
     let own = [host.home.as_path(), &host.state_dir];
     fixed.chain(own).chain(hide.iter().map(PathBuf::as_path)).any(|hidden| path.starts_with(hidden))
 }
 
-/// Parents before children: an empty directory on a parent would cover the one on its child. A
-/// directory below another that is hidden needs none of its own.
+/// Covers parents before children, since a cover on a parent would hide the cover on its child. A directory below
+/// another hidden one needs no cover.
 fn covers(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let fixed = HIDDEN.map(PathBuf::from);
     let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.seen_as().0).cloned());
@@ -432,7 +434,7 @@ fn covers(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
 
     let mut done: Vec<PathBuf> = Vec::new();
     let mut ops = Vec::new();
-    // The order of the map is that of the components: a parent stands before its children.
+    // The map is ordered by path components: a parent comes before its children.
     for (at, kind) in wanted {
         let nested = done.iter().any(|cover| at.starts_with(cover));
         if nested && kind == Cover::Hidden {
@@ -452,28 +454,29 @@ fn attachments(frame: &Frame, host: &Host) -> Vec<SetupOp> {
         vec![SetupOp::Accounts { home: frame.home.clone() }, SetupOp::RepoPoint { at: frame.repo.clone(), scaffold }];
     ops.extend(frame.tools.iter().map(|tool| in_root(tool.at.clone())));
     ops.extend(resolver(frame, host).map(|path| in_root(path.to_owned())));
-    // Last, so that no tool can lie above it.
+    // Last, so that no tool can be mounted over it.
     ops.extend(frame.git.paths().filter(|git| below(git, &frame.repo).is_none()).map(|git| in_root(git.to_owned())));
     ops
 }
 
-/// A step that may use the network finds no name without this file, wherever it lies.
+/// Returns the resolver configuration if the step may use the network and a hidden directory holds the file. Without
+/// it the step could not resolve names.
 pub(crate) fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
     let path = host.resolver.as_deref()?;
     (frame.network == Network::Allow && path.starts_with("/run")).then_some(path)
 }
 
-/// What hides and what appears.
+/// Returns the operations that hide and show parts of the host.
 fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    // In the mount namespace that the overlay is going to see.
+    // In the mount namespace in which the overlay will be mounted.
     let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.tree().to_owned() }];
     ops.extend(clones(frame, host, user));
     ops.extend([
         SetupOp::HoldTree { repo: frame.tree().to_owned(), mapped: user.is_mapped() },
-        // Before anything of ours is mounted: what comes later stays as we make it. PID 1 waits for
-        // it, at the same words.
+        // Before any of proctor's own mounts, so that later ones keep their flags. PID 1 waits for it in its
+        // [`SetupOp::AwaitReadOnlyRoot`].
         SetupOp::ReadOnlyRoot,
-        // Before the covers: it is mounted on a directory that one of them covers.
+        // Before the covers: its mount point is inside a directory that one of them covers.
         SetupOp::Scratch,
     ]);
     let covers = covers(frame, host, user);
@@ -485,21 +488,21 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let scratch = SCRATCH.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
     let writable = [frame.home.clone()].into_iter().chain(scratch).collect();
     ops.extend([
-        // After the last thing of the host's that is shown.
+        // After the last host directory is shown.
         SetupOp::MaskSockets { hidden },
-        // After the last of them is there.
+        // After the last scratch directory exists.
         SetupOp::ScratchSize { bytes: frame.limits.disk },
-        // After the last mount point in them is made.
+        // After the last mount point in them exists.
         SetupOp::SealCovers,
-        // While PID 1 is still at its network namespace, which takes longest.
+        // While PID 1 still creates its network namespace, which takes longest.
         SetupOp::MakeOverlay { repo: frame.repo.clone() },
         SetupOp::AwaitMounted,
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
-        // From here on in the command's process, at the same time as what follows the sealing.
+        // From here on in the command's process, concurrently with the operations that follow `SealCovers`.
         SetupOp::NewSession,
-        // While `/dev` is the step's.
+        // After `/dev` is the step's.
         SetupOp::CloseFds,
-        // After the last of its directories is there.
+        // After the last of its directories exists.
         SetupOp::DrawWall { writable },
     ]);
     ops
@@ -509,40 +512,41 @@ fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own_network = frame.network == Network::Deny;
     let mut ops = vec![
         SetupOp::StartInit,
-        // First of all: a network namespace takes the kernel as long as most of the rest together.
+        // First: creating a network namespace takes the kernel about as long as most of the other operations
+        // together.
         SetupOp::OwnNamespaces { network: own_network },
         SetupOp::AwaitKnown,
-        // Before its namespace: from inside, no group outside of it can be entered.
+        // Before the cgroup namespace: a process inside it cannot enter a group outside of it.
         SetupOp::JoinCgroup,
         SetupOp::CgroupNamespace,
         SetupOp::Hostname,
     ];
     ops.extend(own_network.then_some(SetupOp::Loopback));
     ops.extend([
-        // Or else what is mounted next would become read-only with it.
+        // Otherwise the following mounts would become read-only too.
         SetupOp::AwaitReadOnlyRoot,
         // Only a member of the new PID namespace can mount the right /proc.
         SetupOp::Proc,
     ]);
-    // The kernel lets the owner of a network namespace mount its /sys, and nobody else.
+    // The kernel lets only the owner of a network namespace mount its /sys.
     ops.extend(own_network.then_some(SetupOp::Sys));
-    // The helper masks what they show, while the rest of this list is done.
+    // The helper masks files in both while PID 1 executes the rest of this list.
     ops.extend([SetupOp::SayMounted, SetupOp::NewKeyring]);
-    // After the last mount: root's mounts stay out of the step's power for good.
+    // After the last mount, so that the step never gains power over root's mounts.
     ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
         SetupOp::DropCapabilities,
         SetupOp::NoNewPrivs,
-        // After the last change of credentials, each of which sets it anew.
+        // After the last change of credentials, each of which resets the flag.
         SetupOp::Undumpable,
-        // After everything that it refuses.
+        // After every operation that the filter refuses.
         SetupOp::SyscallFilter,
         SetupOp::AwaitCommand,
     ]);
     ops
 }
 
-/// Refuses arrangements of paths in which the policy could not hold.
+/// Refuses path arrangements in which the policy could not be enforced.
 pub(crate) fn check(policy: &Policy, host: &Host) -> Result<(), SandboxError> {
     for path in absolute_paths(policy) {
         is_plain(path)?;
@@ -622,7 +626,7 @@ fn is_plain(path: &Path) -> Result<(), SandboxError> {
 }
 
 impl SetupOp {
-    /// In which process it happens.
+    /// Returns the process that executes the operation.
     pub fn stage(&self) -> Stage {
         match self {
             Self::JoinCgroup
@@ -672,7 +676,7 @@ impl SetupOp {
         }
     }
 
-    /// Whether what follows can be done without it.
+    /// Returns whether the set-up can continue without the operation.
     pub(crate) fn may_be_left_out(&self) -> bool {
         matches!(
             self,
@@ -689,7 +693,7 @@ impl SetupOp {
         )
     }
 
-    /// What of the host it is about, as it stands there when the operation is carried out.
+    /// Returns the path of the host whose current object the operation uses.
     pub(crate) fn host_object(&self) -> Option<&Path> {
         match self {
             Self::Clone { source, .. } => Some(source),
@@ -698,7 +702,7 @@ impl SetupOp {
         }
     }
 
-    /// The directory that it covers.
+    /// Returns the directory that the operation covers.
     fn covered(&self) -> Option<&Path> {
         match self {
             Self::Cover { at, .. } => Some(at),
@@ -707,7 +711,7 @@ impl SetupOp {
     }
 }
 
-/// As a phrase for people.
+/// Formats the operation as a human-readable phrase.
 impl fmt::Display for SetupOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -805,9 +809,9 @@ impl fmt::Display for Cover {
     }
 }
 
-/// Every `/etc/hosts` knows it.
+/// A name that every `/etc/hosts` contains.
 pub(crate) const HOSTNAME: &str = "localhost";
-/// The devices that a step finds in `/dev`, besides its own terminals.
+/// The devices in a step's `/dev`, in addition to its terminals.
 pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Where the writes of a run's steps go: a bounded tmpfs in a mount namespace that descriptors
-//! hold and no process does. The kernel frees all of it when the descriptors close.
+//! Stores the writes of a run's steps in the *run space*: a bounded tmpfs in a mount namespace that is kept alive by
+//! descriptors alone, without a process. The kernel frees all of it when the descriptors close.
 
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -24,75 +24,76 @@ use crate::pool::Pool;
 use crate::wait;
 use crate::wire::{self, Beforehand, Message, Request, SpaceRequest};
 
-/// How long the kernel may take to make the place for a run's layers.
+/// Timeout for the kernel to create a run space.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a bounded file system has no more of.
+/// The resources that a bounded file system has run out of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Room for bytes.
+    /// Space for bytes.
     pub bytes: bool,
-    /// Room for files.
+    /// Inodes for files.
     pub files: bool,
 }
 
 impl Spent {
-    /// As the kernel counts now. A file system without a bound tells of no number at all.
+    /// Reads the current values of the kernel. A file system without a bound reports a total of 0.
     pub(crate) fn of(room: &StatVfs) -> Self {
         let spent = |total: u64, free: u64| total > 0 && free == 0;
         Self { bytes: spent(room.f_blocks, room.f_bfree), files: spent(room.f_files, room.f_ffree) }
     }
 
-    /// The limits that it has met.
+    /// Returns the limits that have been reached.
     pub fn limits(self) -> impl Iterator<Item = LimitKind> {
         let kinds = [(self.bytes, LimitKind::Disk), (self.files, LimitKind::Inodes)];
         kinds.into_iter().filter_map(|(met, kind)| met.then_some(kind))
     }
 }
 
-/// The bounds of one run's layers, all of them together, and what may be missing.
+/// The common bounds of all layers of one run, and the controls that may be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSpaceConfig {
-    /// How many bytes they hold.
+    /// The capacity in bytes.
     pub disk_bytes: u64,
-    /// How many files they hold.
+    /// The capacity in files.
     pub inodes: u64,
-    /// Which controls may be missing. Where the kernel refuses namespaces and all that goes with
-    /// them may be missing, the layers lie in a directory of the host and bounds are not held.
+    /// Controls that may be missing. If the kernel refuses namespaces and every control that depends on them may be
+    /// missing, the layers are stored in a directory of the host and the bounds are not enforced.
     pub tolerated: Tolerated,
-    /// How many commands one sandbox serves.
+    /// How many commands one sandbox may serve.
     pub sandboxes: Sandboxes,
-    /// The directory in which caches are stored, where some command of the run has any.
+    /// The directory in which caches are stored, if any command of the run has caches.
     pub caches: Option<PathBuf>,
 }
 
-/// How caches can be shown to the steps of a run.
+/// The form in which the steps of a run see caches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheForm {
-    /// As overlays: layers that stay as they are, and a directory that takes the writes.
+    /// As overlays of immutable layers and a directory that receives the writes.
     Layers,
-    /// As one directory, which has to hold a copy of the layers.
+    /// As one directory, which must hold a copy of the layers.
     Copy {
         /// Why the kernel makes no overlay.
         reason: String,
     },
     /// Not at all: each attempt gets an empty directory.
     Empty {
-        /// Why.
+        /// Why caches are not available.
         reason: String,
     },
 }
 
-/// How many commands one sandbox serves.
+/// How many commands one sandbox may serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sandboxes {
-    /// One.
+    /// One command.
     ForOne,
-    /// One after another, for as long as none leaves anything in it: [`Launcher::put_back`].
+    /// Several commands, one after another, as long as none leaves anything behind: see [`Launcher::put_back`].
     ForSeveral,
 }
 
-/// The layers of one run. Cheap to clone; the last clone, layers included, frees it.
+/// The layers of one run. Cheap to clone; dropping the last clone, including those held by layers, frees the run
+/// space.
 #[derive(Debug, Clone)]
 pub struct RunSpace(Arc<Inner>);
 
@@ -106,39 +107,38 @@ struct Inner {
     caches: CacheForm,
 }
 
-/// Where the layers lie.
+/// Where the layers are stored.
 #[derive(Debug)]
 enum Kind {
-    /// On a tmpfs of their own.
+    /// On a separate tmpfs in a mount namespace.
     Namespaces {
         mounts: OwnedFd,
-        /// Unprivileged: the owner of the mount namespace. Root: the namespace that maps the
-        /// owners of a repository of root's.
+        /// Without privilege: the user namespace that owns the mount namespace. Under root: the user namespace that
+        /// maps the owners of a repository of root's.
         users: OwnedFd,
-        /// Root: the user of the host that the steps of this run alone have.
+        /// Under root: the host user that only the steps of this run have.
         own: Option<OwnUser>,
     },
     /// In a directory of the host.
     Plain(PlainSpace),
 }
 
-/// The user of the host that steps over root's repository have in one run.
+/// The host user that only one run's steps over root's repository have.
 #[derive(Debug)]
 struct OwnUser {
     id: u32,
-    /// The user namespace that maps the owner of root's caches on disk to it.
+    /// The user namespace that maps the on-disk owner of root's caches to this user.
     caches: OwnedFd,
 }
 
-/// A layer that its attempt may still write.
+/// State of a layer that its attempt may still write.
 #[derive(Debug)]
 pub struct Open(());
-/// A layer that nobody writes any more.
+/// State of a layer that no process writes any more.
 #[derive(Debug)]
 pub struct Sealed(());
 
-/// The writes of one step: the upper directory of its overlay, in the format of overlayfs with
-/// `userxattr`.
+/// The writes of one step: the upper directory of its overlay, in the format of overlayfs with `userxattr`.
 #[derive(Debug)]
 pub struct Layer<S> {
     space: RunSpace,
@@ -146,23 +146,23 @@ pub struct Layer<S> {
     state: PhantomData<S>,
 }
 
-/// The directories of a layer, apart from the space that they lie in: one that waits with a prepared
-/// sandbox must not keep that.
+/// The directories of a layer without a reference to their run space, so that a slot held by a prepared sandbox does
+/// not keep the run space alive.
 #[derive(Debug)]
 pub(crate) struct Slot {
     dir: Arc<OwnedFd>,
     id: u32,
     user: StepUser,
     upper: OwnedFd,
-    /// The helper whose mounts hold what is in it, until that has ended.
+    /// The helper whose mounts keep the layer's contents alive until it has ended.
     holder: OnceLock<OwnedFd>,
 }
 
 impl RunSpace {
-    /// Makes the place; it costs one short-lived helper.
+    /// Creates a run space by means of one short-lived helper process.
     ///
     /// # Errors
-    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs and that is not
+    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs and the missing controls are not
     /// tolerated.
     pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
         let host = launcher.host().clone();
@@ -178,7 +178,7 @@ impl RunSpace {
         let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
         let answer = wait::readable(control.as_fd(), PATIENCE).and_then(|()| wire::recv(control.as_fd()));
         drop(control);
-        // It has said all that it had to say.
+        // The helper has nothing more to report.
         helper.end().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
         let answer =
             answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
@@ -197,7 +197,7 @@ impl RunSpace {
         }
     }
 
-    /// Whether it holds its layers in memory, and nothing of it is left when this process ends.
+    /// Returns whether the layers are in memory, so the kernel frees them when this process ends.
     pub fn is_in_memory(&self) -> bool {
         matches!(self.0.kind, Kind::Namespaces { .. })
     }
@@ -220,10 +220,10 @@ impl RunSpace {
     fn plain(host: &crate::host::Host, refusal: String, hint: String, pool: Arc<Pool>) -> Result<Self, SandboxError> {
         let (space, dir) = PlainSpace::make(host, refusal, hint)?;
         let (dir, kind) = (Arc::new(dir), Kind::Plain(space));
-        // A copy of the tree is made for one command.
+        // Each copy of the tree serves one command.
         let sandboxes = Sandboxes::ForOne;
         let caches = match host.is_root() {
-            // A step is somebody else there, who cannot reach root's state directory.
+            // The step runs as another user, who cannot access root's state directory.
             true => CacheForm::Empty { reason: "the step's user cannot reach root's state directory".to_owned() },
             false => CacheForm::Copy { reason: "there are no namespaces".to_owned() },
         };
@@ -237,13 +237,13 @@ impl RunSpace {
         Ok(Slot { dir: Arc::clone(&self.0.dir), id, user, upper, holder: OnceLock::new() })
     }
 
-    /// The layer of an attempt that begins.
+    /// Returns the layer of an attempt that starts.
     pub(crate) fn open(&self, slot: Slot) -> Layer<Open> {
         Layer { space: self.clone(), slot, state: PhantomData }
     }
 
-    /// `<id>/upper` with the mode of the repository's root (overlay shows that of the upper
-    /// directory) and `<id>/work` beside it: both must be on one mount, neither in the other.
+    /// Creates `<id>/upper` with the mode of the repository's root, since an overlay shows the mode of its upper
+    /// directory, and `<id>/work` next to it. Both must be on one mount, and neither inside the other.
     fn make_dirs(&self, id: u32, user: StepUser, repo: &RepoFacts) -> rustix::io::Result<OwnedFd> {
         let private = Mode::RWXU;
         let (name, flags) = (id.to_string(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC);
@@ -259,19 +259,19 @@ impl RunSpace {
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
             rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
         }
-        // After the change of owner, which takes set-id bits away; and apart from mkdir, whose
-        // mode the umask cuts.
+        // After the change of owner, which clears set-id bits. In a separate call from mkdir, since the umask
+        // restricts the mode of mkdir.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
         Ok(upper)
     }
 
-    /// How many prepared sandboxes wait for a command.
+    /// Returns the number of prepared sandboxes that wait for a command.
     pub fn ready(&self) -> usize {
         self.0.pool.ready()
     }
 
-    /// Returns whether nothing is left of its commands: no layer but those of sandboxes that wait. A place that
-    /// cannot be looked at may hold something.
+    /// Returns whether nothing remains of the run's commands: the only layers are those of waiting sandboxes. Returns
+    /// `false` if the run space cannot be read.
     pub fn is_unused(&self) -> bool {
         let waiting: Vec<String> = self.0.pool.layers().iter().map(ToString::to_string).collect();
         let is_known = |name: &CStr| {
@@ -282,18 +282,18 @@ impl RunSpace {
         entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
     }
 
-    /// Whether a sandbox serves another command behind one that has left nothing.
+    /// Returns whether a sandbox may serve another command after one that left nothing behind.
     pub fn serves_on(&self) -> bool {
         self.0.sandboxes == Sandboxes::ForSeveral
     }
 
-    /// Returns how caches can be shown to the steps of this run.
+    /// Returns the form in which the steps of this run see caches.
     pub fn cache_form(&self) -> &CacheForm {
         &self.0.caches
     }
 
-    /// Ends the prepared sandboxes that hold a cache with this source, and returns when they have ended. Afterwards
-    /// nothing of this run has it mounted.
+    /// Ends the prepared sandboxes that have a cache with this source, and waits until they have ended. Afterwards no
+    /// sandbox of this run has it mounted.
     pub fn release_cache(&self, source: &CacheSource) {
         self.0.pool.release_cache(source);
     }
@@ -306,7 +306,7 @@ impl RunSpace {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Mount namespace, user namespace, and the one that maps the owner of caches, where there are any.
+    /// Returns the mount namespace, the user namespace, and the one that maps the owner of caches if there is one.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match &self.0.kind {
             Kind::Namespaces { mounts, users, own } => {
@@ -316,7 +316,7 @@ impl RunSpace {
         }
     }
 
-    /// Returns the user id of the host that steps over root's repository have in this run alone, where they have one.
+    /// Returns the host user id that only this run's steps over root's repository have, if there is one.
     pub(crate) fn own_id(&self) -> Option<u32> {
         match &self.0.kind {
             Kind::Namespaces { own, .. } => own.as_ref().map(|own| own.id),
@@ -324,15 +324,15 @@ impl RunSpace {
         }
     }
 
-    /// Returns who a step over this repository is in this run.
+    /// Returns the user of this run's steps over this repository.
     ///
     /// # Errors
-    /// The repository is somebody else's, and we are not root.
+    /// Another user owns the repository, and the daemon is not root.
     pub fn user(&self, host: &crate::host::Host, repo: &RepoFacts) -> Result<StepUser, SandboxError> {
         Ok(StepUser::choose(host, repo)?.with_own_id(self.own_id()))
     }
 
-    /// The directory of the host in which the layers lie, where there are no namespaces.
+    /// Returns the host directory that holds the layers, if there are no namespaces.
     pub(crate) fn as_plain(&self) -> Option<&PlainSpace> {
         match &self.0.kind {
             Kind::Namespaces { .. } => None,
@@ -341,13 +341,13 @@ impl RunSpace {
     }
 }
 
-/// The directory of a layer that takes the writes.
+/// Name of the directory of a layer that receives the writes.
 pub(crate) const UPPER: &str = "upper";
-/// The directory that overlayfs needs for itself.
+/// Name of the directory of a layer that overlayfs uses internally.
 pub(crate) const WORK: &str = "work";
 
 impl<S> Layer<S> {
-    /// Who writes it.
+    /// Returns the user who writes it.
     pub fn user(&self) -> StepUser {
         self.slot.user
     }
@@ -362,7 +362,7 @@ impl<S> Layer<S> {
 }
 
 impl Layer<Open> {
-    /// Declares that nobody writes it any more. Only after its attempt is gone: after
+    /// Marks the layer as no longer written. Call it only after its attempt has ended, that is after
     /// [`Received::Closed`](crate::Received::Closed). Nothing is remounted.
     pub fn seal(self) -> Layer<Sealed> {
         let Self { space, slot, .. } = self;
@@ -375,16 +375,15 @@ impl Slot {
         self.id
     }
 
-    /// Remembers the helper of its attempt.
+    /// Records the helper of its attempt.
     pub(crate) fn is_held_by(&self, holder: OwnedFd) {
-        // A layer has one attempt.
+        // A layer has one attempt, so the first helper stays.
         drop(self.holder.set(holder));
     }
 
-    /// See [`Layer::discard`].
+    /// Removes the directories, see [`Layer::discard`].
     pub(crate) fn discard(self) -> Result<(), SandboxError> {
-        // The kernel keeps what was removed for as long as an overlay holds it. A helper that hangs
-        // is killed by whoever buries it.
+        // The kernel keeps removed files while an overlay refers to them. The reaper kills a helper that hangs.
         if let Some(holder) = self.holder.get() {
             let _ = wait::readable(holder.as_fd(), wait::LAST_BREATH);
         }
@@ -394,46 +393,45 @@ impl Slot {
 }
 
 impl Layer<Sealed> {
-    /// The upper directory, for reading.
+    /// Returns the upper directory for reading.
     pub fn upper(&self) -> BorrowedFd<'_> {
         self.slot.upper.as_fd()
     }
 
-    /// What is spent of the room that all layers of the run share.
+    /// Returns the exhausted resources of the tmpfs that all layers of the run share.
     pub fn spent(&self) -> Spent {
-        // One that cannot be looked at has met no limit that anybody knows of.
+        // If the file system cannot be examined, no limit is reported.
         rustix::fs::fstatvfs(self.upper()).map_or_else(|_| Spent::default(), |room| Spent::of(&room))
     }
 
-    /// Whether nothing lies in it; what cannot be looked at may hold something.
+    /// Returns whether the layer is empty. Returns `false` if it cannot be read.
     pub fn is_empty(&self) -> bool {
         let is_entry = |entry: &rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
         rustix::fs::Dir::read_from(self.upper())
             .is_ok_and(|mut dir| dir.find(|entry| entry.as_ref().map_or(true, is_entry)).is_none())
     }
 
-    /// The directories, for another command of the same sandbox.
+    /// Returns the directories, for another command of the same sandbox.
     pub(crate) fn into_slot(self) -> Slot {
         self.slot
     }
 
-    /// Removes what was written, so that its room is free again before the run ends: for an
-    /// attempt that is repeated.
+    /// Removes the writes, so that their space is free before the run ends. For an attempt that is repeated.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// A file or directory cannot be removed.
     pub fn discard(self) -> Result<(), SandboxError> {
         self.slot.discard()
     }
 }
 
-/// Removes a directory and all in it, without following a link and whatever its mode is.
+/// Removes a directory with all its contents, without following links and regardless of modes.
 ///
-/// How deep it is was the step's choice: neither the stack nor the descriptors may grow with
-/// that. So what is found one level down is moved up beside `name`, and waits there.
+/// The step chose the depth of the tree, so neither the stack nor the number of open descriptors may grow with it.
+/// Subdirectories are therefore moved up next to `name` and queued there.
 ///
 /// # Errors
-/// Something cannot be removed.
+/// A file or directory cannot be removed.
 pub fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
     let mut moved = 0_u64;
     let mut waiting = vec![name.to_owned()];
@@ -444,7 +442,7 @@ pub fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()>
             match (entry.file_type(), entry.file_name().to_bytes()) {
                 (_, b"." | b"..") => {}
                 (FileType::Directory, _) => {
-                    // To be moved it must be writable itself: its `..` changes.
+                    // A directory must be writable to be moved, since its `..` entry changes.
                     drop(open_writable(dir.as_fd(), entry.file_name())?);
                     let up = CString::new(format!("{}.{moved}", name.to_string_lossy())).unwrap_or_default();
                     moved += 1;
@@ -459,7 +457,7 @@ pub fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()>
     Ok(())
 }
 
-/// A directory whose permissions a step may have taken away.
+/// Opens a directory after restoring the permissions that a step may have removed.
 fn open_writable(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;

@@ -1,4 +1,4 @@
-//! The system calls that no safe wrapper covers. All `unsafe` of the project stands here.
+//! Wraps the system calls that no safe wrapper covers. All `unsafe` code of this crate is in this module.
 #![expect(
     unsafe_code,
     reason = "mount_setattr, fork, close_range, signal dispositions and interface flags have no safe wrapper"
@@ -11,17 +11,17 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What becomes of the mounts that a call reaches.
+/// The mounts that a call affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// The one mount.
     One,
-    /// It and all mounts below it.
+    /// The mount and all mounts below it.
     Recursive,
 }
 
-/// Changes attributes of the mount that `fd` names: sets `attributes`, makes it private where
-/// `private`, maps owners by the user namespace `owners`. `mount_setattr(2)`.
+/// Changes attributes of the mount that `fd` names: sets `attributes`, makes the mount private if `private` is set,
+/// and maps its owners by the user namespace `owners`. `mount_setattr(2)`.
 pub(crate) fn mount_setattr(
     fd: BorrowedFd<'_>,
     reach: Reach,
@@ -54,7 +54,7 @@ pub(crate) fn mount_setattr(
     check(result)
 }
 
-/// Takes the read-only attribute off the one mount that `fd` names. `mount_setattr(2)`.
+/// Clears the read-only attribute of the one mount that `fd` names. `mount_setattr(2)`.
 pub(crate) fn make_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: an all-zero mount_attr is a valid value of the plain C struct.
     let mut attr: libc::mount_attr = unsafe { zeroed() };
@@ -73,16 +73,16 @@ pub(crate) fn make_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(result)
 }
 
-/// Which side of a [`fork`] this is.
+/// The side of a [`fork`].
 #[derive(Debug)]
 pub(crate) enum Fork {
     /// The new process.
     Child,
-    /// The old one, with the id of the new one in its own PID namespace.
+    /// The parent, with the child's id in the parent's PID namespace.
     Parent(i32),
 }
 
-/// Doubles this process, which must have one thread: the helper never starts another.
+/// Forks this process, which must have a single thread. The helper never starts another.
 pub(crate) fn fork() -> io::Result<Fork> {
     // SAFETY: the helper has a single thread, so no lock can be held by a thread that the child
     // lacks, and the child may allocate.
@@ -93,17 +93,16 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Doubles this process as [`fork`] does; the new process is born in the control group (version
-/// 2) whose directory `group` names. `clone3(2)`, `CLONE_INTO_CGROUP`: moving a process later
-/// makes the kernel wait for all processors.
+/// Forks this process like [`fork`], and creates the child inside the control group (version 2) whose directory
+/// `group` names. `clone3(2)`, `CLONE_INTO_CGROUP`. Moving a process later makes the kernel wait for all processors.
 pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
     // SAFETY: an all-zero clone_args is a valid value of the plain C struct.
     let mut args: libc::clone_args = unsafe { zeroed() };
     args.flags = CLONE_INTO_CGROUP;
     args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     args.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
-    // SAFETY: no memory is shared and no stack given, so this is a fork; the helper has a single
-    // thread and uses nothing of the C library's that remembers its thread's id.
+    // SAFETY: no memory is shared and no stack given, so this is a fork; the helper has a single thread and uses
+    // nothing of the C library that caches the thread's id.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) } {
         0 => Ok(Fork::Child),
         pid if pid > 0 => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
@@ -111,7 +110,7 @@ pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
     }
 }
 
-/// `CLONE_INTO_CGROUP` of linux/sched.h: it does not fit the type of the C library's constant.
+/// `CLONE_INTO_CGROUP` of linux/sched.h. It does not fit the type of the C library's constant.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A child that has ended.
@@ -119,25 +118,25 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(crate) struct Waited {
     /// Its id.
     pub(crate) pid: i32,
-    /// How it ended, as the kernel says it.
+    /// Its wait status, as returned by the kernel.
     pub(crate) status: i32,
-    /// What it and those that it has waited for have used.
+    /// The resource usage of the child and of the processes that it has reaped.
     pub(crate) usage: Usage,
 }
 
-/// What processes have used.
+/// The resource usage of processes.
 #[derive(Debug)]
 pub(crate) struct Usage {
-    /// CPU time outside of the kernel.
+    /// CPU time in user mode.
     pub(crate) user: Duration,
     /// CPU time in the kernel.
     pub(crate) system: Duration,
-    /// The most memory that one of them had at a time, in KiB.
+    /// The largest resident set size of any one of them, in KiB.
     pub(crate) max_rss_kib: u64,
 }
 
-/// Takes leave of a child that has ended; `None` where all that there are still run. `wait4(2)`: the one call that
-/// tells what a single child has used.
+/// Reaps a child that has ended; `None` if all children are still running. `wait4(2)` is the only call that reports
+/// the resource usage of a single child.
 ///
 /// # Errors
 /// `ECHILD`: there is no child.
@@ -164,56 +163,55 @@ pub(crate) fn wait_any(options: i32) -> io::Result<Option<Waited>> {
     }
 }
 
-/// Gives this process a session keyring of its own, empty. `keyctl(2)`,
-/// `KEYCTL_JOIN_SESSION_KEYRING`.
+/// Gives this process a new, empty session keyring. `keyctl(2)`, `KEYCTL_JOIN_SESSION_KEYRING`.
 pub(crate) fn new_session_keyring() -> io::Result<()> {
-    // SAFETY: the name is absent, which asks for a new keyring without one.
+    // SAFETY: the name is null, with which the call reads no memory and makes an unnamed keyring.
     let result =
         unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
     if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives memory that this process has freed back to the system, which the C library keeps otherwise
-/// for what is to come. `malloc_trim(3)`; elsewhere than with glibc nothing happens.
+/// Returns freed memory of this process to the system, which the C library otherwise keeps for later allocations.
+/// `malloc_trim(3)`; does nothing without glibc.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, and may be called from any thread at any time.
+    // SAFETY: the call takes no pointer, and may be made from any thread at any time.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Takes its controlling terminal from this process, which leads no session. `ioctl_tty(2)`,
+/// Detaches this process, which must not be a session leader, from its controlling terminal. `ioctl_tty(2)`,
 /// `TIOCNOTTY`.
 pub(crate) fn forget_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the request takes no argument.
     check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) }.into())
 }
 
-/// What is done with the descriptors above the standard three.
+/// When to close the descriptors above the standard three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// They are closed at once.
+    /// At once.
     Now,
-    /// They are closed on exec.
+    /// On exec.
     OnExec,
 }
 
-/// Closes every descriptor but 0, 1 and 2. `close_range(2)`.
+/// Closes every descriptor except 0, 1 and 2. `close_range(2)`.
 pub(crate) fn close_others(when: Close) -> io::Result<()> {
     let flags = if when == Close::OnExec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
-    // SAFETY: with `Now` it is called before the helper has opened anything, so that no owner of
-    // a descriptor exists; with `OnExec` nothing is closed before the program is replaced.
+    // SAFETY: with `Now` it is called before the helper has opened anything, so no descriptor has an owner; with
+    // `OnExec` nothing is closed before the program is replaced.
     check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
 }
 
-/// Closes what a caller has left open in this process: every descriptor from 3 on but those in `kept`, which it
-/// has handed over. Otherwise who waits for the end of a pipe of the caller's waits for ours too.
-/// `close_range(2)`. For the start of a program, before it has opened anything and has a second thread, and once:
-/// whatever a later call would close has an owner in this process by then.
+/// Closes the descriptors that this program inherited: every descriptor from 3 on except those in `kept`, which the
+/// caller passed deliberately. Otherwise a process that waits for the end of one of the caller's pipes would also
+/// wait for this process. `close_range(2)`. Call it once, at the start of a program, before it has opened anything or
+/// started a second thread: a later call would close descriptors that have owners in this process.
 ///
 /// # Errors
-/// The system refuses; or it was called before, and nothing is closed.
+/// A system call fails; or the function was called before, in which case nothing is closed.
 pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
     static CALLED: AtomicBool = AtomicBool::new(false);
     if CALLED.swap(true, Ordering::Relaxed) {
@@ -221,61 +219,59 @@ pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
     }
     let all = [(3, kept.start.saturating_sub(1)), (kept.end.max(3), u32::MAX)];
     for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {
-        // SAFETY: it is called at the start of a program, and no second time, before anything was opened: no owner
-        // of a descriptor exists. Those that were handed over stay open.
+        // SAFETY: this runs at the start of a program, at most once, before anything was opened, so no
+        // descriptor has an owner. The descriptors in `kept` stay open.
         check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
     }
     Ok(())
 }
 
-/// Takes descriptor 0, which the daemon gave us as our end of the control socket.
+/// Takes over descriptor 0, through which the daemon passed this process's end of the control socket.
 pub(crate) fn take_stdin() -> io::Result<OwnedFd> {
-    // SAFETY: descriptor 0 is open for as long as the process: std never closes it.
+    // SAFETY: descriptor 0 is open for as long as the process lives: std never closes it.
     let stdin = unsafe { BorrowedFd::borrow_raw(0) };
     let control = rustix::io::fcntl_dupfd_cloexec(stdin, 3)?;
     Ok(control)
 }
 
-/// Gives every signal its default action again: what the daemon ignores must not stay ignored
-/// in a step, and Rust itself ignores SIGPIPE. By the system call, since the C library keeps two
-/// signals for itself.
+/// Resets every signal to its default action: signals that the daemon ignores must not stay ignored in a step, and
+/// Rust itself ignores SIGPIPE. Uses the raw system call, since the C library reserves two signals for itself.
 pub(crate) fn reset_signals() {
     /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
     static DEFAULT: [u64; 4] = [0; 4];
     for signal in 1..=SIGNALS {
-        // SAFETY: the kernel reads the 32 bytes of its own sigaction, in which all zeros mean
-        // SIG_DFL without flags: no code is installed. SIGKILL and SIGSTOP are refused.
+        // SAFETY: the kernel reads the 32 bytes of its own sigaction, in which all zeros mean SIG_DFL without flags:
+        // no code is installed. SIGKILL and SIGSTOP are refused.
         unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, &raw const DEFAULT, std::ptr::null_mut::<u64>(), SIGNALS / 8);
         }
     }
 }
 
-/// Makes children waitable and signals audible for this process, whatever its caller left
-/// behind: an ignored SIGCHLD has the kernel reap children itself (wait(2), NOTES), and a
-/// blocked SIGINT or SIGTERM is never heard. For the start of a program, before its first
-/// thread and its first child.
+/// Makes children waitable and signals deliverable in this process, whatever it inherited from its caller: with
+/// SIGCHLD ignored, the kernel reaps children itself (wait(2), NOTES), and a blocked SIGINT or SIGTERM is never
+/// delivered. Call it at the start of a program, before its first thread and its first child.
 ///
 /// # Errors
-/// The system refuses.
+/// A system call fails.
 pub fn claim_signals() -> io::Result<()> {
     let default = nix::sys::signal::SigHandler::SigDfl;
-    // SAFETY: the default action runs no code of ours, so there is no handler that could be
-    // unsafe in a signal's context.
+    // SAFETY: the default action runs no code of this program, so there is no handler that could be unsafe in a
+    // signal's context.
     unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGCHLD, default) }?;
     nix::sys::signal::SigSet::all().thread_unblock()?;
     Ok(())
 }
 
-/// SIGINT, SIGTERM and SIGHUP wait for as long as this lives, and come when it goes.
+/// A guard that blocks SIGINT, SIGTERM and SIGHUP. Pending signals are delivered when it is dropped.
 #[derive(Debug)]
 pub struct HeldSignals(nix::sys::signal::SigSet);
 
-/// Holds the signals back that ask a program to end, for a short time in which nothing listens for them. For a program
-/// with one thread.
+/// Blocks the signals that ask a program to end, for a short time in which nothing listens for them. For a program
+/// with a single thread.
 ///
 /// # Errors
-/// The system refuses.
+/// A system call fails.
 pub fn hold_signals() -> io::Result<HeldSignals> {
     use nix::sys::signal::{SigSet, SigmaskHow, Signal};
     let held: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
@@ -284,41 +280,41 @@ pub fn hold_signals() -> io::Result<HeldSignals> {
 
 impl Drop for HeldSignals {
     fn drop(&mut self) {
-        // The mask was this thread's own: the system has no reason to refuse it.
+        // The system has no reason to refuse this thread's own former mask.
         let _ = self.0.thread_set_mask();
     }
 }
 
-/// How many signals Linux has, on all machines but MIPS.
+/// The number of signals on Linux, on all machines except MIPS.
 const SIGNALS: usize = 64;
 
-/// Makes a segment, a semaphore and a queue of System V, removes each, and returns their ids.
+/// Creates a segment, a semaphore set and a message queue of System V, removes each, and returns their ids.
 pub(crate) fn next_ipc_ids() -> io::Result<[i32; 3]> {
     let made = |id: libc::c_int| if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id) };
     let mode = libc::IPC_CREAT | 0o600;
-    // SAFETY: plain calls without pointers; a negative result is an error and no id.
+    // SAFETY: a plain call without pointers; a negative result is an error and no id.
     let segment = made(unsafe { libc::shmget(libc::IPC_PRIVATE, 1, mode) })?;
-    // SAFETY: removing takes no buffer, which may be null then.
+    // SAFETY: removing uses no buffer, so the pointer may be null.
     check(unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
-    // SAFETY: as above.
+    // SAFETY: a plain call without pointers, as above.
     let semaphore = made(unsafe { libc::semget(libc::IPC_PRIVATE, 1, mode) })?;
     // SAFETY: removing takes no fourth argument.
     check(unsafe { libc::semctl(semaphore, 0, libc::IPC_RMID) }.into())?;
-    // SAFETY: as above.
+    // SAFETY: a plain call without pointers, as above.
     let queue = made(unsafe { libc::msgget(libc::IPC_PRIVATE, mode) })?;
-    // SAFETY: removing takes no buffer, which may be null then.
+    // SAFETY: removing uses no buffer, so the pointer may be null.
     check(unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
     Ok([segment, semaphore, queue])
 }
 
-/// Sets the network device `lo` of the current network namespace up.
+/// Brings the network device `lo` of the current network namespace up.
 pub(crate) fn loopback_up() -> io::Result<()> {
-    // SAFETY: plain socket call; a negative result is an error and no descriptor.
+    // SAFETY: a plain socket call without pointers; a negative result is an error and no descriptor.
     let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is fresh and nobody else's.
+    // SAFETY: the descriptor was just created and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: an all-zero ifreq is a valid value of the plain C struct.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -339,12 +335,12 @@ fn check(result: libc::c_long) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Puts the calling thread under a seccomp filter, for good. `seccomp(2)`.
+/// Puts the calling thread under a seccomp filter permanently. `seccomp(2)`.
 ///
-/// With SECCOMP_FILTER_FLAG_SPEC_ALLOW: before Linux 5.16 a filter switched the CPU's speculative
-/// store bypass and its indirect branch predictor off for its threads, at a cost to every test
-/// that runs. That guards secrets within one address space from code of that same space, of which
-/// a step has none. Later kernels do nothing of the kind, with or without the flag.
+/// SECCOMP_FILTER_FLAG_SPEC_ALLOW avoids a cost to every test: before Linux 5.16, installing a filter also disabled
+/// the CPU's speculative store bypass and indirect branch prediction for the thread. That mitigation protects secrets
+/// from other code in the same address space, and a step has no such secrets. Later kernels do not do this, with or
+/// without the flag.
 pub(crate) fn seccomp_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
@@ -353,19 +349,19 @@ pub(crate) fn seccomp_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) })
 }
 
-/// Makes a call without arguments by a number that no kernel knows, to see who answers it: the
-/// kernel with ENOSYS, or a filter.
+/// Calls a system call number that no kernel implements, without arguments, to see what answers: the kernel with
+/// ENOSYS, or a filter.
 pub(crate) fn unknown_call(number: u32) -> Result<(), nix::errno::Errno> {
-    // SAFETY: a call that exists nowhere does nothing; were the number ever given to one, it
-    // would get no pointer but null.
+    // SAFETY: a call that does not exist does nothing; if a kernel ever assigned the number, the call would get no
+    // pointer but null.
     let result = unsafe { libc::syscall(number.into(), 0, 0, 0, 0, 0, 0) };
     nix::errno::Errno::result(result).map(drop)
 }
 
-/// Makes any call, to see what the kernel answers. Tests pass numbers and null, no pointers.
+/// Makes any system call, to observe the kernel's answer. Tests pass numbers and null, no pointers.
 #[cfg(test)]
 pub(crate) fn raw_call(number: libc::c_long, a: [u64; 6]) -> Result<i64, nix::errno::Errno> {
-    // SAFETY: no argument points to memory, so that the kernel reads and writes none of ours.
+    // SAFETY: no argument points to memory, so the kernel reads and writes none of this process.
     let result = unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) };
     nix::errno::Errno::result(result)
 }
@@ -376,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_was_inherited_is_closed_once() {
-        // All of them are kept: the trials around this one own some.
+        // Keeps all of them, since concurrent tests own some.
         let all = 3..u32::MAX;
         close_inherited(all.clone()).expect("nothing to close");
         let again = close_inherited(all).expect_err("the second time");

@@ -1,5 +1,5 @@
-//! Waits with a deadline: no process of ours may hold the daemon for ever, stopped or stuck in
-//! the kernel.
+//! Waits with a deadline, so that no helper process that is stopped or stuck in the kernel can block the daemon
+//! forever.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-/// How long the end of a process may take that has nothing more to do, or was killed.
+/// Timeout for the end of a process that has nothing more to do, or was killed.
 pub(crate) const LAST_BREATH: Duration = Duration::from_secs(5);
 
 /// Waits until there is something to read, or the other side has closed.
@@ -22,7 +22,7 @@ pub(crate) fn readable(fd: BorrowedFd<'_>, most: Duration) -> io::Result<()> {
     }
 }
 
-/// A helper that was started, and the descriptor that tells its end.
+/// A running helper, and the pidfd that becomes readable when it ends.
 #[derive(Debug)]
 pub(crate) struct Helper {
     child: Child,
@@ -30,8 +30,8 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Takes the descriptor at once: later there may be none left, and the end could not be
-    /// waited for with a deadline.
+    /// Opens the pidfd at once: later there may be no descriptor left, and the end could not be awaited with a
+    /// deadline.
     pub(crate) fn new(mut child: Child) -> io::Result<Self> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pidfd = pid
@@ -40,7 +40,7 @@ impl Helper {
         match pidfd {
             Ok(pidfd) => Ok(Self { child, pidfd }),
             Err(error) => {
-                // It has got no request yet: nothing in it can keep it from dying.
+                // The helper has received no request yet, so nothing delays its death.
                 child.kill()?;
                 child.wait()?;
                 Err(error)
@@ -48,22 +48,22 @@ impl Helper {
         }
     }
 
-    /// Whether it has ended by now.
+    /// Returns whether the helper has ended.
     pub(crate) fn has_ended(&self) -> bool {
         readable(self.pidfd.as_fd(), Duration::ZERO).is_ok()
     }
 
-    /// Another descriptor that tells its end.
+    /// Returns another descriptor that becomes readable when the helper ends.
     pub(crate) fn end_fd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
     }
 
-    /// Sends SIGKILL; one that is gone already is no error.
+    /// Sends SIGKILL; a helper that has already ended is no error.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }
 
-    /// Waits for one that has to end now by itself, and kills it where it does not.
+    /// Waits for a helper that is about to end, and kills it after a timeout.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         if readable(self.pidfd.as_fd(), LAST_BREATH).is_err() {
             self.kill()?;

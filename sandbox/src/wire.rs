@@ -1,5 +1,5 @@
-//! What daemon and helper say to each other, and how it travels: one JSON packet each over a
-//! `SOCK_SEQPACKET` pair, with its descriptors; what is too long for a packet lies in a memory file.
+//! Defines the messages between daemon and helper and their transport. Each message is one JSON packet with its
+//! descriptors over a `SOCK_SEQPACKET` pair. A document that is too long for a packet is sent in a memory file.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -25,92 +25,92 @@ use crate::running::WaitStatus;
 use crate::setup::SetupOp;
 use crate::space::Spent;
 
-/// The longest answer, in bytes. Longer texts are cut before they are sent.
+/// The longest packet, in bytes. Longer texts are truncated before they are sent.
 const MAX_PACKET: usize = 64 << 10;
-/// How many descriptors travel with one packet at most.
+/// The largest number of descriptors in one packet.
 const MAX_FDS: usize = 16;
-/// The largest request, in bytes: the kernel allows an argument list and environment of 6 MiB.
+/// The largest request, in bytes. The kernel allows 6 MiB for an argument list and environment.
 const MAX_REQUEST: u64 = 32 << 20;
 
-/// What the helper is asked to do.
+/// A request to the helper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Make the place for the layers of a run, hand it out as descriptors, and end.
+    /// Make the run space, which holds the layers of a run, return its descriptors, and exit.
     Space(SpaceRequest),
-    /// Prepare a sandbox, and wait for its command.
+    /// Prepare a sandbox and wait for its command.
     Sandbox(Box<SandboxRequest>),
-    /// The same without namespaces, on a kernel that refuses them.
+    /// Prepare a sandbox without namespaces, on a kernel that refuses them.
     Plain(Box<PlainRequest>),
 }
 
-/// A sandbox without namespaces. Its descriptors: what [`Entry`] says.
+/// A sandbox without namespaces. Its descriptors are those of its [`Entry`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PlainRequest {
-    /// What must hold; its place for layers is a directory of the host, and it has no operations.
+    /// The sandbox's requirements. Its run space is a directory of the host, and its list of operations is empty.
     pub(crate) sandbox: SandboxRequest,
-    /// What the kernel answered when namespaces were tried.
+    /// The kernel's answer when namespaces were tried.
     pub(crate) refusal: String,
-    /// How namespaces could be had.
+    /// How to make namespaces available.
     pub(crate) hint: String,
-    /// What a step must not read, besides what no rule names.
+    /// Paths that a step must not read. Paths without any Landlock rule are unreadable as well.
     pub(crate) hidden: Vec<std::path::PathBuf>,
-    /// The file in which names of machines are looked up, where it lies in a hidden directory.
+    /// The resolver configuration, if a hidden directory holds it.
     pub(crate) resolver: Option<std::path::PathBuf>,
 }
 
-/// The place for the layers of a run.
+/// The run space, which holds the layers of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SpaceRequest {
-    /// The empty directory that it is mounted on.
+    /// The empty directory to mount it on.
     pub(crate) at: std::path::PathBuf,
     /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// How many files it holds.
+    /// The number of files that it can hold.
     pub(crate) inodes: u64,
-    /// Ourselves where we are not root: the user of the namespace.
+    /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
-    /// What else is tried first.
+    /// What to try before the run space is made.
     pub(crate) beforehand: Beforehand,
-    /// The directory in which overlays of caches are going to be, where it is to be tried whether the kernel makes
-    /// them there.
+    /// The directory in which cache overlays will be made, if the helper must test whether the kernel supports them
+    /// there.
     pub(crate) caches: Option<std::path::PathBuf>,
 }
 
-/// What is tried before the place for layers is made.
+/// What to try before the run space is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Beforehand {
-    /// Nothing: an attempt that cannot have its namespaces is refused.
+    /// Nothing. An attempt that cannot get its namespaces is refused.
     Nothing,
-    /// The namespaces of an attempt: a run that may do without them has to know now.
+    /// The namespaces of an attempt. A run that may do without them must know at this point.
     Namespaces,
 }
 
-/// A sandbox whose command is not known yet. Its descriptors: the mount namespace of the run's
-/// layers, the user namespace, the one that maps the owner of caches where there is one, both ends of the socket of
-/// the command's process (its own first), and what [`Entry`] says.
+/// A sandbox whose command is not known yet. Its descriptors, in order: the mount namespace of the run's layers, the
+/// user namespace, the namespace that maps the owner of caches if there is one, both ends of the command process's
+/// socket (the process's end first), and those of its [`Entry`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SandboxRequest {
-    /// What must hold.
+    /// The part of the policy that does not depend on the command.
     pub(crate) frame: Frame,
-    /// Who the step is.
+    /// The user of the step.
     pub(crate) user: StepUser,
-    /// Whether the owner of caches is mapped to the step's user.
+    /// `true` if the owner of caches is mapped to the step's user.
     pub(crate) maps_caches: bool,
-    /// Where the layers of the run appear once the helper has joined its namespace.
+    /// Path of the run's layers after the helper has joined their namespace.
     pub(crate) space: std::path::PathBuf,
     /// How PID 1 gets into its control group.
     pub(crate) entry: Entry,
-    /// The layers that the command is going to have, as far as can be told.
+    /// The layers that the command is expected to use.
     pub(crate) layers: Layers,
-    /// What is done, in order.
+    /// The operations, in order.
     pub(crate) ops: Vec<SetupOp>,
-    /// Whether the sandbox may serve another command, where nothing of one is left in it.
+    /// `true` if the sandbox may serve another command after one that left nothing in it.
     pub(crate) serves_on: bool,
 }
 
-/// The layers of one attempt, by their numbers.
+/// The layers of one attempt, by number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layers {
     /// The layers below, newest first.
@@ -123,131 +123,132 @@ pub(crate) struct Layers {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry {
-    /// There is none.
+    /// There is no control group.
     None {
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// How to mend that.
+        /// How to fix that.
         hint: String,
     },
-    /// There is one.
+    /// There is a control group.
     Group {
-        /// What it is.
+        /// Description of the group.
         group: String,
-        /// Whether PID 1 is born in the group whose directory the first descriptor is (version 2). It
-        /// writes itself into each other one, which are `tasks` files (version 1).
+        /// `true` if PID 1 is created inside the group whose directory is the first descriptor (version 2). PID 1
+        /// writes itself into the other groups, whose descriptors are `tasks` files (version 1).
         born: bool,
-        /// Whether the last two descriptors are the file that bounds its memory, and the one that tells the buffers of
-        /// sockets, which the kernel counts apart: PID 1 takes those off the bound.
+        /// `true` if the last two descriptors are the file that limits the group's memory and the file that counts
+        /// socket buffers, which the kernel counts separately. PID 1 subtracts the socket buffers from the limit.
         takes_off_sockets: bool,
     },
 }
 
-/// The command for a prepared sandbox. To the command's process two descriptors come along where the sandbox
-/// has served before: its standard output and its standard error.
+/// The command for a prepared sandbox. If the sandbox has served a command before, the message to the command's
+/// process carries two descriptors: its standard output and its standard error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Claim {
     /// The command.
     pub(crate) command: Command,
     /// Its layers.
     pub(crate) layers: Layers,
-    /// What of the limits the control group holds.
+    /// The limits that the control group enforces.
     pub(crate) held: HeldLimits,
-    /// What is done, in order.
+    /// The operations, in order.
     pub(crate) ops: Vec<SetupOp>,
-    /// Whether the sandbox is to serve another command, where nothing of this one is left.
+    /// `true` if the sandbox may serve another command after this one left nothing in it.
     pub(crate) serves_on: bool,
 }
 
-/// What of the limits a control group holds, as phrases for the record.
+/// The limits that a control group enforces, as phrases for the evidence record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldLimits {
-    /// Memory.
+    /// Memory limit.
     pub(crate) memory: Option<String>,
-    /// Processes and threads.
+    /// Limit on processes and threads.
     pub(crate) pids: Option<String>,
-    /// Whether it bounds memory, be it by the plan's bound or by a share of the machine's.
+    /// `true` if the group limits memory, to the plan's limit or to a share of the machine's memory.
     pub(crate) bounds_memory: bool,
 }
 
-/// What the command's process is told. Its socket is the daemon's and the helper's: in what order
-/// their words come is not settled.
+/// A message to the command's process. The daemon and the helper send to the same socket, so their messages
+/// arrive in no fixed order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// By the helper: the directories are there around which it draws its wall.
+    /// From the helper: the directories that the Landlock rules need exist.
     Go,
-    /// By the daemon: the command. The helper is told the same.
+    /// From the daemon: the command. The helper receives the same message.
     Claim(Box<Claim>),
-    /// By the helper: the tree is in place, for these layers.
+    /// From the helper: the tree is mounted, over these layers.
     Tree(Box<Tree>),
 }
 
-/// The command with what the helper did for it.
+/// The command with the helper's work for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Go {
     /// The command.
     pub(crate) claim: Claim,
-    /// What was done.
+    /// The mounted tree.
     pub(crate) tree: Tree,
-    /// Whether nothing is to be done behind the end: then PID 1 tells the daemon of it by itself.
+    /// `true` if the helper has nothing to do after the exit. PID 1 then reports the exit to the daemon itself.
     pub(crate) tells_the_end: bool,
-    /// What its directories look like before the first command; `None` where no other is to be served.
+    /// The fingerprint of the scratch directories before the first command; `None` if the sandbox serves one command
+    /// only.
     pub(crate) traces: Option<Traces>,
 }
 
-/// What the helper did for a command: the tree is in place.
+/// The helper's work for a command: the mounted tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Tree {
-    /// What it is made of.
+    /// The layers it consists of.
     pub(crate) layers: Layers,
-    /// What holds because of it.
+    /// The controls that it enforces.
     pub(crate) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
     pub(crate) layers_bytes: u64,
 }
 
-/// What the helper says.
+/// A message from the helper, or from PID 1.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
-    /// The place for the layers stands; directory, mount namespace, and then (root) the user
-    /// namespace that maps owners or (else) the one that owns the mount namespace.
+    /// The run space exists. Its descriptors: directory, mount namespace, and, for root, the user namespace that maps
+    /// owners, or else the one that owns the mount namespace.
     Space {
-        /// The user id of the host that steps over root's repository have in this run alone. The user namespace that
-        /// maps the owner of caches to it is the last descriptor.
+        /// The host user id that only this run's steps over root's repository have. The last descriptor is then the
+        /// user namespace that maps the owner of caches to it.
         own_id: Option<u32>,
-        /// Why the kernel makes no overlay of caches; `None` where it does, or was not asked.
+        /// Why the kernel makes no cache overlay; `None` if it does, or if the request did not ask.
         no_cache_overlay: Option<String>,
     },
-    /// PID 1 of the step exists; its pidfd. It waits until the helper has sent this.
+    /// PID 1 of the step exists; carries its pidfd. PID 1 waits until the helper has sent this message.
     Init,
     /// The sandbox waits for its command.
     Prepared,
-    /// The set-up is done, control by control.
+    /// The set-up is complete, with the state of each control.
     Ready(Enforcement),
-    /// A control cannot be had.
+    /// A control is not available.
     Refused { control: Control, message: String, hint: String },
     /// The command could not be started.
     NotStarted { fault: StartFault, message: String },
-    /// To the helper alone: PID 1 has told the daemon of the end.
+    /// To the helper only: PID 1 has reported the exit to the daemon.
     Told,
-    /// To the helper alone: PID 1 has told the daemon of the end of a command, and waits for another.
+    /// To the helper only: PID 1 has reported the exit of a command to the daemon, and waits for another command.
     ServesOn,
-    /// The command has ended, and so has every other process of the attempt.
+    /// The command and every other process of the attempt have ended.
     Exited {
-        /// How.
+        /// How the command ended.
         status: WaitStatus,
         /// The limit for which PID 1 ended it.
         limit: Option<LimitKind>,
-        /// Whether PID 1 itself is all that is left.
+        /// `true` if PID 1 is the only process left.
         alone: bool,
-        /// Whether nothing of it is left, and PID 1 waits for another command.
+        /// `true` if the command left nothing behind and PID 1 waits for another command.
         serves_on: bool,
-        /// Processes that it left behind, and that are killed.
+        /// Processes that the command left behind. They have been killed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leaked: Option<LeakedProcesses>,
-        /// What the bounded scratch directories had no more of.
+        /// The limits that the scratch directories have reached.
         scratch: Spent,
         user_ms: u64,
         system_ms: u64,
@@ -255,15 +256,15 @@ pub(crate) enum Message {
     },
 }
 
-/// A pair of connected packet sockets, closed on exec.
+/// Returns a pair of connected packet sockets, closed on exec.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Stands for a document that lies in the first descriptor of its packet.
+/// Payload of a packet whose document is in its first descriptor.
 const IN_MEMORY: &[u8] = b"m";
 
-/// Sends a document with the descriptors that belong to it.
+/// Sends a document with its descriptors.
 pub(crate) fn send_document<T: Serialize>(
     socket: BorrowedFd<'_>,
     document: &T,
@@ -272,11 +273,11 @@ pub(crate) fn send_document<T: Serialize>(
     Packed::new(document)?.send(socket, fds)
 }
 
-/// A document that is ready to be sent, also to several.
+/// A serialized document, which can be sent several times.
 #[derive(Debug)]
 pub(crate) struct Packed {
     bytes: Vec<u8>,
-    /// What is too long for a packet.
+    /// The document, if it is too long for a packet.
     memory: Option<File>,
 }
 
@@ -291,20 +292,19 @@ impl Packed {
         Ok(Self { bytes: IN_MEMORY.to_vec(), memory: Some(memory) })
     }
 
-    /// Sends it with the descriptors that belong to it.
+    /// Sends the document with its descriptors.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let all: Vec<_> = self.memory.iter().map(AsFd::as_fd).chain(fds.iter().copied()).collect();
         send_packet(socket, &self.bytes, &all)
     }
 }
 
-/// Receives a document and the descriptors that belong to it; `None` where the other side has
-/// closed.
+/// Receives a document and its descriptors; `None` if the other side has closed the socket.
 pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     recv_packet(socket)?.map(read_document).transpose()
 }
 
-/// Receives the command; `None` where the other side has closed.
+/// Receives the command; `None` if the other side has closed the socket.
 pub(crate) fn recv_claim(socket: BorrowedFd<'_>) -> io::Result<Option<Claim>> {
     match recv_document(socket)? {
         Some((Order::Claim(claim), _)) => Ok(Some(*claim)),
@@ -322,18 +322,18 @@ fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>))
     }
     let memory = File::from(fds.remove(0));
     let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;
-    // By position: its offset is where the writer left it, and others may read it too.
+    // By position: the file offset is where the writer left it, and other processes may read the file too.
     let mut bytes = vec![0; length];
     memory.read_exact_at(&mut bytes, 0)?;
     Ok((decode(&bytes)?, fds))
 }
 
-/// Sends one message; `fds` travel with it.
+/// Sends one message with its descriptors `fds`.
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_packet(socket, &serde_json::to_vec(message)?, fds)
 }
 
-/// Receives one message; `None` where the other side has closed.
+/// Receives one message; `None` if the other side has closed the socket.
 pub(crate) fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
     let Some((bytes, fds)) = recv_packet(socket)? else { return Ok(None) };
     Ok(Some((decode(&bytes)?, fds)))
@@ -356,11 +356,11 @@ fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
     Ok(())
 }
 
-/// One packet and its descriptors; `None` at the end of the stream.
+/// Receives one packet and its descriptors; `None` at the end of the stream.
 pub(crate) fn recv_packet(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let length = match next_length(socket)? {
-        // The kernel looks for a packet first and for the end then, so that one which came between, with the
-        // end behind it, is overlooked. Nothing comes after the end: the second answer is true.
+        // The kernel checks for a packet first and for the end afterwards. It misses a packet that arrives between
+        // the two checks and reports the end. No packet follows the end, so the second answer is correct.
         0 => next_length(socket)?,
         length => length,
     };
@@ -382,14 +382,14 @@ pub(crate) fn recv_packet(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>,
     Ok(Some((bytes, fds)))
 }
 
-/// The size of the next packet, which stays there; 0 at the end of the stream, and sometimes too early. Growing
-/// by the largest one and shrinking again costs more than to ask.
+/// Returns the size of the next packet without removing it: 0 at the end of the stream, and occasionally too early.
+/// This call costs less than growing a buffer to the largest size and shrinking it again.
 fn next_length(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let ask = || rustix::net::recv(socket, &mut [] as &mut [u8], RecvFlags::PEEK | RecvFlags::TRUNC);
     Ok(rustix::io::retry_on_intr(ask).map(|(_, length)| length)?)
 }
 
-/// Passes a packet on as it came.
+/// Forwards a packet unchanged.
 pub(crate) fn forward(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     send_packet(socket, bytes, &[])
 }
@@ -412,7 +412,8 @@ mod tests {
         assert!(recv(ours.as_fd()).expect("received").is_none());
     }
 
-    /// To one that asks all the time, the kernel says the end too early now and then: in one run of three or so.
+    /// The kernel occasionally reports the end too early to a caller that polls continuously: in about one run out of
+    /// three.
     #[test]
     fn the_last_word_is_heard_though_the_end_comes_with_it() {
         use std::sync::atomic::{AtomicUsize, Ordering};
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(heard, ROUNDS);
     }
 
-    /// How often the end is met.
+    /// Number of rounds in which the end is read.
     const ROUNDS: usize = 2_000;
 
     fn next(ours: &OwnedFd) -> Option<Vec<u8>> {

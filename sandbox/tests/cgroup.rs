@@ -1,8 +1,7 @@
-//! Groups of this machine's real cgroups, with programs that take more than they may. Where the
-//! bounds are written is found by trying: trials that this machine cannot run are ignored, and
-//! their names say why.
+//! Tests groups in the real cgroups of this machine, with programs that exceed their limits. The location of the
+//! groups is found by trial. Tests that this machine cannot run are ignored, and their names say why.
 //!
-//! Each trial is a process of its own, since a process has one seat and may be moved by it.
+//! Each test runs in a separate process, since a process has one seat and may be moved to another group by it.
 #![expect(clippy::disallowed_methods, reason = "trials start processes and build plain files")]
 
 use std::fs;
@@ -28,7 +27,7 @@ macro_rules! checks {
     ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
 }
 
-/// What holds wherever there is a seat.
+/// Tests that run on every machine with a seat.
 const SEATED: &[(&str, Check)] = checks![
     memory_is_bounded_and_the_kill_is_counted,
     memory_files_count_as_memory,
@@ -43,25 +42,25 @@ const SEATED: &[(&str, Check)] = checks![
     a_process_has_one_seat,
 ];
 
-/// What needs root to make a cgroup of v2 for somebody.
+/// Tests that need root to create a cgroup of v2 for another user.
 const DELEGATED: &[(&str, Check)] = checks![a_delegated_cgroup_is_divided_and_given_back, others_are_not_moved];
 
-/// What needs root to become somebody else.
+/// Tests that need root to become another user.
 const ROOT: &[(&str, Check)] = checks![an_ordinary_user_is_told_why_there_is_none];
 
-/// What runs everywhere.
+/// Tests that run on every machine.
 const ANYWHERE: &[(&str, Check)] = checks![a_machine_without_cgroups_is_told_so];
 
 const PART: &str = "--part";
-/// The ordinary user of the trials; it need not exist.
+/// The ordinary user of the tests; it need not exist.
 const USER: u32 = 1001;
 const MIB: u64 = 1 << 20;
-/// What a balloon may have, and how much it takes.
+/// The memory limit of a balloon, and the amount that it allocates.
 const BOUND: u64 = 32 * MIB;
 const BALLOON: usize = 96 << 20;
-/// What is left of a trial that failed ends by itself then.
+/// Lifetime of processes that a failed test leaves behind.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How long the burner computes.
+/// CPU time that the burner uses, in milliseconds.
 const BURN_MS: i64 = 100;
 
 fn main() -> ExitCode {
@@ -91,7 +90,8 @@ fn trial(name: &'static str, missing: Option<&str>) -> Trial {
     }
 }
 
-/// Why nobody can become the ordinary user of the trials here, tried: in a sandbox root is nobody else.
+/// Returns why the tests cannot become the ordinary user, found by trial: in a sandbox, root cannot become another
+/// user.
 fn no_user() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
@@ -100,7 +100,7 @@ fn no_user() -> Option<String> {
     (!changes).then(|| "needs setpriv to become another user".to_owned())
 }
 
-/// Why groups cannot be made here, looked for in a process that can be moved.
+/// Returns why groups cannot be created on this machine, found in a separate process, which the search may move.
 fn no_seat() -> Option<String> {
     let found = this_program(&["find"]).and_then(spawn).and_then(|mut child| {
         go(&mut child)?;
@@ -116,7 +116,7 @@ fn no_seat() -> Option<String> {
     }
 }
 
-/// Where v2 is mounted with the controllers that bound something.
+/// Returns the mount point of v2 if it has the controllers that limit resources.
 fn unified_root() -> Result<PathBuf, String> {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
     let at = mountinfo.lines().find_map(|line| {
@@ -156,7 +156,7 @@ fn processes_are_bounded_and_the_refusal_is_counted() -> Done {
     assert!(held.pids.is_some_and(|phrase| phrase.contains('9')) && held.memory.is_none());
     assert_eq!(group.usage().pids_denied, Some(0));
     let mut inmate = Inmate::start(&group, &["threads", "64"])?;
-    // Its first thread, and eight more: PID 1, for which one is spared, is not there.
+    // Its first thread and eight more. The limit has room for PID 1, which does not exist in this test.
     assert_eq!(inmate.line()?, "8 EAGAIN");
     assert!(inmate.end()?.success());
     assert_eq!(group.usage().pids_denied, Some(1));
@@ -168,7 +168,7 @@ fn time_of_those_not_waited_for_is_counted() -> Done {
     let held = group.limit(&limits(Limit::Unlimited, Limit::Unlimited))?;
     let before = group.usage();
     let mut inmate = Inmate::start(&group, &["leave-a-burner"])?;
-    // The burner keeps the pipe open until it has ended.
+    // The burner keeps the pipe open until it ends.
     inmate.rest()?;
     assert!(inmate.end()?.success());
     let spent = group.usage().cpu_usec.zip(before.cpu_usec).map(|(after, before)| after - before);
@@ -196,7 +196,7 @@ fn a_whole_group_is_killed() -> Done {
             assert_eq!(inmate.end()?.signal(), Some(9));
         }
     } else {
-        // Nothing was killed, as it said.
+        // Nothing was killed, as reported.
         assert!(inmates.iter_mut().all(|inmate| matches!(inmate.child.try_wait(), Ok(None))));
     }
     Ok(())
@@ -238,7 +238,7 @@ fn a_dead_owners_groups_are_swept() -> Done {
     assert_eq!(left(&owner.dirs).len(), owner.dirs.len());
     owner.child.kill()?;
     owner.child.wait()?;
-    // It was the owner's, and there is nobody to wait for it.
+    // The inmate was the owner's child, so this process cannot reap it.
     let inmate = rustix::process::Pid::from_raw(owner.inmate).ok_or("no process")?;
     let pidfd = rustix::process::pidfd_open(inmate, rustix::process::PidfdFlags::empty())?;
     if !owner.unified {
@@ -247,13 +247,13 @@ fn a_dead_owners_groups_are_swept() -> Done {
     drop(Seat::find()?);
     wait_for_end(&pidfd)?;
     waited_for(inmate)?;
-    // The first one may have come to its end before the process that it has killed.
+    // The first search may have finished before the process that it killed ended.
     drop(Seat::find()?);
     assert_eq!(left(&owner.dirs), [""; 0]);
     Ok(())
 }
 
-/// Until whoever is the parent of a dead process now has waited for it: its group is busy until then.
+/// Waits until the new parent of a dead process has reaped it. Until then its group is busy.
 fn waited_for(process: rustix::process::Pid) -> Done {
     let until = Instant::now() + Duration::from_secs(10);
     while rustix::process::test_kill_process(process).is_ok() {
@@ -329,7 +329,7 @@ fn a_delegated_cgroup_is_divided_and_given_back() -> Done {
     Ok(())
 }
 
-/// The process alone in its cgroup, as the ordinary user to whom it belongs.
+/// Runs as the ordinary user who owns the cgroup, as the only process in it.
 fn divide() -> Done {
     let own = || fs::read_to_string("/proc/self/cgroup").map(|text| text.trim().to_owned());
     let before = own()?;
@@ -358,7 +358,7 @@ fn others_are_not_moved() -> Done {
     Ok(())
 }
 
-/// A cgroup of v2 that root has given to the ordinary user.
+/// A cgroup of v2 that root has handed over to the ordinary user.
 struct Delegated {
     dir: PathBuf,
 }
@@ -375,7 +375,7 @@ impl Delegated {
         Ok(place)
     }
 
-    /// Starts this program in it, as that user.
+    /// Starts this program in the cgroup, as that user.
     fn start(&self, part: &[&str]) -> Result<Child, Failed> {
         let mut child = spawn(as_user(part)?)?;
         fs::write(self.dir.join("cgroup.procs"), child.id().to_string())?;
@@ -386,7 +386,7 @@ impl Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
-        // What keeps it is the failure that the trial reports.
+        // If the directory cannot be removed, the test itself has failed and reports why.
         drop(fs::remove_dir(&self.dir));
     }
 }
@@ -398,7 +398,7 @@ struct Inmate {
 }
 
 impl Inmate {
-    /// Starts this program in a part, and lets it go on when it is inside.
+    /// Starts this program in one of its parts, and lets it continue when it is inside the group.
     fn start(group: &Group, part: &[&str]) -> Result<Self, Failed> {
         let mut child = spawn(this_program(part)?)?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no pipe")?);
@@ -433,13 +433,13 @@ impl Inmate {
 
 impl Drop for Inmate {
     fn drop(&mut self) {
-        // One that has ended already is no error.
+        // A process that has already ended is no error.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// Another process with a seat, a group, and a process in that.
+/// Another process that has a seat, a group, and a process in the group.
 struct Owner {
     child: Child,
     inmate: i32,
@@ -459,7 +459,7 @@ impl Owner {
     }
 }
 
-/// Says what it has, and gives it up when its input ends.
+/// Prints the seat and group of this process, and gives them up when its input ends.
 fn own() -> Done {
     let seat = Seat::find()?;
     let group = seat.group()?;
@@ -470,7 +470,7 @@ fn own() -> Done {
     Ok(())
 }
 
-/// This program in one of its parts.
+/// Runs one of the parts of this program.
 fn play(part: &[&str]) -> ExitCode {
     let checks = [SEATED, DELEGATED, ROOT, ANYWHERE].concat();
     let played = match part {
@@ -589,7 +589,7 @@ fn wait_for_go() -> Done {
     Ok(std::io::stdin().read_exact(&mut [0])?)
 }
 
-/// The names of those directories that are there.
+/// Returns the names of the directories that still exist.
 fn left(dirs: &[PathBuf]) -> Vec<String> {
     dirs.iter().filter(|dir| dir.exists()).map(|dir| dir.display().to_string()).collect()
 }

@@ -1,8 +1,8 @@
-//! Real sandboxes, with programs that misbehave on purpose, in three roles: root over root's
-//! repository, root over somebody else's, and an ordinary user over their own.
+//! Tests real sandboxes with programs that misbehave on purpose, in three roles: root over root's repository, root
+//! over another user's, and an ordinary user over their own.
 //!
-//! Which trials can run is decided at start, by trying. On a machine (or in a sandbox) that
-//! refuses namespaces they are ignored, and their names say why.
+//! The tests that can run are determined by trial at the start. On a machine (or in a sandbox) that refuses
+//! namespaces, tests are ignored, and their names say why.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 mod bench;
@@ -29,7 +29,7 @@ use proctor_core::outcome::{LimitKind, StartFault};
 use proctor_core::plan::{Limit, Network};
 use proctor_sandbox::{GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
 
-/// Each check, and the controls on which it rests: it is run in every role that claims those.
+/// Lists each check with the controls that it needs. It runs in every role that claims these controls.
 macro_rules! checks {
     ($($check:path $(: $($control:ident),+)?;)*) => {
         &[$((stringify!($check), &[$($(Control::$control),+)?], $check)),*]
@@ -119,7 +119,7 @@ const CHECKS: &[Listed] = checks![
     the_doctor_finds_nothing_missing;
 ];
 
-/// What is special about a sandbox without namespaces.
+/// Checks that are specific to sandboxes without namespaces.
 const PLAIN_CHECKS: &[Listed] = checks![
     plain::the_real_tree_and_the_host_are_out_of_reach: Landlock;
     plain::whatever_changes_lands_in_the_layer;
@@ -220,7 +220,8 @@ fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Fai
         GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()), nested: Vec::new() };
     let ran = bench.run_policy(&policy, &[])?;
     assert_eq!(ran.printed(), format!("gitdir: {common_path}\ncommon"), "{ran:?}");
-    // A file of root's in somebody else's repository is denied before it is read-only.
+    // A write to a file of root's in another user's repository is refused for lack of permission before the read-only
+    // mount matters.
     let refused = ["Read-only file system", "Permission denied"].map(|error| ran.stderr.matches(error).count());
     assert_eq!(refused.iter().sum::<usize>(), 2, "{ran:?}");
     Ok(())
@@ -316,7 +317,7 @@ fn there_are_no_capabilities_and_no_new_privileges(bench: &Bench) -> Result<(), 
     Ok(())
 }
 
-/// Seen from the host, since inside nothing but the own user can be seen.
+/// Observed from the host, since inside the sandbox only the step's own user is visible.
 fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
     let marker = format!("proctor-test-{}", std::process::id());
     let step = Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}"));
@@ -334,7 +335,8 @@ fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
         }
     }
     for helper in bench::children()? {
-        // Not readable for us where it has given up its privileges, and then for no step either.
+        // Unreadable for this process if the helper has dropped its privileges; a step cannot read it in that case
+        // either.
         let environment = fs::read(format!("/proc/{helper}/environ")).unwrap_or_default();
         assert!(environment.is_empty(), "the helper has an environment: {environment:?}");
     }
@@ -354,7 +356,7 @@ fn dev_and_proc_are_its_own(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that may write a device may set its times to now, unless the mount is read-only.
+/// A process that can write a device can set its times to now, unless the mount is read-only.
 fn protects_the_times_of_host_devices(bench: &Bench) -> Result<(), Failed> {
     let masked = bench.root.join("tools");
     fs::create_dir_all(&masked)?;
@@ -381,7 +383,7 @@ fn protects_the_times_of_host_devices(bench: &Bench) -> Result<(), Failed> {
 /// The kernel counts inotify instances, pending signals and pipe buffers per user of the host.
 fn isolates_per_user_counts_of_two_runs(bench: &Bench) -> Result<(), Failed> {
     if !bench.role.steps_down() || bench.role.is_foreign() {
-        // The step is a given user of the host.
+        // The step runs as an existing user of the host.
         return Ok(());
     }
     let greedy = "import ctypes, time\nc = ctypes.CDLL(None)\nwhile c.inotify_init1(0) >= 0: pass\nprint('full', flush=True)\ntime.sleep(1000)";
@@ -483,12 +485,12 @@ fn limits_hold(bench: &Bench) -> Result<(), Failed> {
     step.argv = Step::sh("while :; do :; done").argv;
     let burnt = bench.run(&step)?.status();
     assert!(matches!(burnt, Some(WaitStatus::Signal(9 | 24))), "{burnt:?}");
-    // No process of these gets a second of its own, and all together get more.
+    // No single process uses a second of CPU time, but all of them together use more.
     let children = "import os, time\nfor _ in range(40):\n  if os.fork() == 0:\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n    os._exit(0)\n  os.wait()\n";
     step.argv = Step::new(&["/usr/bin/python3", "-c", children]).argv;
     let burnt = bench.run(&step)?;
     assert_eq!(burnt.limit(), Some(LimitKind::CpuSeconds), "{burnt:?}");
-    // Nobody waits for these, so that nobody is told what they used.
+    // The parent ignores SIGCHLD, so the kernel adds the children's CPU time to no process.
     let unwaited = "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor _ in range(40):\n  read, write = os.pipe()\n  if os.fork() == 0:\n    end = time.process_time() + 0.5\n    while time.process_time() < end: pass\n    os._exit(0)\n  os.close(write)\n  os.read(read, 1)\n";
     step.argv = Step::new(&["/usr/bin/python3", "-c", unwaited]).argv;
     let burnt = bench.run(&step)?;
@@ -496,7 +498,7 @@ fn limits_hold(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A file costs the kernel memory that no limit in bytes counts.
+/// A file costs kernel memory that no limit in bytes counts.
 fn scratch_directories_hold_a_bounded_number_of_files(bench: &Bench) -> Result<(), Failed> {
     let count =
         "import os\nfor d in ('/tmp', '/var/tmp', '/dev/shm', os.environ['HOME']): print(os.statvfs(d).f_files)";
@@ -515,7 +517,7 @@ fn a_full_layer_is_an_error_of_the_step(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A grandchild in a session of its own that ignores everything and holds the pipe.
+/// A grandchild in its own session that ignores every signal and holds the pipe open.
 const STUBBORN: &str = r"
 import os, signal, sys, time
 for _ in range(3):
@@ -553,7 +555,7 @@ fn kill_ends_everything(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// By the kernel for want of memory, for instance.
+/// The kernel may kill the helper for lack of memory, for instance.
 fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("helper");
     let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
@@ -570,7 +572,7 @@ fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// By somebody else of the same user; a step cannot reach it.
+/// Another process of the same user may stop the helper; a step cannot reach it.
 fn a_stopped_helper_does_not_hold_us(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("stopped");
     let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
@@ -600,10 +602,10 @@ fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whatever stage the kill meets, the end comes and nothing is left.
+/// The attempt ends and leaves nothing behind, whatever stage the kill interrupts.
 fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
     let marker = marker("early");
-    // The first of them more closely: the helper is about to tell of its first process then.
+    // The first delays are closer together, around the time when the helper reports its PID 1.
     let delays = (0..40).map(|n| n * 400).chain((1..20).map(|n| n * 20_000));
     for (round, delay) in delays.enumerate() {
         let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
@@ -678,7 +680,8 @@ fn a_missing_workdir_is_reported(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Through a link of the repository: the record would name a directory that it did not run in.
+/// The work directory is reached through a link of the repository: the record would name a directory in which the
+/// command did not run.
 fn a_workdir_outside_of_the_repository_is_reported(bench: &Bench) -> Result<(), Failed> {
     std::os::unix::fs::symlink("src", bench.repo.join("inside"))?;
     let mut step = Step::sh("pwd -P");
@@ -691,7 +694,7 @@ fn a_workdir_outside_of_the_repository_is_reported(bench: &Bench) -> Result<(), 
     Ok(())
 }
 
-/// Only root can mount something there.
+/// Only root can mount a file system there.
 fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     if bench.role == Role::User {
         return Ok(());
@@ -699,7 +702,7 @@ fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     let at = bench.repo.join("src");
     bench::own_mounts()?;
     nix::mount::mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
-    // Launcher and space of their own: those of the bench began before the mount.
+    // With a new launcher and run space: those of the first bench were made before the mount.
     let bench = Bench::over(bench.role, &bench.root)?;
     let ran = bench.run(&Step::sh("true"))?;
     match ran.reports.as_slice() {
@@ -711,7 +714,8 @@ fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
     }
 }
 
-/// An overlay cannot map owners. Over somebody else's repository nothing needs to be mapped.
+/// The file system of the repository is an overlay, which cannot map owners. For another user's repository nothing
+/// needs to be mapped.
 fn a_repository_that_cannot_be_mapped_is_refused(bench: &Bench) -> Result<(), Failed> {
     if bench.role == Role::User {
         return Ok(());
@@ -734,8 +738,8 @@ fn a_repository_that_cannot_be_mapped_is_refused(bench: &Bench) -> Result<(), Fa
     }
 }
 
-/// The kernel stacks two overlays and no third one, and maps the owners of none. An ordinary user can
-/// bring neither about.
+/// The kernel stacks two overlays but not three, and maps the owners of none. An ordinary user can cause neither
+/// case.
 fn without_an_overlay_a_copy_stands_at_its_place(bench: &Bench) -> Result<(), Failed> {
     let (overlays, lacks) = match bench.role {
         Role::RootForeign => (2, Control::Layer),
@@ -797,7 +801,7 @@ fn what_took_the_repositorys_place_is_not_opened(bench: &Bench) -> Result<(), Fa
     Ok(())
 }
 
-/// Its owner may put a link there after it was looked at; a root daemon would show what that names.
+/// The owner may replace a path by a link after it was checked; a root daemon would show the link's target.
 fn a_path_that_became_a_link_is_refused(bench: &Bench) -> Result<(), Failed> {
     std::os::unix::fs::symlink(&bench.root, bench.root.join("swapped"))?;
     let (plain, swapped) = (bench.policy(&Step::sh("ls"))?, bench.root.join("swapped/repo"));
@@ -820,8 +824,8 @@ fn no_process_is_left_and_the_space_stays(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Also one that became ready long before its command: that is heard, and nothing of one command
-/// is seen by the next.
+/// A sandbox that became ready long before its command works too, and the next command sees nothing of the previous
+/// one.
 fn a_prepared_sandbox_serves_one_command(bench: &Bench) -> Result<(), Failed> {
     let step = Step::sh("test ! -e /tmp/left && test ! -e new && echo left > /tmp/left && echo new > new && cat new");
     bench.launcher.warm(&bench.space, &[], &bench.facts, &bench.policy(&step)?, 2)?;
@@ -842,8 +846,8 @@ fn a_prepared_sandbox_serves_one_command(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Over the layers that it was made for, and over others too: what was mounted for those is gone then,
-/// and git's directory and the caches are where they belong.
+/// The sandbox serves over the layers that it was made for, and over others. In the latter case the mounts for the
+/// expected layers are removed, and git's directory and the caches are mounted again.
 fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed> {
     let mut step = Step::sh(
         "cat f 2>/dev/null || echo none; echo mine > f
@@ -874,8 +878,8 @@ fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed
         assert_eq!(bench::content(ran.layer.upper(), "f")?, "mine\n");
     }
     assert_eq!(bench::content(first.layer.upper(), "f")?, "first\n");
-    // Where the layers that were expected have no mount point for a cache, none is made in the layer of the
-    // attempt: it would hide what other layers have there.
+    // If the expected layers lack a mount point for a cache, none is created in the layer of the attempt, since it
+    // would hide entries of the actual layers.
     let gone = bench.run(&Step::sh("rm -r src"))?;
     let back = bench.run_over(&Step::sh("mkdir src && echo back > src/f"), &[&gone.layer])?;
     let mut step = Step::sh("cat src/f && test -d src/cache && ls src");

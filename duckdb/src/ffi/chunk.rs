@@ -1,10 +1,11 @@
-//! Rows as DuckDB hands them over: vectors, a column each, which are looked into where they lie.
+//! Reads rows in DuckDB's format: one vector for each column, which is read in place.
 
 use std::sync::Arc;
 
 use super::{Api, Connected, Raw};
 
-/// `duckdb_string_t`: a length, and up to twelve bytes or four and where all of them are.
+/// `duckdb_string_t`: a length, followed by up to twelve bytes, or by the first four bytes and a pointer to all of
+/// them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RawString {
@@ -12,42 +13,42 @@ struct RawString {
     bytes: [u8; 12],
 }
 
-/// How many bytes stand in the value itself.
+/// The longest string, in bytes, that is stored in the value itself.
 const INLINED: usize = 12;
-/// How deep values may nest for [`Chunk::bytes`] to look into them.
+/// The deepest level of nested values that [`Chunk::bytes`] examines.
 const DEPTH: u32 = 32;
 
-/// Some rows of a result.
+/// Consecutive rows of a result.
 pub struct Chunk {
     connection: Arc<Connected>,
     raw: Raw,
 }
 
 impl Chunk {
-    /// The chunk that a connection has just given.
+    /// Takes ownership of a chunk that a connection has just returned.
     pub(super) fn of(connection: &Arc<Connected>, raw: Raw) -> Self {
         Self { connection: Arc::clone(connection), raw }
     }
 
-    /// How many rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
         // SAFETY: the chunk is alive.
         unsafe { (self.connection.api().data_chunk_get_size)(self.raw) }
     }
 
-    /// How many bytes its values have: texts as long as they are, others as a word each.
+    /// Returns the size of its values in bytes: the length of each text, and eight bytes for other values.
     pub fn bytes(&self) -> u64 {
         let columns = self.columns();
         (0..columns).filter_map(|column| self.vector(column)).map(|vector| vector.bytes(self.rows(), 0)).sum()
     }
 
-    /// The text at a place; none where there is NULL, or no text.
+    /// Returns the text in a cell; `None` for NULL, or if the column has another type.
     pub fn text(&self, column: u64, row: u64) -> Option<String> {
         let vector = self.vector(column).filter(|vector| vector.type_id() == types::VARCHAR)?;
         vector.string(self.checked(row)?).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The whole number at a place; none where there is NULL, or no number of 64 bits.
+    /// Returns the integer in a cell; `None` for NULL, or if the column does not consist of 64-bit integers.
     pub fn number(&self, column: u64, row: u64) -> Option<i64> {
         let vector = self.vector(column).filter(|vector| vector.type_id() == types::BIGINT)?;
         vector.word(self.checked(row)?)
@@ -64,19 +65,19 @@ impl Chunk {
 
     fn vector(&self, column: u64) -> Option<Vector<'_>> {
         let api = self.connection.api();
-        // SAFETY: the chunk is alive and has that column.
+        // SAFETY: the chunk is alive and has this column.
         (column < self.columns()).then(|| Vector { api, raw: unsafe { (api.data_chunk_get_vector)(self.raw, column) } })
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
+        // SAFETY: created once, destroyed once.
         unsafe { (self.connection.api().destroy_data_chunk)(&raw mut self.raw) };
     }
 }
 
-/// One column of a chunk, or what is within one. Its chunk is alive.
+/// A column of a chunk, or a vector nested in one. Its chunk is alive.
 struct Vector<'a> {
     api: &'a Api,
     raw: Raw,
@@ -91,30 +92,30 @@ impl Vector<'_> {
     }
 
     fn with_type<T>(&self, look: impl FnOnce(Raw) -> T) -> T {
-        // SAFETY: the vector is alive; the type is ours until it is destroyed below.
+        // SAFETY: the vector is alive; the caller owns the type until it is destroyed below.
         let mut kind = unsafe { (self.api.vector_get_column_type)(self.raw) };
         let found = look(kind);
-        // SAFETY: made above, destroyed once.
+        // SAFETY: the type was created above, and is destroyed once.
         unsafe { (self.api.destroy_logical_type)(&raw mut kind) };
         found
     }
 
     fn is_null(&self, row: usize) -> bool {
-        // SAFETY: the vector is alive; a null pointer says that nothing is NULL, and otherwise there is a bit for
-        // each row.
+        // SAFETY: the vector is alive; a null pointer means that no value is NULL, and otherwise the mask has a bit
+        // for each row.
         unsafe {
             let validity = (self.api.vector_get_validity)(self.raw);
             !validity.is_null() && *validity.add(row / 64) & (1 << (row % 64)) == 0
         }
     }
 
-    /// Callers know that the vector holds words and has that row.
+    /// Reads a word. The caller ensures that the vector holds words and has this row.
     fn word(&self, row: usize) -> Option<i64> {
         // SAFETY: the vector is alive and holds a word for each row.
         (!self.is_null(row)).then(|| unsafe { *(self.api.vector_get_data)(self.raw).cast::<i64>().add(row) })
     }
 
-    /// Callers know that the vector holds strings and has that row.
+    /// Returns a pointer to a string. The caller ensures that the vector holds strings and has this row.
     fn raw_string(&self, row: usize) -> Option<*const RawString> {
         // SAFETY: the vector is alive and holds a string for each row.
         (!self.is_null(row))
@@ -123,8 +124,8 @@ impl Vector<'_> {
 
     fn string(&self, row: usize) -> Option<Vec<u8>> {
         let at = self.raw_string(row)?;
-        // SAFETY: the string is valid and lives with its chunk; a short one has its bytes in itself, a long one a
-        // pointer behind its first four bytes.
+        // SAFETY: the string is valid and lives as long as its chunk; a short one contains its bytes, a long one a
+        // pointer after its first four bytes.
         unsafe {
             let value = *at;
             let length = value.length as usize;
@@ -145,26 +146,26 @@ impl Vector<'_> {
         match self.type_id() {
             types::VARCHAR | types::BLOB | types::BIT | types::BIGNUM => {
                 let rows = usize::try_from(rows).unwrap_or(0);
-                // SAFETY: only strings that are there are looked at.
+                // SAFETY: the vector holds strings, and only rows that exist and are not NULL are read.
                 let length = |row| self.raw_string(row).map_or(0, |at| u64::from(unsafe { (*at).length }));
                 words.saturating_add((0..rows).map(length).sum())
             }
             types::LIST | types::MAP => {
-                // SAFETY: the vector is alive and one of lists, as maps are.
+                // SAFETY: the vector is alive and holds lists; maps are lists too.
                 let (child, size) =
                     unsafe { ((self.api.list_vector_get_child)(self.raw), (self.api.list_vector_get_size)(self.raw)) };
                 words.saturating_add(within(child, size))
             }
             types::ARRAY => {
-                // SAFETY: the type and the vector are alive and of arrays.
+                // SAFETY: the type is alive and is an array type.
                 let size = self.with_type(|kind| unsafe { (self.api.array_type_array_size)(kind) });
-                // SAFETY: as above.
+                // SAFETY: the vector is alive and holds arrays.
                 within(unsafe { (self.api.array_vector_get_child)(self.raw) }, rows.saturating_mul(size))
             }
             types::STRUCT => {
-                // SAFETY: the type is alive and one of structs.
+                // SAFETY: the type is alive and is a struct type.
                 let count = self.with_type(|kind| unsafe { (self.api.struct_type_child_count)(kind) });
-                // SAFETY: the vector is alive, one of structs, and has that many children.
+                // SAFETY: the vector is alive, holds structs, and has that many children.
                 (0..count)
                     .map(|child| within(unsafe { (self.api.struct_vector_get_child)(self.raw, child) }, rows))
                     .sum()
@@ -174,7 +175,7 @@ impl Vector<'_> {
     }
 }
 
-/// The numbers of `duckdb_type` that this file tells apart.
+/// The values of `duckdb_type` that this module distinguishes.
 mod types {
     pub(super) const BIGINT: u32 = 5;
     pub(super) const VARCHAR: u32 = 17;

@@ -1,8 +1,8 @@
-//! The sandbox helper: started by the daemon with a control socket as its standard input, never
-//! by a person. All of it lives in the library.
+//! Runs the sandbox helper. The daemon starts it with a control socket as its standard input; users do not run it.
+//! All of its code is in the library.
 
-// A C library's own soon gives memory back by a system call, which waits for each processor that this
-// process was on. This one does so for what is large only, and keeps what is small on few pages.
+// The C library's allocator returns freed memory early, through a system call that waits for each processor on which
+// this process has run. This allocator does so for large blocks only, and keeps small blocks on few pages.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -1,12 +1,11 @@
-//! Reading and writing the files by which the kernel is told what a group may do.
+//! Reads and writes the control files of a group.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Writes `text` in one call, as the kernel wants it. A file that is not there is an error and is
-/// not made.
+/// Writes `text` in one call, as the kernel requires. An absent file is an error and is not created.
 pub(super) fn write(dir: &Path, file: &str, text: &str) -> io::Result<()> {
     let path = dir.join(file);
     let written = OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
@@ -15,7 +14,7 @@ pub(super) fn write(dir: &Path, file: &str, text: &str) -> io::Result<()> {
     })
 }
 
-/// As [`write`], for a file that this kernel may lack: says whether it was there.
+/// Writes to a file like [`write`], but the kernel may lack the file. Returns whether it exists.
 pub(super) fn write_if_there(dir: &Path, file: &str, text: &str) -> io::Result<bool> {
     match write(dir, file, text) {
         Ok(()) => Ok(true),
@@ -24,27 +23,27 @@ pub(super) fn write_if_there(dir: &Path, file: &str, text: &str) -> io::Result<b
     }
 }
 
-/// What the file says; nothing where it cannot be read.
+/// Returns the content of a file; `None` if it cannot be read.
 pub(super) fn read(dir: &Path, file: &str) -> Option<String> {
     std::fs::read_to_string(dir.join(file)).ok()
 }
 
-/// The number that is the whole of a file.
+/// Returns the number in a file that contains nothing else.
 pub(super) fn number(dir: &Path, file: &str) -> Option<u64> {
     read(dir, file)?.trim().parse().ok()
 }
 
-/// As [`number`], of an open file, from its start.
+/// Returns the number in an open file that contains nothing else, read from its start.
 pub(super) fn number_in(file: &File) -> Option<u64> {
     whole(file)?.trim().parse().ok()
 }
 
-/// The number after `key` in a file of `key number` lines, read from its start.
+/// Returns the number after `key` in an open file of `key number` lines, from its start.
 pub(super) fn keyed_in(file: &File, key: &str) -> Option<u64> {
     valued(&whole(file)?, key)
 }
 
-/// The files that are read again and again are short: one call reads all of one.
+/// Reads an open file from its start. The files that are read repeatedly are short enough for one call.
 fn whole(file: &File) -> Option<String> {
     let mut text = [0; 1024];
     let length = file.read_at(&mut text, 0).ok()?;
@@ -56,12 +55,12 @@ fn valued(text: &str, key: &str) -> Option<u64> {
     value.trim().parse().ok()
 }
 
-/// The number after `key` in a file of `key number` lines.
+/// Returns the number after `key` in a file of `key number` lines.
 pub(super) fn keyed(dir: &Path, file: &str, key: &str) -> Option<u64> {
     valued(&read(dir, file)?, key)
 }
 
-/// The processes in a group, as this PID namespace names them: 0 for one that it cannot see.
+/// Returns the processes of a group by their ids in this PID namespace: 0 for an invisible one.
 pub(super) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
     let text = std::fs::read_to_string(dir.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())

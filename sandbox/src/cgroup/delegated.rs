@@ -1,5 +1,5 @@
-//! The own cgroup of v2, where it is ours to divide: this process moves out of the way, and the
-//! controllers are given on. What other processes live in is not touched.
+//! Uses this process's cgroup of v2, if proctor may divide it: moves this process to a child group and enables the
+//! controllers for child groups. Cgroups with other processes are not changed.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,28 +12,28 @@ use super::scope::{self, Manager};
 use super::seat::{Branch, SWEEP, Unusable};
 use super::subtree::{self, OWN, Subtree};
 
-/// How long the group of this process may stay busy after it has left.
+/// How long the daemon's group may stay busy after this process has left it.
 const LEAVING: Duration = Duration::from_millis(100);
 
-/// The group in which this process waits while its siblings hold attempts: a cgroup that gives
-/// controllers on may hold no process itself (the kernel's cgroup-v2.rst, "No Internal Process
-/// Constraint"). This process goes back when it is dropped.
+/// The group for this process while its siblings contain attempts: a cgroup that enables controllers for its children
+/// may not contain processes (the kernel's cgroup-v2.rst, "No Internal Process Constraint"). Dropping it moves this
+/// process back.
 #[derive(Debug)]
 pub(super) struct Home {
     base: PathBuf,
     subtree: PathBuf,
-    /// Whether the controllers of `base` were given on by us.
+    /// `true` if proctor enabled the controllers of `base` for its children.
     enabled: bool,
 }
 
-/// Takes the own cgroup of v2.
+/// Uses this process's cgroup of v2.
 pub(super) fn take(places: &[Place], manager: Manager) -> Result<Branch, Unusable> {
     let place = places.iter().find(|place| place.version == Version::V2).ok_or(Unusable::NoUnified)?;
     let base = &place.dir;
     if !gives_limits(base) {
         return Err(Unusable::Controllers(base.clone()));
     }
-    // The root alone has no type; it may hold processes and give its controllers on.
+    // Only the root has no type; it may contain processes and enable controllers for its children.
     let kind = control::read(base, "cgroup.type");
     if let Some(kind) = &kind {
         check_alone(base, kind.trim(), manager)?;
@@ -42,7 +42,7 @@ pub(super) fn take(places: &[Place], manager: Manager) -> Result<Branch, Unusabl
     divide(base, kind.is_some()).map_err(|error| Unusable::Refused { version: Version::V2, error })
 }
 
-/// Whether the group may bound memory and processes.
+/// Returns whether the group may limit memory and processes.
 pub(super) fn gives_limits(dir: &Path) -> bool {
     has_limits(dir, "cgroup.controllers")
 }
@@ -71,9 +71,9 @@ fn check_alone(base: &Path, kind: &str, manager: Manager) -> Result<(), Unusable
     }
 }
 
-/// Whether the one who manages the cgroups of this machine has left this one to us. systemd marks
-/// it (`systemd.resource-control(5)`, `Delegate=`; the mark is described in its
-/// `CGROUP_DELEGATION`), and gives it to the user of the unit.
+/// Returns whether the manager of this machine's cgroups has delegated this one to proctor. systemd marks delegated
+/// cgroups (`systemd.resource-control(5)`, `Delegate=`; its `CGROUP_DELEGATION` document describes the mark), and
+/// makes the unit's user their owner.
 fn is_ours(base: &Path, manager: Manager) -> bool {
     match manager {
         Manager::Nobody => true,
@@ -92,14 +92,14 @@ fn is_our_scope(base: &Path) -> bool {
     base.file_name().is_some_and(|name| name == scope::own_unit().as_str())
 }
 
-/// An ordinary user owns a cgroup below one of somebody else only where it was handed over.
+/// Returns whether the cgroup was handed over: an ordinary user owns a cgroup below another user's only in that case.
 fn is_given(base: &Path) -> bool {
     let owner = |path: &Path| std::fs::metadata(path).ok().map(|found| found.uid());
     let user = rustix::process::geteuid().as_raw();
     user != 0 && owner(base) == Some(user) && base.parent().is_some_and(|above| owner(above) != Some(user))
 }
 
-/// Makes our directory, moves us where we have to, and gives the controllers on.
+/// Creates proctor's directory, moves this process if necessary, and enables the controllers for child groups.
 fn divide(base: &Path, moving: bool) -> io::Result<Branch> {
     let subtree = Subtree::create(base)?;
     let mut home = if moving { Some(Home::enter(base, &subtree)?) } else { None };
@@ -112,7 +112,7 @@ fn divide(base: &Path, moving: bool) -> io::Result<Branch> {
     Ok(Branch { version: Version::V2, holds, _home: home, subtree })
 }
 
-/// Says whether anything had to be changed.
+/// Enables the controllers; returns whether that changed anything.
 fn enable(dir: &Path) -> io::Result<bool> {
     if has_limits(dir, SUBTREE) {
         return Ok(false);
@@ -123,7 +123,7 @@ fn enable(dir: &Path) -> io::Result<bool> {
 const SUBTREE: &str = "cgroup.subtree_control";
 
 impl Home {
-    /// Moves this process, with all its threads.
+    /// Moves this process with all its threads.
     fn enter(base: &Path, subtree: &Subtree) -> io::Result<Self> {
         let own = subtree.dir().join(OWN);
         subtree::make(&own)?;
@@ -136,8 +136,8 @@ impl Home {
 }
 
 impl Drop for Home {
-    /// The controllers go first: a cgroup that gives them on takes no process. Where a step fails
-    /// because others live there, all stays as it is and the next owner sweeps.
+    /// Disables the controllers first: a cgroup that enables them for its children accepts no process. If an
+    /// operation fails because other processes are in the cgroup, the rest stays, and the next owner sweeps it.
     fn drop(&mut self) {
         drop(control::write(&self.subtree, SUBTREE, "-memory -pids"));
         if self.enabled {
@@ -153,7 +153,7 @@ impl Drop for Home {
 mod tests {
     use super::*;
 
-    /// A directory with plain files in place of a cgroup.
+    /// Creates a directory of plain files that imitates a cgroup.
     fn plain(files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Place>) {
         let dir = tempfile::tempdir().expect("tempdir");
         for (name, text) in files {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn on_plain_files_systemd_has_to_delegate() {
         let why = refused(&own("domain", ""), Manager::Systemd);
-        // What belongs to an ordinary user was given to them: then it goes on, to a file that is not here.
+        // A cgroup owned by an ordinary user counts as delegated; the check then fails at a file that is absent here.
         let expected = if rustix::process::geteuid().is_root() { "not delegated" } else { "cgroup.procs" };
         assert!(why.contains(expected), "{why}");
     }

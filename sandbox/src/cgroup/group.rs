@@ -1,4 +1,4 @@
-//! One group: the way in, what is bounded in it, what was counted, and its end.
+//! Represents one control group: its entrance, limits, counters and removal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,24 +14,24 @@ use super::place::{Holds, Version};
 use super::seat::Trees;
 use super::subtree;
 
-/// The first process of a group is PID 1 of the sandbox, which is ours.
+/// The first process of a group is PID 1 of the sandbox, which is proctor's own.
 const OWN_PROCESSES: u64 = 1;
-/// What the record says of version 1, until PID 1 has taken them off.
+/// Text of the record for version 1, until PID 1 subtracts these buffers.
 pub(crate) const APART: &str = "buffers of network sockets counted apart";
-/// The greatest number that `pids.max` takes: `PID_MAX_LIMIT` of the kernel.
+/// The largest number that `pids.max` accepts: the kernel's `PID_MAX_LIMIT`.
 const MOST_PIDS: u64 = 4 << 20;
 
-/// A group of one attempt, in each tree of its seat. It is removed when it is dropped; whatever
-/// still lives in it then is killed, where the kernel can do that.
+/// The group of one attempt, in each tree of its [`Seat`](super::Seat). Dropping it removes the group, and kills the
+/// processes still in it if the kernel supports that.
 #[derive(Debug)]
 pub struct Group {
     trees: Arc<Trees>,
     rooms: Vec<Room>,
-    /// Opened when the bounds were set: at the end of an attempt somebody waits.
+    /// Opened when the limits are set, because a caller waits at the end of an attempt.
     counters: OnceLock<Counters>,
 }
 
-/// What tells whether a bound was met. `None` where there is no such file.
+/// The files that show whether a limit was reached. `None` if there is no such file.
 #[derive(Debug)]
 struct Counters {
     memory_peak: Option<File>,
@@ -67,52 +67,51 @@ struct Room {
     version: Version,
     holds: Holds,
     dir: PathBuf,
-    /// Of v1 the file `tasks`, for writing; of v2 the directory.
+    /// For v1 the file `tasks`, opened for writing; for v2 the directory.
     door: OwnedFd,
 }
 
-/// What the first process of a group needs to enter it. It has to do both, in any order, before
-/// it has threads or children, and before it takes a cgroup namespace: where v2 is mounted with
-/// `nsdelegate`, no process joins a group outside of its own namespace (ENOENT, cgroups(7)).
+/// The descriptors with which the first process of a group enters it. The process must use all of them, in any order,
+/// before it has threads or children, and before it enters a cgroup namespace: if v2 is mounted with `nsdelegate`, no
+/// process can join a group outside of its own namespace (ENOENT, cgroups(7)).
 #[derive(Debug)]
 pub struct Entrance<'a> {
-    /// The directory for `CLONE_INTO_CGROUP` of `clone3(2)`. Entering by `cgroup.procs` takes
-    /// longer, since the kernel waits until all its processors have taken notice.
+    /// The directory for `CLONE_INTO_CGROUP` of `clone3(2)`. Entering through `cgroup.procs` takes longer, since the
+    /// kernel waits for all processors.
     pub unified: Option<BorrowedFd<'a>>,
-    /// The `tasks` files, open for writing: `0` in each of them moves the thread that writes it.
+    /// The `tasks` files, opened for writing: writing `0` to a file moves the writing thread.
     pub tasks: Vec<BorrowedFd<'a>>,
 }
 
-/// How the bounds are held, as phrases for the record. `None` where the plan sets no such bound,
-/// or no tree has the controller.
+/// How the limits are enforced, as phrases for the record. `None` if the plan sets no such limit, or no tree has the
+/// controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// Memory of all processes together, with what they keep in tmpfs, memory files and shared memory.
+    /// Memory of all processes together, including tmpfs, memory files and shared memory.
     pub memory: Option<String>,
     /// Processes and threads of all users together.
     pub pids: Option<String>,
-    /// Whether [`Usage::cpu_usec`] will tell the CPU time of all processes, also of those that were
-    /// not waited for.
+    /// `true` if [`Usage::cpu_usec`] will include the CPU time of all processes, even of those that were not reaped.
     pub cpu_accounting: bool,
 }
 
-/// What was counted in a group until now; `None` what could not be read.
+/// The current counters of a group; `None` for values that could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// CPU time of all processes, user and system, in microseconds.
     pub cpu_usec: Option<u64>,
-    /// The most memory at one time, in bytes, page cache included.
+    /// The peak memory usage in bytes, including page cache.
     pub memory_peak: Option<u64>,
-    /// Processes that were killed because memory ran out, in the group or on the machine. Not 0:
-    /// the result of the step is not that of its program alone.
+    /// The number of processes killed for lack of memory, in the group or on the machine. If it is above 0, the
+    /// step's result does not depend on its program alone.
     pub oom_kills: Option<u64>,
-    /// Processes or threads that could not be started because of the bound.
+    /// The number of processes or threads that the limit kept from starting.
     pub pids_denied: Option<u64>,
 }
 
 impl Group {
     pub(super) fn make(trees: &Arc<Trees>, number: u64) -> io::Result<Self> {
-        // What was made before an error is removed with it.
+        // On an error, dropping the group removes the directories made so far.
         let mut group = Self {
             trees: Arc::clone(trees),
             rooms: Vec::with_capacity(trees.branches.len()),
@@ -125,7 +124,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The way in.
+    /// Returns the descriptors for entering the group.
     pub fn entrance(&self) -> Entrance<'_> {
         let doors = |version| self.rooms.iter().filter(move |room| room.version == version);
         Entrance {
@@ -134,16 +133,17 @@ impl Group {
         }
     }
 
-    /// Opens what bounds memory and what tells the buffers of sockets, where the kernel counts the two apart (version 1).
+    /// Opens the file that limits memory and the file that counts socket buffers, if the kernel counts the two
+    /// separately (version 1).
     pub(crate) fn apart(&self) -> Option<[File; 2]> {
         let room = self.room(|holds| holds.memory).filter(|room| room.version == Version::V1)?;
         let limit = OpenOptions::new().write(true).open(room.dir.join("memory.limit_in_bytes")).ok()?;
         Some([limit, File::open(room.dir.join("memory.kmem.tcp.usage_in_bytes")).ok()?])
     }
 
-    /// Bounds memory by a share of the machine's, where the plan sets no bound. It guards the machine, and is no promise
-    /// to the record: what the kernel counts apart stays uncounted.
-    /// Answers whether the group can.
+    /// Limits memory to a share of the machine's memory, for plans without a limit. This protects the machine and is
+    /// not recorded as a control: memory that the kernel counts separately stays uncounted. Returns whether the group
+    /// can limit memory.
     pub(crate) fn limit_to_share(&self, bytes: u64) -> io::Result<bool> {
         let Some(room) = self.room(|holds| holds.memory) else { return Ok(false) };
         let bytes = bytes.to_string();
@@ -156,10 +156,10 @@ impl Group {
         Ok(true)
     }
 
-    /// Sets the bounds of memory and of processes, once. PID 1 counts beside the step's processes.
+    /// Sets the limits of memory and processes, once. PID 1 is added to the limit of the step's processes.
     ///
     /// # Errors
-    /// The kernel refuses a bound, or says afterwards that another one holds.
+    /// The kernel refuses a limit, or reports another value afterwards.
     pub fn limit(&self, limits: &Limits) -> io::Result<Held> {
         let memory = match (limits.memory, self.room(|holds| holds.memory)) {
             (Limit::Max(bytes), Some(room)) => Some(room.limit_memory(bytes)?),
@@ -169,18 +169,18 @@ impl Group {
             (Limit::Max(most), Some(room)) => Some(room.limit_pids(most)?),
             _ => None,
         };
-        // One group has its bounds set once.
+        // The limits of a group are set once, so the cell is empty.
         drop(self.counters.set(self.open_counters()));
         Ok(Held { memory, pids, cpu_accounting: self.room(|holds| holds.cpu).is_some() })
     }
 
-    /// What was counted until now. To be read before the group is removed.
+    /// Returns the current counters. Call it before the group is removed.
     pub fn usage(&self) -> Usage {
         Usage { cpu_usec: self.room(|holds| holds.cpu).and_then(Room::cpu_usec), ..self.bounded_usage() }
     }
 
-    /// What was counted of that which has bounds, without the CPU time: summing that up over all
-    /// processors takes the kernel longer than all the rest.
+    /// Returns the counters of limited resources, without the CPU time: summing that up over all processors takes the
+    /// kernel longer than everything else.
     pub fn bounded_usage(&self) -> Usage {
         let opened;
         let counters = match self.counters.get() {
@@ -193,8 +193,8 @@ impl Group {
         counters.read()
     }
 
-    /// Has it count for another command; `false` where what it has counted of the last one cannot be forgotten. What
-    /// ended for a bound leaves a count, and is no sandbox's last word.
+    /// Resets the counters for another command; `false` if they cannot be reset. A command that reached a limit
+    /// leaves a nonzero count, and its sandbox is not reused.
     pub(crate) fn counts_anew(&mut self) -> bool {
         let usage = self.bounded_usage();
         let met = |count: Option<u64>| count.is_some_and(|count| count > 0);
@@ -214,11 +214,11 @@ impl Group {
         Counters::open(memory, self.room(|holds| holds.pids))
     }
 
-    /// Sends SIGKILL to everything in the group at once, whatever it is doing. `false` where the
-    /// kernel cannot: before Linux 5.14, or where there is no v2.
+    /// Sends SIGKILL to all processes of the group at once. Returns `false` if the kernel cannot do that: before
+    /// Linux 5.14, or without v2.
     ///
     /// # Errors
-    /// The kernel has the means and refuses.
+    /// The kernel supports it and refuses.
     pub fn kill(&self) -> io::Result<bool> {
         match self.rooms.iter().find(|room| room.version == Version::V2) {
             Some(room) => control::write_if_there(&room.dir, "cgroup.kill", "1"),
@@ -226,13 +226,13 @@ impl Group {
         }
     }
 
-    /// Its directory in each tree.
+    /// Returns the group's directory in each tree.
     pub fn dirs(&self) -> Vec<&Path> {
         self.rooms.iter().map(|room| room.dir.as_path()).collect()
     }
 
-    /// Removes it, as dropping it does. A group whose last task has not left yet is removed later:
-    /// with the next group, with the seat, or by the next owner.
+    /// Removes the group, as dropping it does. A group whose last task has not left yet is removed later: with the
+    /// next group, with the seat, or by the next owner.
     pub fn remove(self) {
         drop(self);
     }
@@ -250,7 +250,7 @@ impl Drop for Group {
                     subtree::kill(&room.dir);
                     self.trees.leave(room.dir.clone());
                 }
-                // Somebody has removed it before us, or we may no longer: nothing can be done.
+                // Another process has removed it, or permission was lost; neither can be fixed here.
                 Ok(()) | Err(_) => {}
             }
         }
@@ -276,8 +276,8 @@ impl Room {
         }
     }
 
-    /// The bound with swap may not lie below the one without: it comes second. What TCP holds is
-    /// counted apart there; without a bound it would be taken from what the whole host has for TCP.
+    /// Limits memory by version 1. The limit including swap may not be below the one without, so it is set second.
+    /// TCP buffers are counted separately; without a limit they would use up the host's TCP memory.
     fn limit_memory_v1(&self, bytes: u64) -> io::Result<String> {
         let text = bytes.to_string();
         control::write(&self.dir, "memory.limit_in_bytes", &text)?;
@@ -309,7 +309,7 @@ impl Room {
         Ok(format!("cgroup {version} pids.max {all}, PID 1 of the sandbox among them"))
     }
 
-    /// The kernel rounds down to whole pages, and never up.
+    /// Checks that a limit is in force. The kernel rounds down to whole pages, and never up.
     fn holds_now(&self, file: &str, most: u64) -> io::Result<()> {
         match control::read(&self.dir, file) {
             Some(text) if text.trim().parse::<u64>().is_ok_and(|now| now <= most) => Ok(()),
@@ -336,7 +336,8 @@ impl Room {
         }
     }
 
-    /// The peak from now on. Of version 2 (Linux 6.12) it is that of whoever has the file open so.
+    /// Resets the peak and returns the file that shows it. In version 2 (Linux 6.12) the reset applies only to this
+    /// open file.
     fn peak_anew(&self) -> Option<File> {
         let mut file = OpenOptions::new().read(true).write(true).open(self.dir.join(self.memory_peak())).ok()?;
         file.write_all(b"0").ok()?;
@@ -366,7 +367,7 @@ fn open_door(dir: &Path, version: Version) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// A room with plain files in place of the kernel's.
+    /// Returns a room of plain files, which imitate the kernel's control files.
     fn room(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Room) {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join("tasks"), "").expect("write");
@@ -421,7 +422,7 @@ mod tests {
     #[test]
     fn on_plain_files_a_bound_that_does_not_hold_is_an_error() {
         let (_dir, room) = room(Version::V2, &[("memory.max", "999999")]);
-        // A plain file keeps the digits that a shorter text does not cover.
+        // A plain file keeps the digits that a shorter text does not overwrite.
         let error = room.limit_memory(1).expect_err("199999").to_string();
         assert!(error.contains("199999"), "{error}");
         assert!(room.limit_pids(1).is_err(), "there is no pids.max");

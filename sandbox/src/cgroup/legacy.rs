@@ -1,4 +1,4 @@
-//! The trees of v1, where a host gives memory and pids there. Beside them the unified tree
+//! Uses the trees of v1 on a host that has the memory and pids controllers there. In addition, the unified tree
 //! counts CPU time and can kill a whole group, even without a controller.
 
 use std::time::Instant;
@@ -8,7 +8,7 @@ use super::place::{Holds, Place, Version};
 use super::seat::{Branch, SWEEP, Unusable};
 use super::subtree::{self, Subtree};
 
-/// Takes what trees there are that bound something, and one that counts CPU time.
+/// Uses every tree that limits something, and one that counts CPU time.
 pub(super) fn take(places: &[Place]) -> Result<Vec<Branch>, Unusable> {
     let bounding = places.iter().filter(|place| place.version == Version::V1 && bounds(place.holds));
     let (mut branches, mut why) = (Vec::new(), Unusable::NoLegacy);
@@ -32,8 +32,8 @@ fn bounds(holds: Holds) -> bool {
     holds.memory || holds.pids
 }
 
-/// The unified tree first: there, what still lives in an abandoned group can be killed, which
-/// empties its groups in the other trees too.
+/// Sweeps the unified tree first: there, the processes of an abandoned group can be killed, which empties its groups
+/// in the other trees too.
 fn sweep(places: &[Place]) {
     let until = Instant::now() + SWEEP;
     for version in [Version::V2, Version::V1] {
@@ -42,7 +42,7 @@ fn sweep(places: &[Place]) {
     }
 }
 
-/// The unified tree before that of cpuacct: it costs the same and can also kill.
+/// Uses the unified tree rather than that of cpuacct: the cost is the same, and it can also kill.
 fn counting(places: &[Place]) -> Option<Branch> {
     let cpu = Holds { cpu: true, ..Holds::default() };
     let unified = places.iter().find(|place| place.version == Version::V2 && counts(place));
@@ -50,7 +50,8 @@ fn counting(places: &[Place]) -> Option<Branch> {
     [unified, cpuacct].into_iter().flatten().find_map(|place| branch(place, cpu).ok())
 }
 
-/// A threaded cgroup would make ours threaded too, and could not be joined. The root has no type.
+/// Returns whether a group below can count CPU time. A threaded cgroup would make it threaded too, and no process
+/// could join it. The root has no type.
 fn counts(place: &Place) -> bool {
     let kind = control::read(&place.dir, "cgroup.type");
     place.dir.join("cpu.stat").exists() && kind.is_none_or(|kind| kind.trim() == "domain")

@@ -1,32 +1,32 @@
-//! Where in the cgroup trees this process is, computed from what `/proc` says. Nothing is touched.
+//! Computes the position of this process in the cgroup trees from files of `/proc`, without side effects.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Which of the two interfaces a tree has.
+/// The interface version of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// One tree for each controller, or for a few of them.
+    /// One tree for each controller or group of controllers.
     V1,
     /// The one unified tree.
     V2,
 }
 
-/// What a tree can do for us.
+/// The controllers of a tree that proctor uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Holds {
-    /// It bounds memory.
+    /// It limits memory.
     pub(super) memory: bool,
-    /// It bounds processes.
+    /// It limits processes.
     pub(super) pids: bool,
     /// It counts CPU time.
     pub(super) cpu: bool,
 }
 
 impl Holds {
-    /// Of controllers by the kernel's names.
+    /// Converts a list of the kernel's controller names.
     pub(super) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut holds = Self::default();
         for name in names {
@@ -40,7 +40,7 @@ impl Holds {
         holds
     }
 
-    /// What the two hold together.
+    /// Returns the union of both.
     pub(super) fn with(self, other: Self) -> Self {
         Self { memory: self.memory || other.memory, pids: self.pids || other.pids, cpu: self.cpu || other.cpu }
     }
@@ -54,20 +54,20 @@ impl fmt::Display for Holds {
     }
 }
 
-/// The group of one tree in which this process is.
+/// The group of this process in one tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     /// The interface of the tree.
     pub(super) version: Version,
-    /// The v1 controllers of the tree; of v2 only the group itself can say.
+    /// The v1 controllers of the tree; for v2 only the group's own files list them.
     pub(super) holds: Holds,
     /// The group's directory.
     pub(super) dir: PathBuf,
-    /// Where its tree is mounted.
+    /// The mount point of its tree.
     pub(super) top: PathBuf,
 }
 
-/// One line of `/proc/self/mountinfo` that is about a cgroup tree.
+/// One line of `/proc/self/mountinfo` about a cgroup tree.
 struct Mount {
     root: PathBuf,
     at: PathBuf,
@@ -75,14 +75,14 @@ struct Mount {
     options: String,
 }
 
-/// The places of a process with this `/proc/<pid>/cgroup` and `/proc/<pid>/mountinfo`, in the order
-/// of the former. Trees without a mount that shows the group are passed over.
+/// Returns the positions of a process with this `/proc/<pid>/cgroup` and `/proc/<pid>/mountinfo`, in the order of the
+/// former. Trees without a mount that shows the group are skipped.
 pub(super) fn places(memberships: &str, mountinfo: &str) -> Vec<Place> {
     let mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).collect();
     memberships.lines().filter_map(|line| place(line, &mounts)).collect()
 }
 
-/// A line `id:controllers:path`; of v2 `0::path`. cgroups(7).
+/// Parses a line `id:controllers:path`; for v2 `0::path`. cgroups(7).
 fn place(line: &str, mounts: &[Mount]) -> Option<Place> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, Path::new(fields.next()?));
@@ -93,7 +93,7 @@ fn place(line: &str, mounts: &[Mount]) -> Option<Place> {
     };
     let shown = |mount: &Mount| Some((mount.at.join(path.strip_prefix(&mount.root).ok()?), mount.at.clone()));
     let (dir, top) = mounts.iter().filter(same_tree).find_map(shown)?;
-    // `/..` stands for what lies outside of the own cgroup namespace.
+    // `/..` denotes a group outside of this process's cgroup namespace.
     if path.starts_with("/..") {
         return None;
     }
@@ -101,8 +101,8 @@ fn place(line: &str, mounts: &[Mount]) -> Option<Place> {
     Some(Place { version, holds, dir, top })
 }
 
-/// Fields 4 and 5 are the root and the mount point; after the lone `-` come type, source and
-/// options. proc_pid_mountinfo(5).
+/// Parses a line of mountinfo. Fields 4 and 5 are the root and the mount point; type, source and options follow the
+/// single `-`. proc_pid_mountinfo(5).
 fn mount(line: &str) -> Option<Mount> {
     let (front, back) = line.split_once(" - ")?;
     let mut back = back.split(' ');
@@ -116,7 +116,7 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { root: unescape(front.next()?), at: unescape(front.next()?), version, options })
 }
 
-/// Blank, tab, newline and backslash stand there as a backslash and three octal digits.
+/// Decodes a path in which blank, tab, newline and backslash are written as a backslash and three octal digits.
 fn unescape(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
@@ -166,7 +166,7 @@ mod tests {
         let found = places("5:pids:/\n4:memory:/a\n2:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n", HYBRID);
         let seen: Vec<_> = found.iter().map(|place| (place.dir.display().to_string(), place.holds)).collect();
         let holds = |names: &[&str]| Holds::of(names.iter().copied());
-        // `pids` has no mount, so nothing can be done there.
+        // `pids` has no mount, so it is unusable.
         let expected = [
             ("/sys/fs/cgroup/memory/a".to_owned(), holds(&["memory"])),
             ("/sys/fs/cgroup/cpu,cpuacct/b".to_owned(), holds(&["cpuacct"])),

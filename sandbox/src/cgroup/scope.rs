@@ -1,6 +1,5 @@
-//! A scope of our own from systemd, asked for through its `busctl`: a cgroup that is ours, with
-//! this process moved into it, as `systemd-run --scope` would do before it starts a program. Only
-//! where systemd runs, and only when nothing nearer serves.
+//! Requests a scope from systemd through its `busctl`: a delegated cgroup into which systemd moves this process, like
+//! `systemd-run --scope` does before it starts a program. Used only if systemd runs, and if no better option works.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -16,28 +15,28 @@ use super::place::{Place, Version};
 use super::seat::{Roots, Unusable, is_service};
 use crate::wait;
 
-/// How long systemd may take altogether.
+/// Total timeout for systemd.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// How much of what `busctl` complains about is kept.
+/// The longest error output of `busctl` to keep, in bytes.
 const COMPLAINT: u64 = 4096;
 
-/// Who manages the cgroups of this machine.
+/// The manager of this machine's cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manager {
-    /// Whoever may write there.
+    /// None: any process with write permission may use them.
     Nobody,
-    /// systemd: only what it delegates is ours.
+    /// systemd: only cgroups that it delegates may be used.
     Systemd,
 }
 
-/// Who it is.
+/// Returns the manager of this machine's cgroups.
 pub(super) fn manager(roots: &Roots) -> Manager {
     if roots.systemd.is_dir() { Manager::Systemd } else { Manager::Nobody }
 }
 
-/// Whether systemd could give us a better place. A service of the system stays where it is: its
-/// unit says whether it is delegated. Those of a user's manager carry no mark of that (seen with
-/// systemd 252), so they ask too.
+/// Returns whether systemd could provide a better location. A system service stays in its cgroup, since its unit
+/// configures delegation. Services of a user's manager have no delegation mark (observed with systemd 252), so they
+/// make the request too.
 pub(super) fn is_worth_asking(manager: Manager, places: &[Place]) -> bool {
     let unified = places.iter().find(|place| place.version == Version::V2);
     let movable = |dir: &Path| !is_service(dir) || belongs_to_user(dir);
@@ -49,7 +48,7 @@ fn belongs_to_user(dir: &Path) -> bool {
     !user.is_root() && std::fs::metadata(dir).is_ok_and(|found| found.uid() == user.as_raw())
 }
 
-/// Has systemd make the scope and move this process into it.
+/// Makes systemd create the scope and move this process into it.
 pub(super) fn enter(roots: &Roots) -> Result<(), Unusable> {
     let until = Instant::now() + PATIENCE;
     let unit = own_unit();
@@ -57,7 +56,7 @@ pub(super) fn enter(roots: &Roots) -> Result<(), Unusable> {
     wait_until_moved(&roots.cgroup, &unit, until)
 }
 
-/// The name of the scope of this process, which is made with `Delegate=yes`.
+/// Returns the name of this process's scope, which is created with `Delegate=yes`.
 pub(super) fn own_unit() -> String {
     format!("proctor-{}.scope", std::process::id())
 }
@@ -76,8 +75,7 @@ fn ask(busctl: &Path, unit: &str) -> Result<(), String> {
     Err(complaint.trim().replace('\n', " "))
 }
 
-/// Waits for the child, and kills it where it takes too long. `Some` where it ended by itself,
-/// with whether it succeeded.
+/// Waits for the child, and kills it after a timeout. Returns whether it succeeded, or `None` if it was killed.
 fn waited(mut child: Child) -> std::io::Result<(Child, Option<bool>)> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let ended = pid.and_then(|pid| {
@@ -91,7 +89,7 @@ fn waited(mut child: Child) -> std::io::Result<(Child, Option<bool>)> {
     Ok((child, ended.map(|()| status.success())))
 }
 
-/// `StartTransientUnit(name, mode, properties, aux)`, org.freedesktop.systemd1(5).
+/// Builds the call of `StartTransientUnit(name, mode, properties, aux)`, org.freedesktop.systemd1(5).
 #[expect(clippy::disallowed_methods, reason = "the service manager is asked by its own program, once")]
 fn command(busctl: &Path, unit: &str) -> Command {
     let user = rustix::process::geteuid();
@@ -110,8 +108,8 @@ fn command(busctl: &Path, unit: &str) -> Command {
     command
 }
 
-/// The answer names a job; the move is its last act, and nothing but our own entry in `/proc` tells
-/// of it to somebody who does not listen on the bus.
+/// Waits until this process was moved. The answer of systemd names a job whose last action is the move. A process
+/// that does not listen on the bus sees the move only in its `/proc` entry.
 fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), Unusable> {
     let moved = || std::fs::read_to_string(cgroup).is_ok_and(|text| is_in(&text, unit));
     while !moved() {
@@ -129,7 +127,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(2));
 }
 
-/// Whether `/proc/self/cgroup` says that we are in the unit's own cgroup of v2.
+/// Returns whether `/proc/self/cgroup` places this process in the unit's own cgroup of v2.
 fn is_in(memberships: &str, unit: &str) -> bool {
     let unified = memberships.lines().find_map(|line| line.strip_prefix("0::"));
     unified.is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == unit))
@@ -150,7 +148,7 @@ mod tests {
         assert!(!is_in("", "proctor-7.scope"));
     }
 
-    /// A program in the place of `busctl`.
+    /// Creates a program to replace `busctl`.
     fn script(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("busctl");

@@ -1,5 +1,5 @@
-//! The search for a place in which groups can be made, from the best to the last resort, and what
-//! is said where there is none.
+//! Searches for a cgroup in which groups can be created, from the best option to the last resort. If all options
+//! fail, reports the reasons.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,27 +14,28 @@ use super::place::{self, Holds, Place, Version};
 use super::scope;
 use super::subtree::{self, Subtree};
 
-/// How long sweeping may take where others have left much behind.
+/// Time limit for the removal of abandoned groups.
 pub(super) const SWEEP: Duration = Duration::from_millis(200);
-/// How long the end of the last groups is waited for, when all are given up.
+/// How long to wait for the last groups to become empty when the seat is dropped.
 const LAST_GROUPS: Duration = Duration::from_millis(500);
 
-/// Where this process may make groups for attempts. Clones are the same place; it is given up
-/// with the last of them and of its groups.
+/// A location where this process may create groups for attempts. Clones share the location; it is given up when the
+/// last clone and the last group are dropped.
 #[derive(Debug, Clone)]
 pub struct Seat(Arc<Trees>);
 
-/// Our directories, one for each tree that serves.
+/// Proctor's directories, one for each tree in use.
 #[derive(Debug)]
 pub(super) struct Trees {
     pub(super) branches: Vec<Branch>,
     scope: bool,
     next: AtomicU64,
-    /// Groups whose last task had not left when they were removed.
+    /// Groups whose last task had not left when they were to be removed.
     leftovers: Mutex<Vec<PathBuf>>,
 }
 
-/// Our directory in one tree. The home goes first: while this process is in it, the rest stays.
+/// Proctor's directory in one tree. The home is dropped first: while this process is in it, the directory cannot be
+/// removed.
 #[derive(Debug)]
 pub(super) struct Branch {
     pub(super) version: Version,
@@ -43,16 +44,16 @@ pub(super) struct Branch {
     pub(super) subtree: Subtree,
 }
 
-/// Where the search looks; tests point it elsewhere.
+/// The files that the search reads and runs; tests replace them.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    /// As `/proc/self/cgroup`.
+    /// Path of `/proc/self/cgroup`.
     pub cgroup: PathBuf,
-    /// As `/proc/self/mountinfo`.
+    /// Path of `/proc/self/mountinfo`.
     pub mountinfo: PathBuf,
-    /// Is there where systemd manages the machine.
+    /// A directory that exists if systemd manages the machine.
     pub systemd: PathBuf,
-    /// The program that speaks to systemd.
+    /// The program for requests to systemd.
     pub busctl: PathBuf,
 }
 
@@ -67,17 +68,17 @@ impl Default for Roots {
     }
 }
 
-/// No group can be made here: limits hold for each process apart.
+/// No group can be created on this machine: limits apply to each process separately.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}\nhint: {hint}")]
 pub struct NoSeat {
-    /// What was tried and what came of it.
+    /// The attempts and their results.
     pub reason: String,
-    /// How to mend it.
+    /// How to fix it.
     pub hint: String,
 }
 
-/// Why one way leads nowhere.
+/// Why one option is not usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error("cgroup v2: no mount shows the own cgroup")]
@@ -107,18 +108,18 @@ fn name(version: Version) -> &'static str {
     }
 }
 
-/// A process is in one place of each tree, so that all seats of a process are the same.
+/// The seat in use. A process is in one group of each tree, so all seats of a process are the same.
 static CURRENT: Mutex<Weak<Trees>> = Mutex::new(Weak::new());
 
 impl Seat {
-    /// Finds one: the own cgroup of v2 where it is ours alone or the root; else the trees of v1;
-    /// else a scope that systemd makes for us. In a cgroup of v2 that is not the root, and in a
-    /// scope, this process moves into a group of its own; it moves back when the seat is given
-    /// up. Takes 2 s at most, a few milliseconds without systemd. Call it before the first child
-    /// is started: what lives in the own cgroup besides us is left alone and stands in the way.
+    /// Finds a location: this process's cgroup of v2 if it is the root or contains no other process; otherwise the
+    /// trees of v1; otherwise a scope that systemd creates. In a cgroup of v2 other than the root, and in a scope,
+    /// this process moves into a child group; it moves back when the seat is given up. The search takes 2 s at most,
+    /// and a few milliseconds without systemd. Call it before starting any child: other processes in this cgroup are
+    /// never moved, and make it unusable.
     ///
     /// # Errors
-    /// There is none, with all reasons.
+    /// There is no location; the error contains all reasons.
     pub fn find() -> Result<Self, NoSeat> {
         let mut current = locked(&CURRENT);
         if let Some(trees) = current.upgrade() {
@@ -129,10 +130,10 @@ impl Seat {
         Ok(seat)
     }
 
-    /// As [`Seat::find`], looking elsewhere.
+    /// Finds a location like [`Seat::find`], with other files.
     ///
     /// # Errors
-    /// There is none, with all reasons.
+    /// There is no location; the error contains all reasons.
     pub fn find_in(roots: &Roots) -> Result<Self, NoSeat> {
         let places = read_places(roots);
         let manager = scope::manager(roots);
@@ -158,16 +159,16 @@ impl Seat {
         Self(Arc::new(Trees { branches, scope, next: AtomicU64::new(1), leftovers: Mutex::default() }))
     }
 
-    /// Makes a fresh group, without limits yet, in each tree.
+    /// Creates a new group in each tree, without limits.
     ///
     /// # Errors
-    /// The kernel refuses a directory, or somebody has removed ours.
+    /// The kernel refuses a directory, or another process has removed proctor's.
     pub fn group(&self) -> io::Result<Group> {
         self.0.sweep(Instant::now());
         Group::make(&self.0, self.0.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What it can do, such as `cgroup v1: memory, pids; cgroup v2: cpu`.
+    /// Describes the available controllers, such as `cgroup v1: memory, pids; cgroup v2: cpu`.
     pub fn describe(&self) -> String {
         let of = |version| {
             let trees = self.0.branches.iter().filter(|branch| branch.version == version);
@@ -179,19 +180,19 @@ impl Seat {
         format!("{}{scope}", parts.join("; "))
     }
 
-    /// Our directory in each tree.
+    /// Returns proctor's directory in each tree.
     pub fn dirs(&self) -> Vec<&Path> {
         self.0.branches.iter().map(|branch| branch.subtree.dir()).collect()
     }
 }
 
 impl Trees {
-    /// Keeps in mind what could not be removed yet.
+    /// Stores a directory that could not be removed yet.
     pub(super) fn leave(&self, dir: PathBuf) {
         locked(&self.leftovers).push(dir);
     }
 
-    /// Tries again, until `until`.
+    /// Tries again to remove these directories, until `until`.
     fn sweep(&self, until: Instant) {
         let left = std::mem::take(&mut *locked(&self.leftovers));
         let busy: Vec<_> = left.into_iter().filter(|dir| subtree::remove_until(dir, until).is_err()).collect();
@@ -208,7 +209,7 @@ impl Drop for Trees {
 impl NoSeat {
     fn of(why: &[Unusable]) -> Self {
         let reasons: Vec<_> = why.iter().map(ToString::to_string).collect();
-        // The last one that was tried came nearest.
+        // The last option tried is the most promising one.
         let hint = why.iter().rev().find_map(Unusable::hint).unwrap_or(MOUNT);
         Self { reason: reasons.join("; "), hint: hint.to_owned() }
     }
@@ -228,7 +229,7 @@ const CONTROLLERS: &str = "put `Delegate=cpu io memory pids` into `/etc/systemd/
                            the cgroup above";
 
 impl Unusable {
-    /// How to mend it, where that helps more than a mount.
+    /// Returns how to fix it, if there is better advice than to mount cgroup v2.
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Undelegated(dir) if is_service(dir) => Some(UNIT),
@@ -244,7 +245,7 @@ impl Unusable {
     }
 }
 
-/// Whether systemd runs a service there, rather than a scope or a session.
+/// Returns whether systemd runs a service in the cgroup, as opposed to a scope or a session.
 pub(super) fn is_service(dir: &Path) -> bool {
     dir.extension().is_some_and(|extension| extension == "service")
 }
@@ -254,7 +255,7 @@ fn read_places(roots: &Roots) -> Vec<Place> {
     place::places(&read(&roots.cgroup), &read(&roots.mountinfo))
 }
 
-/// Nothing that is guarded here can be left half done.
+/// Locks the mutex even if it is poisoned: the guarded data is always consistent.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

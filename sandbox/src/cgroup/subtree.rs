@@ -1,5 +1,5 @@
-//! The directory of ours in one cgroup tree, below which all groups of attempts lie: made, locked
-//! for as long as its owner lives, and removed; and what dead owners left behind.
+//! Manages proctor's directory in one cgroup tree, which contains the groups of all attempts: creates it, keeps it
+//! locked as long as its owner lives, removes it, and sweeps the directories of dead owners.
 
 use std::fs::{self, DirBuilder, DirEntry};
 use std::io;
@@ -13,16 +13,16 @@ use rustix::io::Errno;
 
 use super::control;
 
-/// What the name of each such directory begins with.
+/// Prefix of the name of each such directory.
 const PREFIX: &str = "proctor-";
-/// The group of our own process, where it has to be in one.
+/// The group of the daemon process, if it must be in a group below the directory.
 pub(super) const OWN: &str = "daemon";
-/// How long the removal of what has no process any more may take altogether.
+/// Total time limit for the removal of a directory and its empty groups.
 const LAST_TASKS: Duration = Duration::from_millis(500);
-/// How often a sweeper may take a directory away from us that we have just made.
+/// How many times a sweeper may remove a directory that was just created.
 const TRIES: usize = 5;
 
-/// A locked directory that holds groups. It goes when it is dropped.
+/// A locked directory that contains groups. It is removed when dropped.
 #[derive(Debug)]
 pub(super) struct Subtree {
     dir: PathBuf,
@@ -30,14 +30,14 @@ pub(super) struct Subtree {
 }
 
 impl Subtree {
-    /// Makes one below `base`, for this process.
+    /// Creates one below `base` for this process.
     pub(super) fn create(base: &Path) -> io::Result<Self> {
         for _ in 0..TRIES {
             let dir = base.join(name()?);
             make(&dir)?;
             match lock(&dir) {
                 Ok(Some(lock)) => return Ok(Self { dir, _lock: lock }),
-                // A sweeper took it for abandoned, between the two calls.
+                // A sweeper removed it as abandoned, between the two calls.
                 Ok(None) => {}
                 Err(error) => {
                     drop(fs::remove_dir(&dir));
@@ -49,7 +49,7 @@ impl Subtree {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
     }
 
-    /// Its path.
+    /// Returns its path.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -57,21 +57,21 @@ impl Subtree {
 
 impl Drop for Subtree {
     fn drop(&mut self) {
-        // What is left nevertheless, the next owner sweeps.
+        // The next owner sweeps whatever remains.
         drop(remove_until(&self.dir, Instant::now() + LAST_TASKS));
     }
 }
 
-/// Makes the directory of a group, closed to other users: whoever can open it can lock it.
+/// Creates the directory of a group, closed to other users: a user who can open it can lock it.
 pub(super) fn make(dir: &Path) -> io::Result<()> {
     let above = dir.parent().unwrap_or(dir).display();
     let made = DirBuilder::new().mode(0o700).create(dir);
     made.map_err(|error| io::Error::new(error.kind(), format!("making a group in `{above}`: {error}")))
 }
 
-/// Removes what owners that are no more left: the groups of their attempts, with what may still
-/// live there, and their directories. Looks below `base` and below its siblings, since each
-/// session, service and scope has a cgroup of its own; `top` has none. Stops at `until`.
+/// Removes what dead owners left behind: the groups of their attempts, with the processes still in them, and their
+/// directories. Searches below `base` and below its siblings, since each session, service and scope has its own
+/// cgroup; `top` has no siblings. Stops at `until`.
 pub(super) fn sweep_around(base: &Path, top: &Path, until: Instant) {
     sweep(base, until);
     let Some(above) = base.parent().filter(|_| base != top) else { return };
@@ -95,14 +95,15 @@ fn sweep(base: &Path, until: Instant) {
             continue;
         }
         let dir = entry.path();
-        // Who holds the lock lives.
+        // A held lock means that the owner lives.
         if let Ok(Some(_lock)) = lock(&dir) {
             sweep_one(&dir, until);
         }
     }
 }
 
-/// Our own group is only removed, never killed: a process in it need not be a step's.
+/// Removes the directory of one dead owner. The owner's own group is only removed and never killed, since a process
+/// in it need not belong to a step.
 fn sweep_one(dir: &Path, until: Instant) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for group in entries.flatten().filter(is_dir) {
@@ -114,14 +115,14 @@ fn sweep_one(dir: &Path, until: Instant) {
     drop(fs::remove_dir(dir));
 }
 
-/// Kills what is in a group, where the kernel offers that: Linux 5.14, v2. It has not all ended
-/// when this returns.
+/// Kills the processes of a group if the kernel supports that: Linux 5.14, v2. Some of them may not have ended when
+/// this returns.
 pub(super) fn kill(dir: &Path) -> bool {
     control::write(dir, "cgroup.kill", "1").is_ok()
 }
 
-/// Removes a group. The last task of a dead process leaves its group a moment after the process
-/// could be waited for.
+/// Removes a group, with retries until `until`. The last task of a dead process leaves its group a moment after the
+/// process was reaped.
 pub(super) fn remove_until(dir: &Path, until: Instant) -> io::Result<()> {
     loop {
         match fs::remove_dir(dir) {
@@ -132,7 +133,7 @@ pub(super) fn remove_until(dir: &Path, until: Instant) -> io::Result<()> {
     }
 }
 
-/// Whether a group could not be removed because there is still something in it.
+/// Returns whether a group could not be removed because it is not empty.
 pub(super) fn is_busy(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
 }
@@ -142,7 +143,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(1));
 }
 
-/// Locks the directory; `None` where somebody else holds it, or it is gone.
+/// Locks the directory; `None` if another process holds the lock, or the directory is gone.
 fn lock(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = match rustix::fs::open(dir, flags, Mode::empty()) {
@@ -158,15 +159,16 @@ fn lock(dir: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(fs::symlink_metadata(dir).is_ok_and(|now| now.ino() == inode).then_some(opened))
 }
 
-/// The process id is for people; the rest makes the name unique in what several PID namespaces see.
+/// Returns a new name. The process id helps human readers; the random part makes the name unique across PID
+/// namespaces.
 fn name() -> io::Result<String> {
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!("{PREFIX}{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)))
 }
 
-/// Whether [`name`] has made it: others may begin theirs with the same word, systemd's scope of
-/// ours among them.
+/// Returns whether a name was made by [`name`]. Other names may have the same prefix, such as that of proctor's
+/// systemd scope.
 fn is_name(name: &str) -> bool {
     let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
     parts.is_some_and(|(pid, random)| {

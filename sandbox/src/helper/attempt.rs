@@ -1,5 +1,5 @@
-//! One sandbox as the helper sees it: set-up, PID 1, the command's claim, and then waiting: for
-//! PID 1 to end, or for the daemon to be gone. The helper ends last.
+//! Runs one sandbox in the helper: sets it up, starts PID 1, prepares the tree for the command, and then waits for
+//! PID 1 to end or for the daemon to close its side. The helper is the last process to end.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,49 +28,49 @@ use crate::space::Spent;
 use crate::sys::{self, Fork};
 use crate::wire::{self, Entry, Go, Message, Order, SandboxRequest, Tree};
 
-/// What the stages after the helper's own need to know.
+/// The state that the later stages, PID 1 and the command's process, need.
 pub(super) struct Prepared<'a> {
     pub(super) request: &'a SandboxRequest,
-    /// What holds so far.
+    /// The controls enforced so far.
     pub(super) enforcement: Enforcement,
-    /// Where PID 1 writes itself into its control group.
+    /// The files through which PID 1 enters its control groups.
     pub(super) tasks: Vec<OwnedFd>,
-    /// What is looked at for memory that the limits of processes do not count.
+    /// Sources for memory that the limits of processes do not count.
     pub(super) memory: Rc<MemorySources>,
-    /// Why PID 1 was not born in its control group, where it was to be.
+    /// The error that kept PID 1 from being created inside its control group, if it should have been.
     pub(super) unborn: Option<io::Error>,
-    /// `/dev/null`, which is not to be had while `/dev` is made.
+    /// `/dev/null`, opened early because it is not available while `/dev` is made.
     pub(super) null: OwnedFd,
-    /// What Landlock is going to enforce.
+    /// The Landlock ruleset to enforce.
     pub(super) wall: Option<Wall>,
-    /// Where the command comes from. Closed on exec.
+    /// The socket from which the command is received. Closed on exec.
     pub(super) orders: OwnedFd,
-    /// To the helper. Closed on exec.
+    /// The socket to the helper. Closed on exec.
     pub(super) channel: OwnedFd,
-    /// To the daemon, for what need not wait until the helper passes it on. Closed on exec.
+    /// The socket to the daemon, for messages that the helper need not forward. Closed on exec.
     pub(super) daemon: Option<BorrowedFd<'a>>,
 }
 
 impl Prepared<'_> {
-    /// Goes on without what may be left out and is tolerated to be missing.
+    /// Continues after a failed operation if it may be left out and its control may be missing.
     pub(super) fn tolerate(&mut self, op: &SetupOp, done: Result<(), Failure>) -> Result<(), Failure> {
         tolerate(&mut self.enforcement, self.request, op, done)
     }
 
-    /// To the daemon, the shortest way.
+    /// Sends a message to the daemon, directly if possible.
     pub(super) fn send(&self, message: &Message) -> io::Result<()> {
         wire::send(self.daemon.unwrap_or(self.channel.as_fd()), message, &[])
     }
 
-    /// Says the last word of this attempt while the helper is still at work for it.
+    /// Sends the final report of this attempt, while the helper still works for it, and exits.
     pub(super) fn fail(&self, failure: Failure) -> ! {
-        // If the helper is gone, so is everybody who could be told.
+        // If the helper has ended, the daemon cannot be reached either.
         drop(wire::send(self.channel.as_fd(), &failure.into_message(), &[]));
         std::process::exit(1)
     }
 }
 
-/// Records what cannot be had, where the step can go on without it and the policy tolerates that.
+/// Records a control as missing if the step can continue without the operation and the policy tolerates that.
 pub(super) fn tolerate(
     enforcement: &mut Enforcement,
     request: &SandboxRequest,
@@ -89,8 +89,8 @@ pub(super) fn tolerate(
     }
 }
 
-/// Refuses what was asked for, does not hold and may not be missing. What is found missing at the
-/// side of another operation stops nothing at that time: it does here, before anything runs.
+/// Refuses the step if a requested control is not enforced and may not be missing. A failed operation can disable
+/// another operation's control without stopping the set-up; this check stops it before anything runs.
 pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Result<(), Failure> {
     match enforcement.missing().find(|(control, _)| !request.frame.tolerated.contains(*control)) {
         None => Ok(()),
@@ -102,10 +102,10 @@ pub(super) fn demand(enforcement: &Enforcement, request: &SandboxRequest) -> Res
 
 const ASK_THE_DOCTOR: &str = "run `proctor doctor`";
 
-/// Lets PID 1 go on: first at all, then to its mounts.
+/// Lets PID 1 continue: with its operations, and later with its mounts.
 pub(super) const GO: &[u8] = b"go";
 
-/// Tells the helper that `/proc` and `/sys` are mounted.
+/// Notifies the helper that `/proc` and `/sys` are mounted.
 pub(super) const MOUNTED: &[u8] = b"mounted";
 
 pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Vec<OwnedFd>) -> Result<(), Failure> {
@@ -120,7 +120,7 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
     // While devices can be opened.
     let null = open_null().map_err(internal("open /dev/null"))?;
-    // It is the control socket, which is to be known by one descriptor.
+    // Descriptor 0 is the control socket, of which only one descriptor may remain.
     rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;
     let mut outer = Outer::new(request, Joined { mount_ns, users, cache_owners });
     for op in request.ops.iter().filter(|op| op.stage() == Stage::Outer) {
@@ -131,7 +131,7 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
 
     if request.user.steps_down() {
         command::own_streams(request.user).map_err(internal("give the step its streams"))?;
-        // Or else what is looked up with the rights of another would be found with root's groups too.
+        // Otherwise lookups with the rights of another user would also have root's groups.
         rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
     }
     init::block_signals().map_err(internal("block signals"))?;
@@ -165,8 +165,8 @@ pub(super) fn serve(control: &mut OwnedFd, request: &SandboxRequest, mut fds: Ve
     }
 }
 
-/// In the control group where that can be; with the reason where it cannot, as under a filter that
-/// refuses clone3.
+/// Forks PID 1 inside its control group if possible; also returns the reason if not, such as a filter that refuses
+/// clone3.
 pub(super) fn fork(entry: &Entry, fds: &[OwnedFd]) -> io::Result<(Fork, Option<io::Error>)> {
     match (entry, fds) {
         (Entry::Group { born: true, .. }, [group, ..]) => match sys::fork_into(group.as_fd()) {
@@ -182,23 +182,23 @@ pub(super) fn open_null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?)
 }
 
-/// The helper's ends of what it shares with PID 1 and the command's process.
+/// The helper's ends of the sockets that it shares with PID 1 and the command's process.
 struct Lines {
-    /// What both of them say.
+    /// The messages of both.
     words: OwnedFd,
-    /// What the command's process is told.
+    /// The socket to the command's process.
     orders: OwnedFd,
 }
 
 fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'_>, null: &OwnedFd) -> io::Result<()> {
-    // The namespaces that we joined may have cleared it.
+    // Joining the namespaces may have cleared the parent death signal.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    // The step's streams belong to it and to the daemon: our copies would keep them open.
+    // The streams belong to the step and the daemon: the helper's copies would keep them open.
     rustix::stdio::dup2_stdout(null)?;
     rustix::stdio::dup2_stderr(null)?;
-    // First the pidfd, then a look whether the daemon is still there, then the word to go on:
+    // Send the pidfd first, then check whether the daemon's side is still open, and only then let PID 1 continue:
     // `Running::kill` relies on this order.
     wire::send(control, &Message::Init, &[pidfd.as_fd()])?;
     let mut words = Words { channel: Some(lines.words), exited: None, spoken: false, sealing: false };
@@ -210,12 +210,12 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
         match outer.work_beside(&mut others) {
             Ok(Worked::ToTheEnd) => {
                 if let Some(tree) = outer.tell_of_tree() {
-                    // It may never come to be: then PID 1 says why.
+                    // The command's process may never be created, in which case PID 1 reports why.
                     drop(wire::send_document(others.orders, &Order::Tree(Box::new(tree)), &[]));
                 }
             }
             Ok(Worked::UntilInitEnded) => {}
-            // Where PID 1 has refused already, that was the first word, and the first one counts.
+            // If PID 1 has already refused the step, its report was first, and the first one counts.
             Err(_) if words.spoken => end(&pidfd),
             Err(failure) => words.refuse(control, &pidfd, failure)?,
         }
@@ -228,17 +228,17 @@ fn supervise(control: BorrowedFd<'_>, lines: Lines, pid: i32, mut outer: Outer<'
             Some(copied) => copied.concluded(message),
             None => message,
         };
-        // The daemon may be gone; then nobody needs the answer.
+        // If the daemon has ended, the answer is not needed.
         drop(wire::send(control, &message, &[]));
     }
     Ok(())
 }
 
-/// PID 1 and the command's process, as [`Outer`] sees them.
+/// PID 1 and the command's process, for [`Outer`].
 struct Others<'a> {
     control: BorrowedFd<'a>,
     words: &'a mut Words,
-    /// What the command's process is told.
+    /// The socket to the command's process.
     orders: BorrowedFd<'a>,
 }
 
@@ -248,7 +248,7 @@ impl Beside for Others<'_> {
     }
 
     fn directories_are_there(&self) {
-        // It may never come to be: then PID 1 says why.
+        // The command's process may never be created, in which case PID 1 reports why.
         drop(wire::send_document(self.orders, &Order::Go, &[]));
     }
 
@@ -266,7 +266,7 @@ impl Beside for Others<'_> {
     }
 }
 
-/// How PID 1 says that the command has ended.
+/// PID 1's report that the command has ended.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
     status: WaitStatus,
@@ -275,43 +275,44 @@ pub(super) struct Ended {
     scratch: Spent,
 }
 
-/// What PID 1 and the command's process have said.
+/// The messages received from PID 1 and the command's process.
 pub(super) struct Words {
     pub(super) channel: Option<OwnedFd>,
     pub(super) exited: Option<Ended>,
-    /// Whether a last word was passed on already.
+    /// `true` if a final report was sent to the daemon.
     pub(super) spoken: bool,
-    /// Whether something is to be done when all has ended, before the last word.
+    /// `true` if the helper has work to do after all processes have ended, before the final report.
     pub(super) sealing: bool,
 }
 
 impl Words {
-    /// Says the last word, and ends PID 1.
+    /// Sends the final report, and kills PID 1.
     fn refuse(&mut self, control: BorrowedFd<'_>, init: &OwnedFd, failure: Failure) -> io::Result<()> {
         self.spoken = true;
         end(init);
         wire::send(control, &failure.into_message(), &[])
     }
 
-    /// PID 1 may have died already; its end is seen later.
+    /// Sends a packet to PID 1. PID 1 may have died already, which is noticed later.
     fn tell(&self, word: &[u8]) {
         if let Some(channel) = &self.channel {
             drop(wire::forward(channel.as_fd(), word));
         }
     }
 
-    /// The command, to PID 1, which may have died already.
+    /// Sends the command to PID 1, which may have died already.
     fn hand_over(&self, go: &Go) {
         if let Some(channel) = &self.channel {
             drop(wire::send_document(channel.as_fd(), go, &[]));
         }
     }
 
-    /// What comes next of PID 1 and the command's process; `None` when both have ended.
+    /// Receives the next packet of PID 1 or the command's process; `None` when both have closed the socket.
     fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         let Some(channel) = &self.channel else { return Ok(None) };
         let packet = match wire::recv_packet(channel.as_fd()) {
-            // It ended with something of ours unread. That is told once, and before its last word.
+            // The peer ended with unread messages in its queue. The error is reported once, before its remaining
+            // messages.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => wire::recv_packet(channel.as_fd())?,
             other => other?,
         };
@@ -321,8 +322,8 @@ impl Words {
         Ok(packet.map(|(bytes, _)| bytes))
     }
 
-    /// Passes one message on; `Exited` is kept back until everything is gone but PID 1, which is
-    /// ours.
+    /// Forwards one message. `Exited` is held back until all processes except PID 1, which is proctor's own, have
+    /// ended.
     pub(super) fn hear(&mut self, control: BorrowedFd<'_>) -> io::Result<()> {
         match self.next()? {
             None => Ok(()),
@@ -346,7 +347,7 @@ impl Words {
             Message::Refused { .. } | Message::NotStarted { .. } => self.spoken = true,
             Message::Prepared | Message::Ready(_) | Message::Init | Message::Space { .. } => {}
         }
-        // The daemon may be gone: the poll sees it.
+        // The daemon may have ended, which the poll notices.
         drop(wire::forward(control, bytes));
         Ok(())
     }
@@ -358,13 +359,13 @@ impl Words {
         Ok(())
     }
 
-    /// What is left to be said once PID 1 has ended so.
+    /// Returns the final report to send after PID 1 has ended with this status, if it was not sent yet.
     pub(super) fn last(&self, init: WaitStatus) -> io::Result<Option<Message>> {
         let Ended { status, limit, leaked, scratch } = match (self.exited.clone(), self.spoken, init) {
-            // PID 1 reports the end of a process that never became the command.
+            // PID 1 reports the exit of a process that never became the command.
             (_, true, _) => return Ok(None),
             (Some(exited), ..) => exited,
-            // Killed, by the daemon or by the kernel for want of memory: the command with it.
+            // PID 1 was killed, by the daemon or by the kernel for lack of memory, and the command with it.
             (None, false, WaitStatus::Signal(_)) => {
                 Ended { status: init, limit: None, leaked: None, scratch: Spent::default() }
             }
@@ -388,8 +389,8 @@ impl Words {
     }
 }
 
-/// Waits until PID 1 has ended, and serves the claim when it comes. The daemon's end of the
-/// control socket closes when the daemon dies, or when it wants the end: then PID 1 is killed.
+/// Waits until PID 1 has ended, and serves commands when they arrive. The daemon's end of the control socket closes
+/// when the daemon dies or cancels the attempt; then PID 1 is killed.
 fn wait(
     control: BorrowedFd<'_>,
     init: &OwnedFd,
@@ -430,17 +431,17 @@ fn wait(
     }
 }
 
-/// Which command the helper waits for.
+/// The command that the helper waits for.
 enum Serving<'a> {
-    /// The first one.
+    /// The first command.
     First(Box<Outer<'a>>, OwnedFd),
-    /// Another one, as far as PID 1 goes on.
+    /// Another command, if PID 1 continues.
     Again(Again),
-    /// None any more.
+    /// No further command.
     Nobody,
 }
 
-/// What is there for a command behind another: all of it is in its place.
+/// The state for a later command: everything is mounted already.
 struct Again {
     orders: OwnedFd,
     tree: Tree,
@@ -459,7 +460,7 @@ impl Again {
     }
 }
 
-/// Does what the command needs, and hands it over. What cannot be done is the attempt's end.
+/// Prepares the tree for the command, and passes the command to PID 1. A failure ends the attempt.
 fn serve_claim<'a>(
     control: BorrowedFd<'_>,
     init: &OwnedFd,
@@ -467,13 +468,13 @@ fn serve_claim<'a>(
     mut outer: Outer<'a>,
     orders: OwnedFd,
 ) -> io::Result<(Serving<'a>, Option<Copied>)> {
-    // The command's process has it too, and gets ready while its tree is put in place. The other side
-    // has closed: the next look sees that.
+    // The command's process has received the command too, and prepares itself while its tree is mounted. `None` means
+    // that the daemon has closed its side, which the next check notices.
     let Some(claim) = wire::recv_claim(control)? else { return Ok((Serving::Nobody, None)) };
     match outer.claim(&claim) {
         Ok(Claimed { tree, news, copied }) => {
-            // Either may have died of a refusal, which is heard next. The command's process waits
-            // longer than PID 1, which only looks after its limits.
+            // Either process may have died after a refusal, which is received next. The command's process comes
+            // first: PID 1 needs the command only for its limits.
             if news {
                 drop(wire::send_document(orders.as_fd(), &Order::Tree(Box::new(tree.clone())), &[]));
             }
@@ -485,14 +486,14 @@ fn serve_claim<'a>(
             words.hand_over(&Go { claim, tree, tells_the_end: copied.is_none(), traces });
             return Ok((serving, copied));
         }
-        // Where PID 1 has refused already, that was the first word, and the first one counts.
+        // If PID 1 has already refused the step, its report was first, and the first one counts.
         Err(_) if words.spoken => end(init),
         Err(failure) => words.refuse(control, init, failure)?,
     }
     Ok((Serving::Nobody, None))
 }
 
-/// Whether the daemon has closed its side.
+/// Returns whether the daemon has closed its side.
 pub(crate) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -500,7 +501,7 @@ pub(crate) fn is_alone(control: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 pub(super) fn end(init: &OwnedFd) {
-    // It may have ended by itself.
+    // It may already have ended.
     let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
 }
 

@@ -1,4 +1,4 @@
-//! The process that becomes the command: session, limits, descriptors, work directory, exec.
+//! Implements the process that becomes the command: session, limits, descriptors, work directory, exec.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -26,9 +26,9 @@ use crate::setup::{SetupOp, Stage};
 use crate::sys::{self, Close};
 use crate::wire::{self, Claim, Message, Order, Tree};
 
-/// Waits for the command and becomes it, or says why not and ends.
+/// Waits for the command and executes it, or reports why that failed and exits.
 pub(super) fn run(prepared: &mut Prepared<'_>, turn: Turn) -> ! {
-    // Behind another command all is mounted.
+    // For a later command, everything is mounted already.
     let mut orders = Orders { goes_on: turn == Turn::Later, ..Orders::default() };
     let failure = match wait(prepared, &mut orders) {
         Ok(claim) => {
@@ -37,19 +37,19 @@ pub(super) fn run(prepared: &mut Prepared<'_>, turn: Turn) -> ! {
         }
         Err(failure) => failure,
     };
-    // On the way by which PID 1 tells of our end, or that could come first. If the daemon is gone there
-    // is nobody to tell.
+    // Sent over the socket that PID 1 uses for the exit, since that report could otherwise arrive first. If the
+    // daemon has ended, there is no recipient.
     drop(prepared.send(&failure.into_message()));
     std::process::exit(1)
 }
 
-/// What was heard and is not needed yet.
+/// The messages received so far.
 #[derive(Default)]
 struct Orders {
     goes_on: bool,
     claim: Option<Claim>,
     tree: Option<Tree>,
-    /// What the command writes to, where its sandbox has served before.
+    /// The command's output streams, if its sandbox has served a command before.
     streams: Vec<OwnedFd>,
 }
 
@@ -59,7 +59,7 @@ impl Orders {
             Ok(Some((Order::Go, _))) => self.goes_on = true,
             Ok(Some((Order::Claim(claim), streams))) => (self.claim, self.streams) = (Some(*claim), streams),
             Ok(Some((Order::Tree(tree), _))) => self.tree = Some(*tree),
-            // Neither the helper nor the daemon is there any more.
+            // Both the helper and the daemon have ended.
             Ok(None) => std::process::exit(1),
             Err(error) => return Err(internal("wait for the command")(error)),
         }
@@ -67,7 +67,8 @@ impl Orders {
     }
 }
 
-/// Does what can be done without the command, once all is mounted that can be without it.
+/// Executes the operations that do not need the command, once the helper has made the mounts that do not need it
+/// either.
 fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failure> {
     while !orders.goes_on {
         orders.hear(&prepared.orders)?;
@@ -77,7 +78,7 @@ fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failu
         let done = match op {
             SetupOp::NewSession => new_session(&mut prepared.enforcement),
             SetupOp::CloseFds => close_fds(&mut prepared.enforcement),
-            // PID 1 has drawn it for all commands behind the first.
+            // PID 1 has opened the ruleset for all commands after the first.
             SetupOp::DrawWall { .. } if prepared.wall.is_some() => Ok(()),
             SetupOp::DrawWall { writable } => draw(prepared, writable),
             other => Err(Failure::internal(format_args!("`{other}` needs the command"))),
@@ -95,7 +96,7 @@ fn wait(prepared: &mut Prepared<'_>, orders: &mut Orders) -> Result<Claim, Failu
     Ok(claim)
 }
 
-/// The first command of a sandbox finds its streams where they are.
+/// Installs the command's streams. The first command of a sandbox already has them.
 fn take_streams(streams: Vec<OwnedFd>) -> io::Result<()> {
     let mut streams = streams.into_iter();
     if let (Some(stdout), Some(stderr)) = (streams.next(), streams.next()) {
@@ -105,8 +106,8 @@ fn take_streams(streams: Vec<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Draws the wall once for every command to come, now that all is mounted. Each builds it around itself; where it cannot
-/// be drawn, each says so.
+/// Opens the Landlock ruleset once for all later commands, after everything is mounted. Each command enforces it on
+/// itself. If opening fails, each command tries again and reports the failure.
 pub(super) fn draw_for_all(prepared: &mut Prepared<'_>) {
     let request = prepared.request;
     for op in &request.ops {
@@ -123,7 +124,7 @@ fn draw(prepared: &mut Prepared<'_>, writable: &[PathBuf]) -> Result<(), Failure
     Ok(())
 }
 
-/// A process on its way to the command.
+/// A process that is about to execute the command.
 struct Becoming<'a> {
     prepared: &'a Prepared<'a>,
     claim: &'a Claim,
@@ -133,7 +134,7 @@ struct Becoming<'a> {
 }
 
 impl Becoming<'_> {
-    /// Returns only where that fails.
+    /// Executes the remaining operations. Returns only on failure.
     fn the_command(mut self) -> Failure {
         for op in self.claim.ops.iter().filter(|op| op.stage() == Stage::Command) {
             let done = self.apply(op);
@@ -160,7 +161,7 @@ impl Becoming<'_> {
 
     fn await_tree(&mut self) -> Result<(), Failure> {
         let tree = loop {
-            // One for other layers was put in place before the command was known; another follows.
+            // A tree for other layers may have been mounted before the command was known; another message follows.
             match self.orders.tree.take_if(|tree| tree.layers == self.claim.layers) {
                 Some(tree) => break tree,
                 None => self.orders.hear(&self.prepared.orders)?,
@@ -184,20 +185,20 @@ pub(super) fn new_session(enforcement: &mut Enforcement) -> Result<(), Failure> 
     Ok(())
 }
 
-/// How many processes of ours count beside the step's: PID 1, and the helper where it is in the
-/// step's user namespace.
+/// Returns the number of proctor's own processes that count towards the step's limit: PID 1, and the helper if it is
+/// in the step's user namespace.
 fn own_processes(prepared: &Prepared<'_>) -> u64 {
     if prepared.request.user.steps_down() { 1 } else { 2 }
 }
 
-/// What the record says of memory where the plan sets no bound.
+/// Text for the record if the plan sets no memory limit.
 pub(super) const MEMORY_SHARE: &str = "the plan sets no bound; three quarters of the machine's memory are the most";
 
 fn limit(prepared: &Prepared<'_>, claim: &Claim, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = claim.command.limits;
     let unbounded = "the plan sets no bound";
     match disk {
-        // On record once the size of the layers is known.
+        // Recorded once the size of the layers is known.
         Limit::Max(bytes) => {
             set(Resource::Fsize, bytes).map_err(refuse(Control::DiskLimit, "bound the size of files"))?;
         }
@@ -250,7 +251,7 @@ fn restrict(
         Network::Allow => Some(Outside::make()?),
         Network::Deny => None,
     };
-    // Where it could not be drawn, that is on record already.
+    // A failure to open the ruleset is already recorded.
     let wall = wall.map(|wall| wall.with(repo).and_then(Wall::build)).transpose();
     if let Some(outside) = outside {
         outside.look(enforcement)?;
@@ -265,15 +266,15 @@ fn restrict(
     Ok(())
 }
 
-/// For this process and all that it starts: the filter of system calls keeps it so.
+/// Disables core dumps for this process and its children. The system call filter keeps them from changing that.
 ///
-/// Not 0: then the kernel would still start the host's handler of core dumps, where it has one, and
-/// hand it the step's memory (core(5)). 1 is too small for a file and forbids the handler.
+/// The limit is 1 and not 0: with 0 the kernel would still start the host's core dump handler, if there is one, and
+/// pass it the step's memory (core(5)). A limit of 1 is too small for a file and disables the handler.
 pub(super) fn switch_core_dumps_off() -> io::Result<()> {
     set(Resource::Core, 1).map(drop)
 }
 
-/// Returns the words for a limit of `most`, of which the host allows `in_force`.
+/// Formats a limit of `most`, of which the host allows `in_force`.
 pub(super) fn in_words(mechanism: &str, most: u64, in_force: u64) -> String {
     if in_force < most {
         format!("{mechanism} {in_force}: the hard limit of the host, below the {most} of the plan")
@@ -282,8 +283,9 @@ pub(super) fn in_words(mechanism: &str, most: u64, in_force: u64) -> String {
     }
 }
 
-/// Sets both limits, never above what we may have ourselves, and returns the soft one. Of CPU time the hard limit lies a
-/// second higher: SIGXCPU comes first and says which limit it was, SIGKILL tells nothing.
+/// Sets the soft and hard limits, capped at this process's own hard limit, and returns the soft one. For CPU time the
+/// hard limit is one second higher, so that SIGXCPU, which identifies the limit, arrives before SIGKILL, which does
+/// not.
 pub(super) fn set(resource: Resource, most: u64) -> io::Result<u64> {
     let own = rustix::process::getrlimit(resource).maximum;
     let within = |wanted: u64| Some(own.map_or(wanted, |own| own.min(wanted)));
@@ -302,8 +304,8 @@ pub(super) fn close_fds(enforcement: &mut Enforcement) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A symbolic link may lead elsewhere in the repository, but not out of it: the command would
-/// work on what nobody has recorded.
+/// Changes to the work directory. A symbolic link may lead elsewhere in the repository, but not out of it: the
+/// command would work on files that the evidence does not cover.
 pub(super) fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
     let not_started =
         |message| Failure::NotStarted { fault: StartFault::Workdir, message: format!("the work directory {message}") };
@@ -318,7 +320,7 @@ pub(super) fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
     Err(not_started(message))
 }
 
-/// Reports that everything holds, and becomes the command. Returns only where that fails.
+/// Reports that all controls are enforced, and executes the command. Returns only on failure.
 pub(super) fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforcement: &mut Enforcement) -> Failure {
     let command = match Command::new(wanted) {
         Ok(command) => command,
@@ -334,7 +336,7 @@ pub(super) fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforce
     command.execute()
 }
 
-/// The command in the form that the kernel takes.
+/// The command as C strings for the kernel.
 struct Command {
     program: CString,
     argv: Vec<CString>,
@@ -350,7 +352,7 @@ impl Command {
         Ok(Self { program: CString::new(policy.argv.program())?, argv, env: pairs.collect::<Result<_, _>>()?, path })
     }
 
-    /// Tries what `execvp(3)` would try, in its order.
+    /// Tries the same paths as `execvp(3)`, in the same order.
     fn execute(&self) -> Failure {
         let name = self.program.to_bytes();
         if name.contains(&b'/') {
@@ -363,7 +365,7 @@ impl Command {
             let Ok(file) = CString::new(dir.join(OsStr::from_bytes(name)).as_os_str().as_bytes()) else { continue };
             match self.replace(&file) {
                 Errno::ENOENT | Errno::ENOTDIR => {}
-                // Another directory may have one that we may execute.
+                // Another directory may have an executable one.
                 Errno::EACCES => answer = Errno::EACCES,
                 errno => return self.missing(errno, ""),
             }
@@ -399,11 +401,11 @@ impl Command {
     }
 }
 
-/// Where programs are looked for if the policy's environment has no `PATH`.
+/// The search path for programs if the policy's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Gives the step the pipes that it writes into, so that it may open them again through
-/// `/dev/stdout` and `/dev/stderr`.
+/// Makes the step's user the owner of its output pipes, so that the step may reopen them through `/dev/stdout` and
+/// `/dev/stderr`.
 pub(super) fn own_streams(user: StepUser) -> io::Result<()> {
     let (uid, gid) = (Some(Uid::from_raw(user.uid())), Some(Gid::from_raw(user.gid())));
     rustix::fs::fchown(rustix::stdio::stdout(), uid, gid)?;

@@ -1,5 +1,5 @@
-//! A copy of the tree in place of an overlay: made before the command starts, and compared when
-//! everybody is gone. Where the step sees it is the callers' concern.
+//! Replaces an overlay by a copy of the tree, which is made before the command starts and compared after all
+//! processes have ended. The callers decide where the step sees the copy.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,24 +17,24 @@ use crate::policy::{Frame, Rights};
 use crate::reader::Reader;
 use crate::wire::Message;
 
-/// What a copy is made of and where.
+/// The sources and the destination of a copy.
 #[derive(Debug)]
 pub(super) struct Sources<'a> {
     /// The repository.
     pub(super) repo: &'a OwnedFd,
     /// The upper directories of the layers below, newest first.
     pub(super) lowers: &'a [OwnedFd],
-    /// An empty directory of the step's user, where the copy is made.
+    /// An empty directory owned by the step's user, for the copy.
     pub(super) tree: OwnedFd,
     /// The upper directory of the attempt, on the same file system.
     pub(super) upper: OwnedFd,
-    /// Directories of the tree of which nothing is copied but themselves.
+    /// Directories of the tree that are copied without their content.
     pub(super) hollow: BTreeSet<Vec<u8>>,
-    /// Whose the step is.
+    /// The user of the step.
     pub(super) user: StepUser,
 }
 
-/// A copy that was not looked at yet: things can still be put in it.
+/// A copy without a recorded baseline: files can still be added to it.
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) tree: OwnedFd,
@@ -43,7 +43,7 @@ pub(super) struct Copy {
     left_out: u64,
 }
 
-/// A copy in which a step may work.
+/// A copy with a recorded baseline, in which a step may work.
 #[derive(Debug)]
 pub(super) struct Copied {
     copy: Copy,
@@ -51,10 +51,10 @@ pub(super) struct Copied {
 }
 
 impl Copy {
-    /// Makes it.
+    /// Makes the copy.
     ///
     /// # Errors
-    /// There is no room, or something cannot be copied.
+    /// There is no space left, or a file cannot be copied.
     pub(super) fn make(sources: Sources<'_>) -> io::Result<Self> {
         let Sources { repo, lowers, tree, upper, hollow, user } = sources;
         let mut copier = Copier { owner: given_to(user), hollow, left_out: 0 };
@@ -67,18 +67,17 @@ impl Copy {
         Ok(Self { tree, upper, user, left_out: copier.left_out })
     }
 
-    /// Makes the mount points of caches that it lacks. What stands in the way is refused when
-    /// something is to be mounted there.
+    /// Creates missing mount points of caches. An obstacle is ignored here and refused when the cache is mounted.
     pub(super) fn scaffold<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) {
         for path in paths {
             drop(mounts::ensure_beneath(self.tree.as_fd(), Path::new(path.as_str()), owner_of(self.user)));
         }
     }
 
-    /// Remembers it as it is now.
+    /// Records the current state as the baseline.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The copy cannot be read.
     pub(super) fn hold(self) -> io::Result<Copied> {
         let baseline = Baseline::take(self.tree.as_fd())?;
         Ok(Copied { copy: self, baseline })
@@ -86,13 +85,13 @@ impl Copy {
 }
 
 impl Copied {
-    /// How many entries could not be read, or cannot be copied.
+    /// Returns the number of entries that could not be read, or are of a type that cannot be copied.
     pub(super) fn left_out(&self) -> u64 {
         self.copy.left_out
     }
 
-    /// The last word of the attempt, once its layer holds what the step changed. For a step that is
-    /// gone.
+    /// Stores the step's changes in its layer, and returns the final report of the attempt. All processes of the step
+    /// must have ended.
     pub(super) fn concluded(&self, message: Message) -> Message {
         let Copy { tree, upper, user, .. } = &self.copy;
         match self.baseline.seal_for(owner_of(*user), tree.as_fd(), upper.as_fd()) {
@@ -102,34 +101,34 @@ impl Copied {
     }
 }
 
-/// The directories that get covered: git's, and the caches.
+/// Returns the directories that will be covered by mounts: git's, and the caches.
 pub(super) fn hollow(frame: &Frame) -> BTreeSet<Vec<u8>> {
     let caches = frame.caches.iter().map(|cache| cache.at.as_str().as_bytes().to_vec());
     caches.chain(git_is_inside(frame).then(|| b".git".to_vec())).collect()
 }
 
-/// Whether the tree has a git directory, or a file that names one.
+/// Returns whether the tree contains a git directory, or a file that names one.
 pub(super) fn git_is_inside(frame: &Frame) -> bool {
     frame.git.worktree_git.as_deref() == Some(&frame.repo.join(".git"))
 }
 
-/// The step's user where it is another than ours.
+/// Returns the step's user if it differs from the helper's.
 pub(super) fn owner_of(user: StepUser) -> Option<Owner> {
     user.steps_down().then(|| Owner { uid: user.uid(), gid: user.gid() })
 }
 
-/// Whose copies become where they are not made by their owner.
+/// Returns the owner to set on the copies; `None` if the copying process creates them with the right owner.
 pub(super) fn given_to(user: StepUser) -> Option<Owner> {
     owner_of(user).filter(|_| user.is_mapped())
 }
 
-/// A directory below one of ours, for reading.
+/// Opens a directory below one of proctor's own for reading.
 pub(super) fn beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     copy::readable(mounts::open_beneath(dir, path)?.as_fd())
 }
 
-/// Does `work` with the rights that the owner of the repository has on files: root would read for
-/// that one what the one may not.
+/// Runs `work` with the file access rights of the repository's owner. Otherwise root would read files on behalf of a
+/// user who has no access to them.
 pub(super) fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     match user {
         StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Reader { uid, gid }.look_here(work),
@@ -137,12 +136,11 @@ pub(super) fn as_reader<T>(user: StepUser, work: impl FnOnce() -> io::Result<T>)
     }
 }
 
-/// What lies at an absolute path of the host, reached with these rights and without any symbolic
-/// link; ELOOP where there is one.
+/// Opens an absolute path of the host with these rights, without following symbolic links; ELOOP if it contains one.
 pub(super) fn reached(path: &Path, rights: Rights, user: StepUser) -> io::Result<OwnedFd> {
     match rights {
         Rights::Steps => match user {
-            // The tools are those of the owner of the original; where that is root, nobody's rights bound ours.
+            // The tools belong to the owner of the original. If that is root, no user's rights restrict the access.
             StepUser::Copy { seen_as: (MAPPED_BASE, _), .. } => mounts::open_plain(path),
             StepUser::Copy { seen_as: (uid, gid), .. } => Reader { uid, gid }.look_here(|| mounts::open_plain(path)),
             _ => as_reader(user, || mounts::open_plain(path)),

@@ -1,8 +1,8 @@
-//! A copy of the tree, for kernels that make no overlay: the repository, and the layers below on top
-//! of it, as an overlay would show them. What the step changes in the copy is found by `seal`.
+//! Copies the tree for kernels that make no overlay: the repository, with the layers below applied to it, as an
+//! overlay would show them. `seal` finds the step's changes in the copy.
 //!
-//! Everything is reached by descriptors and names, never through a symbolic link: whoever owns the
-//! repository may change it meanwhile.
+//! Every entry is opened by descriptor and name, and never through a symbolic link, since the owner of the repository
+//! may change it concurrently.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,44 +14,44 @@ use rustix::io::Errno;
 
 use super::mounts::Owner;
 
-/// How deep directories may lie in each other: each level takes descriptors and some stack.
+/// The largest depth of nested directories. Each level needs descriptors and stack space.
 const MAX_DEPTH: usize = 256;
-/// The mark by which a directory of a layer hides what lies below it, `userxattr` of overlayfs.
+/// The attribute by which a directory of a layer hides the directory below it, from overlayfs with `userxattr`.
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
 
-/// What is copied.
+/// The type of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The repository: never changed, not even where it cannot be read.
+    /// The repository. It is never changed, even if parts of it cannot be read.
     Repository,
-    /// The upper directory of a layer, which is ours.
+    /// The upper directory of a layer, which belongs to proctor.
     Layer,
 }
 
-/// Makes the copy.
+/// Copies the sources, and counts the entries left out.
 #[derive(Debug)]
 pub(super) struct Copier {
-    /// Whose the copies are, where they are not made by their owner.
+    /// The owner to set on the copies; `None` if the copying process creates them with the right owner.
     pub(super) owner: Option<Owner>,
-    /// Directories of the tree of which nothing is copied but themselves.
+    /// Directories of the tree that are copied without their content.
     pub(super) hollow: BTreeSet<Vec<u8>>,
-    /// How many entries could not be read, or cannot be copied: sockets and devices.
+    /// The number of entries that could not be read, or cannot be copied: sockets and devices.
     pub(super) left_out: u64,
 }
 
 impl Copier {
-    /// Copies what is in the repository into an empty directory.
+    /// Copies the content of the repository into an empty directory.
     ///
     /// # Errors
-    /// There is no room, or the tree is deeper than 256 directories.
+    /// There is no space left, or the tree is deeper than 256 directories.
     pub(super) fn repository(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
         self.directory(Source::Repository, &readable(from)?, to, b"", 0)
     }
 
-    /// Lays a layer over it.
+    /// Applies a layer to the copy.
     ///
     /// # Errors
-    /// As [`repository`](Self::repository), or an entry of it cannot be read.
+    /// Those of [`repository`](Self::repository), or an entry of the layer cannot be read.
     pub(super) fn layer(&mut self, upper: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
         self.directory(Source::Layer, &readable(upper)?, to, b"", 0)
     }
@@ -71,8 +71,8 @@ impl Copier {
             let path = join(path, &name);
             match self.entry(source, from, to, &name, &path, depth) {
                 Ok(()) => {}
-                // Gone since it was listed, or nothing that we may read: then the step may not
-                // either, and what it misses shows.
+                // The entry was removed since it was listed, or may not be read. The step may not read it either, and
+                // fails visibly if it needs the entry.
                 Err(error) if source == Source::Repository && is_unreadable(&error) => self.left_out += 1,
                 Err(error) => return Err(told(&error, &path)),
             }
@@ -144,11 +144,11 @@ impl Copier {
         if !self.hollow.contains(path) {
             self.directory(source, &inner, outer.as_fd(), path, depth + 1)?;
         }
-        // Last: it may take our own right to write away, and each new entry sets the time.
+        // Last, since the mode may remove write permission, and each new entry changes the times.
         self.finish(outer.as_fd(), stat)
     }
 
-    /// What root copies for somebody else: what that one could not read is not shown.
+    /// Returns whether a step may see the entry. Root must not copy files for another user who could not read them.
     fn may_be_shown(&self, source: Source, stat: &Stat) -> bool {
         let others = if FileType::from_raw_mode(stat.st_mode).is_dir() { 0o005 } else { 0o004 };
         let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
@@ -160,7 +160,7 @@ impl Copier {
             || stat.st_mode & others == others
     }
 
-    /// Takes away what a layer replaces.
+    /// Removes the entry that a layer replaces.
     fn clear(&self, source: Source, to: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         if source == Source::Layer { remove(to, name) } else { Ok(()) }
     }
@@ -174,7 +174,7 @@ impl Copier {
     }
 }
 
-/// The names in a directory, without `.` and `..`.
+/// Returns the names in a directory, without `.` and `..`.
 pub(super) fn names(dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -186,19 +186,19 @@ pub(super) fn names(dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// A path of the tree, as bytes.
+/// Appends a name to a path of the tree, as bytes.
 pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A directory of which we hold any descriptor, for reading.
+/// Reopens a directory descriptor of any kind for reading.
 pub(super) fn readable(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(dir, ".", DIRECTORY, Mode::empty())?)
 }
 
-/// A directory of ours, whatever its mode is: afterwards its owner may read and write it.
+/// Opens a directory of proctor's own, regardless of its mode. Afterwards its owner may read and write it.
 pub(super) fn open_writable(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if !Mode::from_raw_mode(stat.st_mode).contains(Mode::RWXU) && FileType::from_raw_mode(stat.st_mode).is_dir() {
@@ -208,8 +208,8 @@ pub(super) fn open_writable(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<O
     Ok(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Removes what stands at `name` of a tree of ours, with all that is in it; that nothing is there
-/// is no error. No deeper than the copy can be.
+/// Removes the entry `name` in a tree of proctor's own, with all its contents; an absent entry is no error. It
+/// recurses no deeper than a copy can be.
 pub(super) fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -223,7 +223,7 @@ pub(super) fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Without set-id bits: nothing that a step executes hands anybody's rights on.
+/// Returns the permission bits without the set-id bits, so that no program in the copy passes on a user's rights.
 pub(super) fn permissions(mode: RawMode) -> Mode {
     Mode::from_raw_mode(mode) & Mode::from_raw_mode(0o1777)
 }
@@ -236,7 +236,7 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// Shares the blocks where the file system can do that; else the kernel copies.
+/// Copies the content of a file. Shares its blocks if the file system supports that; otherwise the kernel copies it.
 fn copy_content(from: &OwnedFd, to: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?);
@@ -246,14 +246,14 @@ fn copy_content(from: &OwnedFd, to: BorrowedFd<'_>, name: &[u8]) -> io::Result<F
     Ok(file)
 }
 
-/// Opens what was looked at, for reading. A mode that a step gave its own file is lifted for a
-/// moment; that of the repository is not.
+/// Opens the examined file for reading. If a step removed read permission from its own file in a layer, the
+/// permission is added temporarily; the repository's modes are never changed.
 fn open_source(source: Source, dir: &OwnedFd, name: &[u8], stat: &Stat, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
         Err(Errno::ACCESS) if source == Source::Layer => {
             let held = rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-            // chmod of an O_PATH descriptor works by its name in /proc only.
+            // The mode of an O_PATH descriptor can be changed only through its name in /proc.
             let by_name = format!("/proc/self/fd/{}", held.as_raw_fd());
             let mode = Mode::from_raw_mode(stat.st_mode);
             rustix::fs::chmod(&by_name, mode | Mode::RUSR | Mode::XUSR)?;
@@ -280,7 +280,7 @@ fn is_unreadable(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOENT | libc::ELOOP | libc::ENOTDIR))
 }
 
-/// The error with the path at which it happened; the deepest one is kept.
+/// Adds the path to the error. Only the deepest path is kept.
 fn told(error: &io::Error, path: &[u8]) -> io::Error {
     match error.raw_os_error() {
         None => io::Error::other(error.to_string()),

@@ -1,5 +1,4 @@
-//! Why a set-up cannot go on, in words that say what was tried, what the kernel answered, and
-//! how to mend it.
+//! Describes why a set-up failed: the attempted action, the kernel's answer, and how to fix it.
 
 use std::fmt::Display;
 use std::io;
@@ -11,10 +10,10 @@ use proctor_core::outcome::StartFault;
 use super::mounts::Explained;
 use crate::wire::Message;
 
-/// The end of a set-up.
+/// The reason that ended a set-up.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// A control cannot be had.
+    /// A control is not available.
     Refused { control: Control, message: String, hint: String },
     /// The command cannot be started.
     NotStarted { fault: StartFault, message: String },
@@ -30,13 +29,13 @@ impl Failure {
         }
     }
 
-    /// Our own mistake, or the system's where no control is at stake.
+    /// Returns an internal error of proctor, or a system error that is unrelated to any control.
     pub(super) fn internal(what: impl Display) -> Self {
         Self::NotStarted { fault: StartFault::Internal, message: what.to_string() }
     }
 }
 
-/// One packet must hold it, and one screen.
+/// Truncates a text so that it fits into one packet, and on one screen.
 fn bounded(mut text: String) -> String {
     const MAX: usize = 4 << 10;
     if text.len() > MAX {
@@ -46,7 +45,7 @@ fn bounded(mut text: String) -> String {
     text
 }
 
-/// Turns the error of a call into the refusal of a control: `what` was to be done.
+/// Converts the error of a system call to the refusal of a control; `what` is the attempted action.
 pub(super) fn refuse<E: Into<io::Error>>(control: Control, what: impl Display) -> impl FnOnce(E) -> Failure {
     move |error| {
         let error = error.into();
@@ -61,12 +60,12 @@ pub(super) fn refuse<E: Into<io::Error>>(control: Control, what: impl Display) -
     }
 }
 
-/// The refusal of a control for a reason of ours.
+/// Returns the refusal of a control for a reason that proctor detected.
 pub(super) fn refused(control: Control, message: impl Into<String>, hint: impl Into<String>) -> Failure {
     Failure::Refused { control, message: message.into(), hint: hint.into() }
 }
 
-/// Turns the error of a call into our own mistake.
+/// Converts the error of a system call to an internal error.
 pub(super) fn internal<E: Into<io::Error>>(what: impl Display) -> impl FnOnce(E) -> Failure {
     move |error| Failure::internal(format_args!("cannot {what}: {}", error.into()))
 }
@@ -76,10 +75,10 @@ const USER_NAMESPACES: &str = "allow user namespaces: on Ubuntu by a profile for
     `sysctl kernel.unprivileged_userns_clone=1`, where there are too few by `sysctl user.max_user_namespaces=15000`; in a \
     container, allow nesting (`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`), or run proctor \
     outside of it";
-/// What the second wall needs.
+/// Hint on the kernel's requirements for Landlock.
 pub(super) const LANDLOCK: &str =
     "boot with `lsm=…,landlock`, or use a kernel that has it (`CONFIG_SECURITY_LANDLOCK`)";
-/// What the filter of system calls needs.
+/// Hint on the kernel's requirements for the system call filter.
 pub(super) const FILTER: &str = "use a kernel with seccomp (`CONFIG_SECCOMP_FILTER`); in a container, one whose own \
     filter lets `seccomp` through";
 

@@ -1,6 +1,7 @@
-//! PID 1 of the step: the operations that only it can do, the wait for the command, then a loop
-//! that reaps, forwards SIGTERM, and ends with the command, unless that has left nothing and another is to
-//! come. Its end is the end of every process of the step.
+//! Implements PID 1 of the step. It executes the operations that only PID 1 can execute, and waits for the command.
+//! Then it runs a loop that reaps processes and forwards SIGTERM, until the command ends. If the command left nothing
+//! behind and the sandbox may be reused, PID 1 waits for another command; otherwise it exits. Its exit ends every
+//! process of the step.
 
 use std::convert::Infallible;
 use std::io;
@@ -41,33 +42,33 @@ use crate::wire::{self, Claim, Entry, Go, HeldLimits, Message};
 
 type Done = Result<(), Failure>;
 
-/// How the command ended.
+/// The result of the command.
 struct Ended {
     status: WaitStatus,
     limit: Option<LimitKind>,
-    /// Whether the daemon is told by us.
+    /// `true` if PID 1 reports the exit to the daemon.
     is_told: bool,
-    /// What there is to look at before another command is served; `None` where none is.
+    /// The fingerprint to compare before another command is served; `None` if none is.
     traces: Option<Traces>,
-    /// Bounds what the processes use that are left.
+    /// Limits the resources of the remaining processes.
     warden: Option<Warden>,
-    /// Whether the daemon has asked the step to end.
+    /// `true` if the daemon has asked the step to end.
     terminated: bool,
-    /// What processes mean that are left.
+    /// How to treat remaining processes.
     leaks: Leaks,
 }
 
-/// Which command of a sandbox it is.
+/// The position of a command in its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Its first.
+    /// The first command.
     First,
-    /// One behind another.
+    /// A later command.
     Later,
 }
 
-/// Blocks the signals that PID 1 reads from a descriptor, all of them at their defaults, which the
-/// command inherits. Before the fork: a PID 1 that neither blocks nor handles a signal loses it.
+/// Blocks the signals that PID 1 reads from a descriptor, with all dispositions at their defaults, which the command
+/// inherits. Called before the fork: a PID 1 that neither blocks nor handles a signal loses it.
 pub(super) fn block_signals() -> io::Result<()> {
     sys::reset_signals();
     Ok(handled().thread_block()?)
@@ -77,7 +78,7 @@ pub(super) fn handled() -> SigSet {
     SigSet::from_iter([NixSignal::SIGCHLD, NixSignal::SIGTERM])
 }
 
-/// Runs as PID 1 until a command has ended behind which no other is served.
+/// Runs as PID 1 until a command has ended after which the sandbox serves no other.
 pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
     let failure = match set_up(&mut prepared).and_then(|fresh| serve_all(&mut prepared, fresh)) {
         Ok(never) => match never {},
@@ -86,7 +87,7 @@ pub(super) fn run(mut prepared: Prepared<'_>) -> ! {
     prepared.fail(failure)
 }
 
-/// One command after another, for as long as none leaves anything.
+/// Serves one command after another, as long as none leaves anything behind.
 fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<Infallible, Failure> {
     let signals = SignalFd::with_flags(&handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(internal("watch over the command"))?;
@@ -96,15 +97,15 @@ fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<In
         let mut ended = serve(prepared, &signals, turn, &mut used)?;
         let (alone, leaked) = left_behind(prepared, &signals, &mut ended, &mut used);
         let tells = ended.is_told && alone;
-        // Nobody is left who could send one.
+        // PID 1 is alone, so no process remains that could send a signal.
         let unsignalled = || matches!(signals.read_signal(), Ok(None));
         let looked = fresh.as_mut().zip(ended.traces.as_ref()).filter(|_| tells && ended.limit.is_none());
         let serves_on = looked.is_some_and(|(fresh, traces)| fresh.is_so_still(traces) && unsignalled());
-        // One file system for all scratch directories.
+        // All scratch directories are on one file system.
         let exited = used.exited(&ended, Left { alone, serves_on, leaked }, spent("/tmp"));
-        // Who is gone needs no word.
+        // A daemon that has ended needs no message.
         match prepared.daemon.filter(|_| tells) {
-            // In this order: should we be killed between, what the helper says is not heard any more.
+            // The order matters: if PID 1 is killed between the two, the daemon ignores the helper's later report.
             Some(daemon) => {
                 drop(wire::send(daemon, &exited, &[]));
                 let word = if serves_on { Message::ServesOn } else { Message::Told };
@@ -122,18 +123,18 @@ fn serve_all(prepared: &mut Prepared<'_>, mut fresh: Option<Fresh>) -> Result<In
     }
 }
 
-/// What of an attempt is left when its command has ended.
+/// The remains of an attempt after its command has ended.
 #[derive(Debug)]
 struct Left {
-    /// PID 1 alone.
+    /// `true` if PID 1 is the only process.
     alone: bool,
-    /// Nothing at all, so that PID 1 waits for another command.
+    /// `true` if nothing remains, so PID 1 waits for another command.
     serves_on: bool,
     /// Processes that the command left behind.
     leaked: Option<LeakedProcesses>,
 }
 
-/// Returns whether PID 1 is the only process of its namespace, and the processes that are left where it is not.
+/// Returns whether PID 1 is the only process of its namespace, and the remaining processes if it is not.
 fn left_behind(
     prepared: &Prepared<'_>,
     signals: &SignalFd,
@@ -152,7 +153,7 @@ fn left_behind(
     (leaked.is_none(), leaked)
 }
 
-/// What processes that were waited for have used, with those that they have waited for.
+/// The resource usage of reaped processes, including the processes that they have reaped.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     user: Duration,
@@ -167,7 +168,7 @@ impl Used {
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
     }
 
-    /// The end of a command.
+    /// Returns the message about the exit of a command.
     fn exited(&self, ended: &Ended, left: Left, scratch: Spent) -> Message {
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Message::Exited {
@@ -184,12 +185,13 @@ impl Used {
     }
 }
 
-/// What the file system at `path` has no more of.
+/// Returns the exhausted resources of the file system at `path`.
 fn spent(path: &str) -> Spent {
     rustix::fs::statvfs(path).map_or_else(|_| Spent::default(), |room| Spent::of(&room))
 }
 
-/// Answers what there is to compare with where the sandbox may serve more than one command.
+/// Executes PID 1's operations. Returns the state to compare with later if the sandbox may serve more than one
+/// command.
 fn set_up(prepared: &mut Prepared<'_>) -> Result<Option<Fresh>, Failure> {
     die_with_the_helper()?;
     if rustix::process::getpid() != Pid::INIT {
@@ -203,37 +205,37 @@ fn set_up(prepared: &mut Prepared<'_>) -> Result<Option<Fresh>, Failure> {
         let done = apply(prepared, op);
         prepared.tolerate(op, done)?;
     }
-    // Where the kernel does not tell, one command is all.
+    // If the kernel does not provide the state, the sandbox serves one command only.
     Ok(request.serves_on.then(Fresh::look).and_then(Result::ok))
 }
 
-/// Starts the process that waits for the command, and tells how it ended.
+/// Starts the process that waits for the command, and returns how the command ended.
 fn serve(prepared: &mut Prepared<'_>, signals: &SignalFd, turn: Turn, used: &mut Used) -> Result<Ended, Failure> {
     let pid = start(prepared, turn)?;
     if turn == Turn::First {
-        // If the helper is gone there is nobody to tell.
+        // If the helper has ended, there is no recipient.
         drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
-        // The step's streams belong to it: our copies would keep them open.
+        // The streams belong to the step: PID 1's copies would keep them open.
         rustix::stdio::dup2_stdout(&prepared.null).map_err(internal("let go of the step's output"))?;
         rustix::stdio::dup2_stderr(&prepared.null).map_err(internal("let go of the step's output"))?;
     }
     wait_for_command(prepared, signals, pid, used).map_err(internal("watch over the command"))
 }
 
-/// Takes into account what the helper did, and what of it does not hold.
+/// Adds the controls that the helper enforced, and discards limits that are not enforced.
 pub(super) fn take_over(prepared: &mut Prepared<'_>, go: &mut Go) {
     prepared.enforcement.add(go.tree.enforcement.clone());
     forget_what_is_not_held(&prepared.enforcement, &mut go.claim);
 }
 
-/// The daemon has set limits on a group that PID 1 may not have got into.
+/// Discards the limits that the daemon set on a group if PID 1 did not enter that group.
 pub(super) fn forget_what_is_not_held(enforcement: &Enforcement, claim: &mut Claim) {
     if !enforcement.holds(Control::Cgroup) {
         claim.held = HeldLimits::default();
     }
 }
 
-/// The helper's end, or the daemon's, reads as no word at all.
+/// Waits for the command and the helper's work for it. Exits if the helper or the daemon has closed its side.
 pub(super) fn wait_for_command_to_run(prepared: &Prepared<'_>) -> Result<Go, Failure> {
     let cannot = internal("wait for the command");
     drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
@@ -263,13 +265,13 @@ pub(super) fn apply(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
         SetupOp::DropCapabilities => drop_capabilities(prepared),
         SetupOp::NoNewPrivs => no_new_privs(prepared),
         SetupOp::Undumpable => undumpable(),
-        // Marks the place in the list; the wait follows the last operation of this stage.
+        // Marks a position in the list; the wait follows the last operation of this stage.
         SetupOp::AwaitCommand => Ok(()),
         other => Err(Failure::internal(format_args!("`{other}` does not belong into PID 1"))),
     }
 }
 
-/// What PID 1 holds in memory is not for the step, and what the step holds not for the host.
+/// Makes PID 1's memory unreadable for the step, and keeps the host from dumping the step's memory.
 fn undumpable() -> Done {
     command::switch_core_dumps_off().map_err(internal("switch core dumps off"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(internal("make PID 1 unreadable"))
@@ -279,8 +281,8 @@ fn die_with_the_helper() -> Done {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(internal("bind PID 1 to its helper"))
 }
 
-/// The helper tells the daemon of us before it lets us go on, and later that it is time for our
-/// mounts; its end reads as no word at all.
+/// Waits for permission of the helper to continue: first after the helper has reported PID 1 to the daemon, and again
+/// when PID 1 may make its mounts. Exits if the helper has ended.
 pub(super) fn wait_for_go(prepared: &Prepared<'_>) -> Done {
     wait_for_word(&prepared.channel)
 }
@@ -293,13 +295,14 @@ pub(super) fn wait_for_word(from: &OwnedFd) -> Done {
     }
 }
 
-/// Without namespaces the socket is the helper's alone: it has to close when the helper ends.
+/// Closes the helper's control socket. Without namespaces only the helper may hold it, since it has to close when the
+/// helper ends.
 pub(super) fn close_control(null: &OwnedFd, control: &mut OwnedFd) -> io::Result<()> {
     Ok(rustix::io::dup3(null, control, rustix::io::DupFlags::CLOEXEC)?)
 }
 
-/// Version 1: writing 0 moves the writing thread alone, which spares the kernel the wait for all
-/// processors that moving a process costs.
+/// Enters the control group of version 1. Writing 0 moves only the writing thread; moving a process makes the kernel
+/// wait for all processors.
 fn join_cgroup(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::Cgroup;
     if let Some(error) = prepared.unborn.take() {
@@ -333,7 +336,7 @@ fn leave_namespaces(prepared: &mut Prepared<'_>, network: bool) -> Done {
     for control in [Control::IpcNamespace, Control::UtsNamespace] {
         prepared.enforcement.enforced(control, "unshare");
     }
-    // In the new namespace, and before the filter of system calls, which refuses such a socket.
+    // In the new namespace, and before the system call filter is installed, which refuses such a socket.
     if network && matches!(prepared.request.entry, Entry::None { .. }) {
         let sockets = SocketMemory::open().ok();
         prepared.memory = Rc::new(MemorySources { group: None, sockets });
@@ -344,12 +347,12 @@ fn leave_namespaces(prepared: &mut Prepared<'_>, network: bool) -> Done {
     Ok(())
 }
 
-/// What the caller's session keyring holds stays the caller's, should a call get past the filter.
+/// Leaves the caller's session keyring, so that its keys stay protected even if a call gets past the filter.
 fn new_keyring(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::Keyring;
     match sys::new_session_keyring() {
         Ok(()) => prepared.enforcement.enforced(control, "a session keyring of its own; keyctl is refused"),
-        // A kernel without keyrings, or a container that refuses them, has none to reach.
+        // On a kernel without keyrings, or in a container that refuses them, the step cannot access any.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EDQUOT)) => {
             prepared.enforcement.enforced(control, format!("keyctl is refused ({error} for a keyring of its own)"));
         }
@@ -369,7 +372,7 @@ fn filter_syscalls(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
-/// What else does not hold without the filter of system calls, found by trying.
+/// Determines by trial which other controls are lost without the system call filter.
 pub(super) fn look_without_filter(prepared: &mut Prepared<'_>) {
     let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
     if !sys::new_session_keyring().is_err_and(|error| refused(&error)) {
@@ -398,8 +401,8 @@ fn mount_proc(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
-/// The host's `/sys` names the host's network devices. Where a fresh one cannot be had, because
-/// a container masks parts of it, nothing is shown.
+/// Mounts a fresh `/sys`, since the host's `/sys` names the host's network devices. If the kernel refuses one,
+/// because a container masks parts of it, an empty directory is mounted.
 fn mount_sys() -> Done {
     let attributes = safe_attributes() | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
     let nothing = || mounts::new_fs("tmpfs", &[], safe_attributes() | MountAttrFlags::MOUNT_ATTR_RDONLY);
@@ -421,8 +424,8 @@ fn loopback(prepared: &mut Prepared<'_>) -> Done {
     Ok(())
 }
 
-/// The mounts and the network stay the property of the host's user namespace: even a step that
-/// gained a capability in its own would have none over them.
+/// Becomes the step's user in a new user namespace. The mounts and the network remain owned by the previous user
+/// namespace: even a step that gained a capability in its own namespace would have none over them.
 fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
     let control = Control::UserNamespace;
     let (user, group) = (rustix::thread::Uid::from_raw(uid), rustix::thread::Gid::from_raw(gid));
@@ -432,18 +435,18 @@ fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
         rustix::thread::set_thread_res_uid(user, user, user)
     };
     become_step().map_err(refuse(control, format_args!("become user {uid} and group {gid}")))?;
-    // Or else our files in /proc belong to root, and the maps cannot be written.
+    // Otherwise this process's files in /proc belong to root, and the id maps cannot be written.
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(internal("open our files in /proc"))?;
     nix::sched::unshare(CloneFlags::CLONE_NEWUSER).map_err(refuse(control, "make the step's user namespace"))?;
     let seen = prepared.request.user.seen_as();
     map_self_as((uid, gid), seen).map_err(refuse(control, "map the step's user and group"))?;
-    // The change of user has cleared it.
+    // The change of user has cleared the parent death signal.
     die_with_the_helper()?;
     if (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()) != seen {
         let hint = "report this with the kernel's version";
         return Err(refused(control, format!("PID 1 is not user {} after it became so", seen.0), hint));
     }
-    // The ids that a run has for itself differ from run to run, and the record does not.
+    // The record must not differ between runs, while the ids of a run do.
     let how = if seen == (uid, gid) {
         format!("user {uid} and group {gid} of the host, who alone are mapped")
     } else {
@@ -455,7 +458,7 @@ fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
 
 fn drop_capabilities(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::NoCapabilities;
-    // Every bit: the kernel says EINVAL to those that it does not know.
+    // Tries every bit: the kernel answers EINVAL for the first one that it does not know.
     for bit in 0..u64::BITS {
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
             Ok(()) => {}
@@ -495,7 +498,7 @@ fn start(prepared: &mut Prepared<'_>, turn: Turn) -> Result<Pid, Failure> {
     }
 }
 
-/// Waits until the command has ended, and reaps whatever else ends meanwhile.
+/// Waits until the command has ended, and reaps other processes that end in the meantime.
 fn wait_for_command(
     prepared: &mut Prepared<'_>,
     signals: &SignalFd,
@@ -527,22 +530,23 @@ fn wait_for_command(
         if status.is_none() {
             status = reap_all(command, used)?;
         }
-        // A short command may be faster than the word of it, which says what becomes of the sandbox.
+        // A short command may end before the message about it arrives, which says whether the sandbox is reused.
         if let Some(status) = status.take_if(|_| warden.is_some() || !prepared.request.serves_on) {
             return Ok(Ended { status, limit: None, is_told, traces, warden, terminated, leaks });
         }
         if let Some(limit) = warden.as_mut().and_then(Warden::look) {
-            // Our end is everybody's.
+            // PID 1's exit ends all processes.
             let (status, limit) = (WaitStatus::Signal(SIGKILL), Some(limit));
             return Ok(Ended { status, limit, is_told, traces: None, warden: None, terminated, leaks });
         }
     }
 }
 
-/// How long PID 1 waits for the word of a command that has ended: a process that never became one has none.
+/// How long PID 1 waits for the message about a command that has ended. A process that failed before it became the
+/// command has no such message.
 const LATE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The helper sends the command and nothing after it: its end is ours.
+/// Receives the command from the helper, which sends nothing else. Exits if the helper has ended.
 fn instructed(prepared: &mut Prepared<'_>) -> io::Result<Go> {
     let Some((mut go, _)) = wire::recv_document::<Go>(prepared.channel.as_fd())? else { std::process::exit(1) };
     take_over(prepared, &mut go);
@@ -555,15 +559,15 @@ fn warden_of(prepared: &Prepared<'_>, claim: &Claim) -> Warden {
     if is_own { Warden::new(claim, sources) } else { Warden::among_others(claim, sources) }
 }
 
-/// What a process that the kernel ends for us dies of.
+/// The signal with which the kernel ends the processes of the namespace.
 pub(super) const SIGKILL: u8 = 9;
 
-/// Everybody but PID 1 itself; that there is nobody left is no error.
+/// Sends SIGTERM to all processes except PID 1. A missing process is no error.
 fn terminate_all() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
 }
 
-/// Of processes that have ended; answers how `command` did where it is among them.
+/// Reaps processes that have ended; returns how `command` ended if it is among them.
 pub(super) fn reap_all(command: Pid, used: &mut Used) -> io::Result<Option<WaitStatus>> {
     loop {
         match sys::wait_any(libc::WNOHANG) {
@@ -580,7 +584,7 @@ pub(super) fn reap_all(command: Pid, used: &mut Used) -> io::Result<Option<WaitS
     }
 }
 
-/// The kernel's status word as ours.
+/// Converts the kernel's wait status.
 fn ended_as(status: i32) -> WaitStatus {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     if libc::WIFEXITED(status) {
@@ -590,7 +594,7 @@ fn ended_as(status: i32) -> WaitStatus {
     }
 }
 
-/// The same, where it was waited for otherwise.
+/// Converts a wait status that was returned by rustix.
 pub(super) fn wait_status(status: rustix::process::WaitStatus) -> WaitStatus {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     match (status.exit_status(), status.terminating_signal()) {

@@ -1,6 +1,6 @@
-//! The processes that descend from this one, where no PID namespace bounds them. This process is
-//! their reaper (`PR_SET_CHILD_SUBREAPER`): whoever loses its parent becomes its child, so that none
-//! gets away, and none is left when there is no child left.
+//! Tracks the descendants of this process if no PID namespace contains them. This process is their subreaper
+//! (`PR_SET_CHILD_SUBREAPER`): an orphaned descendant becomes its child. So no descendant can escape, and none
+//! remains when this process has no child left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,27 +12,27 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::time::Timespec;
 
-/// How long the kernel may take to end what was killed.
+/// Timeout for the kernel to end killed processes.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it waits for somebody's end before it looks for new ones.
+/// How long to wait for a process to end before searching for new ones.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-/// How often it looks for new ones before it kills those that it has stopped.
+/// How many times to search for new processes before killing the stopped ones.
 const MOST_LOOKS: usize = 20;
 
-/// Makes this process the reaper of all that descend from it.
+/// Makes this process the subreaper of its descendants.
 pub(super) fn adopt() -> io::Result<()> {
-    // Any process means yes; the kernel looks at nothing else.
+    // Any process id switches it on; the kernel does not use the value otherwise.
     Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?)
 }
 
-/// All that descend from this process, by the parents that /proc names. A snapshot: one that was
-/// born meanwhile may be missing.
+/// Returns all descendants of this process, by the parent ids in /proc. The result is a snapshot: a process that was
+/// created in the meantime may be missing.
 pub(super) fn of_this() -> io::Result<BTreeSet<i32>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended meanwhile has no parent.
-        // The name in it is any bytes.
+        // A process that has ended since has no stat file. The file is not necessarily UTF-8, since it contains the
+        // process's name.
         let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
         if let Some(parent) = parent(&String::from_utf8_lossy(&stat)) {
             children.entry(parent).or_default().push(pid);
@@ -50,37 +50,36 @@ pub(super) fn of_this() -> io::Result<BTreeSet<i32>> {
     Ok(found)
 }
 
-/// The number of this process as /proc has it: another than its own where that /proc is of an outer
+/// Returns the id of this process in the mounted /proc. It differs from `getpid()` if that /proc belongs to an outer
 /// PID namespace.
 fn own_number() -> io::Result<i32> {
     let link = std::fs::read_link("/proc/self")?;
     link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is no number"))
 }
 
-/// The fourth field of a stat line, the name in parentheses being the second and of any
-/// characters.
+/// Parses the fourth field of a stat line. The second field, the name in parentheses, may contain any characters.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Sends SIGTERM to all of them.
+/// Sends SIGTERM to all descendants.
 pub(super) fn terminate() {
-    // Without /proc nobody can be found: SIGKILL ends them later.
+    // Without /proc no process can be found; a later SIGKILL ends them.
     for pid in of_this().unwrap_or_default() {
         send(pid, Signal::TERM);
     }
 }
 
-/// Kills all of them and waits until none is left. SIGCHLD is blocked in this process.
+/// Kills all descendants and waits until none remains. SIGCHLD is blocked in this process.
 ///
 /// # Errors
-/// Some are left after ten seconds, or nobody can be found.
+/// Some remain after ten seconds, or processes cannot be listed.
 pub(super) fn end_all() -> io::Result<()> {
     let began = Instant::now();
     let ends =
         SignalFd::with_flags(&SigSet::from_iter([NixSignal::SIGCHLD]), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
-        // It is the kernel that says whether anybody is left, not our list.
+        // The kernel decides whether any child remains, not the list from /proc.
         if reap_all()? == Left::Nobody {
             return Ok(());
         }
@@ -95,7 +94,7 @@ pub(super) fn end_all() -> io::Result<()> {
     }
 }
 
-/// Stops all of them, so that none starts another while they are counted or killed one after the other.
+/// Stops all descendants, so that none creates another process while they are counted or killed one by one.
 pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
     let mut stopped = BTreeSet::new();
     for _ in 0..MOST_LOOKS {
@@ -105,7 +104,7 @@ pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
             send(*pid, Signal::STOP);
         }
         let is_all = new.is_empty();
-        // Those that ended before their signal: their number may be somebody else's by now.
+        // These ended before the signal arrived, and their ids may have been reused since.
         for strange in stopped.difference(&found) {
             send(*strange, Signal::CONT);
         }
@@ -117,7 +116,7 @@ pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
     Ok(stopped)
 }
 
-/// Whether somebody still descends from this process.
+/// The result of [`reap_all`].
 #[derive(Debug, PartialEq, Eq)]
 enum Left {
     Somebody,
@@ -135,7 +134,7 @@ fn reap_all() -> io::Result<Left> {
     }
 }
 
-/// One that has ended meanwhile is no error.
+/// Sends a signal. A process that has ended in the meantime is no error.
 fn send(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, signal);

@@ -1,8 +1,7 @@
-//! Landlock: a second wall around what mounts, namespaces and modes already deny. The process that
-//! becomes the command builds it last, and it holds for whatever that starts. landlock(7).
+//! Restricts the step by Landlock, a second layer of defence behind mounts, namespaces and modes. The process that
+//! becomes the command enforces the ruleset last, and all of its children inherit it. landlock(7).
 //!
-//! Nothing is said about the network: its rules know TCP alone, and would close the loopback device
-//! too.
+//! There are no network rules: they cover TCP only, and would close the loopback device too.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,25 +14,25 @@ use landlock::{
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 
-/// What became of the wall.
+/// The result of enforcing the ruleset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Walled {
-    /// It stands: the kernel refused to us what it has to refuse.
+    /// The ruleset is enforced: the kernel refused the probe as it should.
     By {
-        /// Of how much of Landlock, as a phrase for people.
+        /// Human-readable list of the Landlock features in use.
         mechanism: String,
     },
-    /// This kernel cannot build it.
+    /// This kernel cannot enforce it.
     Absent {
-        /// Why not, as a phrase for people.
+        /// Human-readable reason.
         reason: String,
     },
 }
 
-/// What may be done with files below a directory.
+/// The permitted operations on files below a directory.
 pub(super) type Rights = BitFlags<AccessFs>;
 
-/// A wall that is drawn and not yet built: its rules are with the kernel, and hold for nobody.
+/// A ruleset that exists in the kernel but is not enforced on any process yet.
 #[derive(Debug)]
 pub(super) struct Wall {
     rules: RulesetCreated,
@@ -42,8 +41,8 @@ pub(super) struct Wall {
 }
 
 impl Wall {
-    /// Draws the wall by its rules alone: what none of them names can be neither read nor written.
-    /// A rule for a file takes what of its rights files have; one for what is absent is passed over.
+    /// Creates a ruleset from these rules alone: all other paths can be neither read nor written. A rule for a file
+    /// uses those of its rights that apply to files; a rule for an absent path is skipped.
     ///
     /// # Errors
     /// The kernel refuses a rule.
@@ -52,9 +51,9 @@ impl Wall {
         Self::draw(&rules, tried_in)
     }
 
-    /// Draws the wall, after the last mount. Below `scratch`, which exists, and below the
-    /// directories `others` everything may be changed; what is mounted in them comes with them, and
-    /// one that is absent is passed over.
+    /// Creates the ruleset of a sandbox, after the last mount. Below `scratch`, which exists, and below the
+    /// directories `others`, everything may be changed. That includes mounts inside them. An absent directory is
+    /// skipped.
     ///
     /// # Errors
     /// The kernel refuses a rule.
@@ -65,7 +64,7 @@ impl Wall {
         Self::draw(&fixed.into_iter().chain(writable).collect::<Vec<_>>(), scratch)
     }
 
-    /// Lets everything be changed below one directory more.
+    /// Allows changes below one more directory.
     ///
     /// # Errors
     /// The kernel refuses the rule.
@@ -77,7 +76,7 @@ impl Wall {
     fn draw(wanted: &[(&Path, Rights)], tried_in: &Path) -> io::Result<Self> {
         let scopes = Scope::from_all(NEWEST);
         let (created, scopes) = match create(scopes) {
-            // Some vendors' kernels count an ABI whose scopes they lack.
+            // Some vendors' kernels report an ABI whose scopes they lack.
             Err(RulesetError::CreateRuleset(CreateRulesetError::CreateRulesetCall { .. })) => {
                 (create(BitFlags::EMPTY), BitFlags::EMPTY)
             }
@@ -87,11 +86,11 @@ impl Wall {
         Ok(Self { rules, scopes, tried_in: tried_in.to_owned() })
     }
 
-    /// Builds it around this process and all that it is going to start, and tries it. For a process
-    /// without capabilities that has set `no_new_privs`.
+    /// Enforces the ruleset on this process and all of its future children, and verifies that it is active. The
+    /// process must have no capabilities and must have set `no_new_privs`.
     ///
     /// # Errors
-    /// The kernel refuses, or the wall does not hold.
+    /// The kernel refuses, or the ruleset is not effective.
     pub(super) fn build(self) -> io::Result<Walled> {
         let status = match self.rules.restrict_self() {
             Ok(status) => status,
@@ -108,13 +107,13 @@ impl Wall {
     }
 }
 
-/// The newest ABI whose rights were looked at. What a kernel does not know of it is left out.
+/// The newest ABI whose rights are handled. Rights that the kernel does not support are left out.
 const NEWEST: ABI = ABI::V9;
 
 fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
     let mut rules = Ruleset::default()
-        // Without this right (ABI 1) every rename between two directories fails: no wall is better
-        // than a step that fails for it.
+        // ABI 1 lacks this right and denies every rename between two directories. Steps would fail under such a
+        // ruleset, so none is used.
         .set_compatibility(CompatLevel::SoftRequirement)
         .handle_access(AccessFs::Refer)?
         .set_compatibility(CompatLevel::BestEffort)
@@ -122,43 +121,43 @@ fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
     if !scopes.is_empty() {
         rules = rules.scope(scopes)?;
     }
-    // A step must not fill the host's audit log, neither with what it is denied nor through walls
-    // of its own making. What follows the exec is logged on demand only.
+    // A step must not fill the host's audit log, neither by denied operations nor through its own Landlock domains.
+    // Logging after the exec is opt-in, and is not enabled here.
     rules.create()?.no_new_privs(false).log_same_exec(false)?.log_subdomains(false)
 }
 
 fn allow(rules: RulesetCreated, wanted: &[(&Path, Rights)]) -> Result<RulesetCreated, RulesetError> {
     wanted.iter().try_fold(rules, |rules, (path, rights)| match PathFd::new(path) {
         Ok(fd) => rules.add_rule(PathBeneath::new(fd, *rights)),
-        // Whoever cannot reach it cannot write it.
+        // A path that cannot be opened cannot be written either.
         Err(_) => Ok(rules),
     })
 }
 
-/// Below `/`: what mounts and modes show may be read and executed. A socket that another process
-/// listens on may not be connected to (ABI 9); those of the step itself need no right.
+/// Returns the rights below `/`: files may be read and executed as mounts and modes allow. A connection to another
+/// process's pathname socket is denied (ABI 9); the step's own sockets need no right.
 pub(super) fn seen() -> Rights {
     AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// Below `/dev`: devices and terminals.
+/// Returns the rights below `/dev`, for devices and terminals.
 pub(super) fn used() -> Rights {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
-/// Below `/proc`: a process's own files, `echo 500 >/proc/self/oom_score_adj` among them.
+/// Returns the rights below `/proc`, for a process's own files, such as `echo 500 >/proc/self/oom_score_adj`.
 fn told() -> Rights {
     AccessFs::WriteFile | AccessFs::Truncate
 }
 
-/// Below what is writable: everything but devices.
+/// Returns the rights below writable directories: everything except devices.
 pub(super) fn changed() -> Rights {
     let never = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev | AccessFs::ResolveUnix;
     AccessFs::from_all(NEWEST) & !never
 }
 
-/// Asks for a block device. The kernel asks Landlock first, whose answer is EACCES; without it the
-/// answer is EPERM, since we have no capability.
+/// Verifies the ruleset by an attempt to create a block device. The kernel checks Landlock first, which answers
+/// EACCES; without it the answer is EPERM, since the process has no capability.
 fn try_in(dir: &Path) -> io::Result<()> {
     match rustix::fs::mknodat(CWD, dir.join(PROBE), FileType::BlockDevice, Mode::empty(), 0) {
         Err(Errno::ACCESS) => Ok(()),
@@ -171,7 +170,8 @@ fn try_in(dir: &Path) -> io::Result<()> {
 
 const PROBE: &str = ".proctor-landlock";
 
-/// A process can have 16 walls, one in the other; whoever started us may have built them all.
+/// Handles a failure to enforce the ruleset. A process can have 16 nested domains, and proctor itself may run inside
+/// 16.
 fn unless_full(error: RulesetError) -> io::Result<Walled> {
     match error {
         RulesetError::RestrictSelf(RestrictSelfError::RestrictSelfCall { source, .. })
@@ -201,7 +201,7 @@ fn absence(kernel: LandlockStatus) -> String {
     }
 }
 
-/// What each ABI added, as far as it serves here.
+/// The rights that each ABI added, as far as the ruleset uses them.
 const ADDED: [(ABI, &str); 5] = [
     (ABI::V1, "reading, executing, writing, making and removing files"),
     (ABI::V2, "renaming"),

@@ -1,8 +1,8 @@
-//! Finds the processes that a command has left behind. The process that watches the command calls this when the command
-//! has ended and a child is left; a command that leaves nothing costs no system call more.
+//! Finds the processes that a command has left behind. The process that watches the command calls this after the
+//! command has ended while a child remains; a command that leaves nothing behind costs no additional system call.
 //!
-//! All of them are stopped before they are counted, so that none starts another one meanwhile. They are never continued:
-//! the end of the sandbox kills them.
+//! All of them are stopped before they are counted, so that none creates another process in the meantime. They are
+//! never continued: the end of the sandbox kills them.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,15 +18,15 @@ use super::kin;
 use super::warden::Warden;
 use crate::sys;
 
-/// The time that processes have to end which are ending when the command has ended.
+/// Grace period for processes that are ending when the command has ended.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The processes that belong to the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// All processes of the PID namespace but PID 1, which calls.
+    /// All processes of the PID namespace except PID 1, which is the caller.
     Namespace,
-    /// The same; the mounted `/proc` is of another PID namespace.
+    /// The same, if the mounted `/proc` belongs to another PID namespace.
     NamespaceWithoutProc,
     /// All descendants of the calling process.
     Descendants,
@@ -39,24 +39,24 @@ impl Scope {
     }
 }
 
-/// The watch over a command that has ended.
+/// The state of the loop that watched a command.
 pub(super) struct Watch<'a> {
     /// Reads SIGCHLD and SIGTERM.
     pub(super) signals: &'a SignalFd,
-    /// Bounds what the remaining processes use while this waits.
+    /// Limits the resources of the remaining processes during the wait.
     pub(super) warden: Option<&'a mut Warden>,
-    /// Counts what ended processes used.
+    /// Sums up the resource usage of ended processes.
     pub(super) used: &'a mut Used,
-    /// Whether the daemon has asked the step to end: then there is no wait.
+    /// `true` if the daemon has asked the step to end. Then there is no wait.
     pub(super) terminated: bool,
 }
 
-/// Returns whether the calling process has no descendant left; reaps those that have ended. A PID 1 adopts every orphan of
-/// its namespace, so without a child there is no process, and none can start (pid_namespaces(7)). A subreaper does the
-/// same for its descendants.
+/// Returns whether the calling process has no descendant left; reaps those that have ended. PID 1 adopts every orphan
+/// of its namespace, so without a child there is no other process, and none can start (pid_namespaces(7)). The
+/// same is true of a subreaper and its descendants.
 pub(super) fn none_is_left(used: &mut Used) -> bool {
     loop {
-        // `__WALL`: also children whose end sends no signal.
+        // `__WALL` includes children whose exit sends no signal.
         match sys::wait_any(libc::WNOHANG | libc::__WALL) {
             Ok(None) => return false,
             Ok(Some(waited)) => used.add(&waited.usage),
@@ -66,8 +66,8 @@ pub(super) fn none_is_left(used: &mut Used) -> bool {
     }
 }
 
-/// Waits for at most [`GRACE`] until no process is left, and then stops and describes the remaining ones. Returns `None`
-/// when no process is left.
+/// Waits for at most [`GRACE`] until no process is left; then stops and describes the remaining ones. Returns `None`
+/// if no process is left.
 pub(super) fn find(scope: Scope, mut watch: Watch<'_>) -> Option<LeakedProcesses> {
     if !watch.terminated && watch.ends_in_time() {
         return None;
@@ -80,8 +80,8 @@ pub(super) fn find(scope: Scope, mut watch: Watch<'_>) -> Option<LeakedProcesses
 }
 
 impl Watch<'_> {
-    /// Returns whether the last process ends within [`GRACE`]. Every end that matters sends SIGCHLD: the last process
-    /// to end is a child of the caller by then.
+    /// Returns whether the last process ends within [`GRACE`]. Every relevant exit sends SIGCHLD: when the last
+    /// process ends, it is a child of the caller.
     fn ends_in_time(&mut self) -> bool {
         let deadline = Instant::now() + GRACE;
         loop {
@@ -97,7 +97,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits for a signal, for the next look at the limits, or for so long.
+    /// Waits for a signal, for the next check of the limits, or for `most`.
     fn wait(&mut self, most: Duration) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(io::Error::other)?;
         let look = self.warden.as_ref().and_then(|warden| warden.patience().copied());
@@ -111,7 +111,7 @@ impl Watch<'_> {
     }
 }
 
-/// Stops the processes, and returns how many are alive, up to [`MAX_COUNTED`], with the first of them.
+/// Stops the processes. Returns the number of living ones, up to [`MAX_COUNTED`], and the first ones among them.
 fn list(scope: Scope) -> io::Result<(u64, Vec<LeakedProcess>)> {
     let pids = match scope {
         Scope::Namespace => {
@@ -138,8 +138,8 @@ fn list(scope: Scope) -> io::Result<(u64, Vec<LeakedProcess>)> {
     Ok((processes, named))
 }
 
-/// Stops every process of the namespace but PID 1. The kernel signals all of them at once, and a fork that is under way
-/// sees the signal first.
+/// Stops every process of the namespace except PID 1. The kernel signals all of them at once, and a concurrent fork
+/// sees the signal before it completes.
 fn stop_namespace() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGSTOP);
 }
@@ -153,15 +153,15 @@ fn all_but_pid_1() -> io::Result<Vec<i32>> {
     Ok(pids)
 }
 
-/// Describes a process; `None` where it is a zombie or gone.
+/// Describes a process; `None` if it is a zombie or has ended.
 fn living(pid: i32) -> Option<LeakedProcess> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let comm = living_comm(&stat)?;
     Some(LeakedProcess::new(pid.unsigned_abs(), comm))
 }
 
-/// Returns the name in a stat line (proc_pid_stat(5)) of a process that is alive. A process whose first thread has ended
-/// looks like a zombie although its other threads run: those have a count.
+/// Returns the name from the stat line (proc_pid_stat(5)) of a living process. A process whose first thread has ended
+/// is shown as a zombie while its other threads run, but its thread count is above one.
 fn living_comm(stat: &[u8]) -> Option<&[u8]> {
     let open = stat.iter().position(|byte| *byte == b'(')?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;

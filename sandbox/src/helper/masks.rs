@@ -1,8 +1,8 @@
-//! What the kernel shows of the host in `/proc` and `/sys`, and the sockets of the host's services:
-//! empty files and directories over them, once the step's own `/proc` and `/sys` are mounted.
+//! Masks the files of `/proc` and `/sys` that expose the host, and the sockets of the host's services: mounts empty
+//! files and directories over them, after the step's own `/proc` and `/sys` are mounted.
 //!
-//! Most of it a step could not open anyway, since it is neither root nor has a capability. The masks
-//! hold where a kernel's check is missing, and for what everybody may read.
+//! A step could not open most of them anyway, since it is not root and has no capability. The masks matter for files
+//! that every user may read, and if a kernel lacks a permission check.
 
 pub(crate) mod sockets;
 
@@ -19,11 +19,11 @@ pub(super) use sockets::{Sockets, bound_sockets};
 use super::mounts::{self, Opt};
 use crate::sys::{self, Reach};
 
-/// Files about the kernel itself, which only administration reads: its configuration, symbols,
-/// memory, keys, log and scheduler, and the switch to halt the machine. They cannot be opened.
+/// Files about the kernel itself, which only administrators need: its configuration, symbols, memory, keys, log and
+/// scheduler, and the trigger that halts the machine. They cannot be opened.
 ///
-/// Not among them, since each costs a mount: what every kernel since 5.12 opens for root alone and
-/// what shows less than these (`kpagecount` and its like, `pagetypeinfo`, `slabinfo`, `timer_list`,
+/// Since each mask costs a mount, the list leaves out files that every kernel since 5.12 opens for root alone, and
+/// files that expose less than these (`kpagecount` and similar ones, `pagetypeinfo`, `slabinfo`, `timer_list`,
 /// `vmallocinfo`). A step is never root.
 const CLOSED: [&str; 10] = [
     "config.gz",
@@ -37,27 +37,27 @@ const CLOSED: [&str; 10] = [
     "sysrq-trigger",
     "vmcore",
 ];
-/// Files that programs may read without expecting a refusal: they are empty. The words of the boot
-/// loader can hold credentials; counts of interrupts tell when somebody types.
+/// Files that programs expect to be readable: they are made empty. The kernel command line can contain credentials,
+/// and interrupt counts reveal when a user types.
 const EMPTY: [&str; 3] = ["cmdline", "interrupts", "softirqs"];
-/// Directories about the host's hardware and file systems; [`STAGE`] is one more.
+/// Directories about the host's hardware and file systems; [`STAGE`] is another one.
 const HARDWARE: [&str; 6] = ["acpi", "asound", "bus", "fs", "irq", "scsi"];
-/// Where the masks themselves lie: a directory that every kernel's `/proc` has, masked by that too.
+/// The directory that holds the masks. Every kernel's `/proc` has it, and the masks' mount hides its content.
 const STAGE: &str = "/proc/driver";
-/// Cannot be opened.
+/// A file that cannot be opened.
 const CLOSED_FILE: &str = "/proc/driver/closed";
-/// Reads as empty.
+/// A file that reads as empty.
 const EMPTY_FILE: &str = "/proc/driver/empty";
 /// An empty directory.
 const EMPTY_DIR: &str = "/proc/driver/none";
 
-/// Directories of `/sys`: names and serial numbers of the machine, energy counters (which tell what
-/// others compute), firmware tables, boot parameters, counts of interrupts.
+/// Directories of `/sys`: names and serial numbers of the machine, energy counters (which reveal the computations of
+/// others), firmware tables, boot parameters, interrupt counts.
 const SYS_HARDWARE: [&str; 6] =
     ["devices/virtual/dmi", "devices/virtual/powercap", "firmware", "hypervisor", "kernel/boot_params", "kernel/irq"];
-/// An address in physical memory.
+/// A file that contains a physical memory address.
 const SYS_CLOSED: [&str; 1] = ["kernel/vmcoreinfo"];
-/// What the host may have mounted in its own `/sys`; a fresh one has nothing there.
+/// File systems that the host may have mounted in its `/sys`; a fresh `/sys` has none of them.
 const SYS_MOUNTED: [&str; 8] = [
     "fs/bpf",
     "fs/cgroup",
@@ -69,17 +69,17 @@ const SYS_MOUNTED: [&str; 8] = [
     "kernel/tracing",
 ];
 
-/// Whose `/sys` is seen.
+/// The `/sys` that the step sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SysView {
-    /// A new one, of the step's own network.
+    /// A fresh one, for the step's own network namespace.
     Fresh,
-    /// The host's, with everything that is mounted in it.
+    /// The host's, with everything mounted in it.
     Host,
 }
 
-/// Masks the fresh `/proc` of this process's namespaces, and makes its settings read-only. The files
-/// that serve as masks for other places are there afterwards.
+/// Masks files of the fresh `/proc` of this process's namespaces, and makes its settings read-only. Also creates the
+/// files that serve as masks for `/sys`.
 ///
 /// # Errors
 /// A mount is refused, or `/proc/sys` stays writable.
@@ -91,7 +91,7 @@ pub(super) fn proc() -> io::Result<()> {
     lay(EMPTY_DIR, "/proc", &HARDWARE)
 }
 
-/// Masks `/sys`, after `/proc`. Where it is an empty directory nothing is done.
+/// Masks `/sys`, after `/proc`. Does nothing if `/sys` is an empty directory.
 ///
 /// # Errors
 /// A mount is refused.
@@ -104,24 +104,23 @@ pub(super) fn sys(view: SysView) -> io::Result<()> {
     }
 }
 
-/// Masks every socket of the list that can be reached by a file that `closed` makes, and says how
-/// many. Afterwards nothing can be sent to them.
+/// Masks every reachable socket of the list with a file that `closed` makes, and returns their number. Afterwards no
+/// process in the sandbox can connect to them.
 ///
 /// # Errors
-/// A mount is refused, or there are too many of them.
+/// A mount is refused, or there are too many sockets.
 pub(super) fn sockets(sockets: &Sockets<'_>, closed: impl Fn() -> io::Result<OwnedFd>) -> io::Result<usize> {
     let mut masked = 0;
     for socket in sockets.reachable()? {
         let socket = socket?;
-        // The descriptor names the socket that was looked at, whatever its path names by now.
+        // The descriptor names the examined socket, even if its path has been replaced.
         mounts::attach(closed()?.as_fd(), socket.as_fd())?;
         masked += 1;
     }
     Ok(masked)
 }
 
-/// Makes the masks and puts them at their place: kernels before 6.15 clone nothing that is not
-/// attached.
+/// Creates the masks and attaches them: kernels before 6.15 cannot clone a detached mount.
 fn stage() -> io::Result<()> {
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -129,26 +128,25 @@ fn stage() -> io::Result<()> {
     make_file(mount.as_fd(), CLOSED_FILE, Mode::empty())?;
     make_file(mount.as_fd(), EMPTY_FILE, Mode::from_raw_mode(0o444))?;
     rustix::fs::mkdirat(&mount, name(EMPTY_DIR), Mode::from_raw_mode(0o555))?;
-    // Or else their owner, who may be the step, could change their modes.
+    // Otherwise their owner, who may be the step, could change their modes.
     sys::mount_setattr(mount.as_fd(), Reach::One, mounts::RDONLY, false, None)?;
     mounts::attach_at(mount.as_fd(), Path::new(STAGE))
 }
 
-/// Of a mask, on the file system that holds them all.
+/// Returns the path of a mask on the file system that holds all masks.
 fn name(mask: &str) -> &Path {
     Path::new(mask.strip_prefix(STAGE).unwrap_or(mask).trim_start_matches('/'))
 }
 
 fn make_file(dir: BorrowedFd<'_>, mask: &str, mode: Mode) -> io::Result<()> {
-    // Not open for writing: a mount with writers cannot be made read-only.
+    // Opened for reading: a mount with open writers cannot be made read-only.
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name(mask), flags, mode)?;
     Ok(())
 }
 
-/// Puts `mask` over each of the kernel's names below `root`: by path, in one call, since nobody but
-/// the kernel makes names there. What is absent is passed over, and what we may not reach, since
-/// then the step may not either.
+/// Mounts `mask` over each of the names below `root`. One call by path suffices for each, since only the kernel
+/// creates names there. Skips a name that is absent or unreachable, since the step cannot reach it either.
 fn lay(mask: &str, root: &str, names: &[&str]) -> io::Result<()> {
     for name in names {
         match rustix::mount::mount_bind(mask, Path::new(root).join(name)) {

@@ -1,4 +1,4 @@
-//! Measures memory that the kernel holds for a step and charges to none of its processes: buffers of sockets.
+//! Measures memory that the kernel holds for a step and charges to none of its processes: socket buffers.
 
 use std::fs::File;
 use std::io;
@@ -9,16 +9,16 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::wire::Entry;
 
-/// What PID 1 can look at, beside the processes.
+/// The sources of PID 1 in addition to the processes.
 #[derive(Debug, Default)]
 pub(super) struct MemorySources {
-    /// The control group, where the kernel counts buffers of sockets apart from its bound.
+    /// The control group, if the kernel counts socket buffers separately from its memory limit.
     pub(super) group: Option<MemoryGroup>,
-    /// The sockets of the network namespace, where no control group counts them.
+    /// The sockets of the network namespace, if no control group counts them.
     pub(super) sockets: Option<SocketMemory>,
 }
 
-/// A control group of version 1, which bounds memory and buffers of network sockets one by one.
+/// A control group of version 1, which limits memory and network socket buffers separately.
 #[derive(Debug)]
 pub(super) struct MemoryGroup {
     limit: File,
@@ -26,7 +26,7 @@ pub(super) struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Takes its two files off the end of the descriptors that came with a request.
+    /// Takes its two files from the end of the descriptors of a request.
     pub(super) fn taken(entry: &Entry, fds: &mut Vec<OwnedFd>) -> Option<Self> {
         let Entry::Group { takes_off_sockets: true, .. } = entry else { return None };
         let sockets = fds.pop()?;
@@ -34,7 +34,7 @@ impl MemoryGroup {
         Some(Self { limit: limit.into(), sockets: sockets.into() })
     }
 
-    /// Returns how many bytes the buffers of its network sockets take. What cannot be read has ended.
+    /// Returns the number of bytes in the buffers of its network sockets; 0 if the file cannot be read.
     fn socket_bytes(&self) -> u64 {
         let mut text = [0; 32];
         let length = self.sockets.read_at(&mut text, 0).unwrap_or_default();
@@ -42,7 +42,7 @@ impl MemoryGroup {
     }
 }
 
-/// The bound of a control group, from which the buffers of sockets are taken off.
+/// A control group's memory limit, from which PID 1 subtracts socket buffers.
 #[derive(Debug)]
 pub(super) struct SharedBound {
     bytes: u64,
@@ -50,13 +50,13 @@ pub(super) struct SharedBound {
 }
 
 impl SharedBound {
-    /// Bounds memory and buffers of sockets by so many bytes together.
+    /// Creates a common limit for memory and socket buffers, in bytes.
     pub(super) fn new(bytes: u64) -> Self {
         Self { bytes, taken_off: 0 }
     }
 
-    /// Lowers the bound on memory by what sockets hold now. Answers whether the step is above: the kernel cannot
-    /// reclaim as much as the new bound demands.
+    /// Lowers the memory limit by the current size of the socket buffers. Returns whether the step exceeds the common
+    /// limit, because the kernel cannot reclaim as much memory as the new limit demands.
     pub(super) fn is_exceeded(&mut self, group: &MemoryGroup) -> bool {
         let held = group.socket_bytes();
         if held >= self.bytes {
@@ -75,14 +75,14 @@ impl SharedBound {
     }
 }
 
-/// By how much buffers of sockets must have changed before the bound is changed, in bytes.
+/// The smallest change of socket buffers for which the limit is adjusted, in bytes.
 const WORTH_A_CHANGE: u64 = 1 << 20;
 
-/// All sockets of a network namespace, as the kernel lists them. `sock_diag(7)`.
+/// The sockets of a network namespace, as listed by the kernel. `sock_diag(7)`.
 #[derive(Debug)]
 pub(super) struct SocketMemory(OwnedFd);
 
-/// A protocol whose sockets have buffers of their own.
+/// The protocols whose sockets have their own buffers.
 const FAMILIES: [(u16, u8); 4] = [
     (libc::AF_INET as u16, libc::IPPROTO_TCP as u8),
     (libc::AF_INET6 as u16, libc::IPPROTO_TCP as u8),
@@ -94,14 +94,14 @@ impl SocketMemory {
     /// Opens the list of the current network namespace.
     ///
     /// # Errors
-    /// The kernel has no such list.
+    /// The kernel provides no such list.
     pub(super) fn open() -> io::Result<Self> {
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         Ok(Self(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?))
     }
 
-    /// Returns how many bytes the buffers of all sockets take. The list of a protocol that the kernel does not give
-    /// counts nothing.
+    /// Returns the number of bytes in the buffers of all sockets. A protocol whose list the kernel refuses counts as
+    /// 0.
     pub(super) fn bytes(&self) -> u64 {
         let unix = self.sum(&unix_request(), UNIX_HEADER, unix_bytes).unwrap_or_default();
         let inet = FAMILIES.iter().filter(|_| has_network_sockets());
@@ -124,7 +124,8 @@ impl SocketMemory {
     }
 }
 
-/// Walking the table of network sockets takes the kernel long, since all namespaces share it.
+/// Returns whether the network namespace has any network sockets. A walk of the socket table is expensive, since all
+/// namespaces share it.
 fn has_network_sockets() -> bool {
     let used = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -136,30 +137,30 @@ fn has_network_sockets() -> bool {
     used("/proc/net/sockstat") || used("/proc/net/sockstat6")
 }
 
-/// A message or an attribute: its kind, and what is in it.
+/// A message or an attribute: its kind and its body.
 type Record<'a> = (u16, &'a [u8]);
 
-/// How long an answer can be at once.
+/// The longest part of an answer, in bytes.
 const LONGEST_ANSWER: usize = 32 << 10;
-/// `SOCK_DIAG_BY_FAMILY`: asks for sockets, and answers with one.
+/// `SOCK_DIAG_BY_FAMILY`: the kind of the request, and of each answer about one socket.
 const SOCKET: u16 = 20;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const LIST: u16 = 0x301;
-/// The header of a netlink message, in bytes.
+/// Size of a netlink message header, in bytes.
 const MESSAGE_HEADER: usize = 16;
-/// `unix_diag_msg`, in bytes.
+/// Size of `unix_diag_msg`, in bytes.
 const UNIX_HEADER: usize = 16;
-/// `inet_diag_msg`, in bytes.
+/// Size of `inet_diag_msg`, in bytes.
 const INET_HEADER: usize = 72;
 /// `UDIAG_SHOW_RQLEN | UDIAG_SHOW_MEMINFO`.
 const UNIX_SHOWN: u32 = 0x10 | 0x20;
-/// `UNIX_DIAG_RQLEN`: what waits to be read.
+/// `UNIX_DIAG_RQLEN`: the bytes waiting to be read.
 const UNIX_WAITING: u16 = 4;
 /// `UNIX_DIAG_MEMINFO`.
 const UNIX_MEMORY: u16 = 5;
 /// `INET_DIAG_SKMEMINFO`.
 const INET_MEMORY: u16 = 7;
-/// `SK_MEMINFO_RMEM_ALLOC`, `…_WMEM_ALLOC`, `…_WMEM_QUEUED` and `…_BACKLOG`: places in the figures of a socket.
+/// `SK_MEMINFO_RMEM_ALLOC`, `…_WMEM_ALLOC`, `…_WMEM_QUEUED` and `…_BACKLOG`: indices into a socket's memory figures.
 const RECEIVED: usize = 0;
 const SENT: usize = 2;
 const QUEUED: usize = 5;
@@ -171,19 +172,19 @@ fn request(body: &[u8]) -> Vec<u8> {
     [&header.concat()[..], body].concat()
 }
 
-/// `unix_diag_req`: all states.
+/// Builds a `unix_diag_req` for all states.
 fn unix_request() -> Vec<u8> {
     let family = [libc::AF_UNIX as u8, 0, 0, 0];
     request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 4], &UNIX_SHOWN.to_ne_bytes(), &[0; 8]].concat())
 }
 
-/// `inet_diag_req_v2`: all states, all addresses.
+/// Builds an `inet_diag_req_v2` for all states and all addresses.
 fn inet_request((family, protocol): (u16, u8)) -> Vec<u8> {
     let family = [family as u8, protocol, 1 << (INET_MEMORY - 1), 0];
     request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 48]].concat())
 }
 
-/// The messages of an answer, each with its kind.
+/// Splits an answer into messages with their kinds.
 fn messages(answer: &[u8]) -> impl Iterator<Item = Record<'_>> {
     records(answer, MESSAGE_HEADER, |header| {
         let length = u32::from_ne_bytes(header.get(..4)?.try_into().ok()?);
@@ -191,7 +192,7 @@ fn messages(answer: &[u8]) -> impl Iterator<Item = Record<'_>> {
     })
 }
 
-/// The attributes of a message, each with its kind.
+/// Splits a message into attributes with their kinds.
 fn attributes(body: &[u8]) -> Vec<Record<'_>> {
     let header = |header: &[u8]| {
         let length = u16::from_ne_bytes(header.get(..2)?.try_into().ok()?);
@@ -200,7 +201,7 @@ fn attributes(body: &[u8]) -> Vec<Record<'_>> {
     records(body, 4, header).collect()
 }
 
-/// Records of a length and a kind that follow each other, each beginning at a multiple of four.
+/// Splits a sequence of records with a length and a kind, each aligned to four bytes.
 fn records(
     bytes: &[u8],
     header: usize,
@@ -220,8 +221,9 @@ fn figure(figures: &[u8], place: usize) -> u64 {
     bytes.map_or(0, |bytes| u32::from_ne_bytes(bytes).into())
 }
 
-/// What one has sent is its own until it is read. What a closed one has sent waits at the other alone, which tells how
-/// much; of datagrams it tells the length of the first.
+/// Returns the bytes charged to a Unix socket. Sent data is charged to the sender until it is read. If the sender is
+/// closed, the data is visible only at the receiver, which reports its length; for datagrams it reports the length of
+/// the first one.
 fn unix_bytes(attributes: &[Record<'_>]) -> u64 {
     let of = |wanted| attributes.iter().find(|(kind, _)| *kind == wanted).map(|(_, body)| *body).unwrap_or_default();
     figure(of(UNIX_MEMORY), SENT) + figure(of(UNIX_WAITING), 0)

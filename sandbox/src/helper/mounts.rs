@@ -1,5 +1,5 @@
-//! Mounts by descriptor: made detached, changed while nobody sees them, then moved to their
-//! place. Nothing here knows of policies.
+//! Handles mounts by descriptor: they are created detached, configured while invisible, and then attached. This
+//! module does not depend on policies.
 
 use std::ffi::OsStr;
 use std::io;
@@ -30,7 +30,7 @@ pub(super) struct Owner {
 #[derive(Debug)]
 pub(super) struct Opt(pub(super) &'static str, pub(super) String);
 
-/// A new instance of a file system, not attached anywhere.
+/// Creates a new, detached instance of a file system.
 pub(super) fn new_fs(kind: &str, options: &[Opt], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for Opt(key, value) in options {
@@ -39,13 +39,13 @@ pub(super) fn new_fs(kind: &str, options: &[Opt], attributes: MountAttrFlags) ->
     create(&fs, attributes)
 }
 
-/// Ends the configuration of a file system and makes it a mount.
+/// Finishes the configuration of a file system and creates its mount.
 pub(super) fn create(fs: &OwnedFd, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     fsconfig_create(fs).map_err(|errno| explained(fs, errno))?;
     fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(|errno| explained(fs, errno))
 }
 
-/// An error of a mount call with the kernel's own words about it.
+/// An error of a mount call with the kernel's explanation.
 #[derive(Debug, thiserror::Error)]
 #[error("the kernel says: {said}")]
 pub(super) struct Explained {
@@ -53,11 +53,11 @@ pub(super) struct Explained {
     pub(super) said: String,
 }
 
-/// The error with what the kernel left in the context's log, where it left anything.
+/// Adds the message from the context's log to the error, if there is a message.
 pub(super) fn explained(fs: &OwnedFd, errno: rustix::io::Errno) -> io::Error {
     let mut text = [0; 512];
     match rustix::io::read(fs, &mut text) {
-        // A line of the log is a letter for its severity, a space and a text.
+        // A line of the log consists of a letter for the severity, a space and the text.
         Ok(length) if length > 2 => {
             let said = String::from_utf8_lossy(&text[2..length]).trim().to_owned();
             io::Error::other(Explained { errno: errno.raw_os_error(), said })
@@ -66,12 +66,12 @@ pub(super) fn explained(fs: &OwnedFd, errno: rustix::io::Errno) -> io::Error {
     }
 }
 
-/// How large a tmpfs is.
+/// The size of a tmpfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// As the kernel has it: half of the memory.
+    /// The kernel's default: half of the memory.
     Kernels,
-    /// So many bytes, and a number of files that goes with them.
+    /// A size in bytes, with a proportional number of files.
     Bytes(u64),
 }
 
@@ -86,17 +86,17 @@ impl Size {
     }
 }
 
-/// A tmpfs with these permission bits and bounds.
+/// Creates a detached tmpfs with these permission bits and bounds.
 pub(super) fn tmpfs(mode: u32, size: Size) -> io::Result<OwnedFd> {
     let mut options = vec![Opt("mode", format!("{mode:o}"))];
     options.extend(size.options());
-    // Without times of access, which a mere look would change: a sandbox that was only read from serves again.
+    // Without access times, which mere reading would change: a sandbox whose files were only read is reusable.
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     new_fs("tmpfs", &options, attributes)
 }
 
-/// Gives a mounted tmpfs another size.
+/// Changes the size of a mounted tmpfs.
 pub(super) fn resize(mount: BorrowedFd<'_>, size: Size) -> io::Result<()> {
     let fs = rustix::mount::fspick(mount, "", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
     for Opt(key, value) in size.options() {
@@ -105,7 +105,7 @@ pub(super) fn resize(mount: BorrowedFd<'_>, size: Size) -> io::Result<()> {
     rustix::mount::fsconfig_reconfigure(&fs).map_err(|errno| explained(&fs, errno))
 }
 
-/// A directory in `dir` with this mode and owner; an existing one as it is.
+/// Creates a directory in `dir` with this mode and owner. An existing directory keeps its mode and owner.
 pub(super) fn dir_in(dir: BorrowedFd<'_>, name: &str, mode: u32, owner: Option<Owner>) -> io::Result<OwnedFd> {
     match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700)) {
         Err(rustix::io::Errno::EXIST) => return open_beneath(dir, Path::new(name)),
@@ -115,44 +115,44 @@ pub(super) fn dir_in(dir: BorrowedFd<'_>, name: &str, mode: u32, owner: Option<O
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    // Apart from mkdir, whose mode the umask cuts.
+    // In a separate call from mkdir, since the umask restricts the mode of mkdir.
     rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
     open_beneath(dir, Path::new(name))
 }
 
-/// A detached mount of what `name` is in `dir`, which is ours.
+/// Creates a detached mount of the entry `name` in `dir`, which must be proctor's own directory.
 pub(super) fn clone_beneath(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     Ok(rustix::mount::open_tree(dir, name, flags)?)
 }
 
-/// An existing file or directory to mount on, reached by the host's own paths.
+/// Opens an existing file or directory as a mount point, following links of the host.
 pub(super) fn open_point(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, NAMED, Mode::empty())?)
 }
 
-/// A detached copy of the mount at `path` and of what is mounted below it. Reached without any
-/// symbolic link: whoever owns a directory above can put one there after the path was resolved, and
-/// root would follow it.
+/// Creates a detached copy of the mount at `path` and of the mounts below it. The path is opened without following
+/// symbolic links: the owner of a directory above can create one after the path was resolved, and root would follow
+/// it.
 pub(super) fn clone(path: &Path) -> io::Result<OwnedFd> {
     clone_of(open_plain(path)?.as_fd())
 }
 
-/// Clones the mount of a device of the host. The kernel lets a read-only mount's device be written, but not its mode,
-/// owner, attributes and times be changed.
+/// Clones the mount of a device of the host. A device on a read-only mount can still be written, but its mode, owner,
+/// attributes and times cannot be changed.
 pub(super) fn clone_device(path: &Path) -> io::Result<OwnedFd> {
     let device = clone(path)?;
     set(device.as_fd(), RDONLY | NOSUID | NOEXEC)?;
     Ok(device)
 }
 
-/// The same of what a descriptor names.
+/// Creates a detached copy of the mount at the file that a descriptor names, and of the mounts below it.
 pub(super) fn clone_of(found: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     Ok(rustix::mount::open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?)
 }
 
-/// What lies at an absolute path, reached without any symbolic link; ELOOP where there is one.
+/// Opens an absolute path without following symbolic links; ELOOP if it contains one.
 pub(super) fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     let below: PathBuf = normal_parts(path).collect();
     open_beneath(root()?.as_fd(), if below.as_os_str().is_empty() { Path::new(".") } else { &below })
@@ -163,58 +163,58 @@ pub(super) fn set(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
     sys::mount_setattr(mount, Reach::Recursive, attributes, false, None)
 }
 
-/// Maps the owners of a fresh clone by a user namespace.
+/// Maps the owners of a new clone by a user namespace.
 pub(super) fn map_owners(mount: BorrowedFd<'_>, owners: BorrowedFd<'_>) -> io::Result<()> {
     sys::mount_setattr(mount, Reach::Recursive, 0, false, Some(owners))
 }
 
-/// Stops events from passing between our mounts and the host's.
+/// Stops the propagation of mount events between this mount namespace and the host's.
 pub(super) fn make_all_private() -> io::Result<()> {
     sys::mount_setattr(root()?.as_fd(), Reach::Recursive, 0, true, None)
 }
 
-/// `/`, as a descriptor that names it.
+/// Opens `/` as an `O_PATH` descriptor.
 pub(super) fn root() -> io::Result<OwnedFd> {
     open_dir(Path::new("/"))
 }
 
-/// Puts a detached mount on what `target` names.
+/// Attaches a detached mount to the file that `target` names.
 pub(super) fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(rustix::mount::move_mount(mount, "", target, "", flags)?)
 }
 
-/// Puts a detached mount on an existing path.
+/// Attaches a detached mount to an existing directory.
 pub(super) fn attach_at(mount: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     attach(mount, open_dir(path)?.as_fd())
 }
 
 const NAMED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// An existing directory, as a descriptor that names it.
+/// Opens an existing directory as an `O_PATH` descriptor.
 pub(super) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, NAMED | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// A directory, as a descriptor that can be read.
+/// Opens a directory for reading.
 pub(super) fn open_readable_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Whether a descriptor names a directory.
+/// Returns whether a descriptor names a directory.
 pub(super) fn is_dir(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).is_dir())
 }
 
-/// What a mount point is to be.
+/// The type of a mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Point {
     Directory,
     File,
 }
 
-/// The mount point at an absolute path, made with the directories above it where they are
-/// absent. `owner` says whose a directory is that had to be made.
+/// Opens the mount point at an absolute path. Creates it and missing directories above it; `owner` returns the owner
+/// of a created directory.
 pub(super) fn ensure(path: &Path, point: Point, owner: impl Fn(&Path) -> Option<Owner>) -> io::Result<OwnedFd> {
     let mut here = root()?;
     let mut so_far = PathBuf::from("/");
@@ -244,19 +244,19 @@ fn ensure_in(dir: BorrowedFd<'_>, name: &OsStr, point: Point, owner: Option<Owne
     Ok(rustix::fs::openat(dir, name, NAMED | OFlags::NOFOLLOW, Mode::empty())?)
 }
 
-/// A new file, for writing.
+/// Creates a new file and opens it for writing.
 pub(super) fn make_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<std::fs::File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?.into())
 }
 
-/// A path below `dir`, reached without any symbolic link.
+/// Opens a path below `dir` without following symbolic links.
 pub(super) fn open_beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // Without O_NOFOLLOW, which together with O_PATH would open a link at the end as itself.
+    // Without O_NOFOLLOW: together with O_PATH it would open a link in the last component itself.
     let open = || rustix::fs::openat2(dir, path, NAMED, Mode::empty(), resolve);
-    // EAGAIN: a rename elsewhere made the kernel unsure. That concerns `..` alone, which no path of
-    // ours holds.
+    // EAGAIN: a concurrent rename kept the kernel from verifying a `..` component. The paths here contain none, so a
+    // retry succeeds.
     loop {
         match open() {
             Err(rustix::io::Errno::AGAIN) => {}
@@ -265,7 +265,7 @@ pub(super) fn open_beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<Owned
     }
 }
 
-/// A directory below `dir`, reached without any symbolic link and made where it is absent.
+/// Opens a directory below `dir` without following symbolic links, and creates missing directories.
 pub(super) fn ensure_beneath(dir: BorrowedFd<'_>, path: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
     let mut here = open_beneath(dir, Path::new("."))?;
     for name in normal_parts(path) {

@@ -1,5 +1,5 @@
-//! The set-up operations of the helper itself: namespaces, what is taken of the host, the
-//! overlay, what is hidden, and what appears where.
+//! Implements the set-up operations of the helper itself: it enters namespaces, clones parts of the host, makes the
+//! overlay, and hides and mounts directories.
 
 mod cache;
 mod early;
@@ -34,37 +34,37 @@ use crate::wire::{self, Claim, Layers, SandboxRequest};
 
 type Done = Result<(), Failure>;
 
-/// What has been taken and not yet been put anywhere, and what holds so far.
+/// The cloned mounts that are not attached yet, and the controls enforced so far.
 pub(super) struct Outer<'a> {
     request: &'a SandboxRequest,
     /// The mount namespace that holds the layers.
     mount_ns: OwnedFd,
     /// The user namespace that owns it, or (root) the one that maps owners.
     users: OwnedFd,
-    /// The user namespace that maps the owner of root's caches to the step's user; `None` where both are the same.
+    /// The user namespace that maps the owner of root's caches to the step's user; `None` if both are the same.
     cache_owners: Option<OwnedFd>,
-    /// The host's table of Unix sockets, and our own descriptors by number: /proc gets another one
-    /// under us, in which we do not appear.
+    /// The host's tables of mounts and Unix sockets, and `/proc/self/fd`. PID 1 will mount another /proc over the
+    /// current one, which does not show this process.
     held: Option<Held>,
     devices: Vec<(&'static str, OwnedFd)>,
     clones: BTreeMap<PathBuf, OwnedFd>,
-    /// What of the host appears outside of the repository by now, and where.
+    /// The mounts of the host that are attached outside of the repository so far, with their paths.
     shown: Vec<(PathBuf, OwnedFd)>,
     tree: Option<Tree>,
-    /// Why the repository's owners could not be mapped, and how they could be.
+    /// Why the repository's owners could not be mapped, with a hint.
     unmapped: Option<(String, String)>,
     scratch: Option<OwnedFd>,
-    /// The directory on which the repository appears.
+    /// The mount point of the repository.
     repo_point: Option<OwnedFd>,
-    /// The empty directories that get read-only in the end, and where they are.
+    /// The empty directories that become read-only at the end, with their paths.
     hidden: Vec<(PathBuf, OwnedFd)>,
     /// Scratch directories.
     open: Vec<String>,
-    /// The overlay for the layers that were expected.
+    /// The overlay for the expected layers.
     overlay: Option<Made>,
-    /// The same, where it is in its place already.
+    /// The overlay for the expected layers, if it is mounted already.
     placed: Option<Placed>,
-    /// What the directories look like that a command may write, before there is one.
+    /// The fingerprint of the directories that a command may write, taken before the first command.
     traces: Option<Traces>,
     enforcement: Enforcement,
 }
@@ -75,11 +75,11 @@ pub(super) struct Joined {
     pub(super) mount_ns: OwnedFd,
     /// The user namespace that owns it, or (root) the one that maps the owners of root's repository.
     pub(super) users: OwnedFd,
-    /// The user namespace that maps the owner of root's caches, where the run has a user of its own.
+    /// The user namespace that maps the owner of root's caches, if the run has its own user id.
     pub(super) cache_owners: Option<OwnedFd>,
 }
 
-/// An overlay that is in no place yet.
+/// A detached overlay.
 struct Made {
     mount: OwnedFd,
     layers: Layers,
@@ -87,58 +87,58 @@ struct Made {
     room: u64,
 }
 
-/// An overlay that is in its place, with what belongs into the tree, before its command is known.
+/// An overlay that is mounted, with its caches and git directories, before the command is known.
 struct Placed {
     made: Made,
-    /// What was mounted in it.
+    /// The mounts inside the overlay.
     attached: Vec<(PathBuf, OwnedFd)>,
-    /// What the command's process was told of it.
+    /// The message about it that was sent to the command's process.
     told: Option<wire::Tree>,
 }
 
-/// What of the host's /proc is still needed.
+/// The files of the host's /proc that are still needed.
 struct Held {
     mounts: fs::File,
     sockets: fs::File,
     descriptors: OwnedFd,
 }
 
-/// What the overlay is going to be made of.
+/// The parts of the overlay to be made.
 struct Tree {
-    /// The place for layers.
+    /// The run space.
     space: OwnedFd,
-    /// The repository, or its mapped clone that is not in place yet.
+    /// The repository, or its mapped clone, which is not attached yet.
     repo: OwnedFd,
-    /// Mount points that the repository may lack.
+    /// A directory with the mount points that the repository may lack.
     scaffold: Option<OwnedFd>,
 }
 
-/// What the helper did for one command.
+/// The helper's work for one command.
 pub(super) struct Claimed {
-    /// For the command's process.
+    /// The message for the command's process.
     pub(super) tree: wire::Tree,
-    /// Whether that does not know of it yet.
+    /// `true` if the command's process has not received that message yet.
     pub(super) news: bool,
-    /// The copy that stands in place of an overlay.
+    /// The copy that replaces an overlay.
     pub(super) copied: Option<Copied>,
 }
 
-/// PID 1 and the command's process, which get ready at the same time.
+/// PID 1 and the command's process, which prepare themselves concurrently with the helper.
 pub(super) trait Beside {
-    /// Lets PID 1 go on to its mounts.
+    /// Lets PID 1 continue with its mounts.
     fn root_is_read_only(&self);
-    /// Lets the command's process go on to what needs the directories of the sandbox.
+    /// Lets the command's process continue with operations that need the directories of the sandbox.
     fn directories_are_there(&self);
-    /// Waits until it has mounted `/proc` and `/sys`.
+    /// Waits until PID 1 has mounted `/proc` and `/sys`.
     fn wait_until_mounted(&mut self) -> io::Result<Worked>;
 }
 
-/// How far two that work side by side have come.
+/// How far concurrent work has progressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worked {
-    /// As far as they were to.
+    /// All of it is done.
     ToTheEnd,
-    /// PID 1 has said its last word, or is gone.
+    /// PID 1 has sent its final report, or has ended.
     UntilInitEnded,
 }
 
@@ -167,18 +167,18 @@ impl<'a> Outer<'a> {
         }
     }
 
-    /// What holds so far.
+    /// Returns the controls enforced so far.
     pub(super) fn enforcement(&mut self) -> Enforcement {
         std::mem::take(&mut self.enforcement)
     }
 
-    /// Goes on without what may be left out and is tolerated to be missing.
+    /// Continues after a failed operation if it may be left out and its control may be missing.
     pub(super) fn tolerate(&mut self, op: &SetupOp, done: Done) -> Done {
         tolerate(&mut self.enforcement, self.request, op, done)
     }
 
-    /// Hides and shows, while PID 1 and the command's process are at their own operations; tells them
-    /// how far it is. Stops where PID 1 has said its last word.
+    /// Hides and shows directories, concurrently with PID 1 and the command's process, and notifies them of its
+    /// progress. Stops if PID 1 has sent its final report.
     pub(super) fn work_beside(&mut self, init: &mut impl Beside) -> Result<Worked, Failure> {
         for op in self.request.ops.iter().filter(|op| op.stage() == Stage::Beside) {
             if matches!(op, SetupOp::AwaitMounted) {
@@ -197,18 +197,19 @@ impl<'a> Outer<'a> {
         }
         if self.request.serves_on && self.placed.is_some() {
             let scratch = self.open.iter().map(Path::new).chain([Path::new(TERMINALS)]);
-            // What cannot be looked at serves one command.
+            // If the directories cannot be fingerprinted, the sandbox serves one command only.
             self.traces = Traces::take(scratch, &self.request.frame.repo).ok();
         }
         Ok(Worked::ToTheEnd)
     }
 
-    /// What tells whether a command has left anything; `None` where the sandbox serves one command alone.
+    /// Returns the fingerprint that shows whether a command left anything behind; `None` if the sandbox serves one
+    /// command only.
     pub(super) fn traces(&mut self) -> Option<Traces> {
         self.traces.take()
     }
 
-    /// Does for one command what needs to know it.
+    /// Executes the operations that need to know the command.
     pub(super) fn claim(&mut self, claim: &Claim) -> Result<Claimed, Failure> {
         if let Some(tree) = self.placed_for(&claim.layers)? {
             return Ok(Claimed { tree, news: false, copied: None });
@@ -218,7 +219,7 @@ impl<'a> Outer<'a> {
             match op {
                 SetupOp::Overlay { repo } => (layers_bytes, copied) = self.overlay_or_copy(repo, claim)?,
                 SetupOp::Attach { at, inside } => self.attach(at, inside)?,
-                // Marks the place in the list; PID 1 does it.
+                // Marks a position in the list; PID 1 executes it.
                 SetupOp::StartCommand => {}
                 other => return Err(Failure::internal(format_args!("`{other}` needs no command"))),
             }
@@ -255,13 +256,13 @@ impl<'a> Outer<'a> {
                 self.place_early()
             }
             SetupOp::MaskKernelFiles { fresh_sys } => self.mask_kernel_files(*fresh_sys),
-            // Marks the place in the list; the fork itself follows the last operation of this stage.
+            // Marks a position in the list; the fork follows the last operation of this stage.
             SetupOp::StartInit => Ok(()),
             other => Err(Failure::internal(format_args!("`{other}` does not belong into the helper"))),
         }
     }
 
-    /// The user namespace first: it owns the mount namespace, and the other order is EPERM.
+    /// Joins the user namespace first: it owns the mount namespace, and the other order fails with EPERM.
     fn join_space(&mut self, user: bool) -> Done {
         let join = |fd: &OwnedFd, kind| nix::sched::setns(fd, kind);
         if user {
@@ -301,8 +302,8 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// Only by name can the host's services be reached from another network namespace; a read-only
-    /// mount does not keep anybody from connecting.
+    /// Masks the host's Unix sockets. From another network namespace, the host's services are reachable through
+    /// sockets with a path, and a read-only mount does not prevent a connection.
     fn mask_sockets(&mut self, hidden: &[PathBuf]) -> Done {
         let control = Control::HiddenPaths;
         let table = &self.held()?.sockets;
@@ -325,7 +326,7 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// A file that nobody can open, as a mount of its own.
+    /// Returns a mount of a file that no unprivileged user can open.
     fn closed_file(&self) -> io::Result<OwnedFd> {
         const NAME: &str = "closed";
         let scratch = self.scratch()?.as_fd();
@@ -335,7 +336,7 @@ impl<'a> Outer<'a> {
             Err(error) => return Err(error),
         }
         let file = mounts::clone_beneath(scratch, NAME)?;
-        // Or else its owner, who may be the step, could change its mode.
+        // Otherwise its owner, who may be the step, could change its mode.
         mounts::set(file.as_fd(), RDONLY | NOSUID | NODEV)?;
         Ok(file)
     }
@@ -352,8 +353,8 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// Overlay clones its lower mount without what is mounted below it: a step would see other
-    /// files than a person does.
+    /// Refuses a repository with mounts below it. An overlay clones its lower mount without the mounts below, so
+    /// a step would see other files than the user does.
     fn refuse_submounts(&self, repo: &Path) -> Done {
         let control = Control::Layer;
         let mut table = Vec::with_capacity(USUAL_TABLE);
@@ -366,7 +367,7 @@ impl<'a> Outer<'a> {
         self.held.as_ref().ok_or_else(|| Failure::internal("nothing of /proc was held"))
     }
 
-    /// Tools that ask who they are fail without an entry.
+    /// Mounts a passwd and a group file. Tools that look up their own user fail without an entry.
     fn accounts(&mut self, home: &Path) -> Done {
         let (uid, gid) = self.request.user.seen_as();
         let user = format!("step:x:{uid}:{gid}:step:");
@@ -379,7 +380,7 @@ impl<'a> Outer<'a> {
 
     fn account(&self, name: &str, content: &[u8]) -> Done {
         let at = Path::new("/etc").join(name);
-        // A mount point cannot be made there, and without such a file nothing asks for one.
+        // No mount point can be created there, and without the file no program expects an entry.
         if !at.exists() {
             return Ok(());
         }
@@ -417,7 +418,7 @@ impl<'a> Outer<'a> {
             ),
             _ => refuse(control, format_args!("take {}", source.display()))(error),
         })?;
-        // The mapping first: it is allowed on a fresh clone only.
+        // Before the flags are set: only a new clone can be mapped.
         if mapped {
             self.map_or_copy(&clone, source)?;
         }
@@ -441,8 +442,8 @@ impl<'a> Outer<'a> {
         })
     }
 
-    /// By descriptor: all of it gets covered, and whoever owns a directory above the repository
-    /// may put something else there meanwhile.
+    /// Opens the repository and the run space. Their paths will be covered, and the owner of a directory above the
+    /// repository may replace it, so later operations use these descriptors.
     fn hold_tree(&mut self, repo: &Path, mapped: bool) -> Done {
         let what = format_args!("open the repository {}", repo.display());
         let space =
@@ -470,14 +471,14 @@ impl<'a> Outer<'a> {
         if !state.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(refused(control, "/ stays writable", "report this with the kernel's version"));
         }
-        // An overlay over a read-only upper directory is refused. The step never sees it.
+        // The kernel refuses an overlay over a read-only upper directory. The step never sees this mount.
         sys::make_writable(self.tree()?.space.as_fd()).map_err(refuse(Control::Layer, "keep the layers writable"))?;
         self.enforcement.enforced(control, "mount_setattr, recursive: read-only, nosuid, nodev");
         Ok(())
     }
 
-    /// Where the layers are, which the step never sees, since the state directory is hidden: in the
-    /// mount namespace, since kernels before 6.15 take no detached mount as a layer.
+    /// Mounts the scratch tmpfs over the run space's path. The step never sees it there, since the state directory is
+    /// hidden. It must be in the mount namespace, since kernels before 6.15 accept no detached mount as a layer.
     fn make_scratch(&mut self) -> Done {
         let control = Control::PrivateTmp;
         let make = || {
@@ -489,7 +490,7 @@ impl<'a> Outer<'a> {
         self.stage_repo()
     }
 
-    /// Puts a mapped repository in the mount namespace.
+    /// Attaches a mapped repository in the mount namespace.
     fn stage_repo(&mut self) -> Done {
         if !self.request.user.is_mapped() {
             return Ok(());
@@ -497,7 +498,7 @@ impl<'a> Outer<'a> {
         let stage = |clone: &OwnedFd| {
             let point = self.scratch_dir("repo", 0o755, None)?;
             mounts::attach(clone.as_fd(), point.as_fd())?;
-            // Opened anew: the descriptor above names what lies below the mount.
+            // Opened again: the descriptor above names the directory below the mount.
             mounts::open_beneath(self.scratch()?.as_fd(), Path::new("repo"))
         };
         let staged = stage(&self.tree()?.repo).map_err(refuse(Control::Layer, "put the mapped repository in place"))?;
@@ -511,7 +512,8 @@ impl<'a> Outer<'a> {
         self.scratch.as_ref().ok_or_else(|| io::Error::other("there is no tmpfs for scratch directories"))
     }
 
-    /// A new directory of the scratch tmpfs; an existing one as it is.
+    /// Returns a directory of the scratch tmpfs, which it creates if necessary. An existing directory keeps its mode
+    /// and owner.
     fn scratch_dir(&self, name: &str, mode: u32, owner: Option<Owner>) -> io::Result<OwnedFd> {
         mounts::dir_in(self.scratch()?.as_fd(), name, mode, owner)
     }
@@ -599,7 +601,8 @@ impl<'a> Outer<'a> {
         Ok(())
     }
 
-    /// What cannot be made now is made, or refused, when the command comes.
+    /// Makes the overlay for the expected layers. If that fails, the overlay is made or refused when the command
+    /// arrives.
     fn make_overlay_early(&mut self, repo: &Path) {
         if self.unmapped.is_none() {
             self.overlay = self.make_overlay(repo, &self.request.layers).ok();
@@ -617,7 +620,7 @@ impl<'a> Outer<'a> {
         layers.extend(tree.scaffold.as_ref().map(AsFd::as_fd));
         let overlay = overlay(&self.held()?.descriptors, &layers, &upper, &work)
             .map_err(refuse(control, format_args!("make an overlay over {}", repo.display())))?;
-        // Overlayfs turns read-only in silence where it cannot use its work directory.
+        // Overlayfs silently becomes read-only if it cannot use its work directory.
         let state = rustix::fs::fstatvfs(&overlay).map_err(refuse(control, "look at the overlay"))?;
         if state.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(refused(
@@ -631,10 +634,11 @@ impl<'a> Outer<'a> {
         Ok(Made { mount: overlay, layers: wanted.clone(), room })
     }
 
-    /// The size of the tmpfs of all layers, in bytes.
+    /// Mounts the overlay, and returns the size of the tmpfs of all layers, in bytes.
     fn overlay(&mut self, repo: &Path, claim: &Claim) -> Result<u64, Failure> {
         let control = Control::Layer;
-        // One for other layers goes first: its upper directory may be the same, and has one owner.
+        // Drops an overlay for other layers first: it may have the same upper directory, which only one overlay may
+        // use.
         let made = match self.overlay.take().filter(|made| made.layers == claim.layers) {
             Some(made) => made,
             None => self.make_overlay(repo, &claim.layers)?,
@@ -657,7 +661,7 @@ impl<'a> Outer<'a> {
         mounts::open_beneath(space.space.as_fd(), &PathBuf::from(id.to_string()).join(part))
     }
 
-    /// Newest first.
+    /// Opens the layers below, newest first.
     fn lowers(&self, ids: &[u32]) -> io::Result<Vec<OwnedFd>> {
         ids.iter().map(|id| self.layer(*id, UPPER)).collect()
     }
@@ -674,7 +678,7 @@ impl<'a> Outer<'a> {
         write().map_err(internal("write the step's .gitconfig"))
     }
 
-    /// Passes over what was passed over when it was to be taken.
+    /// Attaches a clone. A path that was skipped when it was to be cloned is skipped here too.
     fn attach(&mut self, at: &Path, inside: &Inside) -> Done {
         let Some(clone) = self.clones.remove(at) else { return Ok(()) };
         let is_git = self.is_git(at);
@@ -708,7 +712,7 @@ impl<'a> Outer<'a> {
     fn seal_covers(&mut self) -> Done {
         let control = Control::HiddenPaths;
         for (at, mount) in &self.hidden {
-            // Alone: what is mounted in it keeps its own attributes.
+            // Without the mounts inside it, which keep their own attributes.
             sys::mount_setattr(mount.as_fd(), Reach::One, RDONLY, false, None)
                 .map_err(refuse(control, format_args!("make {} read-only", at.display())))?;
         }
@@ -725,18 +729,18 @@ impl<'a> Outer<'a> {
         Owner { uid: self.request.user.uid(), gid: self.request.user.gid() }
     }
 
-    /// The step's user where it is another than ours.
+    /// Returns the step's user if it differs from the helper's.
     fn stepping_down(&self) -> Option<Owner> {
         self.request.user.steps_down().then(|| self.owner())
     }
 
-    /// Directories that we make in the step's home are the step's.
+    /// Returns the owner of a directory created in the step's home, which is the step's user.
     fn home_owner(&self, path: &Path) -> Option<Owner> {
         self.stepping_down().filter(|_| path.starts_with(&self.request.frame.home))
     }
 }
 
-/// A mount point of the repository is hostile: it may have become a link or a file.
+/// Finds a mount point in the repository. The repository is untrusted: the path may have become a link or a file.
 fn point_in_repo(tree: &OwnedFd, clone: &OwnedFd, path: &RelPath, control: Control) -> Result<OwnedFd, Failure> {
     let find = || {
         let path = Path::new(path.as_str());
@@ -757,7 +761,7 @@ fn point_in_repo(tree: &OwnedFd, clone: &OwnedFd, path: &RelPath, control: Contr
     })
 }
 
-/// The paths as a phrase: a record names some and counts the others.
+/// Formats the paths as a phrase: the record names some and counts the others.
 fn listed(paths: &[&Path]) -> String {
     const NAMED: usize = 8;
     let mut names: Vec<String> = paths.iter().take(NAMED).map(|path| path.display().to_string()).collect();
@@ -767,7 +771,7 @@ fn listed(paths: &[&Path]) -> String {
     names.join(", ")
 }
 
-/// The table of mounts of an ordinary host, in bytes.
+/// The typical size of a host's table of mounts, in bytes.
 const USUAL_TABLE: usize = 16 << 10;
 
 fn refuse_mounts_below(repo: &Path, table: &[u8]) -> Done {
@@ -784,7 +788,7 @@ fn refuse_mounts_below(repo: &Path, table: &[u8]) -> Done {
     }
 }
 
-/// A path of mountinfo, in which blanks and backslashes stand as three octal digits.
+/// Decodes a path of mountinfo, in which blanks and backslashes are written as three octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -804,10 +808,10 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// The directory of the step's own terminals.
+/// The directory of the step's terminals.
 const TERMINALS: &str = "/dev/pts";
 
-/// Attaches both, so that the files of the first can be mount points.
+/// Populates `/dev`. Attaches both mounts first, so that the files of the first can be mount points.
 fn make_dev(mount: &OwnedFd, shm: &OwnedFd, devices: &[(&'static str, OwnedFd)]) -> io::Result<()> {
     mounts::attach_at(mount.as_fd(), Path::new("/dev"))?;
     let dev = mounts::open_readable_dir(Path::new("/dev"))?;
@@ -829,7 +833,7 @@ fn make_dev(mount: &OwnedFd, shm: &OwnedFd, devices: &[(&'static str, OwnedFd)])
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
     }
     mounts::attach_at(shm.as_fd(), Path::new("/dev/shm"))?;
-    // Without `gid=5`: that group is not mapped, and the kernel refuses it.
+    // Without `gid=5`: the kernel refuses a group that is not mapped.
     let options = [Opt("ptmxmode", "0666".to_owned()), Opt("mode", "0620".to_owned())];
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NOATIME;

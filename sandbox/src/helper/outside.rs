@@ -1,5 +1,5 @@
-//! A socket of the outside: made before the wall is built around this process, to see whether the
-//! host's sockets without a path can be reached from inside.
+//! Probes whether the host's abstract Unix sockets are reachable from the sandbox. The probe is a socket that this
+//! process makes before it enforces Landlock.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,11 +9,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::failure::{Failure, internal};
 
-/// A socket without a path that anybody in the host's network namespace could connect to.
+/// An abstract socket that any process in the host's network namespace could connect to.
 pub(super) struct Outside(OwnedFd);
 
 impl Outside {
-    /// Makes it, under a name that the kernel finds free.
+    /// Makes the socket, under a free name that the kernel chooses.
     pub(super) fn make() -> Result<Self, Failure> {
         let make = || {
             let listener = socket()?;
@@ -24,8 +24,8 @@ impl Outside {
         make().map_err(internal("make a socket that is to be refused"))
     }
 
-    /// Tries to reach it, and records the answer. In the host's network namespace Landlock's scopes
-    /// alone keep anybody from that.
+    /// Tries to connect to the socket, and records the answer. In the host's network namespace, only Landlock's
+    /// scopes prevent the connection.
     pub(super) fn look(&self, enforcement: &mut Enforcement) -> Result<(), Failure> {
         let control = Control::AbstractSockets;
         let reach = || Ok::<_, io::Error>(rustix::net::connect(&socket()?, &rustix::net::getsockname(&self.0)?));

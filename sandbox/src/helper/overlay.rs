@@ -1,4 +1,4 @@
-//! Overlays as detached mounts, by descriptors of their layers.
+//! Makes overlays as detached mounts from descriptors of their layers.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -7,11 +7,11 @@ use rustix::mount::{FsOpenFlags, MountAttrFlags, fsconfig_set_fd, fsconfig_set_f
 
 use super::mounts;
 
-/// Makes a detached overlay: `layers` (newest first) below `upper`. `descriptors` is `/proc/self/fd`: kernels that take
-/// no descriptors take their names, relative to it.
+/// Makes a detached overlay of `layers` (newest first) below `upper`. `descriptors` is `/proc/self/fd`: on kernels
+/// that accept no descriptors, layers are named by paths relative to it.
 ///
 /// # Errors
-/// The kernel refuses it, or would make it read-only.
+/// The kernel refuses the overlay.
 pub(super) fn overlay(
     descriptors: &OwnedFd,
     layers: &[BorrowedFd<'_>],
@@ -26,8 +26,8 @@ pub(super) fn overlay(
 
 fn overlay_by_any_means(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
     overlay_over(layers, upper, work, set_each_lower)
-        // Kernels before 6.8 know one list only, and those before 6.5 say so no sooner than at the
-        // end. Where that fails too, the first answer is the one that tells.
+        // Kernels before 6.8 support only a single list, and those before 6.5 report that no sooner than at the end.
+        // If the list fails too, the first error is the more informative one.
         .or_else(|first| overlay_over(layers, upper, work, set_lowers_in_one).map_err(|_| first))
 }
 
@@ -38,13 +38,12 @@ fn overlay_over(
     set_lowers: fn(&OwnedFd, &[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
     let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // Without privilege overlay cannot use its own attributes, and the layers of root must read
-    // the same way as anybody's.
+    // Without privilege, overlayfs cannot use its own attributes, and layers must have the same format under root.
     fsconfig_set_flag(&fs, "userxattr").map_err(|errno| mounts::explained(&fs, errno))?;
     set_lowers(&fs, layers)?;
     set_layer(&fs, "upperdir", upper.as_fd())?;
     set_layer(&fs, "workdir", work.as_fd())?;
-    // A look at the tree leaves no time of access behind.
+    // Reading the tree must not change access times.
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     mounts::create(&fs, attributes)
@@ -54,7 +53,7 @@ fn set_each_lower(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
     layers.iter().try_for_each(|layer| set_layer(fs, "lowerdir+", *layer))
 }
 
-/// The kernel takes no value longer than 255 bytes: some 14 layers.
+/// The kernel accepts no value longer than 255 bytes, which holds some 14 layers.
 fn set_lowers_in_one(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
     let paths: Vec<String> = layers.iter().map(|layer| path_of(*layer)).collect();
     fsconfig_set_string(fs, "lowerdir", paths.join(":")).map_err(|errno| mounts::explained(fs, errno))
@@ -64,8 +63,8 @@ fn path_of(dir: BorrowedFd<'_>) -> String {
     dir.as_raw_fd().to_string()
 }
 
-/// By descriptor; by its name in /proc where the kernel (before 6.13) knows only paths. Neither
-/// needs escaping.
+/// Sets a layer by its descriptor; by its path in /proc if the kernel (before 6.13) accepts only paths. Neither needs
+/// escaping.
 fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result<()> {
     if fsconfig_set_fd(fs, key, dir).is_ok() {
         return Ok(());

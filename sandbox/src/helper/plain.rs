@@ -1,10 +1,9 @@
-//! One sandbox without namespaces, as the helper sees it, for a kernel that refuses them: a copy of
-//! the tree instead of an overlay, Landlock instead of mounts, and two supervisors instead of a PID
-//! namespace.
+//! Runs one sandbox without namespaces in the helper, on a kernel that refuses them: a copy of the tree replaces the
+//! overlay, Landlock replaces mounts, and two supervisors replace the PID namespace.
 //!
-//! The helper and the first process of the step both adopt whatever loses its parent, and watch each
-//! other: whichever of them is left kills every process of the step. So neither dies with its parent
-//! as PID 1 of a namespace does; that the daemon is gone is seen by the control socket.
+//! The helper and the first process of the step both adopt orphaned processes, and watch each other: when one ends,
+//! the other kills every process of the step. So neither of them may die with its parent as PID 1 of a namespace
+//! does. The control socket shows whether the daemon has ended.
 
 mod command;
 mod init;
@@ -45,7 +44,7 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
             let tasks = tasks.map_err(internal("take the control group"))?;
             let (sandbox, enforcement) = (&request.sandbox, Enforcement::default());
             let null = attempt::open_null().map_err(internal("open /dev/null"))?;
-            // Here the first process itself hears the command.
+            // Without namespaces, the first process itself receives the command.
             let orders = channel.try_clone().map_err(internal("double a descriptor"))?;
             let prepared = Prepared {
                 request: sandbox,
@@ -68,7 +67,8 @@ pub(super) fn serve(control: &mut OwnedFd, request: &PlainRequest, fds: &[OwnedF
     }
 }
 
-/// The step is the same user: it may neither read our memory nor find anybody whom we do not see.
+/// Prepares this process as a supervisor. The step runs as the same user: it must not read the supervisor's memory,
+/// and none of its processes may escape adoption.
 fn take_charge() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(None)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -81,25 +81,25 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Plai
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // In this order: `Running::kill` relies on it.
+    // The order matters to `Running::kill`.
     wire::send(control, &Message::Init, &[first.as_fd()])?;
     let mut words = Words { channel: Some(channel), exited: None, spoken: false, sealing: true };
     if attempt::is_alone(control)? {
         attempt::end(&first);
     } else if let Some(channel) = &words.channel {
-        // It may have died already; its end is seen below.
+        // It may have died already, which is noticed below.
         drop(wire::forward(channel.as_fd(), GO));
     }
     let waited = wait(control, &first, &mut words, request);
     let status = attempt::reap(pid);
     if kin::end_all().is_err() {
-        // Without a last word, which would say that everybody is gone.
+        // Exits without a final report, which would claim that all processes have ended.
         std::process::exit(1);
     }
     let (place, status) = (waited?, status?);
     words.hear_all(control)?;
     if let Some(message) = words.last(status)? {
-        // The daemon may be gone; then nobody needs the answer.
+        // If the daemon has ended, the answer is not needed.
         let message = match place {
             Some(place) => place.concluded(message),
             None => message,
@@ -109,7 +109,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Plai
     Ok(())
 }
 
-/// Waits until the first process has ended, and serves the claim when it comes.
+/// Waits until the first process has ended, and serves the command when it arrives.
 fn wait(
     control: BorrowedFd<'_>,
     first: &OwnedFd,
@@ -144,14 +144,14 @@ fn wait(
     }
 }
 
-/// Makes the copy of the tree, and hands the command to the first process.
+/// Makes the copy of the tree, and passes the command to the first process.
 fn serve_claim(
     control: BorrowedFd<'_>,
     first: &OwnedFd,
     words: &mut Words,
     request: &PlainRequest,
 ) -> io::Result<Option<Place>> {
-    // The other side has closed: the next look sees that.
+    // `None` means that the daemon has closed its side, which the next check notices.
     let Some(mut claim) = wire::recv_claim(control)? else { return Ok(None) };
     match Place::make(request, &claim) {
         Ok((place, enforcement)) => {
@@ -159,12 +159,12 @@ fn serve_claim(
             let tree = Tree { layers: claim.layers.clone(), enforcement, layers_bytes: 0 };
             let go = Go { claim, tree, tells_the_end: false, traces: None };
             if let Some(channel) = &words.channel {
-                // It may have died of a refusal, which is heard next.
+                // The process may have died after a refusal, which is received next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));
             }
             return Ok(Some(place));
         }
-        // Where the first process has refused already, that was the first word.
+        // If the first process has already refused the step, its report counts.
         Err(_) if words.spoken => {}
         Err(failure) => {
             words.spoken = true;
@@ -175,7 +175,7 @@ fn serve_claim(
     Ok(None)
 }
 
-/// What such a sandbox does not have, and what holds instead.
+/// Records the controls that such a sandbox lacks, and what replaces them.
 fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
     let why = request.refusal.as_str();
     let user = request.sandbox.user.uid();
@@ -202,7 +202,7 @@ fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
     }
 }
 
-/// What of the denied network a filter holds back.
+/// Records to what extent a filter denies the network.
 fn confess_network(enforcement: &mut Enforcement, request: &PlainRequest) {
     let control = Control::NetworkNamespace;
     let is_filtered = enforcement.missing().all(|(missing, _)| missing != Control::SyscallFilter);

@@ -1,11 +1,12 @@
-//! Checks whether a sandbox is as it was before its command, so that it can serve another one. PID 1 looks when it is
-//! alone in its namespace: no process is left that could change anything.
+//! Checks whether a sandbox is in the state that it had before its command, so that it can serve another one. PID 1
+//! checks when it is alone in its namespace, so no process is left that could change anything.
 //!
 //! Everything that outlives the processes of a command, and that the next command could observe, is in one of four
-//! groups: files that a step may write (`traces`), tables of the network and IPC namespaces ([`TABLES`]), ids that the
-//! kernel counts up in the IPC namespace ([`IpcIds`]), and names ([`Names`]). A command cannot change anything else: the
-//! filter of system calls refuses to change limits, priorities, keys, mounts and queues of POSIX; Landlock refuses
-//! signals for PID 1; `/proc/sys` and the mounts of devices are read-only. `docs/sandbox.md` lists each kind of object.
+//! groups: files that a step may write (`traces`), tables of the network and IPC namespaces ([`TABLES`]), ids that
+//! the kernel increments in the IPC namespace ([`IpcIds`]), and names ([`Names`]). A command cannot change anything
+//! else: the system call filter refuses changes of limits, priorities, keys, mounts and POSIX queues; Landlock
+//! refuses signals to PID 1; `/proc/sys` and the mounts of devices are read-only. `docs/sandbox.md` lists each kind
+//! of object.
 
 use std::fs::File;
 use std::io;
@@ -22,11 +23,11 @@ const TABLES: [&str; 11] = [
     "/proc/net/dev",
     "/proc/net/snmp",
     "/proc/net/snmp6",
-    // Sockets that wait, and their names.
+    // Waiting sockets and their names.
     SOCKETS,
     "/proc/net/sockstat6",
     "/proc/net/unix",
-    // Members of multicast groups.
+    // Memberships in multicast groups.
     "/proc/net/igmp",
     "/proc/net/igmp6",
     // Objects of System V.
@@ -34,14 +35,14 @@ const TABLES: [&str; 11] = [
     "/proc/sysvipc/sem",
     "/proc/sysvipc/msg",
 ];
-/// The table of sockets, which shows figures of the whole host too.
+/// The table of sockets, which also contains figures of the whole host.
 const SOCKETS: &str = "/proc/net/sockstat";
-/// The figures of [`SOCKETS`] that are of all network namespaces together.
+/// The figures in [`SOCKETS`] that are totals over all network namespaces.
 const OF_THE_HOST: [&str; 3] = ["orphan", "alloc", "mem"];
-/// How much of a table is read: one that is longer is none of a fresh namespace.
+/// The longest table to read, in bytes. Tables of a fresh namespace are shorter.
 const LONGEST: usize = 8 << 10;
-/// The controls without which more than this module looks at would have to be as new; with Landlock, which the command
-/// has put on record with the daemon.
+/// The controls on which the checks of this module depend. Landlock is needed too; the command reports it to the
+/// daemon.
 const NEEDED: [Control; 9] = [
     Control::PidNamespace,
     Control::NetworkNamespace,
@@ -62,25 +63,25 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// As they are now.
+    /// Reads the current state of the namespaces.
     pub(super) fn look() -> io::Result<Self> {
-        // A kernel without IPv6 or multicast has no table of it, and no sockets either.
+        // A kernel without IPv6 or multicast lacks the table, and cannot have such sockets either.
         let is_there = |path: &&&str| std::path::Path::new(path).exists();
         let tables = TABLES.iter().filter(is_there).map(|path| Table::open(path)).collect::<io::Result<_>>()?;
         Ok(Self { tables, names: Names::read(), ids: IpcIds::default() })
     }
 
-    /// Whether a command has left nothing: neither in the namespaces, nor in the directories.
+    /// Returns whether a command left nothing behind, neither in the namespaces nor in the directories.
     pub(super) fn is_so_still(&mut self, traces: &Traces) -> bool {
         self.tables.iter().all(Table::is_so_still)
             && self.names == Names::read()
             && traces.are_all()
-            // Last, since looking counts up the ids.
+            // Last, since the check increments the ids.
             && self.ids.are_next()
     }
 }
 
-/// A table of the kernel's, and its text in a fresh namespace.
+/// A table of the kernel, with its text in a fresh namespace.
 struct Table {
     file: File,
     is_of_sockets: bool,
@@ -108,7 +109,7 @@ impl Table {
 fn without_the_host(sockets: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(sockets);
     let own = |line: &str| {
-        // `TCP: inuse 0 orphan 0 …`: a name behind which its figure stands.
+        // `TCP: inuse 0 orphan 0 …`: each name is followed by its value.
         let (family, figures) = line.split_once(':').unwrap_or((line, ""));
         let words: Vec<&str> = figures.split_whitespace().collect();
         let own = words.chunks(2).filter(|pair| pair.first().is_none_or(|name| !OF_THE_HOST.contains(name)));
@@ -117,7 +118,7 @@ fn without_the_host(sockets: &[u8]) -> Vec<u8> {
     text.lines().map(own).collect::<Vec<_>>().join("\n").into_bytes()
 }
 
-/// The names of the host that the UTS namespace holds.
+/// The host and domain names of the UTS namespace.
 #[derive(Debug, PartialEq, Eq)]
 struct Names(Vec<u8>);
 
@@ -128,30 +129,30 @@ impl Names {
     }
 }
 
-/// The ids of the next segment, semaphore and queue of System V. The kernel counts them up, which tells of objects that
-/// were made and removed, and which no table shows: so one of each is made and removed.
+/// The ids of the next System V segment, semaphore set and queue. The kernel increments them, which reveals objects
+/// that were created and removed and are in no table. To read them, one object of each kind is created and removed.
 #[derive(Debug, Default)]
 struct IpcIds {
-    /// How many of each were made by looking.
+    /// The number of objects of each kind that the checks have created.
     made: i32,
     numbering: Option<Numbering>,
 }
 
-/// How the kernel numbers objects that are removed before the next one is made.
+/// How the kernel numbers objects that are removed before the next one is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbering {
-    /// Each at the place of the one before, with the next sequence number: before Linux 5.2.
+    /// Always in the first slot, with the next sequence number: before Linux 5.2.
     BySequence,
-    /// Each at the next of so many places; then from the first one, with the next sequence number.
+    /// In the next of [`PLACES`] slots; after the last one in the first slot again, with the next sequence number.
     ByPlace,
 }
 
 impl IpcIds {
-    /// Whether nothing but the looks has counted them up.
+    /// Returns whether only the checks have incremented the ids.
     fn are_next(&mut self) -> bool {
         match self.numbering {
             Some(numbering) => self.next() == Some(numbering.id(self.made - 1)),
-            // Nobody else is there: two in a row tell how they are numbered.
+            // No other process exists, so two ids in succession reveal the numbering.
             None => {
                 let (first, second) = (self.next(), self.next());
                 let known = [Numbering::BySequence, Numbering::ByPlace];
@@ -161,7 +162,7 @@ impl IpcIds {
         }
     }
 
-    /// The id of one of each, where it is the same.
+    /// Returns the id of one object of each kind if all three are equal.
     fn next(&mut self) -> Option<i32> {
         let [segment, semaphore, queue] = sys::next_ipc_ids().ok()?;
         self.made = self.made.saturating_add(1);
@@ -170,7 +171,7 @@ impl IpcIds {
 }
 
 impl Numbering {
-    /// The id of the object that is made behind so many others.
+    /// Returns the id of an object that is created after `others` other objects.
     fn id(self, others: i32) -> i32 {
         match self {
             Self::BySequence => others.saturating_mul(SEQUENCE),
@@ -179,17 +180,17 @@ impl Numbering {
     }
 }
 
-/// How much greater an id is with the next sequence number (`IPCMNI_SHIFT`).
+/// The difference between ids with successive sequence numbers (`IPCMNI_SHIFT`).
 const SEQUENCE: i32 = 1 << 15;
-/// How many places are used in turn where there are few objects (`ipc_min_cycle`).
+/// The number of slots that the kernel cycles through if there are few objects (`ipc_min_cycle`).
 const PLACES: i32 = 64;
 
-/// Whether so much holds that what this module looks at is all that there is.
+/// Returns whether all controls of [`NEEDED`] are enforced.
 pub(super) fn is_sound(enforcement: &Enforcement) -> bool {
     NEEDED.iter().all(|control| enforcement.holds(*control))
 }
 
-/// From its beginning, whatever was read before: the kernel makes the table anew.
+/// Reads a table from its beginning, which makes the kernel generate it anew.
 fn read(table: &File) -> io::Result<Vec<u8>> {
     let mut text = vec![0; LONGEST];
     let mut length = 0;

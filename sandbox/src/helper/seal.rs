@@ -1,10 +1,9 @@
-//! What a step changed in its copy of the tree, moved into the upper directory of its layer in the
-//! form of overlayfs: everybody downstream reads layers of one form.
+//! Moves a step's changes from its copy of the tree to the upper directory of its layer, in the format of overlayfs,
+//! so that all layers have one format.
 //!
-//! A file counts as untouched where the kernel's own marks are as they were when the copy was made:
-//! inode number, size, mode, the time of its last change of content, and the time of its last change
-//! of anything, which no program can set. Where the file system is none whose times tell of every
-//! change, its content must be the same as well.
+//! A file counts as unchanged if its metadata is the same as when the copy was made: inode number, size, mode,
+//! modification time, and change time, which no program can set. If the file system's times do not reflect every
+//! change, the content must be the same too.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,28 +20,28 @@ use sha2::{Digest as _, Sha256};
 use super::copy::{self, OPAQUE};
 use super::mounts::Owner;
 
-/// How long the kernel's clock may need to go on.
+/// Timeout for the kernel's clock to advance.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Of a file system that remembers whole seconds alone.
+/// The last nanosecond of a second, for file systems that store whole seconds only.
 const LAST_OF_THE_SECOND: u64 = 999_999_999;
 
-/// How much of a file is hashed at a time.
+/// The block size for hashing a file, in bytes.
 const CHUNK: usize = 128 << 10;
-/// By how many nanoseconds two looks at the clocks may differ without their having been set.
+/// The difference of two clock readings, in nanoseconds, that does not count as a change of the clock.
 const JITTER: i128 = 10_000_000;
-/// How often the clocks are read until both are read at once.
+/// The largest number of attempts to read both clocks without an interruption in between.
 const MOST_READINGS: usize = 64;
 
-/// How the changes of a copy that lies on the file system of `dir` are found.
+/// Returns the method to find the changes of a copy on the file system of `dir`.
 ///
 /// # Errors
-/// The file system does not say what it is.
+/// The type of the file system cannot be read.
 pub fn method_on(dir: BorrowedFd<'_>) -> io::Result<DriftMethod> {
     let kind = u64::try_from(rustix::fs::fstatfs(dir)?.f_type).unwrap_or_default();
     Ok(if times_tell_of_changes(kind) { DriftMethod::Stat } else { DriftMethod::Rehash })
 }
 
-/// The copy as it was before the step.
+/// The state of the copy before the step.
 #[derive(Debug)]
 pub struct Baseline {
     entries: Entries,
@@ -59,10 +58,10 @@ struct Was {
     below: Entries,
 }
 
-/// What is known of the bytes of an entry.
+/// The known content of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
-    /// The marks say it all.
+    /// The metadata suffices.
     ByMarks,
     /// The sha256 of a file.
     Hashed([u8; 32]),
@@ -70,7 +69,7 @@ enum Content {
     Unread,
 }
 
-/// By what a change is seen.
+/// The metadata in which a change is visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Marks {
     inode: u64,
@@ -101,18 +100,18 @@ impl Marks {
 }
 
 impl Baseline {
-    /// Looks at the copy, and waits until whatever happens to it afterwards has a later time.
+    /// Records the state of the copy, and waits until any later change has a later timestamp.
     ///
     /// # Errors
-    /// It cannot be read, or the clock stands still.
+    /// The copy cannot be read, or the clock does not advance.
     pub fn take(tree: BorrowedFd<'_>) -> io::Result<Self> {
         Self::by(method_on(tree)?, tree)
     }
 
-    /// The same by a method that the caller chooses: by stat data, or by hashing all.
+    /// Records the state by a method of the caller's choice: by stat data, or by hashing all files.
     ///
     /// # Errors
-    /// As [`Baseline::take`].
+    /// The same as those of [`Baseline::take`].
     pub fn by(method: DriftMethod, tree: BorrowedFd<'_>) -> io::Result<Self> {
         let (mut latest, offset) = ((0, 0), clock_offset());
         let entries = look(&copy::readable(tree)?, method, &mut latest)?;
@@ -120,17 +119,17 @@ impl Baseline {
         Ok(Self { entries, method, offset })
     }
 
-    /// Moves what has changed since into `upper`, an empty directory on the same file system. For a
-    /// tree that nobody uses any more.
+    /// Moves the changes since then into `upper`, an empty directory on the same file system. No process may still
+    /// use the tree.
     ///
     /// # Errors
-    /// Something cannot be moved, the file system takes no whiteout, or the clock was set back
-    /// meanwhile: then a change may have the time that the file had before.
+    /// An entry cannot be moved, the file system supports no whiteouts, or the clock was set back in the meantime, in
+    /// which case a changed file may have its former timestamp.
     pub fn seal(&self, tree: BorrowedFd<'_>, upper: BorrowedFd<'_>) -> io::Result<()> {
         self.seal_for(None, tree, upper)
     }
 
-    /// The same; new directories of ours become `owner`'s.
+    /// Does the same, and makes `owner` the owner of new directories in `upper`.
     pub(super) fn seal_for(&self, owner: Option<Owner>, tree: BorrowedFd<'_>, upper: BorrowedFd<'_>) -> io::Result<()> {
         if self.method == DriftMethod::Stat && was_set_back(self.offset, clock_offset()) {
             return Err(io::Error::other("the clock of the machine was set back meanwhile; run again"));
@@ -158,7 +157,8 @@ fn look(dir: &OwnedFd, method: DriftMethod, latest: &mut (i64, u64)) -> io::Resu
     Ok(entries)
 }
 
-/// A directory that its owner may not read is empty: the copy was made without what is in it.
+/// Records the content of a directory. One that its owner may not read counts as empty, since the copy was made
+/// without its content.
 fn look_below(dir: &OwnedFd, name: &[u8], method: DriftMethod, latest: &mut (i64, u64)) -> io::Result<Entries> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -168,7 +168,7 @@ fn look_below(dir: &OwnedFd, name: &[u8], method: DriftMethod, latest: &mut (i64
     }
 }
 
-/// Hashes a regular file, to its end: nobody writes it now.
+/// Hashes a regular file to its end. No process writes it at this time.
 fn content_of(dir: &OwnedFd, name: &[u8]) -> io::Result<Content> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -187,7 +187,7 @@ fn content_of(dir: &OwnedFd, name: &[u8]) -> io::Result<Content> {
     }
 }
 
-/// Whether an entry is what it was.
+/// Returns whether an entry is unchanged.
 fn is_untouched(here: &OwnedFd, name: &[u8], was: &Was, now: &Marks) -> io::Result<bool> {
     Ok(was.marks == *now
         && match was.content {
@@ -197,8 +197,8 @@ fn is_untouched(here: &OwnedFd, name: &[u8], was: &Was, now: &Marks) -> io::Resu
         })
 }
 
-/// By how many nanoseconds the clock that can be set is ahead of the one that cannot. Whoever is
-/// interrupted between reading the two reads them again.
+/// Returns the difference between the settable clock and the clock that cannot be set, in nanoseconds. Repeats the
+/// readings if they took too long, which means that this thread was interrupted.
 fn clock_offset() -> i128 {
     let now = |clock| {
         let Timespec { tv_sec, tv_nsec } = rustix::time::clock_gettime(clock);
@@ -215,13 +215,13 @@ fn clock_offset() -> i128 {
     offset
 }
 
-/// Whether the clock was set back between two looks.
+/// Returns whether the clock was set back between two readings.
 fn was_set_back(before: i128, after: i128) -> bool {
     after < before - JITTER
 }
 
-/// The kernel stamps changes with a clock that goes on every few milliseconds: two changes within
-/// one tick look the same.
+/// Waits until the clock for timestamps is later than `latest`. That clock advances every few milliseconds, and two
+/// changes within one tick look the same.
 fn wait_until_after(latest: (i64, u64)) -> io::Result<()> {
     let latest = if latest.1 == 0 { (latest.0, LAST_OF_THE_SECOND) } else { latest };
     let began = Instant::now();
@@ -237,7 +237,7 @@ fn wait_until_after(latest: (i64, u64)) -> io::Result<()> {
     }
 }
 
-/// A directory of the upper directory, made when something is put in it.
+/// A directory in the upper directory. It is created when the first entry is added to it.
 struct There<'a> {
     at: Place<'a>,
     owner: Option<Owner>,
@@ -264,7 +264,7 @@ impl There<'_> {
         Ok(made.get_or_init(|| opened).as_fd())
     }
 
-    /// Gives it owner and mode, where it was made.
+    /// Sets owner and mode of the directory, if it was created.
     fn finish(&self) -> io::Result<()> {
         let Place::Below { made, .. } = &self.at else { return Ok(()) };
         let Some(made) = made.get() else { return Ok(()) };
@@ -274,11 +274,11 @@ impl There<'_> {
         Ok(rustix::fs::fchmod(made, copy::permissions(self.mode))?)
     }
 
-    /// Moves an entry of the copy here, with all that is in it.
+    /// Moves an entry of the copy with all its contents into this directory.
     fn take(&self, from: &OwnedFd, name: &[u8]) -> io::Result<()> {
         let to = self.open()?;
         match rustix::fs::renameat(from, name, to, name) {
-            // A directory without write permission: its `..` changes.
+            // A directory without write permission cannot be moved, since its `..` entry changes.
             Err(Errno::ACCESS) => {
                 let mode = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode;
                 drop(copy::open_writable(from.as_fd(), name)?);
@@ -289,13 +289,13 @@ impl There<'_> {
         }
     }
 
-    /// Marks that what stood below is gone. The one device that everybody may make.
+    /// Marks the entry of the lower layer as removed, by the only device that any user may create.
     fn whiteout(&self, name: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::mknodat(self.open()?, name, FileType::CharacterDevice, Mode::empty(), 0)?)
     }
 
-    /// Marks that a directory replaces something else. Where the file system has no such marks, what
-    /// it replaces was no directory, and hides nothing of it.
+    /// Marks a directory that replaces another entry. On a file system without such attributes the mark is left out:
+    /// the replaced entry was no directory, so no content needs hiding.
     fn mark_opaque(&self, name: &[u8]) -> io::Result<()> {
         let dir = copy::open_writable(self.open()?, name)?;
         match rustix::fs::fsetxattr(&dir, OPAQUE, b"y", XattrFlags::empty()) {

@@ -1,5 +1,5 @@
-//! The place for the layers of a run: a mount namespace with a tmpfs, handed out as descriptors
-//! before this process ends. No process is needed to keep it.
+//! Makes the run space: a mount namespace with a tmpfs for the layers of a run, which this process returns as
+//! descriptors before it ends. No process is needed to keep it alive.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -50,16 +50,16 @@ pub(super) fn serve(control: BorrowedFd<'_>, request: &SpaceRequest) -> Result<(
         .map_err(internal("hand out the place for the layers"))
 }
 
-/// The user of the host that steps over root's repository have in one run.
+/// The host user that only one run's steps over root's repository have.
 struct OwnUser {
     id: u32,
-    /// The user namespace that maps the owner of root's caches on disk to it.
+    /// The user namespace that maps the on-disk owner of root's caches to this user.
     caches: OwnedFd,
 }
 
 impl OwnUser {
-    /// Picks one; `None` where the file system of the state directory, on which caches are stored, cannot map owners.
-    /// All runs share one user then.
+    /// Picks a user; `None` if the file system of the state directory, which stores the caches, cannot map owners.
+    /// All runs then share one user.
     fn pick(state: &Path) -> Option<Self> {
         let id = pick_own_id().ok()?;
         let caches = owner_map(&format!("{MAPPED_BASE} {id} 1")).ok()?;
@@ -68,7 +68,7 @@ impl OwnUser {
     }
 }
 
-/// Maps root to `owner`, and the other owners of a repository to ids that no step has.
+/// Returns a map of root to `owner`, and of a repository's other owners to ids that no step has.
 fn repository_map(owner: u32) -> String {
     format!("0 {owner} 1\n1 {} {}", MAPPED_BASE + 1, MAPPED_COUNT - 1)
 }
@@ -77,7 +77,7 @@ fn enter(flags: CloneFlags, control: Control) -> Result<(), Failure> {
     nix::sched::unshare(flags).map_err(refuse(control, "make a namespace for the run's layers"))
 }
 
-/// What an attempt is going to have besides, by the control that lacks without it.
+/// The other namespaces of an attempt, each with the control that depends on it.
 const NAMESPACES: [(CloneFlags, Control); 4] = [
     (CloneFlags::CLONE_NEWPID, Control::PidNamespace),
     (CloneFlags::CLONE_NEWIPC, Control::IpcNamespace),
@@ -85,7 +85,7 @@ const NAMESPACES: [(CloneFlags, Control); 4] = [
     (CloneFlags::CLONE_NEWNET, Control::NetworkNamespace),
 ];
 
-/// Makes one of each in a child, which ends with them.
+/// Tries to make one of each in a child process, which then exits.
 fn try_namespaces() -> Result<(), Failure> {
     let tried = internal("try the namespaces of an attempt");
     let made = || {
@@ -124,7 +124,7 @@ fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
         Opt("nr_inodes", request.inodes.to_string()),
         Opt("mode", "700".to_owned()),
     ];
-    // A look at a layer leaves no time of access behind.
+    // Reading a layer must not change access times.
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let layers = mounts::new_fs("tmpfs", &options, attributes)?;
@@ -132,12 +132,12 @@ fn mount_layers(request: &SpaceRequest) -> io::Result<OwnedFd> {
     mounts::open_readable_dir(&request.at)
 }
 
-/// Makes an overlay in `dir` as a cache has it, and removes it again.
+/// Makes an overlay like that of a cache in `dir`, and removes it again.
 fn try_cache_overlay(dir: &Path) -> io::Result<()> {
     let dir = mounts::open_readable_dir(dir)?;
     let name = format!("trial-{}", std::process::id());
     let made = overlay_in(&dir, &name);
-    // A process of the same number may have left it; else it goes with the next one.
+    // An earlier process with the same id may have left it. A failure is ignored, since the next trial removes it.
     let _ = remove_dir(dir.as_fd(), &CString::new(name)?);
     made
 }
@@ -153,13 +153,13 @@ fn overlay_in(dir: &OwnedFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Maps one user and one group to themselves. `setgroups` must be given up before an
-/// unprivileged process may map a group.
+/// Maps one user and one group to themselves. An unprivileged process must disable `setgroups` before it may map a
+/// group.
 pub(super) fn map_self(uid: u32, gid: u32) -> io::Result<()> {
     map_self_as((uid, gid), (uid, gid))
 }
 
-/// Maps one user and one group of the host; the process sees them as `seen`.
+/// Maps one user and one group of the host to the ids `seen`.
 pub(super) fn map_self_as((uid, gid): (u32, u32), seen: (u32, u32)) -> io::Result<()> {
     write_proc("/proc/self/setgroups", "deny")?;
     write_proc("/proc/self/gid_map", &format!("{} {gid} 1", seen.1))?;
@@ -175,7 +175,8 @@ fn namespace(kind: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A user namespace with this map of users and groups: a child makes it and waits while we write its maps.
+/// Returns a user namespace with this map of users and groups: a child creates it and waits while this process writes
+/// the maps.
 fn owner_map(map: &str) -> io::Result<OwnedFd> {
     let (ours, theirs) = wire::pair()?;
     let pid = match sys::fork()? {
@@ -188,7 +189,7 @@ fn owner_map(map: &str) -> io::Result<OwnedFd> {
     drop(theirs);
     let opened = open_mapped(&ours, pid, map);
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
-    // It may have ended already, because the namespace was refused.
+    // It may already have ended, because the namespace was refused.
     let _ = rustix::process::kill_process(pid, Signal::KILL);
     rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
     opened
@@ -198,7 +199,7 @@ fn hold_user_namespace(theirs: OwnedFd) -> ! {
     let entered = nix::sched::unshare(CloneFlags::CLONE_NEWUSER);
     let mut channel = std::fs::File::from(theirs);
     let errno = entered.err().map_or(0, |errno| errno as i32);
-    // If the parent is gone, the read below returns at once.
+    // If the parent has ended, the read below returns at once.
     drop(channel.write_all(&errno.to_ne_bytes()));
     drop(channel.read(&mut [0]));
     std::process::exit(0)

@@ -1,8 +1,9 @@
-//! What the directories that a command may write look like before there is one, and whether they look the same
-//! afterwards. The helper takes it when all is mounted; PID 1 compares when nobody is left who could write.
+//! Takes a fingerprint of the directories that a command may write, and checks whether they still match it
+//! afterwards. The helper takes it when everything is mounted; PID 1 compares when no process is left that could
+//! write.
 //!
-//! A stamp of the kernel's tells of most changes, and of none that comes within the tick in which it was taken. So
-//! what a change could be is looked at as well: names, modes, links, contents, extended attributes.
+//! A timestamp of the kernel shows most changes, but none within the clock tick in which it was taken. So names,
+//! modes, links, contents and extended attributes are compared as well.
 
 use std::fs;
 use std::io;
@@ -11,12 +12,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// How many files and directories are remembered at most: what a sandbox has is some dozens.
+/// The largest number of files and directories in a fingerprint; a new sandbox has some dozens.
 const MOST: usize = 512;
-/// The longest file that is remembered, in bytes: there is a `.gitconfig`.
+/// The longest file in a fingerprint, in bytes; a new sandbox has a short `.gitconfig`.
 const LONGEST: u64 = 4 << 10;
 
-/// Directories with all in them, as they are.
+/// The fingerprint of directories and everything in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Traces(Vec<Trace>);
 
@@ -25,12 +26,12 @@ pub(crate) struct Traces(Vec<Trace>);
 struct Trace {
     path: PathBuf,
     stamp: Stamp,
-    /// The names of its extended attributes, those of security modules aside.
+    /// The names of its extended attributes, except those of security modules.
     attributes: Vec<u8>,
     holds: Holds,
 }
 
-/// What is in a file or a directory.
+/// The content of a file or a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Holds {
@@ -40,12 +41,12 @@ enum Holds {
     Bytes(Vec<u8>),
     /// A device, which is not opened: the multiplexer of the step's terminals.
     Device(u64),
-    /// A tree that is looked at by its layer; here it stands for itself alone.
+    /// The root of the tree, without its content: changes of the content are found in the layer.
     Tree,
 }
 
-/// What the kernel says of a file. Not its owner: who compares has another view of those, and no step can give
-/// anything away.
+/// The kernel's metadata of a file. It excludes the owner, since PID 1 sees other ids than the helper, and no step
+/// can change the owner of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     device: u64,
@@ -59,16 +60,17 @@ struct Stamp {
 }
 
 impl Traces {
-    /// What is in the directories `scratch` on the file system of each, and the root of `tree`.
+    /// Takes the fingerprint of the directories `scratch`, without other file systems mounted below them, and of the
+    /// root of `tree`.
     ///
     /// # Errors
-    /// Something cannot be read, or is nothing that a sandbox has when it is made.
+    /// A file cannot be read, or is of a kind that no new sandbox contains.
     pub(crate) fn take<'a>(scratch: impl IntoIterator<Item = &'a Path>, tree: &Path) -> io::Result<Self> {
         let mut traces = vec![Trace::of(tree, |_| Ok(Holds::Tree))?];
         let with_device = |path: &Path| Ok::<_, io::Error>((Stamp::of(path)?.device, path.to_owned()));
         let mut waiting = scratch.into_iter().map(with_device).collect::<io::Result<Vec<(u64, PathBuf)>>>()?;
         while let Some((device, path)) = waiting.pop() {
-            // What is mounted there is no scratch; its name stands in the directory above.
+            // Other mounts are no scratch space; their names are recorded in the parent directory.
             if Stamp::of(&path)?.device != device {
                 continue;
             }
@@ -84,14 +86,14 @@ impl Traces {
         Ok(Self(traces))
     }
 
-    /// Whether all is as it was.
+    /// Returns whether all of it is unchanged.
     pub(crate) fn are_all(&self) -> bool {
         self.0.iter().all(Trace::is_true)
     }
 }
 
 impl Trace {
-    /// What is there is read before the times are taken: reading may set the time of access.
+    /// Reads the content before the times, since reading may change the access time.
     fn of(path: &Path, holds: impl FnOnce(&Stamp) -> io::Result<Holds>) -> io::Result<Self> {
         let holds = holds(&Stamp::of(path)?)?;
         Ok(Self { path: path.to_owned(), stamp: Stamp::of(path)?, attributes: attributes(path)?, holds })
@@ -140,8 +142,8 @@ impl Stamp {
     }
 }
 
-/// Returns the names of the extended attributes of a file. A step cannot set those of security modules. A file system
-/// without attributes has none.
+/// Returns the names of the extended attributes of a file, except those of security modules, which a step cannot set.
+/// A file system without attribute support has none.
 fn attributes(path: &Path) -> io::Result<Vec<u8>> {
     let mut names = [0_u8; ATTRIBUTES];
     let length = match rustix::fs::llistxattr(path, &mut names[..]) {
@@ -152,7 +154,7 @@ fn attributes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(names[..length].split(|byte| *byte == 0).filter(given).collect::<Vec<_>>().join(&0))
 }
 
-/// How many bytes the names of a file's attributes may take; more is more than a security module gives.
+/// The longest list of attribute names, in bytes. The attributes of security modules need less.
 const ATTRIBUTES: usize = 512;
 
 #[cfg(test)]
@@ -162,7 +164,8 @@ mod tests {
 
     use super::*;
 
-    /// A scratch directory with a file and a directory in it, and a tree; and what one does to them.
+    /// Creates a scratch directory with a file and a directory, and a tree; applies a change, and returns whether the
+    /// fingerprint still matches.
     fn are_all_after(what: impl FnOnce(&Path)) -> bool {
         let place = tempfile::tempdir().expect("tempdir");
         let scratch = place.path().join("scratch");
@@ -177,7 +180,7 @@ mod tests {
         serde_json::from_slice::<Traces>(&text).expect("read").are_all()
     }
 
-    /// A name, and what is done below a place.
+    /// The name of a change, and a function that makes it below a path.
     type Change = (&'static str, fn(&Path));
 
     #[test]

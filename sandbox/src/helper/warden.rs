@@ -1,8 +1,8 @@
-//! Limits of the whole step that the kernel does not hold for us: PID 1 looks at all processes of
-//! its namespace every now and then, and ends the step when their sum is above.
+//! Enforces limits of the whole step that the kernel does not enforce: PID 1 sums up the usage of all processes of
+//! its namespace periodically, and ends the step when the sum exceeds a limit.
 //!
-//! Looking is no wall: between two looks a step can go above. Where a control group holds the
-//! memory, nothing is looked at but CPU time.
+//! The limit is not strict: a step can exceed it between two checks. If a control group limits memory, only CPU time
+//! is checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,65 +21,65 @@ use super::memory_sources::{MemorySources, SharedBound, SocketMemory};
 use crate::host::memory_share;
 use crate::wire::Claim;
 
-/// How often it looks at memory: what a fast program takes in that time is what it can go above.
+/// Interval between two checks of memory. A step can exceed the limit by the amount that it allocates in that time.
 const MEMORY_PATIENCE: Duration = Duration::from_millis(20);
-/// How often it looks at memory where the plan sets no bound: the share of the machine that is the bound then leaves
-/// room above it.
+/// Interval between two checks of memory if the plan sets no limit. The limit is then a share of the machine's
+/// memory, which leaves a reserve.
 const SHARE_PATIENCE: Duration = Duration::from_millis(200);
-/// How often it looks at CPU time.
+/// Interval between two checks of CPU time.
 const CPU_PATIENCE: Duration = Duration::from_millis(100);
-/// How many open files are looked at for memory that no process maps: twice what a process may have
-/// open where the plan does not say.
+/// The number of open files that are searched for memory that no process maps: twice the default limit of open files
+/// of one process.
 const MAX_FILES: usize = 1 << 17;
-/// How many times as long as it has looked it does something else.
+/// Minimum ratio of the time between two checks to the duration of a check.
 const REST: u32 = 4;
-/// Clock ticks in a second, as /proc counts them (`USER_HZ`, proc_pid_stat(5)).
+/// Clock ticks per second in /proc (`USER_HZ`, proc_pid_stat(5)).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What has to be looked at.
+/// The limits to check, and the state of the checks.
 #[derive(Debug)]
 pub(super) struct Warden {
-    /// Bytes.
+    /// Limit in bytes.
     memory: Option<u64>,
-    /// How often that is looked at.
+    /// Interval between two checks of memory.
     memory_patience: Duration,
-    /// The bound of a control group that counts buffers of sockets apart.
+    /// The limit of a control group that counts socket buffers separately.
     shared: Option<SharedBound>,
     sources: Rc<MemorySources>,
-    /// Seconds.
+    /// Limit in seconds.
     cpu: Option<u64>,
     whose: Whose,
-    /// Whether the segments of System V are the step's alone.
+    /// `true` if the System V segments belong to the step alone.
     own_segments: bool,
     seen: Seen,
-    /// What processes of commands before had used, in clock ticks.
+    /// CPU time of the processes of earlier commands, in clock ticks.
     before: u64,
     last: Instant,
-    /// How long it waits after `last` at least.
+    /// Minimum time after `last` until the next check.
     rest: Duration,
 }
 
-/// Which processes are the step's.
+/// The processes that belong to the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// All of the PID namespace, but PID 1.
+    /// All processes of the PID namespace except PID 1.
     Namespace,
-    /// Those that descend from this one.
+    /// The descendants of this process.
     Kin,
 }
 
 impl Warden {
-    /// For PID 1 of a namespace whose /proc is its own.
+    /// Returns the monitor for PID 1 of a namespace with its own /proc.
     pub(super) fn new(claim: &Claim, sources: Rc<MemorySources>) -> Self {
         Self::of(claim, Whose::Namespace, true, sources)
     }
 
-    /// For PID 1 of a namespace that sees the /proc of another.
+    /// Returns the monitor for PID 1 of a namespace that sees the /proc of another one.
     pub(super) fn among_others(claim: &Claim, sources: Rc<MemorySources>) -> Self {
         Self::of(claim, Whose::Kin, true, sources)
     }
 
-    /// For a process without any namespace of its own.
+    /// Returns the monitor for a process without its own namespaces.
     pub(super) fn of_kin(claim: &Claim) -> Self {
         Self::of(claim, Whose::Kin, false, Rc::default())
     }
@@ -112,7 +112,7 @@ impl Warden {
         }
     }
 
-    /// How long PID 1 may wait for something else; `None` without end.
+    /// Returns the longest time that PID 1 may wait for other events; `None` for no limit.
     pub(super) fn patience(&self) -> Option<&'static Timespec> {
         const fn timespec(duration: Duration) -> Timespec {
             Timespec { tv_sec: 0, tv_nsec: duration.subsec_nanos() as i64 }
@@ -128,9 +128,9 @@ impl Warden {
         }
     }
 
-    /// The limit that the step is above.
+    /// Returns the limit that the step exceeds.
     pub(super) fn look(&mut self) -> Option<LimitKind> {
-        // A step that forks all the time wakes PID 1 all the time.
+        // A step that forks constantly also wakes PID 1 constantly.
         if self.patience().is_none() || self.last.elapsed() < self.rest {
             return None;
         }
@@ -146,7 +146,7 @@ impl Warden {
         if self.shared.as_mut().zip(sources.group.as_ref()).is_some_and(|(bound, group)| bound.is_exceeded(group)) {
             return Some(LimitKind::Memory);
         }
-        // What cannot be read has ended meanwhile.
+        // A process whose files cannot be read has ended in the meantime.
         let mut sum = Sum::of_all(self.whose, self.memory.is_some(), self.before, &mut self.seen).unwrap_or_default();
         if self.memory.is_some() && self.own_segments {
             sum.bytes += read("sysvipc", "shm").as_deref().map(shared_bytes).unwrap_or_default();
@@ -163,7 +163,7 @@ impl Warden {
     }
 }
 
-/// What all processes of a step use together.
+/// The total usage of all processes of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     bytes: u64,
@@ -192,26 +192,26 @@ impl Sum {
         if memory {
             sum.bytes += unmapped.bytes;
         }
-        // Each of the two leaves something out, and neither counts anything twice.
+        // Each of the two sums misses some processes, and neither counts a process twice.
         sum.ticks = sum.ticks.max(seen.ticks_with(now));
         Ok(sum)
     }
 }
 
-/// A process by its id and the time of its start, which is another where the id is used again.
+/// A process by its id and start time, which distinguishes it from a later process with the same id.
 type Process = (String, u64);
 
-/// What processes had used when they were last looked at. Where a process ignores SIGCHLD, the
-/// kernel adds what its children used to nobody (`RUSAGE_CHILDREN` of getrusage(2)).
+/// The CPU time of processes at the last check. If a process ignores SIGCHLD, the kernel adds the usage of its
+/// children to no process (`RUSAGE_CHILDREN` of getrusage(2)).
 #[derive(Debug, Default)]
 struct Seen {
     alive: BTreeMap<Process, u64>,
-    /// Of those that are there no more.
+    /// The time of processes that have ended.
     gone: u64,
 }
 
 impl Seen {
-    /// Clock ticks of all processes that were ever seen, with those that are there `now`.
+    /// Returns the clock ticks of all processes ever seen, including those that exist `now`.
     fn ticks_with(&mut self, now: BTreeMap<Process, u64>) -> u64 {
         let gone = self.alive.iter().filter(|(process, _)| !now.contains_key(*process)).map(|(_, ticks)| ticks);
         self.gone += gone.sum::<u64>();
@@ -220,7 +220,7 @@ impl Seen {
     }
 }
 
-/// PID 1 is ours.
+/// Returns the ids of all processes except PID 1, which is proctor's own.
 fn all_but_the_first() -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -233,29 +233,29 @@ fn all_but_the_first() -> io::Result<Vec<String>> {
 }
 
 fn read(dir: &str, name: &str) -> Option<String> {
-    // The name of a process is in some of them, and is any bytes.
+    // Some of these files contain a process's name, which may be any bytes.
     let bytes = std::fs::read(format!("/proc/{dir}/{name}")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Of processes that have ended and been waited for, by us or by theirs.
+/// Returns the CPU time of processes that have ended and were reaped, by this process or by their parents.
 fn reaped_ticks() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let milliseconds = usage.user_time().num_milliseconds() + usage.system_time().num_milliseconds();
     milliseconds.unsigned_abs() * TICKS_PER_SECOND / 1000
 }
 
-/// What a stat line says of a process's times, in clock ticks.
+/// The times of a process in a stat line, in clock ticks.
 #[derive(Debug, PartialEq, Eq)]
 struct Times {
     own: u64,
-    /// Of the children that it has waited for.
+    /// The time of the children that it has reaped.
     of_children: u64,
     start: u64,
 }
 
-/// utime, stime, cutime, cstime and starttime of a stat line: fields 14 to 17 and 22, the name in
-/// parentheses being the second and of any characters.
+/// Parses utime, stime, cutime, cstime and starttime of a stat line: fields 14 to 17 and 22. The second field, the
+/// name in parentheses, may contain any characters.
 fn times(stat: &str) -> Option<Times> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -263,8 +263,8 @@ fn times(stat: &str) -> Option<Times> {
     Some(Times { own: field(14)? + field(15)?, of_children: field(16)? + field(17)?, start: field(22)? })
 }
 
-/// A page that processes share is charged to each by its share, where the kernel tells that; else
-/// to each of them.
+/// Returns the memory of a process. A shared page is charged proportionally to each process if the kernel provides
+/// that figure; otherwise it is charged to each in full.
 fn bytes_of(pid: &str) -> u64 {
     let fields = |name, keys: &[&str]| {
         let text = read(pid, name)?;
@@ -272,9 +272,10 @@ fn bytes_of(pid: &str) -> u64 {
         Some(text.lines().filter_map(of).sum::<u64>() << 10)
     };
     let resident = fields("status", &["RssAnon:", "RssShmem:"]).unwrap_or_default();
-    // Tables of pages too: they grow by reading a sparse mapping, none of whose pages is the process's own.
+    // Includes page tables: they grow when a process reads a sparse mapping, although none of its pages are the
+    // process's own.
     let tables = fields("status", &["VmPTE:"]).unwrap_or_default();
-    // The exact figure costs the kernel a walk: not for small processes.
+    // The exact figure makes the kernel walk the address space, which is not worthwhile for small processes.
     const SMALL: u64 = 8 << 20;
     if resident < SMALL {
         return resident + tables;
@@ -286,8 +287,8 @@ fn kilobytes(line: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The resident bytes of System V segments that nobody has attached: `rss` and `nattch` of
-/// /proc/sysvipc/shm (sysvipc(7)). What is attached counts with the process.
+/// Returns the resident bytes of System V segments that no process has attached: `rss` and `nattch` of
+/// /proc/sysvipc/shm (sysvipc(7)). An attached segment is counted with its process.
 fn shared_bytes(table: &str) -> u64 {
     let unattached = |line: &str| {
         let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -298,8 +299,8 @@ fn shared_bytes(table: &str) -> u64 {
     table.lines().filter_map(unattached).sum()
 }
 
-/// What waits in the message queues of System V, which the kernel holds for nobody: `cbytes` of
-/// /proc/sysvipc/msg (sysvipc(7)), and the kernel's own part of each message.
+/// Returns the size of the messages in System V queues, which the kernel charges to no process: `cbytes` of
+/// /proc/sysvipc/msg (sysvipc(7)), and the kernel's header of each message.
 fn queued_bytes(table: &str) -> u64 {
     // key msqid perms cbytes qnum lspid lrpid uid gid cuid cgid stime rtime ctime
     let queued = |line: &str| {
@@ -309,19 +310,19 @@ fn queued_bytes(table: &str) -> u64 {
     table.lines().skip(1).filter_map(queued).sum()
 }
 
-/// What semaphores of System V take: `nsems` of /proc/sysvipc/sem (sysvipc(7)).
+/// Returns the size of the System V semaphores: `nsems` of /proc/sysvipc/sem (sysvipc(7)).
 fn semaphore_bytes(table: &str) -> u64 {
     // key semid perms nsems uid gid cuid cgid otime ctime
     let count = |line: &str| line.split_whitespace().nth(3)?.parse::<u64>().ok();
     table.lines().skip(1).filter_map(count).sum::<u64>() * SEMAPHORE
 }
 
-/// `struct msg_msg` of the kernel, in bytes.
+/// Size of the kernel's `struct msg_msg`, in bytes.
 const MESSAGE_HEADER: u64 = 48;
-/// `struct sem` of the kernel, in bytes.
+/// Size of the kernel's `struct sem`, in bytes.
 const SEMAPHORE: u64 = 64;
 
-/// Files that lie in memory alone (`memfd_create(2)`), by what they hold and no process maps.
+/// Sums up the size of memory files (`memfd_create(2)`), which processes can fill without mapping them.
 #[derive(Debug, Default)]
 struct Unmapped {
     seen: BTreeSet<(u64, u64)>,

@@ -1,17 +1,17 @@
-//! An assembler for classic BPF, as far as seccomp takes it (seccomp(2), linux/filter.h). Knows
-//! instructions and distances, nothing of system calls.
+//! Assembles classic BPF, as far as seccomp supports it (seccomp(2), linux/filter.h). It handles instructions and
+//! distances, and does not depend on system calls.
 //!
-//! A jump of classic BPF goes forward, and a conditional one 255 instructions at the most. So the
-//! program is written from its end to its beginning: each piece is given where to go on, which
-//! exists already, and says where it begins itself.
+//! Jumps in classic BPF go forward, and conditional jumps by at most 255 instructions. So the program is built from
+//! its end to its beginning: each method receives the labels of existing instructions to continue at, and returns the
+//! label of the first instruction that it adds.
 
 use libc::sock_filter;
 
-/// Where an instruction stands, counted from the end of the program.
+/// The position of an instruction, counted from the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
-/// How an instruction compares the accumulator with its constant.
+/// The comparison of the accumulator with an instruction's constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Test {
     /// The two are equal.
@@ -22,8 +22,7 @@ pub(super) enum Test {
     AnyBit,
 }
 
-/// Thirty-two bits of what a filter sees: `struct seccomp_data`, whose 64-bit fields classic BPF
-/// can only read by halves.
+/// A 32-bit word of the filter's input `struct seccomp_data`. Classic BPF reads the 64-bit fields in halves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
     /// The number of the call.
@@ -36,11 +35,11 @@ pub(super) enum Word {
     High(u32),
 }
 
-/// `BPF_LD | BPF_W | BPF_ABS`: the accumulator becomes the word at offset `k`.
+/// `BPF_LD | BPF_W | BPF_ABS`: loads the word at offset `k` into the accumulator.
 pub(super) const LOAD: u16 = 0x20;
 /// `BPF_ALU | BPF_AND | BPF_K`.
 pub(super) const AND: u16 = 0x54;
-/// `BPF_JMP | BPF_JA`: goes `k` instructions further than the next.
+/// `BPF_JMP | BPF_JA`: skips `k` instructions.
 pub(super) const JUMP: u16 = 0x05;
 /// `BPF_JMP | BPF_JEQ | BPF_K`.
 pub(super) const JUMP_EQUAL: u16 = 0x15;
@@ -51,14 +50,14 @@ pub(super) const JUMP_ANY_BIT: u16 = 0x45;
 /// `BPF_RET | BPF_K`.
 pub(super) const RETURN: u16 = 0x06;
 
-/// How far a conditional jump goes beyond the next instruction.
+/// The largest number of instructions that a conditional jump can skip.
 const FAR: usize = u8::MAX as usize;
 
 #[cfg(target_endian = "big")]
 compile_error!("the halves of a seccomp argument lie the other way round on a big-endian machine");
 
 impl Word {
-    /// The offset in `struct seccomp_data`: number, arch, instruction pointer (8 bytes), six arguments.
+    /// Returns the offset in `struct seccomp_data`: number, arch, instruction pointer (8 bytes), six arguments.
     pub(super) const fn offset(self) -> u32 {
         match self {
             Self::Number => 0,
@@ -72,7 +71,7 @@ impl Word {
 /// A program that grows at its beginning.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    /// Last instruction first.
+    /// The instructions, last one first.
     reversed: Vec<sock_filter>,
 }
 
@@ -82,9 +81,9 @@ impl Assembler {
         self.push(RETURN, answer, 0, 0)
     }
 
-    /// Goes on at `yes` where the accumulator passes the test, at `no` elsewhere.
+    /// Continues at `yes` if the accumulator passes the test, and at `no` otherwise.
     pub(super) fn branch(&mut self, test: Test, constant: u32, yes: Label, no: Label) -> Label {
-        // The jump for `yes` may come between, and puts `no` one further away.
+        // The jump for `yes` may be inserted before `no`, which increases the distance to `no` by one.
         let no = self.within(no, FAR - 1);
         let yes = self.within(yes, FAR);
         let code = match test {
@@ -96,7 +95,7 @@ impl Assembler {
         self.push(code, constant, if_true, if_false)
     }
 
-    /// Reads a word into the accumulator.
+    /// Loads a word into the accumulator.
     pub(super) fn load(&mut self, word: Word, next: Label) -> Label {
         self.fall_to(next);
         self.push(LOAD, word.offset(), 0, 0)
@@ -108,19 +107,19 @@ impl Assembler {
         self.push(AND, mask, 0, 0)
     }
 
-    /// The program in the order in which it runs, from `start`.
+    /// Returns the program in execution order, beginning at `start`.
     pub(super) fn finish(mut self, start: Label) -> Vec<sock_filter> {
         self.fall_to(start);
         self.reversed.reverse();
         self.reversed
     }
 
-    /// A label for the same place that is at most `most` instructions beyond the next.
+    /// Returns a label that leads to the same instruction and is at most `most` instructions beyond the next one.
     fn within(&mut self, label: Label, most: usize) -> Label {
         if self.distance(label) <= most { label } else { self.jump(label) }
     }
 
-    /// The next instruction to be written is followed by the one at `label`.
+    /// Ensures that the instruction to be added continues at `label`.
     fn fall_to(&mut self, label: Label) {
         if self.distance(label) > 0 {
             self.jump(label);
@@ -128,18 +127,18 @@ impl Assembler {
     }
 
     fn jump(&mut self, to: Label) -> Label {
-        // A program has a few hundred instructions, far from the bound of the field.
+        // A program has a few hundred instructions, far below the limit of the field.
         let distance = u32::try_from(self.distance(to)).unwrap_or(u32::MAX);
         self.push(JUMP, distance, 0, 0)
     }
 
-    /// How many instructions lie between the one to be written and that at `label`.
+    /// Returns the number of instructions between the one to be added and the one at `label`.
     fn distance(&self, label: Label) -> usize {
         self.reversed.len() - 1 - label.0
     }
 
     fn short_distance(&self, label: Label) -> u8 {
-        // `within` has seen to it that it fits.
+        // `within` ensures that it fits.
         u8::try_from(self.distance(label)).unwrap_or(u8::MAX)
     }
 
@@ -154,8 +153,8 @@ mod tests {
     use super::*;
     use crate::seccomp::machine::{Call, run};
 
-    /// A program that answers 7 to call 1 and 9 to all others, with `between` instructions
-    /// between the branch and either answer.
+    /// Builds a program that answers 7 to call 1 and 9 to all others, with `between` instructions between the branch
+    /// and either answer.
     fn distant(between: usize) -> Vec<sock_filter> {
         let mut asm = Assembler::default();
         let (yes, no) = (asm.ret(7), asm.ret(9));

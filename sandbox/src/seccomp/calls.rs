@@ -1,25 +1,25 @@
-//! The table: every system call that this project knows, and what becomes of it. The rules that
-//! turn on arguments stand in `rules`; what is not named here does not exist for a step.
+//! Lists every system call known to proctor with its decision. The module `rules` contains the decisions that depend
+//! on arguments. A call that is not in the table does not exist for a step.
 //!
-//! The beginning was what Docker's default profile lets through without a capability
-//! (github.com/moby/profiles, seccomp); `docs/sandbox.md` says where this differs, and why.
+//! The table is based on the calls that Docker's default profile allows without a capability
+//! (github.com/moby/profiles, seccomp). `docs/sandbox.md` lists the differences and their reasons.
 
 use nix::errno::Errno;
 
 use super::decision::{Decision, From};
 use super::{numbers, rules};
 
-/// A system call of this machine.
+/// A system call of this architecture.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// Its name in libc, with the prefix.
+    /// Its name in libc, including the prefix.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests name the call that fails"))]
     pub(super) name: &'static str,
     /// Its number.
     pub(super) number: u32,
 }
 
-/// Calls by their names, several a line.
+/// Lists calls by their names.
 macro_rules! calls {
     ($($name:ident)*) => { &[$(Known { name: stringify!($name), number: numbers::$name as u32 }),*] };
 }
@@ -35,27 +35,27 @@ pub(super) const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 pub(super) const ARCH: u32 = 0xc000_00b7;
 
-/// A number that no kernel knows, below those of x32; see `filter`.
+/// A number that no kernel implements, below the numbers of x32; see `filter`.
 pub(super) const WITNESS: u32 = 0x3fff_ffff;
 
-/// What [`WITNESS`] answers. No kernel has an error of this meaning for a call that it does not
-/// know, and no other filter has a reason to.
+/// The filter's answer to [`WITNESS`]. No kernel returns this error for an unknown call, and no other filter has a
+/// reason to return it.
 pub(super) const WITNESSED: Errno = Errno::ENOTNAM;
 
-/// What a tracer writes instead of a number to skip a call: the kernel does nothing then, and
-/// leaves the result to the tracer (ptrace(2), seccomp(2)).
+/// The number that a tracer writes to skip a call: the kernel then does nothing, and leaves the result to the tracer
+/// (ptrace(2), seccomp(2)).
 const SKIPPED: u32 = u32::MAX;
 
-/// What a kernel answers to a call that it does not have: programs fall back then. So for calls
-/// newer than this table, for the numbers of x32, and for calls by the 32-bit entries.
+/// The answer of a kernel without the call, on which programs fall back to an alternative. It is used for calls newer
+/// than this table, for the numbers of x32, and for calls through the 32-bit entry points.
 pub(super) const UNKNOWN: Decision = Decision::Refuse(Errno::ENOSYS);
 
-/// Decisions in the order of the numbers, from 0 to the last number that there is.
+/// Returns the decisions in the order of call numbers, from 0 to the last possible number.
 pub(super) fn steps() -> Vec<From> {
     steps_with(rules::SOCKET)
 }
 
-/// The same where no socket of the internet can be made.
+/// Returns the same decisions, except that no internet sockets can be made.
 pub(super) fn steps_without_internet() -> Vec<From> {
     steps_with(rules::SOCKET_UNIX)
 }
@@ -86,14 +86,14 @@ fn numbered((decision, calls): &Group) -> impl Iterator<Item = From> {
     calls.iter().map(|call| (call.number, *decision))
 }
 
-/// A step that changes nothing is left out.
+/// Appends a step unless it has the same decision as the last one.
 fn extend(steps: &mut Vec<From>, step: From) {
     if steps.last().is_none_or(|(_, decision)| *decision != step.1) {
         steps.push(step);
     }
 }
 
-/// The calls that both machines have.
+/// The calls that both architectures have.
 pub(super) const TABLE: &[Group] = &[
     (Decision::Allow, FILES),
     (Decision::Allow, MEMORY),
@@ -122,12 +122,12 @@ pub(super) const TABLE: &[Group] = &[
     (rules::MKNODAT, calls! { SYS_mknodat }),
     (Decision::Refuse(Errno::EPERM), REFUSED),
     (Decision::Refuse(Errno::ENOSYS), ABSENT),
-    // What an overlay answers anyway. Without `open_by_handle_at` a handle is of no use.
+    // An overlay returns this error anyway. Without `open_by_handle_at` a handle is useless.
     (Decision::Refuse(Errno::EOPNOTSUPP), calls! { SYS_name_to_handle_at }),
 ];
 
-/// Files by path and by descriptor. `statmount` and `listmount` tell what `/proc/self/mountinfo`
-/// does.
+/// File operations by path and by descriptor. `statmount` and `listmount` return the information of
+/// `/proc/self/mountinfo`.
 const FILES: &[Known] = calls! {
     SYS_cachestat SYS_chdir SYS_close SYS_close_range SYS_copy_file_range SYS_dup SYS_dup3 SYS_faccessat SYS_faccessat2
     SYS_fadvise64 SYS_fallocate SYS_fchdir SYS_fchown SYS_fchownat SYS_fdatasync SYS_fgetxattr SYS_flistxattr SYS_flock
@@ -140,17 +140,17 @@ const FILES: &[Known] = calls! {
     SYS_tee SYS_truncate SYS_umask SYS_unlinkat SYS_utimensat SYS_vmsplice SYS_write SYS_writev
 };
 
-/// A process's own memory, and where of several memories it lies.
+/// A process's own memory, including its NUMA placement.
 const MEMORY: &[Known] = calls! {
     SYS_brk SYS_get_mempolicy SYS_madvise SYS_map_shadow_stack SYS_mbind SYS_mincore SYS_mlock SYS_mlock2 SYS_mlockall
     SYS_mprotect SYS_mremap SYS_mseal SYS_msync SYS_munlock SYS_munlockall SYS_munmap SYS_pkey_alloc SYS_pkey_free
     SYS_pkey_mprotect SYS_remap_file_pages SYS_set_mempolicy SYS_set_mempolicy_home_node
 };
 
-/// Processes, credentials, signals and scheduling: the PID and user namespaces bound whom they
-/// reach. `ptrace` is for debuggers and leak checkers, on the step's own processes. `seccomp` and
-/// Landlock can only take away: of two filters the stricter answer holds, and an error is
-/// stricter than a listener's word.
+/// Processes, credentials, signals and scheduling. The PID and user namespaces limit the processes that these calls
+/// reach. `ptrace` serves debuggers and leak checkers on the step's own processes. `seccomp` and Landlock can only
+/// add restrictions: of two filters the stricter answer applies, and an error is stricter than the answer of a
+/// listener.
 const PROCESSES: &[Known] = calls! {
     SYS_capget SYS_capset SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_get_robust_list SYS_getcpu SYS_getegid
     SYS_geteuid SYS_getgid SYS_getgroups SYS_getpgid SYS_getpid SYS_getppid SYS_getpriority SYS_getrandom SYS_getresgid
@@ -165,7 +165,7 @@ const PROCESSES: &[Known] = calls! {
     SYS_times SYS_tkill SYS_uname SYS_wait4 SYS_waitid
 };
 
-/// Clocks, timers, and waiting for many things.
+/// Clocks, timers, and waiting for several events.
 const WAITING: &[Known] = calls! {
     SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait
     SYS_epoll_pwait2 SYS_eventfd2 SYS_futex SYS_futex_requeue SYS_futex_wait SYS_futex_waitv SYS_futex_wake
@@ -174,15 +174,15 @@ const WAITING: &[Known] = calls! {
     SYS_timerfd_settime
 };
 
-/// Sockets that exist, and what the IPC namespace holds.
+/// Operations on existing sockets, and objects of the IPC namespace.
 const SOCKETS_AND_IPC: &[Known] = calls! {
     SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_getpeername SYS_getsockname SYS_getsockopt SYS_listen
     SYS_msgctl SYS_msgget SYS_msgrcv SYS_msgsnd SYS_recvfrom SYS_recvmmsg SYS_recvmsg SYS_semctl SYS_semget SYS_semop
     SYS_semtimedop SYS_sendmmsg SYS_sendmsg SYS_sendto SYS_setsockopt SYS_shmat SYS_shmctl SYS_shmdt SYS_shutdown
 };
 
-/// What a step has no business with, or would need a capability for: mounts and namespaces, the
-/// kernel itself, its keys, probes and clocks, other processes' memory.
+/// Calls that a step does not need, or that require a capability: mounts and namespaces, the kernel itself with its
+/// keys, probes and clocks, and other processes' memory.
 const REFUSED: &[Known] = calls! {
     SYS_acct SYS_add_key SYS_adjtimex SYS_bpf SYS_chroot SYS_clock_adjtime SYS_clock_settime SYS_delete_module
     SYS_fanotify_init SYS_fanotify_mark SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module
@@ -192,15 +192,15 @@ const REFUSED: &[Known] = calls! {
     SYS_settimeofday SYS_swapoff SYS_swapon SYS_syslog SYS_umount2 SYS_userfaultfd SYS_vhangup
 };
 
-/// What programs have a way around, if the kernel does not have it.
+/// Calls without which programs have a fallback.
 ///
-/// - `clone3` and `openat2` hand their flags over in memory, where no filter sees them.
-/// - `io_uring` does everything that the filter watches over, past it.
-/// - The requests of asynchronous input and output are counted for the whole host.
-/// - A debugger uses `ptrace` or `/proc/<pid>/mem` where `process_vm_readv` is not there.
-/// - `memfd_secret` memory cannot be looked at, and switches hibernation off.
-/// - `mq_open` creates the queue before Landlock refuses to open it, and no file in `/proc` lists the queues of an IPC
-///   namespace: the next command in the sandbox would find them.
+/// - `clone3` and `openat2` pass their flags in memory, where no filter can see them.
+/// - `io_uring` performs the operations that the filter controls, without passing the filter.
+/// - Requests for asynchronous input and output are counted for the whole host.
+/// - A debugger falls back from `process_vm_readv` to `ptrace` or `/proc/<pid>/mem`.
+/// - `memfd_secret` memory cannot be inspected, and disables hibernation.
+/// - `mq_open` creates the queue before Landlock refuses to open it, and no file in `/proc` lists the queues of an
+///   IPC namespace: the next command in the sandbox would find them.
 const ABSENT: &[Known] = calls! {
     SYS_clone3 SYS_io_cancel SYS_io_destroy SYS_io_getevents SYS_io_pgetevents SYS_io_setup SYS_io_submit
     SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_kcmp SYS_lookup_dcookie SYS_lsm_get_self_attr
@@ -209,8 +209,8 @@ const ABSENT: &[Known] = calls! {
     SYS_process_vm_readv SYS_process_vm_writev
 };
 
-/// The calls that x86_64 alone has, most of them older forms of others. Probes of user space
-/// (`uprobe`, `uretprobe`) are calls that the kernel itself puts into a traced program.
+/// The calls that only x86_64 has, most of them older forms of others. The kernel itself inserts the calls of
+/// user-space probes (`uprobe`, `uretprobe`) into a traced program.
 #[cfg(target_arch = "x86_64")]
 pub(super) const LEGACY: &[Group] = &[
     (
@@ -226,11 +226,11 @@ pub(super) const LEGACY: &[Group] = &[
     (rules::OPEN, calls! { SYS_open }),
     (rules::MKNOD, calls! { SYS_mknod }),
     (Decision::Refuse(Errno::EPERM), calls! { SYS_ioperm SYS_iopl }),
-    // Segments of 16-bit programs; many kernels are built without.
+    // Segments of 16-bit programs; many kernels are built without the call.
     (Decision::Refuse(Errno::ENOSYS), calls! { SYS_modify_ldt SYS_uselib SYS_sysfs SYS_ustat SYS__sysctl }),
 ];
 
-/// The calls that aarch64 alone has: none.
+/// The calls that only aarch64 has: none.
 #[cfg(target_arch = "aarch64")]
 pub(super) const LEGACY: &[Group] = &[];
 
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn another_calling_convention_finds_nothing() {
         let program = program();
-        // AUDIT_ARCH_I386, AUDIT_ARCH_ARM, AUDIT_ARCH_X86_64 with its bits turned, nonsense.
+        // AUDIT_ARCH_I386, AUDIT_ARCH_ARM, AUDIT_ARCH_X86_64 with inverted bits, and an invalid value.
         for arch in [0x4000_0003, 0x4000_0028, !ARCH, 0] {
             for number in (0..1024).chain([WITNESS, SKIPPED]) {
                 let call = Call { arch, ..Call::new(number) };
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_number_alone_decides_the_usual_calls() {
-        // The kernel remembers such answers and does not run the program for them (Linux 5.11).
+        // The kernel caches such answers and does not run the program for them (Linux 5.11).
         let program = program();
         for number in [libc::SYS_read, libc::SYS_write, libc::SYS_futex, libc::SYS_newfstatat, libc::SYS_munmap] {
             let call = Call { arguments: [u64::MAX; 6], ..Call::new(u32::try_from(number).unwrap()) };

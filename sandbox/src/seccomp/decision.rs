@@ -1,5 +1,5 @@
-//! What becomes of a call, as data, and its translation into a program. Which call gets which
-//! decision stands in `calls`.
+//! Represents the decision about a call as data, and translates decisions into a program. The module `calls` assigns
+//! a decision to each call.
 
 use std::collections::BTreeMap;
 
@@ -8,47 +8,47 @@ use nix::errno::Errno;
 
 use super::assembler::{Assembler, Label, Test, Word};
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// The kernel carries it out.
+    /// The kernel executes the call.
     Allow,
-    /// It answers this error, and nothing happens.
+    /// The call fails with this error and has no effect.
     Refuse(Errno),
-    /// It depends on whether an argument has one of some bits.
+    /// Depends on whether an argument has any of some bits.
     AnyBit {
-        /// Where to look.
+        /// The word to examine.
         of: Word,
-        /// For which bits.
+        /// The bits to look for.
         mask: u32,
-        /// If it has.
+        /// The decision if any bit is set.
         then: &'static Decision,
-        /// If it has none.
+        /// The decision if no bit is set.
         otherwise: &'static Decision,
     },
-    /// It depends on the value of an argument.
+    /// Depends on the value of an argument.
     OneOf {
-        /// Where to look.
+        /// The word to examine.
         of: Word,
-        /// The bits that count.
+        /// The bits to compare.
         mask: u32,
-        /// The values that are sought.
+        /// The values to look for.
         values: &'static [u32],
-        /// If it is one of them.
+        /// The decision if the word has one of these values.
         then: &'static Decision,
-        /// If it is another.
+        /// The decision if it has another value.
         otherwise: &'static Decision,
     },
 }
 
-/// Every bit of a word counts.
+/// A mask with every bit of a word.
 pub(super) const ALL: u32 = u32::MAX;
 
-/// From which number on a decision holds, until the next.
+/// A decision with the first number to which it applies. It applies up to the number of the next step.
 pub(super) type From = (u32, Decision);
 
-/// The program for calls of `arch`, by the decisions of `steps`, which begin at 0 and rise.
-/// A call of another convention gets `foreign`.
+/// Compiles the program for calls of `arch` by the decisions of `steps`, which start at 0 and are sorted. A call with
+/// another calling convention gets `foreign`.
 pub(super) fn compile(arch: u32, foreign: Decision, steps: &[From]) -> Vec<sock_filter> {
     let mut program = Program::default();
     let labels: Vec<_> = steps.iter().map(|(from, decision)| (*from, program.decision(decision))).collect();
@@ -61,8 +61,8 @@ pub(super) fn compile(arch: u32, foreign: Decision, steps: &[From]) -> Vec<sock_
     asm.finish(start)
 }
 
-/// A balanced search for the last step that begins at or below the number in the accumulator.
-/// `steps` is not empty.
+/// Builds a balanced search for the last step whose number is at most the number in the accumulator. `steps` is not
+/// empty.
 fn search(asm: &mut Assembler, steps: &[(u32, Label)]) -> Label {
     let (lower, upper) = steps.split_at(steps.len() / 2);
     match (lower, upper) {
@@ -75,7 +75,7 @@ fn search(asm: &mut Assembler, steps: &[(u32, Label)]) -> Label {
     }
 }
 
-/// A program in the making, which holds each answer once.
+/// A program under construction, which contains each answer once.
 #[derive(Default)]
 struct Program {
     asm: Assembler,
@@ -84,7 +84,7 @@ struct Program {
 }
 
 impl Program {
-    /// Where the decision is carried out. Calls with the same one share it.
+    /// Returns the label of the code for a decision. Calls with the same decision share the code.
     fn decision(&mut self, decision: &Decision) -> Label {
         match *decision {
             Decision::Allow => self.answer(libc::SECCOMP_RET_ALLOW),
@@ -123,7 +123,7 @@ impl Program {
     }
 }
 
-/// The kernel's word for "answer this error".
+/// Returns the filter's return value for an error.
 pub(super) fn refusal(errno: Errno) -> u32 {
     libc::SECCOMP_RET_ERRNO | (errno as i32).cast_unsigned()
 }
@@ -134,7 +134,7 @@ pub(super) mod tests {
     use crate::seccomp::machine::{Call, check, run};
 
     impl Decision {
-        /// What the kernel must be told for this call, without any program.
+        /// Returns the expected answer to this call, computed without a program.
         pub(in crate::seccomp) fn answer(&self, call: &Call) -> u32 {
             let word = |of| match of {
                 Word::Number => call.number,
@@ -162,7 +162,7 @@ pub(super) mod tests {
             }
         }
 
-        /// The arguments at which the decision turns, one set for each turn and one beside it.
+        /// Returns the argument values at which the decision changes, and a value next to each.
         pub(in crate::seccomp) fn turns(&self) -> Vec<(Word, u32)> {
             let (own, branches): (Vec<_>, _) = match *self {
                 Self::Allow | Self::Refuse(_) => return Vec::new(),
@@ -221,7 +221,7 @@ pub(super) mod tests {
     fn equal_decisions_are_written_once() {
         let steps = |count: u32| (0..count).map(|step| (step, EVEN)).collect::<Vec<_>>();
         let length = |count| compile(7, Decision::Allow, &steps(count)).len();
-        // Another step costs a comparison and at times a jump, not another copy of the check.
+        // An additional step costs a comparison and sometimes a jump, but not another copy of the check.
         assert!(length(64) < length(1) + 2 * 63);
     }
 }

@@ -1,5 +1,5 @@
-//! The kernel's side for tests: runs a classic BPF program over one call and refuses what the
-//! kernel would refuse (`seccomp_check_filter`, `bpf_check_classic`).
+//! Simulates the kernel for tests: runs a classic BPF program on one call, and rejects programs that the kernel would
+//! reject (`seccomp_check_filter`, `bpf_check_classic`).
 
 use libc::sock_filter;
 
@@ -18,7 +18,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call of this machine's own convention with all arguments zero.
+    /// Returns a call with this architecture's calling convention and zero arguments.
     pub(super) fn new(number: u32) -> Self {
         Self { number, arch: ARCH, arguments: [0; 6] }
     }
@@ -39,7 +39,7 @@ impl Call {
     }
 }
 
-/// What the program answers. Panics where it leaves its own bounds.
+/// Returns the program's answer. Panics if the program leaves its bounds.
 pub(super) fn run(program: &[sock_filter], call: &Call) -> u32 {
     let (mut at, mut accumulator) = (0, 0_u32);
     loop {
@@ -59,8 +59,8 @@ pub(super) fn run(program: &[sock_filter], call: &Call) -> u32 {
     }
 }
 
-/// What the kernel looks at before it takes a program: its length, that every jump stays inside,
-/// and that the last instruction returns.
+/// Performs the kernel's checks of a program: its length, that every jump stays inside, and that the last instruction
+/// returns.
 pub(super) fn check(program: &[sock_filter]) {
     assert!((1..MOST_INSTRUCTIONS).contains(&program.len()));
     assert_eq!(program.last().unwrap().code, RETURN);

@@ -1,6 +1,5 @@
-//! Numbers of system calls: those of libc, and those that it lacks for one machine or the other.
-//! From 403 on a call has the same number on every machine
-//! (arch/x86/entry/syscalls/syscall_64.tbl, scripts/syscall.tbl).
+//! Lists the numbers of system calls: those of libc, and those that libc lacks for either architecture. From 403 on,
+//! a call has the same number on every architecture (arch/x86/entry/syscalls/syscall_64.tbl, scripts/syscall.tbl).
 #![expect(non_upper_case_globals, reason = "the names of libc, which is a source of this table")]
 
 use libc::c_long;

@@ -1,8 +1,7 @@
-//! Decisions that turn on arguments: what a call may be asked for. Which call each belongs to
-//! stands in `calls`.
+//! Contains the decisions that depend on arguments. The module `calls` assigns them to calls.
 //!
-//! A filter sees registers and no memory. Where the kernel takes an `int` or `unsigned int`, it
-//! ignores the high half of the register, and so does the rule.
+//! A filter sees registers and no memory. If the kernel reads an argument as `int` or `unsigned int`, it ignores the
+//! high half of the register, and so does the rule.
 
 use nix::errno::Errno;
 
@@ -14,27 +13,27 @@ use Word::{High, Low};
 
 const EPERM: &Decision = &Refuse(Errno::EPERM);
 
-/// A call that gives bits of `mask` in an argument gets `errno`.
+/// Refuses a call with `errno` if an argument has any bit of `mask`.
 const fn without(of: Word, mask: u32, errno: &'static Decision) -> Decision {
     AnyBit { of, mask, then: errno, otherwise: &Allow }
 }
 
-/// A call that gives one of `values` gets `errno`.
+/// Refuses a call with `errno` if an argument is one of `values`.
 const fn other_than(of: Word, values: &'static [u32], errno: &'static Decision) -> Decision {
     OneOf { of, mask: ALL, values, then: errno, otherwise: &Allow }
 }
 
-/// Every namespace that `clone(2)` makes: mnt, cgroup, uts, ipc, user, pid, net. The bit of time
-/// namespaces belongs to the exit signal there.
+/// All namespaces that `clone(2)` creates: mnt, cgroup, uts, ipc, user, pid, net. In `clone`, the bit of time
+/// namespaces belongs to the exit signal.
 const NEW_NAMESPACE: u32 = 0x7e02_0000;
 
-/// `CLONE_NEWTIME`, which `unshare(2)` knows.
+/// `CLONE_NEWTIME`, which `unshare(2)` supports.
 const NEW_TIME: u32 = 0x80;
 
-/// New processes and threads, in no namespace of their own.
+/// Allows new processes and threads, but no new namespaces.
 pub(super) const CLONE: Decision = without(Low(0), NEW_NAMESPACE, EPERM);
 
-/// What a process may stop to share: descriptors, work directory, semaphores; no namespace.
+/// Allows a process to stop sharing descriptors, work directory and semaphores, but no new namespaces.
 pub(super) const UNSHARE: Decision = without(Low(0), NEW_NAMESPACE | NEW_TIME, EPERM);
 
 const UNIX: u32 = 1;
@@ -47,7 +46,7 @@ const DATAGRAM: u32 = 2;
 const RAW: u32 = 3;
 const PACKET: u32 = 10;
 
-/// `SOCK_TYPE_MASK` of the kernel; the bits above are flags.
+/// The kernel's `SOCK_TYPE_MASK`; the bits above it are flags.
 const TYPE: u32 = 0xf;
 
 const ANY_PROTOCOL: u32 = 0;
@@ -65,10 +64,9 @@ const fn protocols(values: &'static [u32]) -> Decision {
     OneOf { of: Low(2), mask: ALL, values, then: &Allow, otherwise: NO_PROTOCOL }
 }
 
-/// TCP and UDP, and ICMP by datagrams, which the kernel gives to the groups of
-/// `net.ipv4.ping_group_range` alone. MPTCP, SCTP, SMC, L2TP and what else there is get the
-/// answer of a kernel without them, upon which Go takes TCP; raw sockets that of one without
-/// `CAP_NET_RAW`.
+/// Allows TCP and UDP, and ICMP datagrams, which the kernel restricts to the groups of `net.ipv4.ping_group_range`.
+/// MPTCP, SCTP, SMC, L2TP and other protocols get the answer of a kernel without them, on which Go falls back to TCP;
+/// raw sockets get the answer for a process without `CAP_NET_RAW`.
 const INTERNET: Decision = OneOf {
     of: Low(1),
     mask: TYPE,
@@ -83,9 +81,9 @@ const INTERNET: Decision = OneOf {
     },
 };
 
-/// Sockets of the families Unix, IPv4 and IPv6, and the one netlink protocol that `getifaddrs(3)`
-/// needs. Vsock, packet, alg, xdp, tipc, bluetooth and the rest get the answer of a kernel without
-/// them: some reach past the network namespace, and each is attack surface that no step needs.
+/// Allows sockets of the families Unix, IPv4 and IPv6, and the one netlink protocol that `getifaddrs(3)` needs.
+/// Vsock, packet, alg, xdp, tipc, bluetooth and all other families get the answer of a kernel without them: some
+/// reach beyond the network namespace, and each is attack surface that no step needs.
 pub(super) const SOCKET: Decision = OneOf {
     of: Low(0),
     mask: ALL,
@@ -106,11 +104,11 @@ pub(super) const SOCKET: Decision = OneOf {
     },
 };
 
-/// Unix sockets alone: for a step that is in the host's network and must not use it.
+/// Allows Unix sockets only, for a step that is in the host's network namespace and must not use the network.
 pub(super) const SOCKET_UNIX: Decision =
     OneOf { of: Low(0), mask: ALL, values: &[UNIX], then: &Allow, otherwise: NO_FAMILY };
 
-/// Pairs of Unix sockets, the only ones that the kernel makes of the families above.
+/// Allows pairs of Unix sockets, which are the only pairs that the kernel makes for the families above.
 pub(super) const SOCKET_PAIR: Decision = OneOf {
     of: Low(0),
     mask: ALL,
@@ -125,29 +123,29 @@ pub(super) const SOCKET_PAIR: Decision = OneOf {
     },
 };
 
-/// Requests that put input into a terminal, change its line discipline, or take the console:
-/// TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD.
+/// Requests that put input into a terminal, change its line discipline, or redirect the console: TIOCSTI, TIOCLINUX,
+/// TIOCCONS, TIOCSETD.
 const TERMINAL: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
 
-/// Requests that leave something in a host's file system which file modes do not bound:
-/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY and FS_IOC_REMOVE_ENCRYPTION_KEY (by
-/// any descriptor of the file system, read-only mounts included), FS_IOC_ENABLE_VERITY. And those that
-/// give a file other blocks and leave its times as they are, by which a step in a copy of the tree could change
-/// one unseen (ext4 leaves zeros): EXT4_IOC_MOVE_EXT, XFS_IOC_SWAPEXT, F2FS_IOC_MOVE_RANGE.
+/// Requests that leave something in a host's file system that file modes do not restrict:
+/// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY and FS_IOC_REMOVE_ENCRYPTION_KEY (by any descriptor of the
+/// file system, even on read-only mounts), FS_IOC_ENABLE_VERITY. Also requests that exchange a file's blocks without
+/// changing its times, by which a step in a copy of the tree could change a file unnoticed (ext4 leaves zeros):
+/// EXT4_IOC_MOVE_EXT, XFS_IOC_SWAPEXT, F2FS_IOC_MOVE_RANGE.
 const FILE_SYSTEM: &[u32] =
     &[0x800c_6613, 0xc050_6617, 0xc040_6618, 0x4080_6685, 0xc028_660f, 0xc0c0_586d, 0xc020_f509];
 
-/// The letter of btrfs, whose requests make subvolumes that `rm -r` does not always remove.
+/// The type byte of btrfs requests. They can make subvolumes, which `rm -r` does not always remove.
 const BTRFS: u32 = 0x9400;
 
-/// The requests under that letter which are for every file system: FICLONE, FICLONERANGE,
-/// FIDEDUPERANGE, FS_IOC_GETFSLABEL.
+/// The requests with this type byte that apply to every file system: FICLONE, FICLONERANGE, FIDEDUPERANGE,
+/// FS_IOC_GETFSLABEL.
 const SHARE_BLOCKS: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436, 0x8100_9431];
 
 const NO_REQUEST: &Decision = &Refuse(Errno::ENOTTY);
 
-/// Requests to devices and files, but those above. File systems answer ENOTTY to what they do not
-/// have, and so does the filter.
+/// Allows requests to devices and files except those above. The filter answers ENOTTY, like a file system without the
+/// request.
 pub(super) const IOCTL: Decision = OneOf {
     of: Low(1),
     mask: ALL,
@@ -162,17 +160,17 @@ pub(super) const IOCTL: Decision = OneOf {
     },
 };
 
-/// No lease and no delegation (F_SETLEASE, F_SETDELEG) on what the host opens for writing: it
-/// would wait for us. EINVAL is what file systems without leases answer.
+/// Refuses leases and delegations (F_SETLEASE, F_SETDELEG): a host process that opens the file for writing would wait
+/// for the step. EINVAL is the answer of file systems without leases.
 pub(super) const FCNTL: Decision = other_than(Low(1), &[1024, 1040], &Refuse(Errno::EINVAL));
 
-/// No core scheduling (PR_SCHED_CORE): its cookies keep others off the sibling of our CPU.
-/// EINVAL is what a kernel without it answers.
+/// Refuses core scheduling (PR_SCHED_CORE): its cookies keep other processes off the sibling of the step's CPU.
+/// EINVAL is the answer of a kernel without it.
 pub(super) const PRCTL: Decision = other_than(Low(0), &[62], &Refuse(Errno::EINVAL));
 
-/// The query, PER_LINUX, and the harmless of its flags: PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE
-/// (debuggers and sanitizers), ADDR_COMPAT_LAYOUT. No memory that is executable because it is
-/// readable, no mapping at address 0, no foreign system.
+/// Allows the query, PER_LINUX, and its harmless flags: PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE (for debuggers and
+/// sanitizers), ADDR_COMPAT_LAYOUT. It refuses flags that make readable memory executable or allow a mapping at
+/// address 0, and personalities of other systems.
 pub(super) const PERSONALITY: Decision = OneOf {
     of: Low(0),
     mask: ALL,
@@ -181,19 +179,19 @@ pub(super) const PERSONALITY: Decision = OneOf {
     otherwise: &without(Low(0), !0x0026_0008, EPERM),
 };
 
-/// `RLIMIT_CORE`. It stays at 1, whatever a step asks for: 0 would have a crash start the host's
-/// handler of core dumps, where it has one, outside of every namespace (core(5)). Many programs set
-/// it to 0, and some end where they cannot: they are told that it is done.
+/// `RLIMIT_CORE`. It stays at 1, whatever a step requests: with 0, a crash would start the host's core dump handler,
+/// if there is one, outside of every namespace (core(5)). Many programs set the limit to 0, and some exit if that
+/// fails, so the filter reports success.
 const CORE: &[u32] = &[4];
 
-/// Nothing happens, and the caller is told that it did: an error of 0 is none.
+/// Reports success without executing the call: the filter returns error number 0.
 const PASSED_OVER: &Decision = &Refuse(Errno::UnknownErrno);
 
-/// `setrlimit`: all but that of core dumps.
+/// Allows `setrlimit`, and ignores it for core dumps.
 pub(super) const OWN_LIMITS: Decision = other_than(Low(0), CORE, PASSED_OVER);
 
-/// A new limit of core dumps; that the old one is asked for at the same time is refused, since
-/// nobody would fill it in.
+/// Ignores a new limit for core dumps. Refuses a call that also requests the old limit, since the filter cannot
+/// return it.
 const CORE_LIMIT: &Decision = &AnyBit {
     of: Low(3),
     mask: ALL,
@@ -203,8 +201,8 @@ const CORE_LIMIT: &Decision = &AnyBit {
 
 const NEW_OWN_LIMIT: &Decision = &other_than(Low(1), CORE, CORE_LIMIT);
 
-/// The limits of other processes are read and not set: PID 1 of the step is the same user. Of the
-/// own ones, that of core dumps is only read.
+/// Allows reading the limits of other processes and refuses setting them, since PID 1 of the step runs as the same
+/// user. Of the process's own limits, a new one for core dumps is ignored.
 pub(super) const LIMITS: Decision = AnyBit {
     of: Low(0),
     mask: ALL,
@@ -224,10 +222,10 @@ pub(super) const LIMITS: Decision = AnyBit {
 
 const INIT: &[u32] = &[1];
 
-/// Scheduling of anybody but PID 1, which has to get the CPU when it is asked to end the step.
+/// Allows scheduling changes except for PID 1, which must get CPU time when it is asked to end the step.
 pub(super) const SCHEDULING: Decision = other_than(Low(0), INIT, EPERM);
 
-/// The same for `setpriority(2)`: neither PID 1 (PRIO_PROCESS), nor all of the user (PRIO_USER).
+/// The same for `setpriority(2)`: refuses PID 1 (PRIO_PROCESS) and all processes of the user (PRIO_USER).
 pub(super) const PRIORITY: Decision = OneOf {
     of: Low(0),
     mask: ALL,
@@ -236,8 +234,7 @@ pub(super) const PRIORITY: Decision = OneOf {
     otherwise: &AnyBit { of: Low(0), mask: ALL, then: &Allow, otherwise: &other_than(Low(1), INIT, EPERM) },
 };
 
-/// The same for `ioprio_set(2)`, whose IOPRIO_WHO_USER reached past the PID namespace before
-/// Linux 5.16.
+/// The same for `ioprio_set(2)`, whose IOPRIO_WHO_USER reached beyond the PID namespace before Linux 5.16.
 pub(super) const IO_PRIORITY: Decision = OneOf {
     of: Low(0),
     mask: ALL,
@@ -252,15 +249,15 @@ pub(super) const IO_PRIORITY: Decision = OneOf {
     },
 };
 
-/// `S_ISUID`: what a step leaves in a cache must not hand its owner on, and no mount option says
-/// so outside of the sandbox. An unprivileged `tar x`, `cp -p`, git, cargo and npm do not ask for
-/// the bit; `tar xp` of an archive that has it and `install -m 4755` do, and get EPERM.
+/// `S_ISUID`. A file that a step leaves in a cache must not pass on its owner's rights, and outside of the sandbox no
+/// mount option prevents that. An unprivileged `tar x`, `cp -p`, git, cargo and npm do not set the bit; `tar xp` of
+/// an archive that contains it and `install -m 4755` do, and get EPERM.
 ///
-/// The set-group-id bit stays: on directories it is ordinary (shared checkouts, `cp -a`), a filter
-/// cannot tell them from files, and it gives a group to which the step's user belongs anyway.
+/// The set-group-id bit is allowed: it is common on directories (shared checkouts, `cp -a`), which a filter cannot
+/// distinguish from files, and it grants a group to which the step's user belongs anyway.
 const SET_USER_ID: u32 = 0o4000;
 
-/// The mode lies in the argument with this number.
+/// Refuses the set-user-id bit in a mode that is passed in the argument with this number.
 const fn no_set_user_id(argument: u32) -> Decision {
     without(Low(argument), SET_USER_ID, EPERM)
 }
@@ -271,50 +268,49 @@ pub(super) const MODE_SECOND: Decision = no_set_user_id(1);
 /// `fchmodat`, `fchmodat2`: no set-user-id bit.
 pub(super) const MODE_THIRD: Decision = no_set_user_id(2);
 
-/// `O_CREAT` and the proper bit of `O_TMPFILE`: without them the mode is not looked at, and may
-/// be anything.
+/// `O_CREAT` and the specific bit of `O_TMPFILE`. Without them the kernel ignores the mode, which may have any value.
 const CREATES: u32 = 0x0040_0040;
 
-/// The mode first: it decides the usual case.
+/// Checks the mode first, which decides the most common case.
 const fn opens(mode: Word, flags: &'static Decision) -> Decision {
     AnyBit { of: mode, mask: SET_USER_ID, then: flags, otherwise: &Allow }
 }
 
-/// `open`: creates no file with the set-user-id bit.
+/// `open`: refuses to create a file with the set-user-id bit.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OPEN: Decision = opens(Low(2), &without(Low(1), CREATES, EPERM));
 
-/// `openat`: creates no file with the set-user-id bit.
+/// `openat`: refuses to create a file with the set-user-id bit.
 pub(super) const OPENAT: Decision = opens(Low(3), &without(Low(2), CREATES, EPERM));
 
 const FILE_TYPE: u32 = 0xf000;
 
-/// Regular files (also as type 0), FIFOs and sockets; and block devices, which the kernel refuses
-/// to a process without capabilities: by its answer Landlock is seen to stand.
+/// Regular files (also as type 0), FIFOs, sockets and block devices. The kernel itself refuses block devices to a
+/// process without capabilities, and its answer shows whether Landlock is active.
 const NODES: &[u32] = &[0, 0x8000, 0x1000, 0xc000, 0x6000];
 
 const fn node(mode: Word, then: &'static Decision) -> Decision {
     OneOf { of: mode, mask: FILE_TYPE, values: NODES, then, otherwise: EPERM }
 }
 
-/// `mknod`: no character device, not even the whiteout of an overlay; no set-user-id bit.
+/// `mknod`: refuses character devices, including overlay whiteouts, and the set-user-id bit.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MKNOD: Decision = node(Low(1), &MODE_SECOND);
 
-/// `mknodat`: no character device, not even the whiteout of an overlay; no set-user-id bit.
+/// `mknodat`: refuses character devices, including overlay whiteouts, and the set-user-id bit.
 pub(super) const MKNODAT: Decision = node(Low(2), &MODE_THIRD);
 
 const NO_HUGE_PAGE: &Decision = &Refuse(Errno::ENOMEM);
 
-/// `MAP_HUGETLB`: the host's pool of huge pages is for all of it, and what is taken from it counts
-/// to no memory limit. ENOMEM is what an empty pool answers.
+/// Refuses `MAP_HUGETLB`: the pool of huge pages belongs to the whole host, and pages from it count towards no memory
+/// limit. ENOMEM is the answer of an empty pool.
 pub(super) const MMAP: Decision = without(Low(3), 0x0004_0000, NO_HUGE_PAGE);
 
-/// `MFD_HUGETLB`: as for `mmap`. EINVAL is what a kernel answers that does not know the flag;
-/// Chromium gives every flag to see whether the call exists, and stops at any other error.
+/// Refuses `MFD_HUGETLB` for the same reason. EINVAL is the answer of a kernel without the flag. Chromium passes
+/// every flag to find out whether the call exists, and fails on any other error.
 pub(super) const MEMORY_FILE: Decision = without(Low(1), 0x4, &Refuse(Errno::EINVAL));
 
-/// `SHM_HUGETLB`: as for `mmap`.
+/// Refuses `SHM_HUGETLB` for the same reason.
 pub(super) const SHARED_MEMORY: Decision = without(Low(2), 0x0800, NO_HUGE_PAGE);
 
 #[cfg(test)]
@@ -323,7 +319,7 @@ mod tests {
     use crate::seccomp::decision::refusal;
     use crate::seccomp::machine::Call;
 
-    /// What the rule answers to a call with these first arguments; no error means allowed.
+    /// Returns the rule's answer to a call with these first arguments; `None` means allowed.
     fn answer<const N: usize>(rule: &Decision, arguments: [u64; N]) -> Option<Errno> {
         let call = arguments.iter().enumerate().fold(Call::new(0), |call, (at, value)| call.with(at, *value));
         let answer = rule.answer(&call);

@@ -1,5 +1,5 @@
-//! The filter in force: a thread puts itself under it and makes real calls. A filter holds for
-//! the thread that installs it and for what that thread starts, so each trial has one of its own.
+//! Tests the active filter with real calls. A filter applies to the thread that installs it and to the children of
+//! that thread, so each test uses a separate thread.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -16,7 +16,7 @@ use super::decision::Decision;
 use super::filter;
 use crate::sys::raw_call;
 
-/// Runs a trial in a thread under the filter.
+/// Runs a test in a thread under the filter.
 fn under_the_filter<T: Send>(trial: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -28,13 +28,13 @@ fn under_the_filter<T: Send>(trial: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// An argument that is no pointer and no descriptor, and that the kernel refuses itself.
+/// An argument that is neither a valid pointer nor a valid descriptor. The kernel itself refuses it.
 const NOTHING: u64 = u64::MAX;
 
 #[test]
 fn it_is_not_in_force_without_being_installed() {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-    // In a sandbox of ours the tests are under the filter from their start.
+    // Inside one of proctor's sandboxes, the tests run under the filter from the start.
     if status.contains("Seccomp:\t0") {
         assert!(filter().look().is_err());
     }
@@ -137,7 +137,7 @@ fn core_dumps_stay_as_they_are() {
         let before = rustix::process::getrlimit(Resource::Core);
         let zero = Rlimit { current: Some(0), maximum: Some(0) };
         rustix::process::setrlimit(Resource::Core, zero).unwrap();
-        // Some address that the kernel would refuse, if it looked.
+        // An invalid address, which the kernel would refuse if the call reached it.
         assert_eq!(raw_call(libc::SYS_setrlimit, [4, NOTHING, 0, 0, 0, 0]), Ok(0));
         assert_eq!(rustix::process::getrlimit(Resource::Core), before);
         assert_eq!(raw_call(libc::SYS_prlimit64, [0, 4, NOTHING, NOTHING, 0, 0]), Err(Errno::EPERM));
@@ -158,7 +158,7 @@ fn other_processes_keep_their_limits_and_priorities() {
         assert_eq!(raw_call(libc::SYS_sched_setaffinity, [1, 8, 0, 0, 0, 0]), Err(Errno::EPERM));
         assert_eq!(raw_call(libc::SYS_setpriority, [0, 1, 19, 0, 0, 0]), Err(Errno::EPERM));
         assert_eq!(raw_call(libc::SYS_setpriority, [2, 0, 19, 0, 0, 0]), Err(Errno::EPERM));
-        // Who runs the tests may have been made nicer than 0, and not everybody goes back.
+        // The tests may run with a nice value above 0, and lowering it can require privilege.
         assert_eq!(raw_call(libc::SYS_setpriority, [0, 0, 19, 0, 0, 0]), Ok(0));
     });
 }

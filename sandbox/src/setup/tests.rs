@@ -1,4 +1,4 @@
-//! Trials of the lists of operations.
+//! Tests of the operation lists.
 
 use proctor_core::plan::{Argv, Leaks, Limits};
 

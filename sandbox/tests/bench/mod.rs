@@ -1,5 +1,4 @@
-//! A repository, a home and a state directory of their own for each trial, and the roles in which
-//! trials run.
+//! Provides a separate repository, home and state directory for each test, and the roles in which tests run.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files and processes")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,38 +21,38 @@ use proctor_sandbox::{
 };
 use rustix::event::{PollFd, PollFlags};
 
-/// The ordinary user of the trials; it need not exist.
+/// The ordinary user of the tests; it need not exist.
 const USER: u32 = 1001;
-/// Nothing here takes that long.
+/// Timeout for every wait.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Who runs a trial, over whose repository.
+/// The user who runs a test, and the owner of the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Root, over root's repository: owners are mapped.
     RootOwn,
     /// Root, over an ordinary user's repository.
     RootForeign,
-    /// An ordinary user, over their own.
+    /// An ordinary user, over their own repository.
     User,
-    /// The same, where the kernel refuses namespaces.
+    /// An ordinary user over their own repository, if the kernel refuses namespaces.
     Plain,
-    /// Root over root's repository, where it does.
+    /// Root over root's repository, if the kernel refuses namespaces.
     PlainRootOwn,
-    /// Root over an ordinary user's, where it does.
+    /// Root over an ordinary user's repository, if the kernel refuses namespaces.
     PlainRootForeign,
 }
 
-/// All of them.
+/// All roles.
 const ROLES: [Role; 6] =
     [Role::RootOwn, Role::RootForeign, Role::User, Role::Plain, Role::PlainRootOwn, Role::PlainRootForeign];
 
-/// What keeps a role from its trials.
+/// The reasons why tests of a role cannot run.
 #[derive(Debug, Default)]
 pub(crate) struct Lacks {
-    /// Why there can be none at all.
+    /// Why none of them can run.
     reason: Option<String>,
-    /// The controls that a sandbox of this role does not claim to hold.
+    /// The controls that a sandbox of this role does not claim to enforce.
     controls: BTreeSet<Control>,
 }
 
@@ -77,23 +76,23 @@ impl Role {
         !matches!(self, Self::User | Self::Plain)
     }
 
-    /// Whether the kernel refuses namespaces.
+    /// Returns whether the kernel refuses namespaces in this role.
     pub(crate) fn is_plain(self) -> bool {
         matches!(self, Self::Plain | Self::PlainRootOwn | Self::PlainRootForeign)
     }
 
-    /// Whether the repository is another user's.
+    /// Returns whether another user owns the repository.
     pub(crate) fn is_foreign(self) -> bool {
         matches!(self, Self::RootForeign | Self::PlainRootForeign)
     }
 
-    /// What may be missing in this role.
+    /// Returns the controls that may be missing in this role.
     fn tolerated(self) -> Tolerated {
         if self.is_plain() { Tolerated::everything() } else { Tolerated::default() }
     }
 
-    /// The trial in a process of its own, so that it can be somebody else; ignored where the
-    /// machine lacks what it needs, or a sandbox of this role does not claim what it rests on.
+    /// Returns the test, which runs in a separate process so that it can run as another user. The test is ignored if
+    /// the machine lacks a requirement, or if a sandbox of this role does not claim a control that the test needs.
     pub(crate) fn trial(self, check: &'static str, needs: &[Control], lacks: &Lacks) -> Trial {
         let unclaimed = needs.iter().find(|control| lacks.controls.contains(control));
         let unclaimed = unclaimed.map(|control| format!("{} is not claimed", control.as_str()));
@@ -107,7 +106,7 @@ impl Role {
         }
     }
 
-    /// Why trials of this role cannot run here.
+    /// Returns why tests of this role cannot run on this machine.
     fn lacks(self) -> Lacks {
         let because = |reason: String| Lacks { reason: Some(reason), ..Lacks::default() };
         if self.steps_down() && !rustix::process::geteuid().is_root() {
@@ -125,7 +124,7 @@ impl Role {
         }
     }
 
-    /// This program again, in one of its parts, as the user of this role.
+    /// Runs this program again in one of its parts, as the user of this role.
     fn play(self, part: &[&str]) -> std::io::Result<Output> {
         let own = std::env::current_exe()?;
         let mut command = if !self.steps_down() && rustix::process::geteuid().is_root() {
@@ -139,8 +138,8 @@ impl Role {
     }
 }
 
-/// All roles with what keeps them from running.
-/// The helper: cargo's of this build, or that of `PROCTOR_TEST_HELPER`, such as the one that is released.
+/// Returns the path of the helper: cargo's from this build, or the value of `PROCTOR_TEST_HELPER`, such as a release
+/// build.
 fn helper() -> PathBuf {
     std::env::var_os("PROCTOR_TEST_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_proctor-sandbox").into(), PathBuf::from)
 }
@@ -157,15 +156,15 @@ fn succeed(output: std::io::Result<Output>) -> Result<(), Failed> {
     Err(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// One trial.
+/// A test.
 pub(crate) type Check = fn(&Bench) -> Result<(), Failed>;
 
-/// A trial by its name, with the controls on which it rests.
+/// A test with its name and the controls that it needs.
 pub(crate) type Listed = (&'static str, &'static [Control], Check);
 
 const PART: &str = "--part";
 
-/// Plays the part that another process of this program asks for; `None` where nobody asks.
+/// Runs the part that another process of this program requested; `None` if none was requested.
 pub(crate) fn play_a_part(checks: &[Listed]) -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -188,7 +187,7 @@ pub(crate) fn play_a_part(checks: &[Listed]) -> Option<ExitCode> {
     })
 }
 
-/// What every sandbox needs, without any of our code.
+/// Tries what every sandbox needs, without proctor's code.
 fn probe(role: Role) -> Result<(), Failed> {
     if role.is_plain() {
         return probe_plain(role);
@@ -200,7 +199,7 @@ fn probe(role: Role) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Prints the controls that a sandbox of this role does not claim to hold.
+/// Prints the controls that a sandbox of this role does not claim to enforce.
 fn probe_plain(role: Role) -> Result<(), Failed> {
     take_away(role)?;
     let ran = Bench::new(role)?.run(&Step::sh("true"))?;
@@ -212,8 +211,8 @@ fn probe_plain(role: Role) -> Result<(), Failed> {
     }
 }
 
-/// Takes from this process, for good, what its role is to do without: an ordinary user gets into a
-/// user namespace in which there can be no others, root loses the capability that makes them.
+/// Permanently removes the privileges that the role must lack from this process: an ordinary user enters a user
+/// namespace in which no others can be created, and root loses the capability to create namespaces.
 fn take_away(role: Role) -> Result<(), Failed> {
     if !role.is_plain() {
         return Ok(());
@@ -243,7 +242,7 @@ fn take_away(role: Role) -> Result<(), Failed> {
     }
 }
 
-/// A parent that waits to be killed while its step runs.
+/// Runs a step in a process that is to be killed while the step runs.
 fn parent(role: Role, script: &str) -> Result<(), Failed> {
     let bench = Bench::new(role)?;
     let (running, _layer) = bench.start(&Step::sh(script), &[])?;
@@ -251,13 +250,13 @@ fn parent(role: Role, script: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Starts [`parent`] and gives its process.
+/// Starts [`parent`] in a new process.
 pub(crate) fn spawn_parent(role: Role, script: &str) -> Result<std::process::Child, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     Ok(command.args([PART, "parent", role.name(), script]).stdout(std::process::Stdio::piped()).spawn()?)
 }
 
-/// The world of one trial.
+/// The environment of one test.
 pub(crate) struct Bench {
     pub(crate) role: Role,
     pub(crate) root: PathBuf,
@@ -269,7 +268,7 @@ pub(crate) struct Bench {
     _dir: Option<tempfile::TempDir>,
 }
 
-/// One command and what is special about it.
+/// A command with its settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) argv: Vec<String>,
@@ -311,7 +310,7 @@ impl Step {
     }
 }
 
-/// What a step has done.
+/// The results of a step.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) reports: Vec<Report>,
@@ -328,7 +327,7 @@ impl Ran {
         }
     }
 
-    /// The limit that ended it.
+    /// Returns the limit that ended the step.
     pub(crate) fn limit(&self) -> Option<LimitKind> {
         match self.reports.last() {
             Some(Report::Exited { limit, .. }) => *limit,
@@ -343,7 +342,7 @@ impl Ran {
         }
     }
 
-    /// What it printed, where it ended with 0.
+    /// Returns the output of a step, which must have exited with 0.
     pub(crate) fn printed(&self) -> &str {
         assert_eq!(self.status(), Some(WaitStatus::Code(0)), "{self:?}");
         self.stdout.trim_end()
@@ -353,7 +352,7 @@ impl Ran {
 impl Bench {
     pub(crate) fn new(role: Role) -> Result<Self, Failed> {
         let dir = tempfile::Builder::new().prefix("proctor-sandbox").tempdir()?;
-        // Root's trials over a user's repository need a way into it.
+        // Root's tests over a user's repository run steps that must be able to reach it.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         let root = fs::canonicalize(dir.path())?;
         make_repo(&root.join("repo"))?;
@@ -365,12 +364,12 @@ impl Bench {
         Ok(Self { _dir: Some(dir), ..Self::over(role, &root)? })
     }
 
-    /// A second world over the files of a first one.
+    /// Creates a second environment with the files of an existing one.
     pub(crate) fn over(role: Role, root: &Path) -> Result<Self, Failed> {
         Self::over_state(role, root, &root.join("state"))
     }
 
-    /// And with another state directory.
+    /// Creates a second environment with another state directory.
     pub(crate) fn over_state(role: Role, root: &Path, state: &Path) -> Result<Self, Failed> {
         let (root, repo, home) = (root.to_owned(), root.join("repo"), root.join("home"));
         let host = Host::new(HostConfig { helper: helper(), state_dir: state.to_owned(), home: home.clone() })?;
@@ -380,7 +379,7 @@ impl Bench {
         Ok(Self { role, root, repo, home, facts, launcher, space, _dir: None })
     }
 
-    /// Makes the place for the layers of another run.
+    /// Creates the run space of another run.
     pub(crate) fn another_space(&self) -> Result<RunSpace, Failed> {
         Ok(RunSpace::create(&self.launcher, space_config(self.role))?)
     }
@@ -413,7 +412,7 @@ impl Bench {
         Ok(self.launcher.spawn(&self.space, lowers, &self.facts, &self.policy(step)?)?)
     }
 
-    /// Whether a step that prints this path is at `below` of the repository, where it sees it.
+    /// Returns whether a path printed by a step is the step's view of `below` in the repository.
     pub(crate) fn is_at(&self, printed: &str, below: &str) -> bool {
         let is_copy = self.role.is_plain() && printed.ends_with(&format!("/tree/{below}"));
         is_copy || printed == self.repo.join(below).display().to_string()
@@ -436,7 +435,7 @@ impl Bench {
     }
 }
 
-/// The next report; `None` at the end.
+/// Waits for the next report; `None` at the end.
 fn next(running: &Running) -> Result<Option<Report>, Failed> {
     loop {
         match running.recv()? {
@@ -470,7 +469,7 @@ pub(crate) fn read(fd: &std::os::fd::OwnedFd) -> Result<String, Failed> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// One line that the step prints.
+/// Reads one line of the step's output.
 pub(crate) fn line(fd: &std::os::fd::OwnedFd) -> Result<String, Failed> {
     let mut file = File::from(fd.try_clone()?);
     let mut text = Vec::new();
@@ -504,7 +503,7 @@ fn give_away(path: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The names in a directory of a layer, sorted.
+/// Returns the names in a directory of a layer, sorted.
 pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<String>, Failed> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -517,19 +516,19 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<String>, Failed> {
     Ok(names)
 }
 
-/// The content of a file of a layer.
+/// Returns the content of a file of a layer.
 pub(crate) fn content(dir: BorrowedFd<'_>, name: &str) -> Result<String, Failed> {
     read(&rustix::fs::openat(dir, name, rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?)
 }
 
-/// The processes of the host whose command line holds `marker` as a word of its own, with their
-/// `status`, aside from this one.
+/// Returns the processes of the host whose command line contains `marker`, with their `status` files, without the
+/// processes of this program.
 fn processes_of(marker: &str) -> Result<Vec<(i32, String)>, Failed> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
-        // One that has ended meanwhile has neither.
+        // A process that has ended in the meantime has neither file.
         let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
         let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
         let is_ours =
@@ -541,18 +540,18 @@ fn processes_of(marker: &str) -> Result<Vec<(i32, String)>, Failed> {
     Ok(found)
 }
 
-/// Their `status` files.
+/// Returns the `status` files of the processes.
 pub(crate) fn statuses_of(marker: &str) -> Result<Vec<String>, Failed> {
     Ok(processes_of(marker)?.into_iter().map(|(_, status)| status).collect())
 }
 
-/// Descriptors that get readable when the processes end.
+/// Returns descriptors that become readable when the processes end.
 pub(crate) fn pidfds_of(marker: &str) -> Result<Vec<std::os::fd::OwnedFd>, Failed> {
     let pids = processes_of(marker)?.into_iter().filter_map(|(pid, _)| rustix::process::Pid::from_raw(pid));
     pids.map(|pid| Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)).collect()
 }
 
-/// The children of this process.
+/// Returns the children of this process.
 pub(crate) fn children() -> Result<Vec<String>, Failed> {
     let mut children = Vec::new();
     for task in fs::read_dir("/proc/self/task")? {
@@ -562,7 +561,7 @@ pub(crate) fn children() -> Result<Vec<String>, Failed> {
     Ok(children)
 }
 
-/// Waits until this process has no children: helpers are buried when their attempts are gone.
+/// Waits until this process has no children. Helpers are reaped some time after their attempts have ended.
 pub(crate) fn no_children() -> Result<(), Failed> {
     let began = std::time::Instant::now();
     while !children()?.is_empty() {
@@ -574,7 +573,7 @@ pub(crate) fn no_children() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Makes this process's mounts its own, so that a trial can add some.
+/// Gives this process its own mount namespace, so that a test can add mounts.
 pub(crate) fn own_mounts() -> Result<(), Failed> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
     let flags = nix::mount::MsFlags::MS_PRIVATE | nix::mount::MsFlags::MS_REC;

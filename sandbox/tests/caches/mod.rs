@@ -1,4 +1,4 @@
-//! Directories of the repository that outlive a step.
+//! Tests of repository directories that outlive a step.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
@@ -20,7 +20,7 @@ pub(crate) fn cache(bench: &Bench, at: &str) -> Result<CacheMount, Failed> {
 
 pub(crate) fn caches_outlive_the_step(bench: &Bench) -> Result<(), Failed> {
     if bench.role.is_plain() && bench.role.steps_down() {
-        // A step of root's cannot walk into root's state directory, and its record says so.
+        // Under root, a step cannot enter root's state directory, as its record says.
         return Ok(());
     }
     let mut step = Step::sh("mkdir -p build/target/x && echo kept > build/target/x/y");
@@ -30,7 +30,7 @@ pub(crate) fn caches_outlive_the_step(bench: &Bench) -> Result<(), Failed> {
     assert_eq!(bench::names(first.layer.upper())?, [""; 0], "the mount point is no write of the step's");
     step.argv = Step::sh("cat build/target/x/y").argv;
     assert_eq!(bench.run(&step)?.printed(), "kept");
-    // Another run may be another user of the host.
+    // Another run may use another user of the host.
     let space = bench.another_space()?;
     step.argv = Step::sh("echo more >> build/target/x/y && rm -r build/target/x && ls -A build/target | wc -l").argv;
     let (running, _layer) = bench.launcher.spawn(&space, &[], &bench.facts, &bench.policy(&step)?)?;
@@ -46,7 +46,7 @@ pub(crate) fn a_cache_is_never_mounted_through_a_link(bench: &Bench) -> Result<(
         let ran = bench.run(&step)?;
         assert!(matches!(ran.reports.as_slice(), [Report::Refused { .. }]), "{at}: {ran:?}");
     }
-    // A link that an earlier step planted.
+    // An earlier step creates the link.
     step.caches = Vec::new();
     step.argv = Step::sh("rm -rf src && ln -s /usr src").argv;
     let planted = bench.run(&step)?;
@@ -56,7 +56,7 @@ pub(crate) fn a_cache_is_never_mounted_through_a_link(bench: &Bench) -> Result<(
     Ok(())
 }
 
-/// On the disk, layers belong to the user that all runs have, and what a run writes to its own.
+/// On disk, layers belong to the user that all runs share, and the writes of a run belong to its own user.
 pub(crate) fn writes_to_a_cache_of_layers_leave_the_layers_as_they_are(bench: &Bench) -> Result<(), Failed> {
     let [room, low] = ["room", "low"].map(|name| bench.root.join(name));
     fs::create_dir_all(low.join("d"))?;
@@ -83,7 +83,7 @@ pub(crate) fn writes_to_a_cache_of_layers_leave_the_layers_as_they_are(bench: &B
     let upper = room.join(CACHE_UPPER);
     assert_eq!(fs::read_to_string(upper.join("kept"))?, "new\n");
     assert!(upper.join("moved").is_dir() && fs::symlink_metadata(upper.join("d"))?.file_type().is_char_device());
-    // The next command of the same cache sees it.
+    // The next command with the same cache sees the writes.
     step.argv = Step::sh("cat c/kept && ls c").argv;
     assert_eq!(bench.run(&step)?.printed(), "new\nkept\nmoved");
     bench.space.release_cache(&source);

@@ -1,4 +1,5 @@
-//! Processes that a command leaves behind: which are reported, under which names, and what hostile ones can do about it.
+//! Tests of processes that a command leaves behind: which ones are reported, under which names, and whether hostile
+//! ones can evade the report.
 
 use libtest_mimic::Failed;
 use proctor_core::leak::{LeakedProcesses, MAX_COUNTED, MAX_NAMED};
@@ -7,7 +8,7 @@ use proctor_sandbox::{Report, WaitStatus};
 
 use crate::bench::{Bench, Ran, Step};
 
-/// Returns what a command that exits with 0 left behind.
+/// Returns the processes that a command left behind, which must have exited with 0.
 fn leaked(ran: &Ran) -> Option<&LeakedProcesses> {
     match ran.reports.last() {
         Some(Report::Exited { status: WaitStatus::Code(0), leaked, .. }) => leaked.as_ref(),
@@ -19,7 +20,7 @@ fn names(leaked: &LeakedProcesses) -> Vec<&str> {
     leaked.first.iter().map(|process| process.name.as_str()).collect()
 }
 
-/// Returns a Python program that ends when its child has closed a pipe in `left()`, which does not return.
+/// Returns a Python program that ends after its child has closed a pipe in `left()`. That function does not return.
 fn leaving(left: &str) -> Step {
     let script = format!(
         "import ctypes, os, signal, sys, threading, time\nlibc = ctypes.CDLL(None)\nbegin, end = os.pipe()\n\
@@ -92,7 +93,7 @@ pub(crate) fn reports_hostile_processes_that_are_left(bench: &Bench) -> Result<(
         ("stopped", "    ready()\n    os.kill(os.getpid(), signal.SIGSTOP)"),
         (
             "forks and ends all the time",
-            // Where the ended ones are not reaped in time, a fork meets the limit of processes and is repeated.
+            // If ended processes are not reaped in time, a fork reaches the limit of processes and is retried.
             "    ready()\n    while True:\n        try: child = os.fork()\n        except OSError: continue\n        \
                 if child != 0: os._exit(0)",
         ),
@@ -112,7 +113,8 @@ pub(crate) fn reports_hostile_processes_that_are_left(bench: &Bench) -> Result<(
     Ok(())
 }
 
-/// PID 1 is out of reach of the step's processes; a SIGTERM that reaches it shortens its wait and hides nothing.
+/// The step's processes cannot signal or trace PID 1. A SIGTERM that reached it would shorten its wait and hide
+/// nothing.
 pub(crate) fn processes_that_are_left_cannot_hide_from_pid_1(bench: &Bench) -> Result<(), Failed> {
     let attack = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    ready()\n    while True:\n        \
         libc.ptrace(16, 1, 0, 0)\n        for n in (9, 15, 19, 17, 18):\n            try: os.kill(1, n)\n            \

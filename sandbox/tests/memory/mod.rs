@@ -1,4 +1,4 @@
-//! Memory that the kernel does not charge to a process, and the bound where the plan has none.
+//! Tests of memory that the kernel charges to no process, and of the limit that applies if the plan sets none.
 
 use libtest_mimic::Failed;
 use proctor_core::enforcement::{Control, ControlState};
@@ -7,7 +7,8 @@ use proctor_core::plan::Limit;
 
 use crate::bench::{Bench, Step};
 
-/// The kernel charges them to no process, and a control group of version 1 counts those of network sockets apart.
+/// The kernel charges socket buffers to no process, and a control group of version 1 counts those of network sockets
+/// separately.
 pub(crate) fn bounds_buffers_of_sockets(bench: &Bench) -> Result<(), Failed> {
     let fill = "import socket as s, sys, time\n\
         def fill(a, b):\n  a.setblocking(False)\n  try:\n    while True: a.send(bytes(65536))\n  except BlockingIOError: pass\n\
@@ -29,7 +30,7 @@ pub(crate) fn bounds_buffers_of_sockets(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Three quarters of the machine's memory are the most; the record claims no bound of the plan's.
+/// The limit is three quarters of the machine's memory, and the record does not present it as a limit of the plan.
 pub(crate) fn bounds_memory_where_the_plan_does_not(bench: &Bench) -> Result<(), Failed> {
     let ran = bench.run(&Step::sh("true"))?;
     let state = ran.enforcement().0.get(&Control::MemoryLimit);

@@ -1,5 +1,5 @@
-//! What is special about sandboxes without namespaces: the step runs in a copy, what it changed is
-//! found afterwards, and supervisors end its processes.
+//! Tests that are specific to sandboxes without namespaces: the step runs in a copy, its changes are found
+//! afterwards, and supervisors end its processes.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 use std::fs;
@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType};
 
 use crate::bench::{self, Bench, Step, line, until_closed};
 
-/// Whatever the step does to paths that it knows, the host is as it was.
+/// The host stays unchanged, whatever the step does to paths that it knows.
 pub(crate) fn the_real_tree_and_the_host_are_out_of_reach(bench: &Bench) -> Result<(), Failed> {
     fs::write(bench.root.join("neighbour"), "secret")?;
     let (repo, root, own) = (bench.repo.display(), bench.root.display(), std::process::id());
@@ -38,7 +38,7 @@ pub(crate) fn the_real_tree_and_the_host_are_out_of_reach(bench: &Bench) -> Resu
     Ok(())
 }
 
-/// What stands at `path` of a layer: kind, permission bits, and the bits of a whiteout.
+/// Returns the file type and permission bits of `path` in a layer. A whiteout is a character device.
 fn stands(layer: &proctor_sandbox::Layer<Sealed>, path: &str) -> Result<(FileType, u32), Failed> {
     let stat = rustix::fs::statat(layer.upper(), path, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok((FileType::from_raw_mode(stat.st_mode), stat.st_mode & 0o7777))
@@ -86,7 +86,7 @@ pub(crate) fn whatever_changes_lands_in_the_layer(bench: &Bench) -> Result<(), F
     Ok(())
 }
 
-/// A file or directory of the trial becomes the repository owner's.
+/// Makes the repository's owner the owner of a file or directory of the test.
 fn give(bench: &Bench, path: &Path) -> Result<(), Failed> {
     let meta = fs::symlink_metadata(path)?;
     if bench.role.is_foreign() && meta.uid() != bench.facts.uid {
@@ -100,7 +100,7 @@ fn give(bench: &Bench, path: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Of the same length, with the same time of change, in the same file.
+/// The change keeps the inode, the length and the modification time.
 pub(crate) fn a_change_that_hides_itself_is_found(bench: &Bench) -> Result<(), Failed> {
     let script = "import os\ns = os.stat('tracked.txt')\nwith open('tracked.txt', 'r+') as f: f.write('A')\n\
         os.utime('tracked.txt', ns=(s.st_atime_ns, s.st_mtime_ns))\n\
@@ -121,7 +121,7 @@ pub(crate) fn the_git_directory_is_a_copy_that_no_layer_holds(bench: &Bench) -> 
     let ran = bench.run(&Step::sh(script))?;
     assert_eq!(ran.printed(), "ref: refs/heads/main\nref: refs/heads/main\nHEAD", "{ran:?}");
     assert_eq!(bench::names(ran.layer.upper())?, [""; 0]);
-    // The link itself is the step's to take away; the next step has one all the same.
+    // The step can remove the link itself; the next step has one anyway.
     let without = bench.run(&Step::sh("rm -r .git; mkdir .git; echo own > .git/HEAD"))?;
     assert_eq!(bench.run_over(&Step::sh("cat .git/HEAD"), &[&without.layer])?.printed(), "ref: refs/heads/main");
     assert_eq!(fs::read_to_string(bench.repo.join(".git/HEAD"))?, "ref: refs/heads/main\n");
@@ -183,7 +183,7 @@ pub(crate) fn tools_are_linked_and_credentials_are_not_read(bench: &Bench) -> Re
     Ok(())
 }
 
-/// No process of these gets as much by itself.
+/// No single process exceeds the limit.
 pub(crate) fn sums_of_all_processes_are_bounded(bench: &Bench) -> Result<(), Failed> {
     let mut step = Step::new(&["/usr/bin/python3", "-c", "x = bytearray(512 << 20)"]);
     step.limits.memory = Limit::Max(256 << 20);
@@ -198,7 +198,7 @@ pub(crate) fn sums_of_all_processes_are_bounded(bench: &Bench) -> Result<(), Fai
     Ok(())
 }
 
-/// Twenty grandchildren, each in a session of its own, that ignore everything and hold the pipe.
+/// Twenty grandchildren, each in its own session, that ignore every signal and hold the pipe open.
 const STUBBORN: &str = r"
 import os, signal, sys, time
 for _ in range(20):
@@ -232,7 +232,7 @@ pub(crate) fn twenty_stubborn_grandchildren_end(bench: &Bench) -> Result<(), Fai
     Ok(())
 }
 
-/// Nobody can say any more whether all are gone: so it is not said.
+/// Without the helper, it is not known whether all processes have ended, and the attempt must not claim it.
 pub(crate) fn a_killed_helper_is_doubted_and_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
     let (step, marker) = stubborn("doubted");
     let (running, _layer) = bench.start(&step, &[])?;
@@ -260,7 +260,7 @@ pub(crate) fn what_a_dead_owner_left_is_swept(bench: &Bench) -> Result<(), Faile
     assert!(tree.ends_with("tree") && space.exists(), "{first}");
     parent.kill()?;
     parent.wait()?;
-    // Root's lie in one place for all; an ordinary user's in the state directory of each.
+    // Root's directories have one parent for all runs; an ordinary user's are in the respective state directory.
     let theirs = if bench.role.steps_down() { &bench.root } else { space.ancestors().nth(3).ok_or("no directory")? };
     drop(Bench::over(bench.role, theirs)?);
     assert!(!space.exists(), "{}", space.display());
@@ -270,7 +270,7 @@ pub(crate) fn what_a_dead_owner_left_is_swept(bench: &Bench) -> Result<(), Faile
     Ok(())
 }
 
-/// The caller has to say it.
+/// The caller must explicitly accept fewer controls.
 pub(crate) fn nobody_gets_a_sandbox_with_less_unasked(bench: &Bench) -> Result<(), Failed> {
     let config = RunSpaceConfig {
         disk_bytes: 1 << 20,

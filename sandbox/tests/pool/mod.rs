@@ -1,5 +1,6 @@
-//! Sandboxes that wait for a command: how many, which of them goes, for how long, and what becomes of
-//! one that dies meanwhile. Each has one helper, a child of this process, and that a PID 1.
+//! Tests of sandboxes that wait for a command: their number, which of them is evicted, how long they wait, and how
+//! one that dies is replaced. Each has one helper, which is a child of this process, and the helper has one PID 1 as
+//! its child.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,12 +13,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::bench::{self, Bench, Step, children, line, readable, until_closed};
 use crate::caches::cache;
 
-/// How many wait at most.
+/// The largest number of waiting sandboxes.
 const MOST: usize = 8;
-/// Nothing here takes that long.
+/// Timeout for every wait.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Asks for so many, and waits until as many as there should be are ready, with nobody besides them.
+/// Requests `wanted` sandboxes, and waits until exactly `then` of them are ready and no other helper exists.
 fn warm(bench: &Bench, step: &Step, wanted: usize, then: usize) -> Result<Vec<String>, Failed> {
     bench.launcher.warm(&bench.space, &[], &bench.facts, &bench.policy(step)?, wanted)?;
     let began = Instant::now();
@@ -33,7 +34,7 @@ fn warm(bench: &Bench, step: &Step, wanted: usize, then: usize) -> Result<Vec<St
     }
 }
 
-/// The one PID 1 of a helper.
+/// Returns the only child of a helper, its PID 1.
 fn init_of(helper: &str) -> Result<String, Failed> {
     let listed = fs::read_to_string(format!("/proc/{helper}/task/{helper}/children"))?;
     match listed.split_whitespace().collect::<Vec<_>>().as_slice() {
@@ -53,7 +54,7 @@ pub(crate) fn eight_wait_at_most_and_the_oldest_makes_room(bench: &Bench) -> Res
     let oldest = warm(bench, &step, 1, 1)?;
     let before = warm(bench, &step, MOST + 4, MOST)?;
     assert!(before.contains(&oldest[0]), "the first one waits among the eight: {oldest:?}, {before:?}");
-    // To ask again for what is there makes no more.
+    // Requesting existing sandboxes again creates no more.
     assert_eq!(warm(bench, &step, MOST + 4, MOST)?, before);
     let after = warm(bench, &other, 1, MOST)?;
     let gone: Vec<_> = before.iter().filter(|helper| !after.contains(helper)).collect();
@@ -74,12 +75,12 @@ pub(crate) fn those_that_nobody_asks_for_go(bench: &Bench) -> Result<(), Failed>
     assert_eq!(bench.space.ready(), 0);
     watched.iter().try_for_each(|init| readable(init.as_fd()))?;
     bench::no_children()?;
-    // What is asked for afterwards is made then.
+    // A sandbox that is requested afterwards is created at that time.
     assert_eq!(bench.run(&step)?.printed(), "here");
     Ok(())
 }
 
-/// Whichever of its processes it was. The command runs once, in another one.
+/// A sandbox is replaced after any of its processes has died. The command runs once, in the replacement.
 pub(crate) fn one_that_has_died_is_replaced(bench: &Bench) -> Result<(), Failed> {
     for (runs, is_helper) in [(1, true), (2, false)] {
         let mut step = Step::sh("echo ran >> cache/runs && wc -l < cache/runs; exec sleep 1000");
@@ -88,7 +89,7 @@ pub(crate) fn one_that_has_died_is_replaced(bench: &Bench) -> Result<(), Failed>
         let helper = watched(&helpers[0])?;
         let init = watched(&init_of(&helpers[0])?)?;
         pidfd_send_signal(if is_helper { &helper } else { &init }, Signal::KILL)?;
-        // Which ends when its PID 1 does.
+        // The helper ends when its PID 1 ends.
         readable(helper.as_fd())?;
         let (running, _layer) = bench.start(&step, &[])?;
         assert_eq!(line(&running.stdout)?, runs.to_string(), "it ran once");

@@ -1,5 +1,5 @@
-//! Sandboxes that serve one command behind another: which do, what the next command meets there, and that whatever is
-//! left by one ends its sandbox.
+//! Tests of sandboxes that serve several commands, one after another: which ones do, what the next command finds, and
+//! that anything left behind ends the sandbox.
 
 use libtest_mimic::Failed;
 use proctor_core::enforcement::Tolerated;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::bench::{Bench, Step, children, line, readable, until_closed};
 use crate::caches::cache;
 
-/// What a command has done, and whether its sandbox waits for another one.
+/// The results of a command, and whether its sandbox waits for another one.
 struct Served {
     reports: Vec<Report>,
     stdout: String,
@@ -27,7 +27,7 @@ impl Served {
     }
 }
 
-/// Runs a command in whatever sandbox waits for it, and puts that back.
+/// Runs a command in a waiting sandbox if there is one, and puts the sandbox back.
 fn serve(bench: &Bench, step: &Step) -> Result<Served, Failed> {
     serve_over(bench, step, &[])
 }
@@ -46,7 +46,7 @@ fn serve_over(bench: &Bench, step: &Step, lowers: &[&Layer<Sealed>]) -> Result<S
     Ok(Served { reports, stdout, stderr, serves_on })
 }
 
-/// What a command can find out about where it runs.
+/// A script that prints everything a command can find out about its sandbox.
 const LOOK: &str = "pwd; umask; env | sort; id; ls -la --time-style=full-iso /tmp /var/tmp /dev/shm \"$HOME\" . /dev/pts; \
     cat /proc/net/dev /proc/net/unix /proc/sysvipc/shm; sed -E 's/ (orphan|alloc|mem) [0-9]+//g' /proc/net/sockstat; ulimit -a; ulimit -Ha; \
     ls /proc/self/fd; cat /proc/self/limits; grep -E '^(Sig|Cap|NoNew|Seccomp|Cpus_allowed)' /proc/self/status; \
@@ -102,7 +102,7 @@ pub(crate) fn each_command_is_told_of_as_if_it_were_alone(bench: &Bench) -> Resu
     Ok(())
 }
 
-/// Reports the number of processes that a command left behind.
+/// Returns the number of processes that a command left behind.
 fn left(served: &Served) -> Option<u64> {
     match served.reports.last() {
         Some(Report::Exited { leaked, .. }) => leaked.as_ref().map(|leaked| leaked.processes),
@@ -123,8 +123,9 @@ pub(crate) fn each_command_is_charged_with_its_own_processes_alone(bench: &Bench
     Ok(())
 }
 
-/// A time that is set to now within the tick in which the sandbox was made is no change, so some of them let a tick pass.
-/// What a command can leave, by a name and what a shell runs. The sandbox serves no other command behind any of them.
+/// Objects that a command can leave behind: a name, and a shell script. The sandbox serves no other command after any
+/// of them. Some scripts wait for a clock tick first: setting a time to now within the tick in which the sandbox was
+/// made changes nothing.
 const LEAVINGS: &[(&str, &str)] = &[
     ("a file in /tmp", "touch /tmp/x"),
     ("a hidden file in /var/tmp", "touch /var/tmp/.x"),
@@ -173,10 +174,11 @@ const LEAVINGS: &[(&str, &str)] = &[
 
 pub(crate) fn whatever_is_left_ends_the_sandbox(bench: &Bench) -> Result<(), Failed> {
     for (what, script) in LEAVINGS {
-        // In a sandbox that has served before as in a new one.
+        // In a sandbox that has served a command before, and in a new one.
         for turn in ["first", "second"] {
             if turn == "second" {
-                // Packets of the kernel's own, such as the first of a new network, may count as left now and then.
+                // Packets of the kernel itself, such as the first one in a new network namespace, may occasionally
+                // count as left behind.
                 let mut clean = serve(bench, &Step::sh("true"))?;
                 for _ in 0..2 {
                     if !clean.serves_on {
@@ -203,7 +205,7 @@ pub(crate) fn pid_1_cannot_be_signalled(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// `mq_open` makes the queue before Landlock refuses to open it, and no table of the kernel lists queues.
+/// `mq_open` creates the queue before Landlock refuses to open it, and no table of the kernel lists queues.
 pub(crate) fn refuses_posix_queues_and_leaves_none(bench: &Bench) -> Result<(), Failed> {
     let make = "import ctypes; c = ctypes.CDLL(None, use_errno=True); \
         print(c.mq_open(b'/x', 0o102, 0o600, None), ctypes.get_errno(), c.mq_unlink(b'/x'), ctypes.get_errno())";
@@ -245,7 +247,8 @@ pub(crate) fn what_a_cache_keeps_is_no_leaving(bench: &Bench) -> Result<(), Fail
     for turn in 0..3 {
         let served = serve(bench, &step)?;
         assert_eq!(served.printed(), vec!["more"; turn].join("\n"));
-        // The mount point lies in the layer of the first one, where the repository has none.
+        // If the repository has no mount point, the first command's layer contains it, so the sandbox is not
+        // reused.
         let _ = served.serves_on;
     }
     Ok(())

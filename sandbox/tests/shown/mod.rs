@@ -1,5 +1,5 @@
-//! What of the host is shown beside the repository, where its paths are another user's to change and
-//! the set-up is root's.
+//! Tests of host files that are shown outside of the repository, when another user can change their paths and root
+//! performs the set-up.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
 use std::fs;
@@ -12,7 +12,7 @@ use proctor_sandbox::{Report, Rights, ToolKind, ToolMount};
 
 use crate::bench::{Bench, Step};
 
-/// Neither root nor the user of the trials.
+/// A user that is neither root nor the user of the tests.
 const THIRD: u32 = 1002;
 
 fn tool(bench: &Bench, source: &Path, name: &str) -> ToolMount {
@@ -26,7 +26,7 @@ fn in_the_home(bench: &Bench, script: &str, tools: Vec<ToolMount>) -> Step {
     Step { tools, ..step }
 }
 
-/// A directory with a tool in it that everybody may read, once they are there.
+/// Creates a directory with this mode that contains a tool readable by every user who can enter the directory.
 fn closed(bench: &Bench, name: &str, mode: u32) -> Result<std::path::PathBuf, Failed> {
     let dir = bench.root.join(name);
     fs::create_dir_all(dir.join("tool"))?;
@@ -35,7 +35,8 @@ fn closed(bench: &Bench, name: &str, mode: u32) -> Result<std::path::PathBuf, Fa
     Ok(dir)
 }
 
-/// Whoever owns the way to a tool may have it end there: that shows no more than they can reach.
+/// The owner of a directory on a tool's path can redirect the path, which must show no more than that owner can
+/// access.
 pub(crate) fn a_tool_behind_a_closed_directory_is_passed_over(bench: &Bench) -> Result<(), Failed> {
     let (thirds, of_group) = (closed(bench, "thirds", 0o700)?, closed(bench, "of_group", 0o750)?);
     if bench.role.steps_down() {
@@ -54,7 +55,7 @@ pub(crate) fn a_tool_behind_a_closed_directory_is_passed_over(bench: &Bench) -> 
     Ok(())
 }
 
-/// Resolved long before, and a link since then: at its end, and in its way.
+/// The tool's path was resolved earlier and has since become a link: in its last component, and in an earlier one.
 pub(crate) fn a_link_that_was_planted_on_the_way_to_a_tool_is_not_followed(bench: &Bench) -> Result<(), Failed> {
     let secret = bench.root.join("secret/tool");
     fs::create_dir_all(&secret)?;
@@ -69,7 +70,8 @@ pub(crate) fn a_link_that_was_planted_on_the_way_to_a_tool_is_not_followed(bench
     Ok(())
 }
 
-/// Neither where it is looked for nor where it is laid: what was to be covered is elsewhere then.
+/// A link is followed neither at the source of a mask nor at its mount point, since the file to be covered would be
+/// elsewhere.
 pub(crate) fn a_mask_is_not_turned_aside_by_a_link(bench: &Bench) -> Result<(), Failed> {
     let (shown, aside) = (bench.home.join(".tool"), bench.root.join("aside"));
     fs::create_dir_all(shown.join("dir"))?;

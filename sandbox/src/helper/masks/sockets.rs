@@ -1,5 +1,5 @@
-//! Sockets of the host that have a path. A read-only mount does not forbid to connect to one, and
-//! neither does a network namespace: whoever can name it and may write it reaches the service behind.
+//! Finds Unix sockets of the host that have a path. Neither a read-only mount nor a network namespace prevents a
+//! connection to such a socket: a process that can name and write the socket reaches the service behind it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,15 +12,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How many sockets may be masked: each costs a mount, and a host has a few dozen outside of `/run`
-/// and the homes.
+/// The largest number of sockets to mask. Each costs a mount, and a host has a few dozen outside of `/run` and the
+/// home directories.
 const MAX: usize = 1024;
 
-/// The absolute paths to which sockets of this process's network namespace are bound, each once.
-/// To be asked before the host's network namespace is left.
+/// Returns the absolute paths of sockets bound in this process's network namespace, without duplicates. Call it
+/// before leaving the host's network namespace.
 ///
-/// Not among them: sockets of other network namespaces, those bound by a relative path, and those
-/// bound later.
+/// The result lacks sockets of other network namespaces, sockets bound to a relative path, and sockets bound later.
 ///
 /// # Errors
 /// The kernel's table cannot be read.
@@ -30,9 +29,9 @@ pub(crate) fn bound_sockets(mut table: &File) -> io::Result<Vec<PathBuf>> {
     Ok(parse(&text))
 }
 
-/// The table as the kernel prints it (`/proc/net/unix` in proc_pid_net(5)): a head line, then a line
-/// for each socket, seven fields and a path where there is one. The path is printed as it is, so one
-/// with a line break goes on in the next line; one in the abstract namespace begins with `@`.
+/// Parses the kernel's table (`/proc/net/unix` in proc_pid_net(5)): a header, then one line for each socket with
+/// seven fields and an optional path. The path is not escaped, so a path with a line break continues in the next
+/// line. The name of an abstract socket begins with `@`.
 fn parse(table: &[u8]) -> Vec<PathBuf> {
     let mut paths: Vec<Vec<u8>> = Vec::new();
     for line in table.split(|byte| *byte == b'\n').skip(1) {
@@ -45,7 +44,7 @@ fn parse(table: &[u8]) -> Vec<PathBuf> {
             (None, None) => {}
         }
     }
-    // The line break at the end of the table is no part of the last path.
+    // The line break at the end of the table does not belong to the last path.
     if let Some(last) = paths.last_mut().filter(|last| last.ends_with(b"\n")) {
         last.pop();
     }
@@ -53,8 +52,8 @@ fn parse(table: &[u8]) -> Vec<PathBuf> {
     absolute.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The path of a line that begins with `address: references protocol flags type state inode`; empty
-/// where the socket has none.
+/// Returns the path of a line that begins with `address: references protocol flags type state inode`; empty if the
+/// socket has no path.
 fn row(line: &[u8]) -> Option<&[u8]> {
     const FIELDS: usize = 7;
     let mut rest = line;
@@ -71,21 +70,21 @@ fn row(line: &[u8]) -> Option<&[u8]> {
     Some(rest.strip_prefix(b" ").unwrap_or(rest))
 }
 
-/// The sockets of the host, and where a step could find them.
+/// The sockets of the host, and the paths at which a step could find them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sockets<'a> {
-    /// What [`bound_sockets`] found.
+    /// The result of [`bound_sockets`].
     pub(crate) bound: &'a [PathBuf],
-    /// Directories that are hidden, and the repository: through an overlay a socket of the layer
-    /// below cannot be connected to.
+    /// The hidden directories, and the repository: a socket of a lower layer does not accept connections through an
+    /// overlay.
     pub(crate) skip: &'a [&'a Path],
-    /// What of the host is shown at a place of its own, although its directory may be hidden: the
-    /// host's path, and the step's.
+    /// The parts of the host that are shown at another path, although their directory may be hidden: the host's path,
+    /// and the step's path.
     pub(crate) shown: &'a [(&'a Path, &'a Path)],
 }
 
 impl Sockets<'_> {
-    /// Those that can be reached now, as descriptors that name them; one is open at a time.
+    /// Opens the sockets that are reachable now, one descriptor at a time.
     pub(super) fn reachable(&self) -> io::Result<impl Iterator<Item = io::Result<OwnedFd>>> {
         let places = self.places();
         if places.len() > MAX {
@@ -97,7 +96,7 @@ impl Sockets<'_> {
         Ok(places.into_iter().filter_map(|place| open_socket(&place).transpose()))
     }
 
-    /// The places at which a step could find them.
+    /// Returns the paths at which a step could find the sockets.
     pub(crate) fn places(&self) -> BTreeSet<PathBuf> {
         let own = self.bound.iter().filter(|path| !self.skip.iter().any(|skip| path.starts_with(skip))).cloned();
         let moved = self.bound.iter().flat_map(|path| {
@@ -107,13 +106,13 @@ impl Sockets<'_> {
     }
 }
 
-/// Without the slash at its end that joining nothing adds.
+/// Joins two paths, without the trailing slash that joining an empty path adds.
 fn joined(to: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) }
 }
 
-/// The socket at a path; nothing where there is none any more, or none that we can reach. Nothing
-/// but a socket is ever masked, whatever lies in the way.
+/// Opens the socket at a path; `None` if it no longer exists or is unreachable, or if the path names anything but a
+/// socket. So only sockets are ever masked.
 fn open_socket(path: &Path) -> io::Result<Option<OwnedFd>> {
     let found = match rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL) => {

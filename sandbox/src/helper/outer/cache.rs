@@ -1,4 +1,4 @@
-//! Caches: a directory that takes the writes, alone or as the top of an overlay.
+//! Shows caches: a directory that receives the writes, alone or as the top of an overlay.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use crate::policy::CACHE_UPPER;
 use crate::space::WORK;
 
 impl Outer<'_> {
-    /// Takes one directory as a cache. A root daemon made it, as root; the step writes it. On disk the owner is the
-    /// same for all runs.
+    /// Clones one directory as a cache. A root daemon creates the directory as root, and the step writes it. On disk,
+    /// its owner is the same for all runs.
     pub(super) fn clone_cache(&self, source: &Path) -> Result<OwnedFd, Failure> {
         let take = || {
             let dir = mounts::open_readable_dir(source)?;
@@ -28,8 +28,8 @@ impl Outer<'_> {
         take().map_err(internal(format_args!("take the cache directory `{}`", source.display())))
     }
 
-    /// Makes the overlay of a cache. It is made before the root gets read-only, because the kernel takes no read-only
-    /// directory for writes, and keeps a mount of its own.
+    /// Makes the overlay of a cache. It is made before the root becomes read-only, because the kernel accepts no
+    /// read-only upper directory. The overlay keeps its own mount of that directory.
     pub(super) fn stack_cache(&mut self, room: &Path, lowers: &[PathBuf], at: &Path) -> Result<(), Failure> {
         let made = self.cache_overlay(room, lowers);
         let made = made.map_err(internal(format_args!("make the overlay of the cache `{}`", at.display())))?;
@@ -40,24 +40,25 @@ impl Outer<'_> {
     fn cache_overlay(&self, room: &Path, lowers: &[PathBuf]) -> io::Result<OwnedFd> {
         let room = mounts::open_readable_dir(room)?;
         let upper = mounts::open_beneath(room.as_fd(), Path::new(CACHE_UPPER))?;
-        // Overlayfs maps no owner of the directory that takes the writes: it belongs to the run's own user.
+        // Overlayfs maps no owner of the directory that receives the writes, so it must belong to the run's own user.
         self.give(&upper, (self.request.user.uid(), self.request.user.gid()))?;
-        // One for each sandbox: overlayfs empties it first, and another one's mount may not be gone yet.
+        // One for each sandbox: overlayfs empties its work directory first, and another sandbox's mount may still
+        // exist.
         let work = format!("{WORK}.{}", self.request.layers.upper);
         let work = mounts::dir_in(room.as_fd(), &work, 0o700, None)?;
         let lowers: Vec<OwnedFd> = lowers.iter().map(|lower| self.cache_layer(lower)).collect::<io::Result<_>>()?;
         let layers: Vec<BorrowedFd<'_>> = lowers.iter().map(AsFd::as_fd).collect();
         let held = self.held.as_ref().ok_or_else(|| io::Error::other("nothing of /proc was held"))?;
         let overlay = overlay(&held.descriptors, &layers, &upper, &work)?;
-        // Overlayfs turns read-only in silence where it cannot use its work directory.
+        // Overlayfs silently becomes read-only if it cannot use its work directory.
         match rustix::fs::fstatvfs(&overlay)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
             true => Err(io::Error::other("the kernel made it read-only; its log (`dmesg`) says why")),
             false => Ok(overlay),
         }
     }
 
-    /// Opens a layer with the owner that the step has. The mapped mount is put over the layer itself, in this mount
-    /// namespace alone: kernels before 6.15 take no detached mount as a layer.
+    /// Opens a layer with the step's user as its owner. The mapped mount is attached over the layer itself, in this
+    /// mount namespace only: kernels before 6.15 accept no detached mount as a layer.
     fn cache_layer(&self, path: &Path) -> io::Result<OwnedFd> {
         let plain = mounts::open_plain(path)?;
         if self.cache_owners.is_none() || !self.request.user.is_mapped() {
@@ -69,7 +70,7 @@ impl Outer<'_> {
         mounts::open_plain(path)
     }
 
-    /// Gives a directory of root's to the step's user.
+    /// Changes the owner of a directory from root to the step's user.
     fn give(&self, dir: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
         if self.request.user.steps_down() && rustix::fs::fstat(dir)?.st_uid == 0 {
             let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));

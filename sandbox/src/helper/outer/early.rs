@@ -1,5 +1,5 @@
-//! The tree in its place before the command is known, while PID 1 is still at its own operations.
-//! Where the command comes with other layers than were expected, all of it is undone.
+//! Mounts the tree before the command is known, while PID 1 still executes its own operations. If the command arrives
+//! with other layers than expected, all of this is undone.
 
 use std::io;
 use std::mem;
@@ -15,8 +15,8 @@ use crate::setup::{Inside, SetupOp, attach_ops};
 use crate::wire::{Layers, Tree};
 
 impl Outer<'_> {
-    /// Puts the overlay that was made in its place, and what belongs into the tree. What cannot be done
-    /// now is tried again, or refused, when the command comes.
+    /// Mounts the overlay and the caches and git directories inside it. If something fails, it is tried again, or
+    /// refused, when the command arrives.
     pub(super) fn place_early(&mut self) -> Result<(), Failure> {
         let (Some(made), Some(point)) = (self.overlay.take(), &self.repo_point) else { return Ok(()) };
         if mounts::attach(made.mount.as_fd(), point.as_fd()).is_err() {
@@ -31,8 +31,8 @@ impl Outer<'_> {
         }
     }
 
-    /// What was mounted, and whether that is all. No mount point is made: it would stay in the layer when
-    /// the tree is taken away.
+    /// Returns the mounts made, and whether they are complete. It creates no mount points, since these would stay in
+    /// the layer when the tree is unmounted.
     fn attach_early(&mut self, tree: &OwnedFd) -> (Vec<(PathBuf, OwnedFd)>, bool) {
         let mut attached = Vec::new();
         for op in attach_ops(&self.request.frame) {
@@ -48,7 +48,7 @@ impl Outer<'_> {
         (attached, true)
     }
 
-    /// What the command's process finds in place, once everything else is.
+    /// Returns the message about the mounted tree for the command's process, after all other operations.
     pub(in crate::helper) fn tell_of_tree(&mut self) -> Option<Tree> {
         let Placed { made, attached, .. } = self.placed.as_ref()?;
         let (layers, layers_bytes) = (made.layers.clone(), made.room);
@@ -58,7 +58,7 @@ impl Outer<'_> {
         if has_git {
             self.record_git();
         }
-        // It does not hold where the tree is taken away again.
+        // These controls are not enforced if the tree is unmounted again.
         let enforcement = mem::replace(&mut self.enforcement, before);
         let tree = Tree { layers, enforcement, layers_bytes };
         if let Some(placed) = &mut self.placed {
@@ -67,7 +67,7 @@ impl Outer<'_> {
         Some(tree)
     }
 
-    /// What was told of the tree, where that is the one of these layers. One of others is taken away.
+    /// Returns the message about the mounted tree if its layers are `layers`. Unmounts a tree of other layers.
     pub(super) fn placed_for(&mut self, layers: &Layers) -> Result<Option<Tree>, Failure> {
         match self.placed.take() {
             Some(Placed { made, told: Some(told), .. }) if made.layers == *layers => Ok(Some(told)),
@@ -76,12 +76,11 @@ impl Outer<'_> {
         }
     }
 
-    /// Afterwards it is as if nothing had been in place: what was mounted in the tree can be attached
-    /// once more.
+    /// Unmounts the tree and restores the previous state, so that the mounts inside the tree can be attached again.
     fn take_away(&mut self, tree: &OwnedFd, attached: Vec<(PathBuf, OwnedFd)>) -> Result<(), Failure> {
         let undo = || {
             for (number, (at, mount)) in attached.into_iter().enumerate() {
-                // Mounted somewhere, or it could be mounted nowhere again.
+                // Attached elsewhere first, since a mount that is attached nowhere cannot be attached again.
                 mounts::attach(mount.as_fd(), self.aside(number, &mount)?.as_fd())?;
                 self.clones.insert(at, mount);
             }
@@ -90,7 +89,7 @@ impl Outer<'_> {
         undo().map_err(internal("take the tree of other layers away"))
     }
 
-    /// An empty mount point of the same kind, where the step sees nothing.
+    /// Returns an empty mount point of the same kind, in a directory hidden from the step.
     fn aside(&self, number: usize, mount: &OwnedFd) -> io::Result<OwnedFd> {
         let name = format!("aside{number}");
         if mounts::is_dir(mount.as_fd())? {
@@ -101,7 +100,7 @@ impl Outer<'_> {
     }
 }
 
-/// By descriptor: whoever owns a directory above may have put something else at its path.
+/// Unmounts by descriptor: the owner of a directory above may have replaced the directory at its path.
 fn unmount(mount: &OwnedFd) -> io::Result<()> {
     rustix::process::fchdir(mount)?;
     let unmounted = rustix::mount::unmount(".", UnmountFlags::DETACH);

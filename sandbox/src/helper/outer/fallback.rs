@@ -1,5 +1,5 @@
-//! A copy of the tree at the tree's own path, where the kernel makes no overlay and a run may do
-//! without. All else of the sandbox holds as ever.
+//! Shows a copy of the tree at the tree's own path if the kernel makes no overlay and the run may do without one. All
+//! other controls of the sandbox are unchanged.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::helper::mounts::{self, NODEV, NOSUID};
 use crate::space::UPPER;
 use crate::wire::Claim;
 
-/// The copy, beside the upper directory of the layer.
+/// Name of the copy, next to the upper directory of the layer.
 const TREE: &str = "tree";
 
 impl Outer<'_> {
-    /// Shows a clone of root's with the step as the owner. Where the file system maps no owners and a
-    /// copy is tolerated it goes on without: the owner of a copy can be chosen.
+    /// Shows a clone of root's directory with the step as its owner. If the file system cannot map owners and a copy
+    /// is tolerated, the set-up continues without the mapping: the owner of a copy can be chosen.
     pub(super) fn map_or_copy(&mut self, clone: &OwnedFd, source: &Path) -> Result<(), Failure> {
         match self.map_owners(clone, source) {
             Err(Failure::Refused { control: Control::UserNamespace, message, hint }) if self.may_copy() => {
@@ -32,8 +32,8 @@ impl Outer<'_> {
         }
     }
 
-    /// Git looks into no directory of somebody else's, as root's is where it could not be mapped, unless
-    /// it is told to.
+    /// Returns git settings to trust every directory if the owner could not be mapped. Git otherwise refuses to read
+    /// a directory of another user, such as root's.
     pub(super) fn git_trust(&self) -> &'static [u8] {
         if self.unmapped.is_some() { b"[safe]\n\tdirectory = *\n" } else { b"" }
     }
@@ -42,10 +42,10 @@ impl Outer<'_> {
         self.request.frame.tolerated.contains(Control::Layer)
     }
 
-    /// Puts the overlay in place, or the copy. With the size of the tmpfs of all layers, in bytes.
+    /// Mounts the overlay, or the copy. Returns the size of the tmpfs of all layers in bytes, and the copy.
     pub(super) fn overlay_or_copy(&mut self, repo: &Path, claim: &Claim) -> Result<(u64, Option<Copied>), Failure> {
         let made = match self.unmapped.take() {
-            // An overlay would show files of root's, which no step may be.
+            // An overlay would show files as root's, and a step never runs as root.
             Some((message, hint)) => Err(Failure::Refused { control: Control::Layer, message, hint }),
             None => self.overlay(repo, claim),
         };

@@ -1,5 +1,5 @@
-//! What of the host appears although its directory is hidden, and what of that is masked. The paths
-//! may be another user's, who can put something else there at any time.
+//! Shows files and directories of the host although their parent directory is hidden, and masks some files inside
+//! them. The paths may belong to another user, who can replace them at any time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::policy::Rights;
 impl Outer<'_> {
     pub(super) fn clone_tool(&self, source: &Path, rights: Rights) -> Result<Option<OwnedFd>, Failure> {
         let found = match reached(source, rights, self.request.user) {
-            // What we cannot reach the step cannot miss: it shows itself when the tool is needed.
+            // If the path cannot be reached, the tool is left out, and a step that needs it reports the failure.
             Err(error) if is_out_of_reach(&error) || error.raw_os_error() == Some(libc::ELOOP) => return Ok(None),
             other => other,
         };
@@ -28,8 +28,8 @@ impl Outer<'_> {
         Ok(Some(clone))
     }
 
-    /// An empty file for what exists there. A link that has come in the way is refused: the place
-    /// that is to be masked is another one then.
+    /// Returns an empty file as a mask if the path exists. A path that has since become a symbolic link is refused,
+    /// since the file to be masked is now at another path.
     pub(super) fn clone_mask(&self, source: &Path, rights: Rights) -> Result<Option<OwnedFd>, Failure> {
         let mask = match reached(source, rights, self.request.user) {
             Err(error) if is_out_of_reach(&error) => return Ok(None),
@@ -47,9 +47,9 @@ impl Outer<'_> {
         self.point(at, point).map_err(refuse(control, format_args!("make the mount point {}", at.display())))
     }
 
-    /// The mount point at an absolute path. Only below our own covers is it made where it is absent,
-    /// and only there are links followed that the host has: anywhere else their owner could lead us
-    /// away from what is to be covered.
+    /// Returns the mount point at an absolute path. Below proctor's own covers, an absent mount point is created and
+    /// the host's links are followed. Elsewhere neither happens, since the owner of a link could redirect the mount
+    /// away from the path to cover.
     pub(super) fn point(&self, at: &Path, point: Point) -> io::Result<OwnedFd> {
         if let Some((mount, below)) = self.showing(at) {
             return mounts::open_beneath(mount.as_fd(), below);
@@ -61,7 +61,7 @@ impl Outer<'_> {
         }
     }
 
-    /// The innermost of what is shown above `at`, and the way from there.
+    /// Returns the innermost shown mount above `at`, and the rest of the path.
     fn showing<'p>(&self, at: &'p Path) -> Option<(&OwnedFd, &'p Path)> {
         let above = self.shown.iter().filter_map(|(place, mount)| Some((mount, at.strip_prefix(place).ok()?)));
         above.filter(|(_, below)| !below.as_os_str().is_empty()).min_by_key(|(_, below)| below.components().count())

@@ -1,4 +1,4 @@
-//! The process that becomes the command of a step without namespaces.
+//! Implements the process that becomes the command of a step without namespaces.
 
 use proctor_core::enforcement::Enforcement;
 
@@ -11,7 +11,7 @@ use crate::helper::outside::Outside;
 use crate::setup::SetupOp;
 use crate::wire::{Go, PlainRequest};
 
-/// Becomes the command, or says why not and ends.
+/// Executes the command, or reports why that failed and exits.
 pub(super) fn run(prepared: &Prepared<'_>, request: &PlainRequest, go: &Go) -> ! {
     let mut enforcement = prepared.enforcement.clone();
     let failure = match set_up(request, go, &mut enforcement) {

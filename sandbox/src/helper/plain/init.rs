@@ -1,5 +1,5 @@
-//! The first process of a step without namespaces: gives up what must not be had, starts the
-//! command, adopts whoever loses its parent, and ends with the command.
+//! Implements the first process of a step without namespaces: drops privileges, starts the command, adopts orphaned
+//! processes, and ends with the command.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ use crate::wire::{self, Message, PlainRequest};
 
 type Done = Result<(), Failure>;
 
-/// How the command ended.
+/// The result of the command.
 struct Ended {
     status: WaitStatus,
     limit: Option<LimitKind>,
@@ -51,7 +51,7 @@ pub(super) fn run(mut prepared: Prepared<'_>, request: &PlainRequest, control: &
                 system_ms: 0,
                 max_rss_kib: 0,
             };
-            // If the helper is gone there is nobody to tell.
+            // If the helper has ended, there is no recipient.
             drop(wire::send(prepared.channel.as_fd(), &exited, &[]));
             std::process::exit(0)
         }
@@ -65,12 +65,12 @@ fn set_up(prepared: &mut Prepared<'_>, request: &PlainRequest, control: &mut Own
     pid_one::close_control(&prepared.null, control).map_err(internal("close the control socket"))?;
     super::confess(&mut prepared.enforcement, request);
     shared(prepared, &SetupOp::JoinCgroup)?;
-    // Before the change of user, which takes the right to do so.
+    // Before the change of user, which removes the permission to do so.
     let bounded = empty_bounding_set()?;
     step_down(request.sandbox.user)?;
     shared(prepared, &SetupOp::NewKeyring)?;
     drop_capabilities(prepared, bounded)?;
-    // After the last change of credentials, each of which sets it anew.
+    // After the last change of credentials, each of which resets the flag.
     shared(prepared, &SetupOp::NoNewPrivs)?;
     shared(prepared, &SetupOp::Undumpable)?;
     let filtered = filter(prepared, request);
@@ -79,13 +79,13 @@ fn set_up(prepared: &mut Prepared<'_>, request: &PlainRequest, control: &mut Own
     Ok(())
 }
 
-/// What is done as in a sandbox with namespaces.
+/// Executes an operation that is the same as in a sandbox with namespaces.
 fn shared(prepared: &mut Prepared<'_>, op: &SetupOp) -> Done {
     let done = pid_one::apply(prepared, op);
     prepared.tolerate(op, done)
 }
 
-/// Without it a step of root's would be root: there is no doing without.
+/// Becomes the step's user. A failure is never tolerated: a step under root would otherwise run as root.
 fn step_down(user: StepUser) -> Done {
     if !user.steps_down() {
         return Ok(());
@@ -106,7 +106,7 @@ fn step_down(user: StepUser) -> Done {
     Err(refused(Control::UserNamespace, message, "report this with the kernel's version"))
 }
 
-/// Whether the bounding set could be emptied; without `CAP_SETPCAP` it cannot.
+/// Returns whether the bounding set could be emptied, which needs `CAP_SETPCAP`.
 fn empty_bounding_set() -> Result<bool, Failure> {
     for bit in 0..u64::BITS {
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
@@ -152,7 +152,7 @@ fn filter(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Done {
     Ok(())
 }
 
-/// Waits for the command, runs it, and tells how it ended.
+/// Waits for the command, runs it, and returns how it ended.
 fn serve(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Result<Ended, Failure> {
     let go = pid_one::wait_for_command_to_run(prepared)?;
     prepared.enforcement.0.extend(go.tree.enforcement.0.clone());
@@ -163,20 +163,21 @@ fn serve(prepared: &mut Prepared<'_>, request: &PlainRequest) -> Result<Ended, F
     watch(prepared, pid, Warden::of_kin(&go.claim), go.claim.command.leaks).map_err(internal("watch over the command"))
 }
 
-/// Waits until the command has ended, and reaps whatever else ends meanwhile.
+/// Waits until the command has ended, and reaps other processes that end in the meantime.
 fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden, leaks: Leaks) -> io::Result<Ended> {
-    // The step's streams belong to it: our copies would keep them open.
+    // The streams belong to the step: this process's copies would keep them open.
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // The helper counts what all have used.
+    // The result is not used: the helper sums up the usage of all processes.
     let mut used = pid_one::Used::default();
     let mut terminated = false;
     let signals = SignalFd::with_flags(&pid_one::handled(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&prepared.channel, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, warden.patience()))?;
-        // The helper sends nothing after its first word: this is its end, and it was to end the step.
+        // The helper sends nothing after the command, so this means that the helper has ended, and cannot end the
+        // step any more.
         if !fds[1].revents().is_empty() {
             drop(kin::end_all());
             std::process::exit(1);
@@ -194,7 +195,7 @@ fn watch(prepared: &Prepared<'_>, command: Pid, mut warden: Warden, leaks: Leaks
             return Ok(Ended { status, limit: None, leaked });
         }
         if let Some(limit) = warden.look() {
-            // The helper ends everybody when we have ended.
+            // The helper kills all processes after this one has ended.
             return Ok(Ended { status: WaitStatus::Signal(pid_one::SIGKILL), limit: Some(limit), leaked: None });
         }
     }

@@ -1,5 +1,5 @@
-//! Resource limits of a step without namespaces. What bounds a process holds as ever; what is counted
-//! for a user counts everything that this user runs on the host.
+//! Sets the resource limits of a step without namespaces. Limits per process work as usual; a limit that the kernel
+//! counts per user includes all processes of this user on the host.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -14,7 +14,7 @@ use crate::wire::Go;
 
 const UNBOUNDED: &str = "the plan sets no bound";
 
-/// Sets them in this process, for it and all that it is going to start.
+/// Sets the limits for this process and all of its future children.
 pub(super) fn set(user: StepUser, go: &Go, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = go.claim.command.limits;
     bound_disk(disk, enforcement)?;
@@ -81,20 +81,20 @@ fn bound_pids(user: StepUser, pids: Limit, go: &Go, enforcement: &mut Enforcemen
     Ok(())
 }
 
-/// How many threads the user has on the host now.
+/// Returns the number of threads that the user currently has on the host.
 fn threads_of(uid: u32) -> u64 {
     let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
     let own = entries.flatten().filter(|entry| {
         entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())
             && entry.metadata().is_ok_and(|meta| meta.uid() == uid || is_of(&entry.path(), uid))
     });
-    // One that has ended meanwhile has none.
+    // A process that has ended since has none.
     own.map(|entry| std::fs::read_dir(entry.path().join("task")).map_or(0, |tasks| tasks.count() as u64)).sum()
 }
 
-/// The directory of a process that nobody may read the memory of is root's.
+/// Returns whether a process belongs to the user. Root owns the directory of a process whose memory is unreadable.
 fn is_of(process: &std::path::Path, uid: u32) -> bool {
-    // The name of the process is in it, and is any bytes.
+    // The file contains the name of the process, which may be any bytes.
     let status = std::fs::read(process.join("status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Where one attempt without namespaces runs: a copy of the tree, of its git directory, a home and a
-//! scratch directory, all of them beside the upper directory of its layer.
+//! Creates the directories of one attempt without namespaces: a copy of the tree, a copy of its git directory, a home
+//! and a scratch directory, all of them next to the upper directory of its layer.
 //!
 //! ```text
-//! <space>/<id>/tree   the copy: the repository and the layers below
-//!              git    a copy of `.git`, which `tree/.git` names
-//!              home   empty but for links to tools
-//!              tmp    scratch
-//!              upper  what changed in `tree`, when everybody is gone
+//! <space>/<id>/tree      the copy: the repository and the layers below
+//!              git       a copy of `.git`, which `tree/.git` names
+//!              home      empty except for links to tools
+//!              tmp       scratch
+//!              upper     the changes in `tree`, after all processes have ended
 //! ```
 
 use std::collections::BTreeMap;
@@ -40,16 +40,16 @@ pub(super) struct Paths {
     pub(super) git: PathBuf,
     pub(super) home: PathBuf,
     pub(super) tmp: PathBuf,
-    /// Paths in the tree, and the directories that stand there as links.
+    /// The caches: paths in the tree, and the directories to which the links at these paths lead.
     pub(super) caches: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Paths {
-    /// Those of the attempt whose layer has this number.
+    /// Returns the paths of the attempt whose layer has this number.
     pub(super) fn of(request: &PlainRequest, id: u32) -> Self {
         let dir = request.sandbox.space.join(id.to_string());
         let below = |name: &CStr| dir.join(name.to_string_lossy().as_ref());
-        // A step of root's is somebody else, who cannot reach root's state directory.
+        // Under root the step runs as another user, who cannot access root's state directory.
         let kept = !request.sandbox.user.steps_down();
         let caches = request.sandbox.frame.caches.iter().enumerate().map(|(index, cache)| {
             let source = if kept { cache.source.upper() } else { dir.join(format!("cache{index}")) };
@@ -59,7 +59,7 @@ impl Paths {
     }
 }
 
-/// The place of one attempt, as its supervisor holds it.
+/// The directories of one attempt, as its supervisor holds them.
 #[derive(Debug)]
 pub(super) struct Place {
     paths: Paths,
@@ -68,7 +68,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes it, and says what holds of the layer.
+    /// Creates them, and returns how far the `layer` control is enforced.
     ///
     /// # Errors
     /// The tree cannot be copied.
@@ -90,7 +90,7 @@ impl Place {
         Ok((Self { paths, dir, copied }, enforcement))
     }
 
-    /// Has the variables that name the home and the scratch directory name those of the step.
+    /// Changes the values of `HOME` and `TMPDIR` to the step's own directories.
     pub(super) fn lead(&self, env: &mut BTreeMap<String, String>, frame: &Frame) {
         let places = [("HOME", frame.home.as_path(), &self.paths.home), ("TMPDIR", Path::new("/tmp"), &self.paths.tmp)];
         for (name, usual, own) in places {
@@ -102,10 +102,11 @@ impl Place {
         }
     }
 
-    /// The last word of the attempt, once its layer holds what the step changed. The rest is removed.
+    /// Stores the step's changes in its layer, removes the other directories, and returns the final report of the
+    /// attempt.
     pub(super) fn concluded(self, message: Message) -> Message {
         let message = self.copied.concluded(message);
-        // What cannot be removed goes with the run.
+        // A directory that cannot be removed is removed with the run.
         for name in [TREE, GIT, HOME, TMP] {
             let _ = remove_dir(self.dir.as_fd(), name);
         }
@@ -154,8 +155,8 @@ fn copy_tree(
     })
 }
 
-/// Puts a link to a copy where the tree has its git directory: the copy may be read alone, and a rule
-/// of Landlock that lets the tree be written holds for everything that lies in it.
+/// Replaces the tree's git directory by a link to a copy outside of the tree. The copy can only be read, while a
+/// Landlock rule that makes the tree writable applies to everything in it.
 fn link_git(
     request: &PlainRequest,
     paths: &Paths,
@@ -189,7 +190,7 @@ fn link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -
     Ok(())
 }
 
-/// Puts a link to each cache where the tree has it.
+/// Replaces each cache directory of the tree by a link to the cache.
 fn link_caches(paths: &Paths, dir: &OwnedFd, tree: &OwnedFd, owner: Option<Owner>) -> Result<(), Failure> {
     for (at, source) in &paths.caches {
         if owner.is_some() {
@@ -226,7 +227,7 @@ fn link_cache(at: &Path, source: &Path, tree: &OwnedFd, owner: Option<Owner>) ->
     link(source, parent.as_fd(), Path::new(name), owner)
 }
 
-/// A home with links to the tools that the caller's home shows, and a scratch directory.
+/// Creates a home with links to the tools that the caller's home shows, and a scratch directory.
 fn make_scratch(request: &SandboxRequest, dir: &OwnedFd) -> io::Result<()> {
     let (frame, owner) = (&request.frame, owner_of(request.user));
     own_dir(dir, TMP, owner)?;
@@ -236,10 +237,10 @@ fn make_scratch(request: &SandboxRequest, dir: &OwnedFd) -> io::Result<()> {
         let Ok(below) = tool.at.strip_prefix(&frame.home) else { continue };
         let (Some(parent), Some(name)) = (below.parent(), below.file_name()) else { continue };
         let Ok(parent) = mounts::ensure_beneath(home.as_fd(), parent, owner) else { continue };
-        // Below another tool it is there already.
+        // A tool inside another tool's directory already exists.
         drop(link(&tool.source, parent.as_fd(), Path::new(name), owner));
     }
-    // The index of git remembers other files than those of the copy.
+    // Git's index contains the metadata of the original files, which differs from the copy's.
     let mut config = mounts::make_file(home.as_fd(), ".gitconfig".as_ref())?;
     config.write_all(b"[core]\n\tcheckStat = minimal\n\ttrustctime = false\n")?;
     if let Some(Owner { uid, gid }) = owner {

@@ -1,5 +1,5 @@
-//! The one wall of a step without mounts of its own: Landlock, with a rule for each thing that it may
-//! use. What no rule names it can neither read nor write.
+//! Restricts a step that has no mount namespace by Landlock alone, with a rule for each path that the step may use.
+//! It can neither read nor write any other path.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use crate::policy::ToolKind;
 use crate::setup::DEVICES;
 use crate::wire::{PlainRequest, SandboxRequest};
 
-/// Directories of the system: programs, libraries, settings, and what the kernel tells.
+/// Directories of the system: programs, libraries, settings, and the kernel's file systems.
 const SYSTEM: [&str; 13] =
     ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/opt", "/nix", "/gnu", "/proc", "/sys"];
 
-/// Builds it around this process. Where there is none, what it would have held is recorded as
-/// missing before the refusal comes back.
+/// Enforces the ruleset on this process. If Landlock is absent, records the controls that depend on it as missing
+/// before returning the refusal.
 pub(super) fn build(request: &PlainRequest, paths: &Paths, enforcement: &mut Enforcement) -> Result<(), Failure> {
     let control = Control::Landlock;
     let wall = Wall::by_rules(&rules(request, paths), &paths.tree).and_then(Wall::build);
@@ -39,19 +39,19 @@ pub(super) fn build(request: &PlainRequest, paths: &Paths, enforcement: &mut Enf
     }
 }
 
-/// What the wall stands for, as far as it goes.
+/// The controls that depend on the ruleset, to the extent that Landlock can enforce them.
 const HELD: [Control; 4] = [Control::ReadOnlyRoot, Control::HiddenPaths, Control::PrivateDev, Control::GitReadOnly];
 
-/// Before ABI 3 (Linux 6.2) it does not keep anybody from cutting files short.
+/// Returns whether Landlock prevents the truncation of files, which needs ABI 3 (Linux 6.2).
 fn is_whole(mechanism: &str) -> bool {
     mechanism.contains("truncating")
 }
 
-/// Landlock speaks of contents and names. Modes, owners and times of a file are its owner's to change,
-/// wherever it lies; so is whether a path exists everybody's to ask.
+/// Records the controls that the ruleset enforces. Landlock covers contents and names only: the owner of a file can
+/// change its mode, owner and times anywhere, and every user can find out whether a path exists.
 fn record(request: &SandboxRequest, is_whole: bool, enforcement: &mut Enforcement) {
     let user = request.user;
-    // The copy of a git directory is its own.
+    // The step owns the copy of a git directory.
     let owns_nothing =
         |control| user.is_mapped() && !(control == Control::GitReadOnly && git_is_inside(&request.frame));
     let kept = "Landlock: nothing outside of the copy, its home and its scratch directory can be written";
@@ -102,8 +102,8 @@ fn real(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// What of `dir` may be read: all of it, or what stands beside a hidden directory. A rule holds for
-/// everything below its directory, and nothing can be taken off again.
+/// Collects the readable parts of `dir`: all of it, or the entries next to hidden directories. A rule applies to
+/// everything below its directory, and exceptions are not possible.
 fn carve(dir: &Path, hidden: &[PathBuf], into: &mut Vec<PathBuf>) {
     if hidden.iter().any(|path| path == dir) || dir.is_symlink() {
         return;
@@ -112,7 +112,7 @@ fn carve(dir: &Path, hidden: &[PathBuf], into: &mut Vec<PathBuf>) {
         into.push(dir.to_owned());
         return;
     }
-    // What we may not list the step may not either.
+    // A directory that this process cannot list is unreadable for the step too.
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         carve(&entry.path(), hidden, into);
     }
