@@ -20,6 +20,9 @@ const NOSNIFF: (HeaderName, HeaderValue) =
 /// A run changes, and what is the same for ever is as quickly asked for.
 const NO_STORE: (HeaderName, HeaderValue) = (http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 
+/// The capacity of an answer before its value is written, in bytes: most answers need no more.
+const FIRST_JSON: usize = 2 << 10;
+
 /// What a handler comes to.
 pub(super) type Answer = Result<Response, Problem>;
 
@@ -35,7 +38,8 @@ pub(super) fn content(kind: HeaderValue, bytes: impl Into<Bytes>) -> Response {
 /// # Errors
 /// It is none that can be written, which only a bug can make it.
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
-    let bytes = serde_json::to_vec(value).map_err(|error| {
+    let mut bytes = Vec::with_capacity(FIRST_JSON);
+    serde_json::to_writer(&mut bytes, value).map_err(|error| {
         Problem::new(ProblemType::Internal, format!("the answer cannot be written as JSON: {error}"))
     })?;
     let mut response = content(JSON, bytes);

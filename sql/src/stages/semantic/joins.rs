@@ -135,6 +135,7 @@ impl Reader<'_> {
         // What counts different values, or takes the highest, comes to the same for each row met many times.
         let is_same = !select.projection.is_empty() && select.projection.iter().all(is_same_of_many);
         let is_same = is_same || select.distinct.is_some() && join.meets_in_an_alternative();
+        let is_same = is_same || is_plain_distinct(select) && join.meets_without_leftovers(select);
         let catalog = join.reader.catalog;
         if let Some((one, other)) = join.apart() {
             let is_cross = select
@@ -313,11 +314,31 @@ impl Joining<'_, '_> {
 
     /// Reports whether all relations meet if each alternative counts: different rows are the same then.
     fn meets_in_an_alternative(&self) -> bool {
-        let mut links = self.links.clone();
-        links.extend(self.alternatives.iter().cloned());
-        links.extend(self.equals.values().cloned());
-        let groups = groups(self.relations.len(), &links);
+        let groups = self.groups_in_an_alternative();
         groups.iter().all(|group| *group == groups[0])
+    }
+
+    /// Returns the group of each relation, if each alternative of a condition connects relations by itself.
+    fn groups_in_an_alternative(&self) -> Vec<usize> {
+        let links = self.links.iter().chain(&self.alternatives).chain(self.equals.values());
+        groups(self.relations.len(), &links.cloned().collect::<Vec<_>>())
+    }
+
+    /// Reports whether all relations meet that the query uses, where each other one is a second name of a table that it
+    /// uses: different rows are the same without that name.
+    fn meets_without_leftovers(&self, select: &Select) -> bool {
+        let mut used = self.used(select);
+        used.extend(self.links.iter().filter(|link| link.len() > 1).flatten());
+        let is_again = |at: &usize| {
+            let table = &self.relations[*at].table;
+            !table.is_empty() && used.iter().any(|used| self.relations[*used].table.eq_ignore_ascii_case(table))
+        };
+        let groups = self.groups_in_an_alternative();
+        let first = used.first().map(|first| groups[*first]);
+        (0..self.relations.len()).all(|at| match used.contains(&at) {
+            true => Some(groups[at]) == first || self.relations[at].is_small,
+            false => is_again(&at),
+        })
     }
 
     /// Notes a column that is held to be equal to a value.
@@ -544,6 +565,16 @@ fn is_one_value(select: &Select) -> bool {
     }
     let is_plain = matches!(select.from.as_slice(), [from] if from.joins.is_empty());
     is_plain && select.projection.len() == 1 && select.selection.as_ref().is_some_and(looks_for_a_value)
+}
+
+/// Reports whether a query gives each different row once, of columns that it names, without groups or figures.
+fn is_plain_distinct(select: &Select) -> bool {
+    let is_column = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => !has_figure(expr),
+        _ => false,
+    };
+    let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
+    select.distinct.is_some() && !is_grouped && select.having.is_none() && select.projection.iter().all(is_column)
 }
 
 /// Whether a column of a result consists of `COUNT(DISTINCT …)`, MAX and MIN alone.
