@@ -20,7 +20,11 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Line(UnixStream);
 
 /// The same end for asynchronous callers, which do not block a thread while the worker judges.
-pub(crate) struct AsyncLine(QuietStream);
+pub(crate) struct AsyncLine {
+    socket: QuietStream,
+    /// Holds the bytes of a request, then of its answer.
+    buffer: Vec<u8>,
+}
 
 /// Why there is no answer.
 pub(crate) enum Silence {
@@ -78,7 +82,7 @@ impl AsyncLine {
     /// The socket cannot be registered with the runtime.
     pub(crate) fn of(line: Line) -> io::Result<Self> {
         line.0.set_read_timeout(None)?;
-        Ok(Self(QuietStream::new(line.0)?))
+        Ok(Self { socket: QuietStream::new(line.0)?, buffer: Vec::new() })
     }
 
     /// Sends a request and waits for its answer, within the time limit of the request.
@@ -88,8 +92,9 @@ impl AsyncLine {
     pub(crate) async fn ask(&mut self, request: &Request) -> Result<Judgement, Silence> {
         let begun = Instant::now();
         let exchange = async {
-            self.0.write_all(&wire::frame(request)?).await?;
-            wire::receive::<Judgement>(&mut self.0).await
+            wire::frame_into(&mut self.buffer, request)?;
+            self.socket.write_all(&self.buffer).await?;
+            wire::receive::<Judgement>(&mut self.socket, &mut self.buffer).await
         };
         match tokio::time::timeout(request.limits.time() + GRACE, exchange).await {
             Ok(Ok(Some(judgement))) => intact(judgement),

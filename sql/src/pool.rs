@@ -49,7 +49,7 @@ pub struct Workers {
     config: WorkersConfig,
     launcher: Arc<Launcher>,
     facts: RepoFacts,
-    idle: Mutex<Vec<(Key, Worker)>>,
+    idle: Mutex<Vec<(Key, Box<Worker>)>>,
 }
 
 /// What a worker can be asked about.
@@ -142,7 +142,7 @@ impl Workers {
     }
 
     /// Asks a worker. A worker that answers returns to the pool; one that does not is killed.
-    async fn asked(&self, key: &Key, mut worker: Worker, request: &Request) -> Result<Judgement, NoAnswer> {
+    async fn asked(&self, key: &Key, mut worker: Box<Worker>, request: &Request) -> Result<Judgement, NoAnswer> {
         let begun = Instant::now();
         match worker.line.ask(request).await {
             Ok(judgement) => {
@@ -167,17 +167,17 @@ impl Workers {
         drop(idle);
     }
 
-    fn idle_workers(&self) -> MutexGuard<'_, Vec<(Key, Worker)>> {
+    fn idle_workers(&self) -> MutexGuard<'_, Vec<(Key, Box<Worker>)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, key: &Key) -> Option<Worker> {
+    fn take(&self, key: &Key) -> Option<Box<Worker>> {
         let mut idle = self.idle_workers();
         let at = idle.iter().rposition(|(of, _)| of == key)?;
         Some(idle.swap_remove(at).1)
     }
 
-    fn give_back(&self, key: Key, worker: Worker) {
+    fn give_back(&self, key: Key, worker: Box<Worker>) {
         let mut idle = self.idle_workers();
         let surplus = (idle.len() >= self.config.most).then(|| idle.remove(0));
         idle.push((key, worker));
@@ -224,7 +224,7 @@ impl Workers {
         Ok(Key { dialect, library, database: database.transpose()?, memory })
     }
 
-    fn start(&self, key: &Key) -> Result<Worker, String> {
+    fn start(&self, key: &Key) -> Result<Box<Worker>, String> {
         let say = |error: SandboxError| error.to_string();
         let config = RunSpaceConfig {
             disk_bytes: 1 << 20,
@@ -244,7 +244,7 @@ impl Workers {
             return Err(words);
         }
         let line = AsyncLine::of(line).map_err(|error| error.to_string())?;
-        Ok(Worker { line, running, _layer: layer, _space: space })
+        Ok(Box::new(Worker { line, running, _layer: layer, _space: space }))
     }
 
     fn policy(&self, key: &Key) -> Result<Policy, String> {

@@ -20,13 +20,31 @@ const HEAD: usize = 4;
 /// # Errors
 /// It is too large.
 pub fn frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
-    let mut frame = vec![0; HEAD];
-    serde_json::to_writer(&mut frame, value)?;
+    let mut frame = Vec::new();
+    frame_into(&mut frame, value)?;
+    Ok(frame)
+}
+
+/// Writes a value as one frame to a buffer that callers keep for the next frame; its content is lost.
+///
+/// # Errors
+/// As [`frame`].
+pub fn frame_into<T: Serialize>(frame: &mut Vec<u8>, value: &T) -> io::Result<()> {
+    empty(frame);
+    frame.resize(HEAD, 0);
+    serde_json::to_writer(&mut *frame, value)?;
     let length = frame.len() - HEAD;
     let length = u32::try_from(length).ok().filter(|_| length <= MOST);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))?;
     frame[..HEAD].copy_from_slice(&length.to_le_bytes());
-    Ok(frame)
+    Ok(())
+}
+
+/// Empties a buffer, and gives it room for a frame of the usual length.
+fn empty(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.shrink_to(KEPT);
+    buffer.reserve(USUAL);
 }
 
 /// Writes one frame at once, so that the other side wakes once.
@@ -53,15 +71,19 @@ pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
     Ok(Some(serde_json::from_slice(&json)?))
 }
 
-/// Reads one frame asynchronously; returns `None` if the other side has closed the connection.
+/// Reads one frame asynchronously; returns `None` if the other side has closed the connection. `bytes` is a buffer that
+/// callers keep for the next frame; its content is lost.
 ///
 /// # Errors
 /// As [`read`].
-pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<T>> {
-    let mut bytes = Vec::with_capacity(FIRST_READ);
+pub async fn receive<T: DeserializeOwned>(
+    from: &mut (impl AsyncRead + Unpin),
+    bytes: &mut Vec<u8>,
+) -> io::Result<Option<T>> {
+    empty(bytes);
     let mut whole = None;
     while whole.is_none_or(|whole| bytes.len() < whole) {
-        if from.read_buf(&mut bytes).await? == 0 {
+        if from.read_buf(bytes).await? == 0 {
             return if bytes.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
         if let (None, Some(head)) = (whole, bytes.first_chunk::<HEAD>()) {
@@ -76,8 +98,10 @@ pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -
     }
 }
 
-/// The capacity of the buffer before the length of a frame is known, in bytes.
-const FIRST_READ: usize = 8 << 10;
+/// The capacity of a buffer before the length of a frame is known, in bytes.
+const USUAL: usize = 8 << 10;
+/// The largest buffer that is kept between two frames, in bytes.
+const KEPT: usize = 64 << 10;
 
 fn length(head: [u8; HEAD]) -> io::Result<usize> {
     let length = u32::from_le_bytes(head) as usize;
@@ -92,7 +116,18 @@ mod tests {
     use super::*;
 
     async fn received(mut bytes: &[u8]) -> io::Result<Option<Vec<u32>>> {
-        receive(&mut bytes).await
+        receive(&mut bytes, &mut Vec::new()).await
+    }
+
+    #[tokio::test]
+    async fn a_buffer_holds_one_frame_after_another() {
+        let mut buffer = Vec::new();
+        for length in [70_000, 3, 0] {
+            let sent = vec![7_u32; length];
+            let bytes = frame(&sent).expect("small enough");
+            assert_eq!(receive::<Vec<u32>>(&mut bytes.as_slice(), &mut buffer).await.expect("a frame"), Some(sent));
+        }
+        assert!(buffer.capacity() <= KEPT, "{} bytes are kept", buffer.capacity());
     }
 
     #[tokio::test]
@@ -102,8 +137,9 @@ mod tests {
         assert_eq!(received(&bytes).await.expect("a frame"), Some(sent.clone()));
         assert_eq!(read::<Vec<u32>>(bytes.as_slice()).expect("a frame"), Some(sent.clone()));
         let (mut ours, mut theirs) = tokio::io::duplex(3);
+        let mut buffer = Vec::new();
         let writes = async { tokio::io::AsyncWriteExt::write_all(&mut theirs, &bytes).await };
-        let (written, cut) = tokio::join!(writes, receive::<Vec<u32>>(&mut ours));
+        let (written, cut) = tokio::join!(writes, receive::<Vec<u32>>(&mut ours, &mut buffer));
         written.expect("writes");
         assert_eq!(cut.expect("a frame"), Some(sent));
     }

@@ -2,7 +2,7 @@
 //! answer and nothing else.
 
 use std::fs::Metadata;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_core::sql::{Dialect, Judgement, Limits, Policy, Request, SqlCode, Verdict};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::chain;
 use crate::duckdb::DuckDb;
@@ -134,6 +136,24 @@ pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<d
     }
 }
 
+/// A socket that is read only when it is readable.
+///
+/// A thread that sleeps in a read of a Unix socket wakes each time that the other side reads, since the kernel then
+/// reports room to write to every sleeper. Such a wake costs both sides a change of context. A poll for input sleeps on.
+struct Awaited<'a>(&'a UnixStream);
+
+impl io::Read for Awaited<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match poll(&mut [PollFd::new(self.0, PollFlags::IN)], None) {
+                Ok(_) => return io::Read::read(&mut self.0, buffer),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
 /// Answers requests until the other side is done.
 ///
 /// # Errors
@@ -143,10 +163,12 @@ pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result
     let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
     let mut engines = Engines::new(duckdb);
     wire::write(socket, &wire::HELLO)?;
-    let mut requests = BufReader::new(socket);
+    let mut requests = BufReader::new(Awaited(socket));
+    let (mut answers, mut frame) = (socket, Vec::new());
     while let Some(request) = wire::read::<Request>(&mut requests)? {
         let judgement = engines.judge(&request);
-        wire::write(socket, &judgement)?;
+        wire::frame_into(&mut frame, &judgement)?;
+        answers.write_all(&frame)?;
     }
     Ok(())
 }

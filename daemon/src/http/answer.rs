@@ -20,6 +20,9 @@ const NOSNIFF: (HeaderName, HeaderValue) =
 /// Prevents caching: runs change, and immutable data is cheap to request again.
 const NO_STORE: (HeaderName, HeaderValue) = (http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 
+/// Initial capacity of a serialized answer, in bytes: most answers need no more.
+const FIRST_JSON: usize = 2 << 10;
+
 /// Result of a handler.
 pub(super) type Answer = Result<Response, Problem>;
 
@@ -35,7 +38,8 @@ pub(super) fn content(kind: HeaderValue, bytes: impl Into<Bytes>) -> Response {
 /// # Errors
 /// The value cannot be serialized, which is a bug.
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
-    let bytes = serde_json::to_vec(value).map_err(|error| {
+    let mut bytes = Vec::with_capacity(FIRST_JSON);
+    serde_json::to_writer(&mut bytes, value).map_err(|error| {
         Problem::new(ProblemType::Internal, format!("the answer cannot be written as JSON: {error}"))
     })?;
     let mut response = content(JSON, bytes);

@@ -1,5 +1,6 @@
 //! Reads the body of a request within a size limit, and parses it as JSON. Duplicate keys are errors.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -106,6 +107,33 @@ impl<'de> serde::Deserialize<'de> for Unambiguous {
     }
 }
 
+/// The key of a member, borrowed from the text where it has no escapes.
+struct Key<'de>(Cow<'de, str>);
+
+impl<'de> serde::Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Key<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Key(Cow::Borrowed(key)))
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Key(Cow::Owned(key.to_owned())))
+    }
+}
+
 macro_rules! any_scalar {
     ($($visit:ident: $kind:ty),*) => {
         $(fn $visit<E>(self, _: $kind) -> Result<Self, E> {
@@ -134,9 +162,9 @@ impl<'de> Visitor<'de> for Unambiguous {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
         // Most objects have few keys, for which linear comparison is faster than hashing.
-        let mut few: Vec<String> = Vec::new();
-        let mut many: HashSet<String> = HashSet::new();
-        while let Some(key) = members.next_key::<String>()? {
+        let mut few: Vec<Cow<'de, str>> = Vec::with_capacity(FEW_KEYS);
+        let mut many: HashSet<Cow<'de, str>> = HashSet::new();
+        while let Some(Key(key)) = members.next_key()? {
             if few.contains(&key) || many.contains(&key) {
                 return Err(A::Error::custom(format_args!("the key {} is there twice", quoted(&key))));
             }

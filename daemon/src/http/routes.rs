@@ -81,7 +81,8 @@ async fn respond(app: &App, outline: &'static Outline, path: PathParams, request
         .map_err(|error| invalid(format!("the path cannot be read: {error}")))
         .and_then(|path| Asked::of(outline, path, request));
     let answered = match asked {
-        Ok((asked, body)) => handlers::answer(app, outline.operation, &asked, body).await,
+        // On the heap: it is as large as the largest of all operations, and the router moves the future of a route.
+        Ok((asked, body)) => Box::pin(handlers::answer(app, outline.operation, &asked, body)).await,
         Err(problem) => Err(problem),
     };
     let mut response = answered.unwrap_or_else(|problem| answer::problem(&problem));

@@ -88,10 +88,13 @@ fn may_do(kind: Kind, policy: Policy) -> bool {
     }
 }
 
-/// What the engine said of a statement.
-pub(super) fn prepared(case: &Case<'_>, index: usize) -> Result<Bound, Refusal> {
+/// Returns what the engine reported of a statement.
+///
+/// # Errors
+/// The engine refused the statement, or was not asked.
+pub(super) fn prepared<'c>(case: &'c Case<'_>, index: usize) -> Result<&'c Bound, Refusal> {
     match &case.statements[index].prepared {
-        Some(prepared) => prepared.clone(),
+        Some(prepared) => prepared.as_ref().map_err(Clone::clone),
         None => Err(Refusal::new(SqlCode::EngineFailed, "the engine was not asked")),
     }
 }

@@ -27,7 +27,10 @@ impl Stage for Bind {
                 break;
             }
             match asked::prepared(case, index) {
-                Ok(bound) => strings(case, index, &bound.strings),
+                Ok(bound) => {
+                    let places = bound.strings.clone();
+                    strings(case, index, &places);
+                }
                 Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
                 Err(_) => {
                     let names = std::mem::take(&mut case.statements[index].names);

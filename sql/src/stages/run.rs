@@ -69,7 +69,7 @@ fn sources(case: &Case<'_>) -> Option<BTreeSet<String>> {
 
 fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
     let bound = match asked::prepared(case, index) {
-        Ok(bound) => bound,
+        Ok(bound) => bound.clone(),
         Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
         Err(refusal) => {
             let from = case.statements[index].range.start;

@@ -70,7 +70,7 @@ impl Stage for Safety {
             }
             let span = case.span(case.statements[index].range.clone());
             let findings = match asked::prepared(case, index) {
-                Ok(bound) => of_actions(case, index, &bound, span),
+                Ok(bound) => of_actions(case, index, bound, span),
                 // What did not bind is judged by its form, so that the author hears all of it at once.
                 Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
                 Err(_) => of_form(case, index, span),

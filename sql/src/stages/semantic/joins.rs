@@ -1,18 +1,21 @@
 //! Tables that meet without a condition, so that each row of one meets each row of the other. No question is needed.
 
+mod rows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use proctor_core::sql::SqlCode;
 use sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArguments, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause, ObjectName,
-    Query, Select, SelectItem, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
+    BinaryOperator, Expr, Join, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem, SetExpr,
+    Statement, TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
 };
 
 use super::Finding;
 use super::question::Question;
 use super::tree::bare;
 use crate::catalog::Catalog;
+use rows::{is_plain_distinct, is_same_of_many, is_small};
 
 /// How many relations of one SELECT are looked at; engines take fewer.
 const MOST_RELATIONS: usize = 128;
@@ -135,6 +138,7 @@ impl Reader<'_> {
         // What counts different values, or takes the highest, comes to the same for each row met many times.
         let is_same = !select.projection.is_empty() && select.projection.iter().all(is_same_of_many);
         let is_same = is_same || select.distinct.is_some() && join.meets_in_an_alternative();
+        let is_same = is_same || is_plain_distinct(select) && join.meets_without_leftovers(select);
         let catalog = join.reader.catalog;
         if let Some((one, other)) = join.apart() {
             let is_cross = select
@@ -313,11 +317,31 @@ impl Joining<'_, '_> {
 
     /// Reports whether all relations meet if each alternative counts: different rows are the same then.
     fn meets_in_an_alternative(&self) -> bool {
-        let mut links = self.links.clone();
-        links.extend(self.alternatives.iter().cloned());
-        links.extend(self.equals.values().cloned());
-        let groups = groups(self.relations.len(), &links);
+        let groups = self.groups_in_an_alternative();
         groups.iter().all(|group| *group == groups[0])
+    }
+
+    /// Returns the group of each relation, if each alternative of a condition connects relations by itself.
+    fn groups_in_an_alternative(&self) -> Vec<usize> {
+        let links = self.links.iter().chain(&self.alternatives).chain(self.equals.values());
+        groups(self.relations.len(), &links.cloned().collect::<Vec<_>>())
+    }
+
+    /// Reports whether all relations meet that the query uses, where each other one is a second name of a table that it
+    /// uses: different rows are the same without that name.
+    fn meets_without_leftovers(&self, select: &Select) -> bool {
+        let mut used = self.used(select);
+        used.extend(self.links.iter().filter(|link| link.len() > 1).flatten());
+        let is_again = |at: &usize| {
+            let table = &self.relations[*at].table;
+            !table.is_empty() && used.iter().any(|used| self.relations[*used].table.eq_ignore_ascii_case(table))
+        };
+        let groups = self.groups_in_an_alternative();
+        let first = used.first().map(|first| groups[*first]);
+        (0..self.relations.len()).all(|at| match used.contains(&at) {
+            true => Some(groups[at]) == first || self.relations[at].is_small,
+            false => is_again(&at),
+        })
     }
 
     /// Notes a column that is held to be equal to a value.
@@ -501,85 +525,4 @@ fn columns(query: &Query) -> Option<BTreeSet<String>> {
         _ => None,
     };
     select.projection.iter().map(name).collect()
-}
-
-/// Whether a query gives one row at most, or a list of values that stand in the query itself.
-fn is_small(query: &Query) -> bool {
-    let limit = match &query.limit_clause {
-        Some(LimitClause::LimitOffset { limit, .. }) => limit.as_ref(),
-        Some(LimitClause::OffsetCommaLimit { limit, .. }) => Some(limit),
-        None => None,
-    };
-    limit.is_some_and(|limit| limit.to_string() == "1") || is_small_body(&query.body)
-}
-
-fn is_small_body(body: &SetExpr) -> bool {
-    match body {
-        SetExpr::Values(_) => true,
-        SetExpr::Query(query) => is_small(query),
-        // Also a recursive table expression that counts up.
-        SetExpr::SetOperation { left, .. } => is_small_body(left),
-        SetExpr::Select(select) => {
-            let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
-            let has_figure = select.projection.iter().any(|item| match item {
-                SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => has_figure(expr),
-                _ => false,
-            });
-            select.from.is_empty() || (!is_grouped && has_figure) || is_one_value(select)
-        }
-        _ => false,
-    }
-}
-
-/// Whether a query gives one column of the row that has a value: `SELECT height FROM mountain WHERE name = 'K2'`.
-fn is_one_value(select: &Select) -> bool {
-    fn looks_for_a_value(filter: &Expr) -> bool {
-        match bare(filter) {
-            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
-                looks_for_a_value(left) || looks_for_a_value(right)
-            }
-            Expr::BinaryOp { op: BinaryOperator::Eq, right, .. } => matches!(bare(right), Expr::Value(_)),
-            _ => false,
-        }
-    }
-    let is_plain = matches!(select.from.as_slice(), [from] if from.joins.is_empty());
-    is_plain && select.projection.len() == 1 && select.selection.as_ref().is_some_and(looks_for_a_value)
-}
-
-/// Whether a column of a result consists of `COUNT(DISTINCT …)`, MAX and MIN alone.
-fn is_same_of_many(item: &SelectItem) -> bool {
-    let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item else { return false };
-    let text = expr.to_string().to_uppercase();
-    let figures = |name: &str| text.matches(name).count();
-    figures("COUNT(") == figures("COUNT(DISTINCT")
-        && figures("SUM(") + figures("AVG(") == 0
-        && figures("COUNT(") + figures("MAX(") + figures("MIN(") > 0
-}
-
-/// Whether an aggregate over all rows stands in an expression.
-fn has_figure(expr: &Expr) -> bool {
-    struct Figures(bool, usize);
-    impl Visitor for Figures {
-        type Break = ();
-        fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
-            self.1 += 1;
-            ControlFlow::Continue(())
-        }
-        fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
-            self.1 -= 1;
-            ControlFlow::Continue(())
-        }
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            if let Expr::Function(function) = expr {
-                let name = function.name.to_string().to_lowercase();
-                let one = matches!(&function.args, FunctionArguments::List(list) if list.args.len() <= 1);
-                let is_figure = ["count", "sum", "avg", "min", "max", "total"].contains(&name.as_str());
-                self.0 |= self.1 == 0 && one && is_figure && function.over.is_none();
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    let mut figures = Figures(false, 0);
-    let _ = expr.visit(&mut figures);
-    figures.0
 }

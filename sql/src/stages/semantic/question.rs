@@ -303,6 +303,9 @@ impl Question {
             self.at(at + 1) == "one" && self.words.get(at + 2).is_none_or(|next| next.is_after_pause || next.is_first);
         let behind_it = self.number(at + 1).filter(|_| !is_pronoun);
         let number = behind_it.or_else(|| at.checked_sub(behind).and_then(|before| self.number(before)));
+        if self.is_second_part(at) {
+            return None;
+        }
         let number = number.filter(|_| !self.is_share(at) && !self.is_span(at));
         let is_of_letters = self.number(at + 1).is_some() && NOT_IN_TURN.contains(&self.at(at + 2));
         if matches!(word, "first" | "last") && (self.is_span(at) || is_of_letters) {
@@ -313,6 +316,14 @@ impl Question {
         let is_of_one = number.is_none()
             && matches!(article, "the" | "is" | "was" | "has" | "had" | "have" | "whose" | "with" | "which" | "what");
         Some(Cue { at, way, scale, number, is_of_order, is_of_one })
+    }
+
+    /// Reports whether a word is the end of a number such as `thirty first`, the day of a month.
+    fn is_second_part(&self, at: usize) -> bool {
+        let is_tens = matches!(self.before(at, 1), "twenty" | "thirty");
+        // `the twenty first customers` are twenty.
+        let is_of_many = self.words.get(at + 1).is_some_and(|next| next.lower != next.stem);
+        self.at(at) == "first" && is_tens && !is_of_many
     }
 
     /// Whether `first 5 …` and the like are a span of time.

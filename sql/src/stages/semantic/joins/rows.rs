@@ -1,0 +1,101 @@
+//! Tells by the form of a query how many rows it gives, and whether rows that are met many times change its result.
+
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{
+    BinaryOperator, Expr, FunctionArguments, GroupByExpr, LimitClause, Query, Select, SelectItem, SetExpr, Visit,
+    Visitor,
+};
+
+use crate::stages::semantic::tree::bare;
+
+/// Whether a query gives one row at most, or a list of values that stand in the query itself.
+pub(super) fn is_small(query: &Query) -> bool {
+    let limit = match &query.limit_clause {
+        Some(LimitClause::LimitOffset { limit, .. }) => limit.as_ref(),
+        Some(LimitClause::OffsetCommaLimit { limit, .. }) => Some(limit),
+        None => None,
+    };
+    limit.is_some_and(|limit| limit.to_string() == "1") || is_small_body(&query.body)
+}
+
+fn is_small_body(body: &SetExpr) -> bool {
+    match body {
+        SetExpr::Values(_) => true,
+        SetExpr::Query(query) => is_small(query),
+        // Also a recursive table expression that counts up.
+        SetExpr::SetOperation { left, .. } => is_small_body(left),
+        SetExpr::Select(select) => {
+            let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
+            let has_figure = select.projection.iter().any(|item| match item {
+                SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => has_figure(expr),
+                _ => false,
+            });
+            select.from.is_empty() || (!is_grouped && has_figure) || is_one_value(select)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a query gives one column of the row that has a value: `SELECT height FROM mountain WHERE name = 'K2'`.
+fn is_one_value(select: &Select) -> bool {
+    fn looks_for_a_value(filter: &Expr) -> bool {
+        match bare(filter) {
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                looks_for_a_value(left) || looks_for_a_value(right)
+            }
+            Expr::BinaryOp { op: BinaryOperator::Eq, right, .. } => matches!(bare(right), Expr::Value(_)),
+            _ => false,
+        }
+    }
+    let is_plain = matches!(select.from.as_slice(), [from] if from.joins.is_empty());
+    is_plain && select.projection.len() == 1 && select.selection.as_ref().is_some_and(looks_for_a_value)
+}
+
+/// Reports whether a query gives each different row once, of columns that it names, without groups or figures.
+pub(super) fn is_plain_distinct(select: &Select) -> bool {
+    let is_column = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => !has_figure(expr),
+        _ => false,
+    };
+    let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
+    select.distinct.is_some() && !is_grouped && select.having.is_none() && select.projection.iter().all(is_column)
+}
+
+/// Whether a column of a result consists of `COUNT(DISTINCT …)`, MAX and MIN alone.
+pub(super) fn is_same_of_many(item: &SelectItem) -> bool {
+    let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item else { return false };
+    let text = expr.to_string().to_uppercase();
+    let figures = |name: &str| text.matches(name).count();
+    figures("COUNT(") == figures("COUNT(DISTINCT")
+        && figures("SUM(") + figures("AVG(") == 0
+        && figures("COUNT(") + figures("MAX(") + figures("MIN(") > 0
+}
+
+/// Whether an aggregate over all rows stands in an expression.
+fn has_figure(expr: &Expr) -> bool {
+    struct Figures(bool, usize);
+    impl Visitor for Figures {
+        type Break = ();
+        fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+            self.1 += 1;
+            ControlFlow::Continue(())
+        }
+        fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+            self.1 -= 1;
+            ControlFlow::Continue(())
+        }
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if let Expr::Function(function) = expr {
+                let name = function.name.to_string().to_lowercase();
+                let one = matches!(&function.args, FunctionArguments::List(list) if list.args.len() <= 1);
+                let is_figure = ["count", "sum", "avg", "min", "max", "total"].contains(&name.as_str());
+                self.0 |= self.1 == 0 && one && is_figure && function.over.is_none();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut figures = Figures(false, 0);
+    let _ = expr.visit(&mut figures);
+    figures.0
+}
