@@ -1,4 +1,4 @@
-//! Writes which controls the kernel enforced, as a table of controls by step. Steps with equal rows are grouped.
+//! Writes which controls the kernel enforced, as a table of controls by step. Steps with equal states share a column.
 
 use std::collections::{BTreeMap, BTreeSet};
 
