@@ -66,7 +66,7 @@ pub struct CacheEvidence {
     pub base: Option<CacheBase>,
     /// How the steps saw it.
     pub form: CacheShown,
-    /// What happened to the skill's changes.
+    /// The outcome of the skill's changes.
     pub end: CacheEnd,
     /// The reason why the cache was empty although there was a base, or why the changes were not committed. Absent
     /// if neither applies.
@@ -95,7 +95,7 @@ pub enum CacheShown {
     Empty,
 }
 
-/// What happened to a skill's changes to a cache.
+/// The outcome of a skill's changes to a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheEnd {

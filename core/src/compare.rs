@@ -46,7 +46,7 @@ pub struct Comparison {
     pub before: RunId,
     /// The second run.
     pub after: RunId,
-    /// Whether the runs are equal except for measured values.
+    /// True if the runs are equal except for measured values.
     pub same: bool,
     /// The differences, in the order of the documents.
     pub differences: Vec<Difference>,
@@ -63,11 +63,11 @@ pub struct Difference {
     pub at: String,
     /// The field; empty if the kind determines it.
     pub field: String,
-    /// The value in the first run; `null` if there was none.
+    /// The value in the first run; `null` if it is missing there.
     pub before: Option<String>,
-    /// The value in the second run; `null` if there is none.
+    /// The value in the second run; `null` if it is missing there.
     pub after: Option<String>,
-    /// Whether the value is measured, so that equal inputs need not reproduce it.
+    /// True if the value is measured, so that equal inputs need not reproduce it.
     pub measured: bool,
 }
 
@@ -150,7 +150,7 @@ pub fn compare(before: &RunDocuments, after: &RunDocuments) -> Comparison {
 struct Found {
     list: Vec<Difference>,
     omitted: u64,
-    /// Whether an omitted difference is not a measured one.
+    /// True if an omitted difference is not in a measured value.
     omitted_counts: bool,
 }
 
@@ -324,7 +324,7 @@ fn said(step: &StepEvidence) -> String {
     }
 }
 
-/// Whether two durations differ by more than noise.
+/// Returns whether two durations differ by more than noise.
 fn is_beyond_noise(before: u64, after: u64) -> bool {
     let apart = before.abs_diff(after);
     apart > NOISE_MS && apart > before.max(after) / NOISE_SHARE

@@ -42,7 +42,7 @@ pub enum EntryKind {
 pub struct Entry {
     /// Its type.
     pub kind: EntryKind,
-    /// Whether its owner may execute it; `false` for everything but files.
+    /// True if its owner may execute it; `false` for everything but files.
     pub executable: bool,
     /// The sha256 of the file's raw bytes, of the link's target, or of the gitlink's commit id in hex. For
     /// directories and special files, the sha256 of no bytes.
@@ -63,7 +63,7 @@ pub struct Change {
     /// The entry after the step, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Entry>,
-    /// The unified diff, or the reason why there is none.
+    /// The unified diff, or the reason why it is missing.
     pub diff: Diff,
 }
 
@@ -111,7 +111,7 @@ pub const MAX_FILE_DIFF: usize = 16 << 10;
 pub const MAX_STEP_DIFF: usize = 128 << 10;
 
 impl StepDrift {
-    /// Whether the step made no forbidden changes.
+    /// Returns whether the step made no forbidden changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.omitted == 0
     }
@@ -132,8 +132,8 @@ pub enum DriftMethod {
     Rehash,
 }
 
-/// Whether a file system (`f_type` of statfs(2), linux/magic.h) sets a file's `st_ctime` on every change of its
-/// content, so that equal stat data mean equal content. These are local file systems whose own `page_mkwrite`
+/// Returns whether a file system (`f_type` of statfs(2), linux/magic.h) sets a file's `st_ctime` on every change of
+/// its content, so that equal stat data mean equal content. These are local file systems whose own `page_mkwrite`
 /// updates the time for writes through a mapping.
 ///
 /// Not tmpfs: if a page of a shared mapping was read first, a later write to it goes unnoticed. Not overlayfs,
@@ -146,7 +146,7 @@ pub fn times_tell_of_changes(f_type: u64) -> bool {
     matches!(f_type, EXT2_TO_4 | XFS | BTRFS | F2FS)
 }
 
-/// Whether a path belongs to our own evidence, which is never drift and not part of a snapshot:
+/// Returns whether a path belongs to our own evidence, which is never drift and not part of a snapshot:
 /// `changes/<id>/verify/…` and `changes/<id>/05-status.json`. `path` is relative to the repository, with components
 /// separated by `/`.
 pub fn is_our_artifact(path: &[u8]) -> bool {

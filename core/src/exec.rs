@@ -37,6 +37,6 @@ pub struct ExecRecord {
 pub struct DoubtRecord {
     /// The kind of the reason.
     pub doubt: Doubt,
-    /// What happened, where, and what to do.
+    /// The event, its location, and what to do.
     pub message: String,
 }

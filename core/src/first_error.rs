@@ -19,7 +19,7 @@ pub struct Opening {
     pub error: usize,
     /// The number of lines in the output.
     pub of: usize,
-    /// Whether the line has the format of an error, and does not just contain a word such as `failed`.
+    /// True if the line has the format of an error, and does not just contain a word such as `failed`.
     pub is_shaped: bool,
 }
 
@@ -168,7 +168,7 @@ fn behind_place(line: &str) -> Option<&str> {
     }
 }
 
-/// Whether a name contains a `.` or a `/` and no spaces at its ends, unlike a time of day or `key: 1: value`.
+/// Returns whether a name contains a `.` or a `/` and no spaces at its ends, unlike a time of day or `key: 1: value`.
 fn is_file(name: &str) -> bool {
     let is_named = name.contains(['.', '/']) && name.chars().any(|c| c.is_ascii_alphabetic());
     is_named

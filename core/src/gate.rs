@@ -161,7 +161,7 @@ pub struct Found {
     pub status: Piece,
     /// Every entry of `verify/`, by its path relative to the status file's directory.
     pub files: BTreeMap<String, Piece>,
-    /// Whether a run currently holds the directory.
+    /// True if a run currently holds the directory.
     pub writer: bool,
 }
 
@@ -182,7 +182,7 @@ pub struct GateAnswer {
     /// Version of this document's format: [`VERSION`].
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// Whether the current tree is verified.
+    /// True if the current tree is verified.
     pub pass: bool,
     /// The exit code of `proctor gate`.
     pub exit_code: u8,
@@ -217,7 +217,7 @@ pub struct GateRun {
     pub timestamp: String,
     /// The time since the run ended, in milliseconds; `null` if that time is not in the past.
     pub age_ms: Option<u64>,
-    /// Whether the run is recorded in our state directory.
+    /// True if the run is recorded in our state directory.
     pub attested: bool,
 }
 
@@ -257,7 +257,7 @@ pub fn answer(demands: &Demands, facts: &Facts<'_>) -> GateAnswer {
     }
 }
 
-/// Returns the run that the status file describes, or adds a finding if there is none.
+/// Returns the run that the status file describes, or adds a finding if it describes no run.
 fn recorded(facts: &Facts<'_>, findings: &mut Findings) -> Option<LastRun> {
     let read = match &facts.found.status {
         Piece::Absent => Ok(None),

@@ -114,7 +114,7 @@ pub struct Left {
 pub struct Setting {
     /// Its key.
     pub key: String,
-    /// The equivalent in Proctor, or the reason why there is none.
+    /// The equivalent in Proctor, or the reason why it is missing.
     pub note: String,
 }
 

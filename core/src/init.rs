@@ -58,7 +58,7 @@ pub struct Planned {
     pub name: String,
     /// Its purpose.
     pub about: String,
-    /// Whether the profile `quick` includes it.
+    /// True if the profile `quick` includes it.
     pub is_quick: bool,
     /// The number of its steps.
     pub steps: usize,

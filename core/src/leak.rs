@@ -19,7 +19,7 @@ const MAX_NAME_BYTES: usize = 64;
 pub struct LeakedProcesses {
     /// Number of processes; at least 1. Zombies do not count.
     pub processes: u64,
-    /// Whether there may be more: the count stops at 1,000, and processes that cannot be listed count as one.
+    /// True if there may be more: the count stops at 1,000, and processes that cannot be listed count as one.
     pub at_least: bool,
     /// The processes with the lowest ids, at most 8.
     pub first: Vec<LeakedProcess>,

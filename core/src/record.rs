@@ -120,7 +120,7 @@ pub struct Finished {
     pub exit_code: u8,
     /// The duration, in milliseconds.
     pub duration_ms: u64,
-    /// The absolute path of the directory with the evidence; `null` if there is none.
+    /// The absolute path of the directory with the evidence; `null` if the run left no evidence.
     pub evidence_dir: Option<String>,
 }
 

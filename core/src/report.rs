@@ -114,7 +114,7 @@ pub enum CameTo {
 pub struct Refusal {
     /// The error message.
     pub message: String,
-    /// What to do, one line each.
+    /// Instructions for the user, one line each.
     pub hints: Vec<String>,
     /// The exit code for this error.
     pub exit_code: u8,
@@ -189,7 +189,7 @@ impl ReportedRun {
 }
 
 impl ReportInput<'_> {
-    /// Whether a run left out skills of its profile; the verdict then covers only the other skills.
+    /// Returns whether a run left out skills of its profile; the verdict then covers only the other skills.
     pub fn is_partial(&self) -> bool {
         self.runs.iter().filter_map(ReportedRun::record).any(|record| record.partial().is_some())
     }
@@ -224,7 +224,7 @@ fn page(input: &ReportInput<'_>) -> String {
     html::pages(input.verdict(), &parts.collect::<Vec<_>>())
 }
 
-/// Whether a step has a problem to report: it neither passed nor was skipped.
+/// Returns whether a step has a problem to report: it neither passed nor was skipped.
 fn is_problem(step: &StepEvidence) -> bool {
     !matches!(step.outcome, Outcome::Passed | Outcome::Skipped)
 }

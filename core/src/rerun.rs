@@ -24,12 +24,12 @@ pub struct Rerun {
     /// The skills of the profile that were left out because they had passed. If the list is empty, the run is a
     /// whole one.
     pub left_out: Vec<SkillName>,
-    /// Skills that had not passed and that are no longer in the profile.
+    /// Skills that had not passed and were removed from the profile.
     pub gone: Vec<SkillName>,
 }
 
-/// Whether each skill passed when it last ran: according to the newest recorded run and, if that was partial, the
-/// runs before it.
+/// The last recorded outcome of each skill, passed or not: according to the newest recorded run and, if that was
+/// partial, the runs before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastOutcomes {
     after: RunId,
@@ -56,7 +56,7 @@ impl LastOutcomes {
         self
     }
 
-    /// Whether every skill of a plan has a recorded outcome.
+    /// Returns whether every skill of a plan has a recorded outcome.
     pub fn cover(&self, plan: &Plan) -> bool {
         plan.skills.iter().all(|skill| self.passed.contains_key(&skill.name))
     }
@@ -98,7 +98,7 @@ fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillName> {
 }
 
 impl Rerun {
-    /// Whether skills of the profile were left out, so that the run does not verify the whole profile.
+    /// Returns whether skills of the profile were left out, so that the run does not verify the whole profile.
     pub fn is_partial(&self) -> bool {
         !self.left_out.is_empty()
     }

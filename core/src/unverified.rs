@@ -39,7 +39,7 @@ pub struct UnverifiedInput {
     pub bytes: u64,
     /// The digest of its contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
-    /// Whether the steps see it.
+    /// Its visibility to the steps.
     pub shown: InputShown,
     /// The reason why it was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub enum InputKind {
     Directory,
 }
 
-/// Whether the steps of a run see an unverified input.
+/// The visibility of an unverified input to the steps of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputShown {

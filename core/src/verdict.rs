@@ -127,8 +127,8 @@ pub fn exit_code(facts: &Facts) -> u8 {
     }
 }
 
-/// Whether no step ran: none was selected, or all were skipped without a reason that makes the run inconclusive.
-/// This does not count as a pass.
+/// Returns whether no step ran: none was selected, or all were skipped without a reason that makes the run
+/// inconclusive. This does not count as a pass.
 fn nothing_ran(facts: &Facts) -> bool {
     facts.doubts.is_empty() && facts.outcomes.iter().all(|outcome| *outcome == Outcome::Skipped)
 }

@@ -1,5 +1,5 @@
-//! What a private copy of a tree costs: the first one, one of a tree that did not change, and one after a few edits.
-//! Each includes the snapshot, and is what stands between a request and the first step.
+//! Measures private copies of a tree: the first one, one of an unchanged tree, and one after a few edits. Each
+//! includes the snapshot, and is the delay between a request and the first step.
 
 use std::os::fd::OwnedFd;
 
@@ -11,10 +11,10 @@ use super::{CHANGED, Ground, changed, open, path_of};
 use crate::arena::write;
 use crate::figures::Sample;
 
-/// The number of files of a copy that are hashed again before each run.
+/// Number of files of a copy that are hashed again before each run.
 const SAMPLE: usize = 8;
 
-/// What was measured of the copies of one tree.
+/// The measurements of the copies of one tree.
 #[derive(Default)]
 pub(super) struct Copies {
     pub(super) first: Sample,
@@ -23,7 +23,7 @@ pub(super) struct Copies {
 }
 
 impl Ground {
-    /// Makes a copy, brings it up to date without a change, and after some edits, which are taken back.
+    /// Measures a new copy, an update without changes, and an update after some edits, which are reverted.
     pub(super) fn copies(&self, known: &Snapshot, round: usize, copies: &mut Copies) -> Result<()> {
         let directory = self.root.path().join(format!("copy{round}"));
         std::fs::create_dir(&directory)?;
@@ -63,7 +63,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Edits some files and returns what they held.
+    /// Edits some files and returns their previous contents.
     fn edit(&self, files: usize, round: usize) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>> {
         let edit = |number| {
             let path = self.repository().join(path_of(number));

@@ -24,7 +24,7 @@ pub enum CommandCode {
     Lost,
     /// The run was interrupted before the daemon reported its id.
     Unheard,
-    /// The client stopped waiting, but the run goes on for other clients.
+    /// The client stopped waiting, but the run continues for other clients.
     LeftRunning,
     /// The run ended before it began.
     NeverBegan,

@@ -41,7 +41,7 @@ pub enum EngineCode {
     Interrupted,
     /// An earlier command of the session changed the tree.
     SessionSpent,
-    /// `--last-failed` was given, but no run is on record.
+    /// `--last-failed` was given, but no earlier run is recorded.
     NoEarlierRun,
     /// `--last-failed` was given with a changeset, whose evidence must cover the whole profile.
     PartialChangeset,

@@ -4,7 +4,7 @@ use super::codes;
 use crate::sql::SqlCode;
 
 impl SqlCode {
-    /// Whether the code means that the statement could not be judged, not that it is wrong.
+    /// Returns whether the code means that the statement could not be judged, not that it is wrong.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::SchemaBroken | Self::EngineMissing | Self::EngineDied | Self::EngineFailed)
     }

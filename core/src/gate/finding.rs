@@ -30,7 +30,7 @@ const EXIT_NOT_VERIFIED: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GateCode {
-    /// No run of this profile is on record.
+    /// No run of this profile is recorded.
     NothingRecorded,
     /// A run of the changeset is in progress.
     RunUnderWay,
@@ -122,7 +122,7 @@ pub struct GateFinding {
     pub code: Code,
     /// The name of the reason.
     pub name: GateCode,
-    /// What was found, and where.
+    /// The problem and its location.
     pub message: String,
     /// What to do.
     pub hint: String,
@@ -130,7 +130,7 @@ pub struct GateFinding {
     pub paths: Vec<String>,
     /// The number of further paths.
     pub omitted: u64,
-    /// Whether the caller accepts this finding; an accepted finding does not block a pass.
+    /// True if the caller accepts this finding; an accepted finding does not block a pass.
     pub accepted: bool,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Builtin {
     pub(super) way: Way,
     /// File tags; a file must have all of them.
     pub(super) types: &'static [&'static str],
-    /// Difference from the original hook; `None` if there is none.
+    /// Difference from the original hook; `None` if they are equivalent.
     pub(super) note: Option<&'static str>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Way {
 struct Check {
     id: &'static str,
     imports: &'static str,
-    /// Code before the loop over the files; `%ARG%` stands for the value of the option.
+    /// Code before the loop over the files; `%ARG%` is replaced by the value of the option.
     before: &'static str,
     body: &'static str,
     types: &'static [&'static str],
@@ -312,7 +312,7 @@ pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, String
     Ok(format!("{} {}", python_line(&program("re", &before, body)), quote(expression)))
 }
 
-/// Whether an option's value can be inserted into a program without escaping.
+/// Returns whether an option's value can be inserted into a program without escaping.
 fn understood(id: &str, value: &str) -> bool {
     match id {
         "check-added-large-files" => value.parse::<u32>().is_ok(),

@@ -11,7 +11,7 @@ struct Tool {
     drop: &'static [&'static str],
     /// Options to add after `command`, unless they are already present.
     add: &'static [&'static str],
-    /// Whether the tool still fixes files after these changes.
+    /// True if the tool still fixes files after these changes.
     writes: bool,
 }
 
@@ -170,9 +170,9 @@ const BEFORE: &[&str] = &[
 pub(super) struct CheckForm {
     /// The arguments, starting with the program.
     pub(super) argv: Vec<String>,
-    /// Human-readable difference from the original command; `None` if there is none.
+    /// Human-readable difference from the original command; `None` if they are equivalent.
     pub(super) changed: Option<String>,
-    /// Whether text on standard output is the only sign of a problem, because the tool exits with 0.
+    /// True if text on standard output is the only sign of a problem, because the tool exits with 0.
     pub(super) prints_faults: bool,
 }
 
@@ -207,7 +207,7 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
 /// Note for a command that fixes files and has no known check mode.
 pub(super) const MENDS: &str = "it mends files: what it would change is drift, and fails the step";
 
-/// Whether an argument makes most tools fix files.
+/// Returns whether an argument makes most tools fix files.
 pub(super) fn mends(word: &str) -> bool {
     ["--fix", "--fix-only", "--write", "--write-changes", "--in-place", "--autocorrect", "--auto-correct"]
         .contains(&word)
@@ -232,7 +232,7 @@ pub(super) fn program_name(word: &str) -> &str {
     }
 }
 
-/// Whether a command begins with these words; ignores the program's directory.
+/// Returns whether a command begins with these words; ignores the program's directory.
 fn is_called(argv: &[String], words: &[&str]) -> bool {
     let [program, rest @ ..] = words else { return false };
     argv.first().is_some_and(|word| program_name(word) == *program) && begins(&argv[1..], rest)

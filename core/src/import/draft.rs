@@ -19,9 +19,9 @@ pub(super) struct Item {
     /// The chain that the hook belongs to. Hooks of one chain run in order until one fails, so they become steps of
     /// one skill.
     pub(super) chain: Option<usize>,
-    /// Whether it may run in parallel with others.
+    /// True if it may run in parallel with others.
     pub(super) parallel: bool,
-    /// The equivalent check, or the reason why there is none.
+    /// The equivalent check, or the reason why it is missing.
     pub(super) fate: Result<Check, String>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Check {
     pub(super) env: BTreeMap<String, String>,
     /// The tools that it needs.
     pub(super) tools: Vec<Tool>,
-    /// Whether it is a known tool's own check. Such a check is of tier 1, and its outcome depends only on the tree.
+    /// True if it is a known tool's own check. Such a check is of tier 1, and its outcome depends only on the tree.
     pub(super) is_known: bool,
     /// Differences from the original hook, one sentence each.
     pub(super) notes: Vec<String>,
@@ -294,8 +294,8 @@ fn required(tool: &Tool) -> String {
     format!("      - cmd:\n{words}{range}")
 }
 
-/// Whether a flow-style list fits on this line. Formatters such as prettier break lines above 80 characters, and
-/// they also check the spec.
+/// Returns whether a flow-style list fits on this line. Formatters such as prettier break lines above 80
+/// characters, and they also check the spec.
 fn is_short(line: &str) -> bool {
     line.trim_end().chars().count() <= 80
 }
@@ -308,8 +308,8 @@ fn nameable(check: Check) -> Result<Check, String> {
     }
 }
 
-/// Whether to write a text as a block scalar: it must survive unchanged, be easier to read than a quoted string,
-/// and contain nothing that a terminal or a CI system's log interprets when the spec is shown.
+/// Returns whether to write a text as a block scalar: it must survive unchanged, be easier to read than a quoted
+/// string, and contain nothing that a terminal or a CI system's log interprets when the spec is shown.
 fn as_block(text: &str) -> bool {
     let safe =
         |line: &str| !line.ends_with([' ', '\t']) && !line.trim_start().starts_with("::") && !line.chars().any(escaped);
@@ -318,13 +318,13 @@ fn as_block(text: &str) -> bool {
     text.contains('\n') && plain && text.lines().all(safe)
 }
 
-/// Whether the log of a CI system would interpret a part of a line as a command.
+/// Returns whether the log of a CI system would interpret a part of a line as a command.
 fn speaks_to_ci(text: &str) -> bool {
     ["##[", "##vso[", "##teamcity["].iter().any(|command| text.contains(command))
 }
 
-/// Whether a character must be escaped in a spec: YAML requires it, or the character would change the direction of
-/// the displayed text.
+/// Returns whether a character must be escaped in a spec: YAML requires it, or the character would change the
+/// direction of the displayed text.
 fn escaped(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

@@ -20,13 +20,13 @@ pub(super) struct Known {
     pub(super) exclude_types: &'static [&'static str],
     /// Pattern that must match a path.
     pub(super) files: &'static str,
-    /// Whether it gets file names as arguments.
+    /// True if it gets file names as arguments.
     pub(super) takes_names: bool,
-    /// Whether `rev` of its repository is the version of the tool.
+    /// True if `rev` of its repository is the version of the tool.
     pub(super) rev_is_version: bool,
     /// Arguments that make the tool print its version; empty if it cannot.
     pub(super) version: &'static [&'static str],
-    /// Whether the tool rejects the layout of a generated spec, such as lines of more than 80 characters.
+    /// True if the tool rejects the layout of a generated spec, such as lines of more than 80 characters.
     pub(super) spares_spec: bool,
     /// A note about this hook for the user.
     pub(super) note: Option<&'static str>,
@@ -231,7 +231,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("shfmt-py", "shfmt"),
 ];
 
-/// Whether the package of this name provides the program.
+/// Returns whether the package of this name provides the program.
 pub(super) fn is_package_of(package: &str, program: &str) -> bool {
     package == program || PACKAGES.contains(&(package, program))
 }

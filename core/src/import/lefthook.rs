@@ -67,7 +67,7 @@ pub(super) struct Common<'t> {
     templates: Vec<(&'t str, &'t str)>,
 }
 
-/// Whether a key is the name of a git hook.
+/// Returns whether a key is the name of a git hook.
 pub(super) fn is_hook(key: &str) -> bool {
     FILE_HOOKS.contains(&key) || OTHER_HOOKS.contains(&key)
 }

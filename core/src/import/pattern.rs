@@ -18,7 +18,7 @@ const SPACE: [u8; 6] = [b'\t', b'\n', 0x0b, 0x0c, b'\r', b' '];
 pub(super) struct Pattern {
     /// The expression.
     pub(super) ere: String,
-    /// Whether it ignores case.
+    /// True if it ignores case.
     pub(super) ignores_case: bool,
 }
 
@@ -50,7 +50,7 @@ impl Pattern {
         Ok(Self { ere: format!("^{}$", Glob { dialect, braces: 0 }.translate(text)?), ignores_case: true })
     }
 
-    /// Whether every path matches.
+    /// Returns whether every path matches.
     pub(super) fn is_everything(&self) -> bool {
         ["", "^", ".*", "^.*", "^.*$"].contains(&self.ere.as_str())
     }

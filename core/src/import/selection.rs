@@ -13,11 +13,11 @@ pub(super) struct Selection {
     pub(super) drop: Vec<Pattern>,
     /// The directory that contains the files and to which their names are relative; without a slash at its end.
     pub(super) below: Option<String>,
-    /// Whether the files must be executable (`Some(true)`) or must not be (`Some(false)`).
+    /// Required executable bit of the files; `None` accepts both.
     pub(super) executable: Option<bool>,
-    /// Whether to select only text files: not empty and without a NUL.
+    /// True if only text files are selected: not empty and without a NUL.
     pub(super) is_text: bool,
-    /// Whether to select only symbolic links.
+    /// True if only symbolic links are selected.
     pub(super) links: bool,
     /// Scripts that are recognized by their first line because their name has no extension.
     scripts: Option<Scripts>,
@@ -31,7 +31,7 @@ struct Scripts {
 }
 
 impl Selection {
-    /// Whether it selects every file.
+    /// Returns whether it selects every file.
     pub(super) fn is_everything(&self) -> bool {
         let Self { keep, drop, below, executable, is_text: _, links, scripts } = self;
         let patterns = keep.is_empty() && drop.is_empty() && scripts.is_none();

@@ -121,13 +121,13 @@ impl Facts<'_> {
     }
 }
 
-/// Whether a directory name from the repository is usable as a cache in the spec.
+/// Returns whether a directory name from the repository is usable as a cache in the spec.
 fn is_cache(dir: &str) -> bool {
     let is_plain = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     dir.len() <= 100 && dir != "changes" && dir.split('/').all(is_plain)
 }
 
-/// Whether the directory is a member of a workspace in a parent directory.
+/// Returns whether the directory is a member of a workspace in a parent directory.
 fn is_member(tree: &Tree, dir: &str) -> bool {
     ancestors(dir).any(|above| {
         let manifest: Option<Table> = tree.text(above, MANIFEST).and_then(|text| text.parse().ok());

@@ -92,8 +92,8 @@ const FOREIGN: [&str; 20] = [
     "vendor",
 ];
 
-/// Whether to search a directory, given as a path relative to the repository. In a virtual environment, only the
-/// directory of its programs is searched.
+/// Returns whether to search a directory, given as a path relative to the repository. In a virtual environment,
+/// only the directory of its programs is searched.
 pub fn is_entered(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -107,7 +107,7 @@ pub fn is_entered(path: &str) -> bool {
     }
 }
 
-/// Whether a directory has a usual name of a Python virtual environment.
+/// Returns whether a directory has a usual name of a Python virtual environment.
 pub(super) fn is_environment(name: &str) -> bool {
     matches!(name, ".venv" | "venv")
 }
@@ -126,7 +126,7 @@ pub fn reading(path: &str) -> Reading {
     }
 }
 
-/// Whether a file has the name of a shell script.
+/// Returns whether a file has the name of a shell script.
 pub(super) fn is_script(name: &str) -> bool {
     name.ends_with(".sh") || name.ends_with(".bash")
 }

@@ -72,7 +72,7 @@ struct Facts<'a> {
 struct Interpreter {
     /// The directory of its virtual environment, relative to the repository.
     environment: Option<String>,
-    /// Whether that directory exists.
+    /// True if that directory exists.
     is_there: bool,
     /// The relative path from the project to the root of the repository.
     up: String,

@@ -175,8 +175,8 @@ fn step_text(step: &Step, dir: &str) -> String {
     text
 }
 
-/// Whether a flow-style list fits on this line. Formatters such as prettier break longer lines, and they also check
-/// the spec.
+/// Returns whether a flow-style list fits on this line. Formatters such as prettier break longer lines, and they
+/// also check the spec.
 fn is_short(line: &str) -> bool {
     line.chars().count() <= 80
 }
@@ -227,7 +227,7 @@ pub(super) fn quoted(text: &str) -> String {
     spec::quoted(text)
 }
 
-/// Whether a character is visible: a letter, a digit, or ASCII punctuation.
+/// Returns whether a character is visible: a letter, a digit, or ASCII punctuation.
 pub(super) fn is_shown(c: char) -> bool {
     c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric())
 }

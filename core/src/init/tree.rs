@@ -78,17 +78,17 @@ impl Tree {
         parents.into_iter().filter(|dir| !is_hidden(dir) && is_plain(dir))
     }
 
-    /// Whether a file exists.
+    /// Returns whether a file exists.
     pub(super) fn has(&self, dir: &str, name: &str) -> bool {
         self.files.contains_key(&join(dir, name))
     }
 
-    /// Whether a directory exists.
+    /// Returns whether a directory exists.
     pub(super) fn has_directory(&self, dir: &str, name: &str) -> bool {
         self.directories.contains(&join(dir, name))
     }
 
-    /// Whether a program is installed.
+    /// Returns whether a program is installed.
     pub(super) fn has_program(&self, name: &str) -> bool {
         self.programs.contains(name)
     }
@@ -116,7 +116,7 @@ impl Tree {
         })
     }
 
-    /// Whether an existing configuration for checks (CI, hooks, Makefiles) contains a command.
+    /// Returns whether an existing configuration for checks (CI, hooks, Makefiles) contains a command.
     pub(super) fn mentions(&self, command: &str) -> bool {
         const RUNNERS: [&str; 9] = [
             ".gitlab-ci.yml",
@@ -161,8 +161,8 @@ fn is_hidden(dir: &str) -> bool {
     dir.split('/').any(|part| part.starts_with('.') || is_environment(part))
 }
 
-/// Whether a directory name is usable in a spec without escapes: no control characters, nothing that changes the
-/// direction of text, and a limited length.
+/// Returns whether a directory name is usable in a spec without escapes: no control characters, nothing that
+/// changes the direction of text, and a limited length.
 fn is_plain(dir: &str) -> bool {
     dir.len() <= 200
         && dir.split('/').all(|part| part.trim() == part && (dir.is_empty() || !part.is_empty()))

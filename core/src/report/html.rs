@@ -44,7 +44,7 @@ const ROOM: usize = 6 << 20;
 pub struct Part<'a> {
     /// Its display name, such as a commit and the first line of its message.
     pub name: &'a str,
-    /// Its record, or the reason why there is none.
+    /// Its record, or the reason why it is missing.
     pub came_to: Result<&'a RunRecord, &'a str>,
     /// The reports of its steps' tools.
     pub files: &'a [ToolFile],

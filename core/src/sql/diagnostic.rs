@@ -143,7 +143,7 @@ impl Lines {
     }
 }
 
-/// Whether a fix can be applied without review.
+/// The safety of a fix: whether it can be applied without review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Applicability {
@@ -163,7 +163,7 @@ pub struct Fix {
     pub end: usize,
     /// The replacement text.
     pub replacement: String,
-    /// Whether the fix can be applied without review.
+    /// The safety of the fix.
     pub applicability: Applicability,
 }
 
@@ -193,7 +193,7 @@ pub struct Diagnostic {
     /// Names that may have been meant, the most similar first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<String>,
-    /// What to do, in one sentence.
+    /// Advice, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
     /// A change that fixes it.

@@ -168,18 +168,18 @@ pub struct Execution {
     pub columns: Vec<Column>,
     /// The number of rows that were read from the result.
     pub rows: u64,
-    /// Whether the result had more rows.
+    /// True if the result had more rows.
     pub truncated: bool,
     /// The rows that a write would change. The write was rolled back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub touched: Vec<Touched>,
 }
 
-/// Whether another attempt with the feedback is worthwhile.
+/// Advice to retry with the feedback or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlRetry")]
 pub struct Retry {
-    /// Whether it is.
+    /// True if another attempt is worthwhile.
     pub worth: bool,
     /// The reason.
     pub why: String,
@@ -229,9 +229,9 @@ pub struct Judgement {
     /// The result of running the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<Execution>,
-    /// The feedback for a model to correct the statement, at most [`FEEDBACK`] bytes; empty if there is none.
+    /// The feedback for a model to correct the statement, at most [`FEEDBACK`] bytes; can be empty.
     pub feedback: String,
-    /// Whether another attempt with the feedback is worthwhile.
+    /// Advice to retry with the feedback or not.
     pub retry: Retry,
     /// Identifies the request and the versions that judged it.
     pub audit: Audit,
@@ -259,7 +259,7 @@ impl Judgement {
         self
     }
 
-    /// Whether the document is unchanged since it was sealed.
+    /// Returns whether the document is unchanged since it was sealed.
     pub fn is_intact(&self) -> bool {
         self.version == VERSION && self.digest == self.hash()
     }

@@ -91,7 +91,7 @@ impl TraceContext {
         self.span
     }
 
-    /// Whether the caller records the trace. A run is exported only if its trace is recorded.
+    /// Returns whether the caller records the trace. A run is exported only if its trace is recorded.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -125,7 +125,7 @@ impl TraceState {
         (are_distinct && members.len() <= MAX_MEMBERS).then(|| Self(members.join(",")))
     }
 
-    /// Returns the text; empty if there is none.
+    /// Returns the text, which can be empty.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -185,8 +185,8 @@ impl JsonSchema for TraceContext {
     }
 }
 
-/// Whether an environment variable contains a trace context. Its value differs from run to run, so it is neither an
-/// input of a run nor part of its evidence.
+/// Returns whether an environment variable contains a trace context. Its value differs from run to run, so it is
+/// neither an input of a run nor part of its evidence.
 pub fn is_trace_variable(name: &str) -> bool {
     name == TRACEPARENT || name == TRACESTATE
 }

@@ -12,7 +12,7 @@ const OPEN: usize = 3;
 /// Maximum number of applied paths that are named.
 const APPLIED: usize = 50;
 
-/// Writes the changes of a step; writes nothing if there are none.
+/// Writes the changes of a step; writes nothing if it made no changes.
 pub(super) fn write(html: &mut Html, drift: &DriftEvidence) {
     let found = &drift.found;
     if !found.is_empty() {

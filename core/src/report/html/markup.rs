@@ -86,13 +86,13 @@ impl Html {
         self.markup.push_str(text);
     }
 
-    /// Whether the page has reached its size limit, so that optional content should be left out.
+    /// Returns whether the page has reached its size limit, so that optional content should be left out.
     pub(super) fn is_full(&self) -> bool {
         self.markup.len() >= self.room
     }
 }
 
-/// Whether a newline follows the element, which keeps the source of the page readable.
+/// Returns whether a newline follows the element, which keeps the source of the page readable.
 fn is_block(tag: &str) -> bool {
     !matches!(
         tag,

@@ -11,7 +11,7 @@ use crate::words::limit_words;
 /// Maximum number of notes that are shown.
 const NOTES: usize = 50;
 
-/// Writes the notes; writes nothing if there are none.
+/// Writes the notes, if there are any.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let notes: Vec<(&Shown<'_>, String)> =
         view.steps.iter().flat_map(|shown| of(shown).into_iter().map(move |note| (shown, note))).collect();

@@ -12,7 +12,7 @@ const DOUBTS: usize = 50;
 /// Number of steps that are initially open.
 const OPEN: usize = 10;
 
-/// Writes the reasons; writes nothing if there are none.
+/// Writes the reasons, if there are any.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let record = view.record;
     let unsatisfied: Vec<_> = record.checks.iter().filter(|check| !check.satisfied).collect();

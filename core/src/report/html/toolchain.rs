@@ -10,7 +10,7 @@ use crate::report::html::{section, table};
 /// Maximum number of checks that are listed.
 const LISTED: usize = 500;
 
-/// Writes the checks; writes nothing if there are none.
+/// Writes the checks, if there are any.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let checks = &view.record.checks;
     if checks.is_empty() {

@@ -59,7 +59,7 @@ impl<'a> View<'a> {
         Self { record, prefix, steps, left_out }
     }
 
-    /// Whether it is alone on the page.
+    /// Returns whether it is alone on the page.
     pub(super) fn is_alone(&self) -> bool {
         self.prefix.is_empty()
     }
@@ -117,7 +117,7 @@ impl Shown<'_> {
         Some(words::sentence(&format!("proctor logs {run_id} {}/{}", self.skill.skill, self.step.planned.name)))
     }
 
-    /// Whether the page shows it among the reasons.
+    /// Returns whether the page shows it among the reasons.
     pub(super) fn is_reason(&self) -> bool {
         self.step.outcome.is_failure() || is_unsure(self.step)
     }
@@ -146,7 +146,7 @@ fn shown_steps<'a>(
     })
 }
 
-/// Whether a step is inconclusive, or was cancelled after it started.
+/// Returns whether a step is inconclusive, or was cancelled after it started.
 fn is_unsure(step: &StepEvidence) -> bool {
     match step.outcome {
         Outcome::Cancelled => step.was_started(),

@@ -125,7 +125,7 @@ pub(in crate::report) struct Finding {
     pub place: Option<Place>,
 }
 
-/// Whether a result needs a fix: it is not a pass, not suppressed, and new since the baseline.
+/// Returns whether a result needs a fix: it is not a pass, not suppressed, and new since the baseline.
 fn is_news(result: &Value) -> bool {
     let is = |field: &str, words: &[&str]| {
         result.get(field).and_then(Value::as_str).is_some_and(|word| words.contains(&word))
