@@ -31,7 +31,7 @@ const ROOM: u64 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Maximum duration of an attempt of ours, relative to bubblewrap.
+/// Maximum duration of our attempt, relative to bubblewrap.
 const COLD: f64 = 0.7;
 /// The same limit with a sandbox from the pool.
 const POOL: f64 = 0.25;

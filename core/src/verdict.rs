@@ -91,8 +91,8 @@ pub const EXIT_INCONCLUSIVE: u8 = 5;
 /// Exit code if a daemon is required and none answers.
 pub const EXIT_UNREACHABLE: u8 = 6;
 
-/// Returns the verdict: failed if any check failed, even if there are reasons for an inconclusive verdict; passed
-/// only if there are none, at least one step ran, and every step passed.
+/// Returns the verdict: failed if any step failed, passed if every step passed without a [`Doubt`] and there was at
+/// least one step, and inconclusive otherwise. A failure outranks a [`Doubt`].
 pub fn fold(facts: &Facts) -> Verdict {
     if facts.outcomes.iter().any(|outcome| outcome.is_failure()) {
         Verdict::Failed
