@@ -1,6 +1,10 @@
-//! Measures the daemon: a run compared with the same run in-process, answers per second compared with a bare HTTP
-//! responder, 1,000 callers that wait for one run, idle memory, and the growth of memory and descriptors over
-//! 10,000 runs.
+//! Measures the daemon:
+//!
+//! - a run, compared with the same run in-process;
+//! - answers per second, compared with a bare HTTP responder;
+//! - 1,000 callers that wait for one run;
+//! - idle memory;
+//! - the growth of memory and descriptors over 10,000 runs.
 
 pub(crate) mod exec;
 mod peer;

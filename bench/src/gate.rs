@@ -1,5 +1,5 @@
-//! Measures `proctor gate` on verified and unchanged trees, compared with `git status` on the same trees: as a
-//! separate process, and inside a running process, as in a daemon.
+//! Measures `proctor gate` on verified and unchanged trees, compared with `git status` on the same trees. The gate
+//! runs as a separate process, and inside a running process as in a daemon.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

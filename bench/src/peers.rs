@@ -41,11 +41,11 @@ const WORK: [(&str, &str); 8] = [
 
 /// A runner in one of its modes.
 struct Peer {
-    /// Its name in the table.
+    /// The name in the table.
     name: String,
-    /// Its program, relative to the directory of the other runners, or an absolute path.
+    /// The program, as a path relative to the directory of the other runners, or an absolute path.
     program: PathBuf,
-    /// Its arguments; `@` is replaced by `noop8`, `noop32` or `work`.
+    /// The arguments; `@` is replaced by `noop8`, `noop32` or `work`.
     arguments: &'static [&'static str],
     /// The environment variable for its configuration, if it uses one, and the value with `@` as above.
     config: Option<(&'static str, &'static str)>,

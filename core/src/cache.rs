@@ -55,14 +55,14 @@ impl FromStr for CacheTrust {
 /// A cache of a skill in one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheEvidence {
-    /// Its path in the repository.
+    /// The path of the cache in the repository.
     pub path: RelPath,
     /// The trust scope of the run: `branch:NAME`, `detached` or `commit:ID`. The skill's changes are stored only in
     /// this scope.
     pub scope: String,
     /// The scope from which its contents come.
     pub trust: CacheTrust,
-    /// Its initial contents; `null` if it was empty.
+    /// The initial contents; `null` if the cache was empty.
     pub base: Option<CacheBase>,
     /// How the steps saw it.
     pub form: CacheShown,

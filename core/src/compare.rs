@@ -57,9 +57,9 @@ pub struct Comparison {
 /// A difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// Its kind.
+    /// The kind of the difference.
     pub kind: DifferenceKind,
-    /// Its location: empty for the run, a skill, or `skill/step`.
+    /// The location: empty for the run, otherwise a skill or `skill/step`.
     pub at: String,
     /// The field; empty if the kind determines it.
     pub field: String,

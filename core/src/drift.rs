@@ -21,7 +21,7 @@ pub enum ChangeKind {
     TypeChanged,
 }
 
-/// The type of a directory entry.
+/// The type of the entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
@@ -40,7 +40,7 @@ pub enum EntryKind {
 /// The identity of the entry at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
-    /// Its type.
+    /// The type of the entry.
     pub kind: EntryKind,
     /// True if its owner may execute it; `false` for everything but files.
     pub executable: bool,

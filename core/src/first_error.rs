@@ -76,9 +76,9 @@ fn found(lines: &[&str]) -> Option<(usize, bool)> {
 /// How much a line looks like an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
-    /// It has the format of a tool's error.
+    /// The line has the format of a tool's error.
     Shaped,
-    /// It contains a word for a failure.
+    /// The line contains a word for a failure.
     Spoken,
     None,
 }

@@ -47,7 +47,7 @@ pub struct Demands {
     pub max_tier: Tier,
     /// The maximum age of the run.
     pub max_age: MaxAge,
-    /// The treatment of a run that is not recorded in our state directory.
+    /// The treatment of a run that is not recorded in Proctor's state directory.
     pub unattested: Unattested,
     /// The widest scope that is accepted as a source of cache contents.
     pub max_cache_trust: CacheTrust,
@@ -102,7 +102,7 @@ impl FromStr for MaxAge {
     }
 }
 
-/// The treatment of a run that is not recorded in our state directory, such as a run of another machine. The
+/// The treatment of a run that is not recorded in Proctor's state directory, such as a run of another machine. The
 /// evidence of such a run proves only that its author was consistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unattested {
@@ -132,7 +132,7 @@ pub struct Facts<'a> {
     pub operator: &'a Operator,
     /// The documents of the run, as found on disk.
     pub found: Found,
-    /// The bytes of our own record of the newest run of the tree that the status file names.
+    /// The bytes of Proctor's own record of the newest run of the tree that the status file names.
     pub attestation: Option<Vec<u8>>,
 }
 
@@ -217,7 +217,7 @@ pub struct GateRun {
     pub timestamp: String,
     /// The time since the run ended, in milliseconds; `null` if that time is not in the past.
     pub age_ms: Option<u64>,
-    /// True if the run is recorded in our state directory.
+    /// True if the run is recorded in Proctor's state directory.
     pub attested: bool,
 }
 
@@ -353,7 +353,7 @@ fn judge_age(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut
     }
 }
 
-/// Compares the run with our own record of it, which a user who edits the repository cannot edit along with it.
+/// Compares the run with Proctor's own record of it, which a user who edits the repository cannot edit along with it.
 fn judge_attestation(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut Findings) {
     let Some(bytes) = &facts.attestation else {
         return findings.unattested(&run.run_id);

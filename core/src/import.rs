@@ -84,7 +84,7 @@ impl Tool {
 /// A hook that was imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Carried {
-    /// Its name in the configuration.
+    /// The name of the hook in the configuration.
     pub name: String,
     /// The line on which it begins.
     pub line: u32,
@@ -101,7 +101,7 @@ pub struct Carried {
 /// A hook that was not imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
-    /// Its name in the configuration.
+    /// The name of the hook in the configuration.
     pub name: String,
     /// The line on which it begins.
     pub line: u32,
@@ -112,7 +112,7 @@ pub struct Left {
 /// A setting of the configuration that belongs to no hook and has no effect in a spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// Its key.
+    /// The key of the setting.
     pub key: String,
     /// The equivalent in Proctor, or the reason why it is missing.
     pub note: String,
@@ -155,7 +155,7 @@ pub enum ImportError {
     Unusable {
         /// The generated text.
         spec: String,
-        /// Its problems.
+        /// The problems of the text.
         diagnostics: Vec<Diagnostic>,
     },
 }

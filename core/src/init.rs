@@ -43,9 +43,9 @@ pub struct Draft {
 /// A recognized project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its kind, such as `Rust workspace`.
+    /// The kind of the project, such as `Rust workspace`.
     pub title: String,
-    /// Its directory, relative to the repository; `.` for the repository itself.
+    /// The directory, relative to the repository; `.` for the repository itself.
     pub dir: String,
     /// The files that identified it, relative to the repository.
     pub files: Vec<String>,
@@ -54,9 +54,9 @@ pub struct Found {
 /// A skill of the spec, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// Its name.
+    /// The name of the skill.
     pub name: String,
-    /// Its purpose.
+    /// The purpose of the skill.
     pub about: String,
     /// True if the profile `quick` includes it.
     pub is_quick: bool,

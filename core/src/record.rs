@@ -70,7 +70,7 @@ pub struct Started {
 /// A skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkillRecord {
-    /// Its name.
+    /// The name of the skill.
     pub skill: SkillName,
     /// The planned steps, in order.
     pub planned: Vec<StepName>,
@@ -78,7 +78,7 @@ pub struct SkillRecord {
     pub steps: Vec<StepEvidence>,
     /// The combined outcome of its steps; `null` if the skill has not ended.
     pub outcome: Option<Outcome>,
-    /// Its effective tier; `null` if it has not ended.
+    /// The effective tier; `null` if the skill has not ended.
     pub tier: Option<Tier>,
     /// The reason why it did not run as planned; empty if it did.
     pub reason: String,
@@ -91,9 +91,9 @@ pub struct SkillRecord {
 /// A time span, in milliseconds since the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Span {
-    /// Its start.
+    /// The start.
     pub began_ms: u64,
-    /// Its end; `null` if it has not ended.
+    /// The end; `null` if the span has not ended.
     pub ended_ms: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ pub struct AttemptSpan {
     pub step: StepName,
     /// The number of the attempt, starting at 1.
     pub attempt: u32,
-    /// Its time.
+    /// The time of the attempt.
     #[serde(flatten)]
     pub span: Span,
 }

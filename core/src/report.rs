@@ -67,7 +67,7 @@ impl Format {
 /// The results of one command.
 #[derive(Debug, Clone, Copy)]
 pub struct ReportInput<'a> {
-    /// Its runs: one, or one for each commit of a range, oldest first.
+    /// The runs of the command: one, or one for each commit of a range, oldest first.
     pub runs: &'a [ReportedRun],
     /// The number of commits of the range that were left out.
     pub left_out: usize,
@@ -94,7 +94,7 @@ pub struct ReportedRun {
 /// A commit of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedCommit {
-    /// Its full id.
+    /// The full id of the commit.
     pub id: String,
     /// The first line of its message.
     pub subject: String,
@@ -129,9 +129,9 @@ pub struct ToolFile {
     pub step: StepName,
     /// The format that the spec declares.
     pub format: ReportFormat,
-    /// Its path in the repository, as written in the spec.
+    /// The path of the report in the repository, as written in the spec.
     pub path: String,
-    /// Its content, if available.
+    /// The content of the report, if available.
     pub content: Content,
 }
 

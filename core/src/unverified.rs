@@ -31,7 +31,7 @@ pub struct UnverifiedInput {
     /// Its path relative to the repository. Bytes that are not UTF-8 are written as `\xNN`; a directory has no
     /// slash at its end.
     pub path: String,
-    /// Its type.
+    /// The type of the input.
     pub kind: InputKind,
     /// The number of files in it: 1 for a file or a symbolic link.
     pub files: u64,
@@ -39,7 +39,7 @@ pub struct UnverifiedInput {
     pub bytes: u64,
     /// The digest of its contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
-    /// Its visibility to the steps.
+    /// The visibility of the input to the steps.
     pub shown: InputShown,
     /// The reason why it was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ pub enum InputKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputShown {
-    /// It was copied along with the tree; the steps see the copy.
+    /// The input was copied along with the tree; the steps see the copy.
     Copied,
     /// The steps do not see it.
     LeftOut,

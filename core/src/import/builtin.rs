@@ -1,5 +1,5 @@
-//! Equivalents for the small checks of `pre-commit/pre-commit-hooks`: each is a program that uses Python's standard
-//! library and reads the file names from standard input, or else the command that the package `pre-commit-hooks`
+//! Equivalents for the small checks of `pre-commit/pre-commit-hooks`. Most are programs that use Python's standard
+//! library and read the file names from standard input. The others are commands that the package `pre-commit-hooks`
 //! installs.
 //!
 //! The programs make the same decisions as the hooks. If a hook fixes a file, the program reports it instead.
@@ -280,8 +280,8 @@ fn program(imports: &str, before: &str, body: &str) -> String {
     )
 }
 
-/// Returns the last command of a pipeline that works like pre-commit's language `pygrep`: it searches each line for
-/// a Python regular expression, or each file with `--multiline`; `--negate` inverts the result.
+/// Returns the last command of a pipeline that works like pre-commit's language `pygrep`. It searches each line for
+/// a Python regular expression, or each file as a whole with `--multiline`; `--negate` inverts the result.
 ///
 /// # Errors
 /// An option is unknown.

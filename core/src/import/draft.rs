@@ -10,7 +10,7 @@ use crate::spec;
 /// A hook of the configuration, with its result.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Its name in the configuration.
+    /// The name of the hook in the configuration.
     pub(super) name: String,
     /// The first part of its skill's name; components are joined by dots.
     pub(super) group: String,
@@ -30,11 +30,11 @@ pub(super) struct Item {
 pub(super) struct Check {
     /// Human-readable description.
     pub(super) description: String,
-    /// Its command.
+    /// The command.
     pub(super) cmd: Vec<String>,
-    /// Its working directory; `None` for the root of the repository.
+    /// The working directory; `None` for the root of the repository.
     pub(super) workdir: Option<String>,
-    /// Its timeout, if the configuration sets one.
+    /// The timeout, if the configuration sets one.
     pub(super) timeout_ms: Option<u64>,
     /// Environment variables that it sets.
     pub(super) env: BTreeMap<String, String>,
@@ -308,8 +308,9 @@ fn nameable(check: Check) -> Result<Check, String> {
     }
 }
 
-/// Returns whether to write a text as a block scalar: it must survive unchanged, be easier to read than a quoted
-/// string, and contain nothing that a terminal or a CI system's log interprets when the spec is shown.
+/// Returns whether to write a text as a block scalar. The text must survive unchanged and be easier to read than a
+/// quoted string. It must contain nothing that a terminal or the log of a CI system interprets when the spec is
+/// shown.
 fn as_block(text: &str) -> bool {
     let safe =
         |line: &str| !line.ends_with([' ', '\t']) && !line.trim_start().starts_with("::") && !line.chars().any(escaped);

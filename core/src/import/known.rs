@@ -4,11 +4,11 @@
 /// A hook of a public repository.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// Its repositories, as `owner/name` in lower case.
+    /// The repositories of the hook, as `owner/name` in lower case.
     repos: &'static [&'static str],
-    /// Its id and its aliases.
+    /// The id of the hook and its aliases.
     ids: &'static [&'static str],
-    /// Its command, without the options that a configuration can replace.
+    /// The command, without the options that a configuration can replace.
     pub(super) argv: &'static [&'static str],
     /// Default options, which `args` in a configuration replaces.
     pub(super) args: &'static [&'static str],

@@ -4,7 +4,7 @@
 /// A file type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileType {
-    /// Its tag.
+    /// The tag of the type.
     pub(super) tag: &'static str,
     /// The extensions of its names, without the dot.
     pub(super) extensions: &'static [&'static str],

@@ -67,8 +67,8 @@ const MARKERS: [&str; 22] = [
     "tsconfig.json",
 ];
 
-/// Directories whose projects are not part of the repository's own code: installed packages, build results, and
-/// test data.
+/// Directories whose projects are not part of the repository's own code: installed packages, build results,
+/// examples, templates, and test data.
 const FOREIGN: [&str; 20] = [
     "__pycache__",
     "__snapshots__",

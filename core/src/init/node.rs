@@ -129,8 +129,8 @@ impl Facts<'_> {
         }
     }
 
-    /// Returns the step that provides the dependencies: it uses those of the worktree, or else installs them from
-    /// the package manager's cache, as for a commit that `--rev` checks out.
+    /// Returns the step that provides the dependencies. It uses those of the worktree if they exist. Otherwise, as
+    /// in a commit that `--rev` checks out, it installs them from the package manager's cache.
     fn install(&self) -> Option<Step> {
         if !self.root.has_dependencies() && self.members.is_empty() {
             return None;

@@ -11,9 +11,9 @@ use crate::plan::Determinism;
 pub(super) struct Project {
     /// The name of its toolchain; also used in the names of its skills.
     pub language: &'static str,
-    /// Its kind, for display.
+    /// The kind of the project, for display.
     pub title: String,
-    /// Its directory; `""` is the root of the repository.
+    /// The directory; `""` is the root of the repository.
     pub dir: String,
     /// The files that identified it, relative to the repository.
     pub files: Vec<String>,
@@ -21,7 +21,7 @@ pub(super) struct Project {
     pub demands: Vec<Demand>,
     /// The environment variables that its steps need.
     pub env: Vec<Variable>,
-    /// Its checks.
+    /// The checks of the project.
     pub skills: Vec<Skill>,
     /// Messages for the user.
     pub notes: Vec<Note>,
@@ -87,7 +87,7 @@ pub(super) struct Skill {
 pub(super) struct Step {
     pub name: String,
     pub words: Vec<String>,
-    /// Its working directory, relative to the project; `""` is the project itself.
+    /// The working directory, relative to the project; `""` is the project itself.
     pub dir: String,
     /// An explanation for readers of the spec, as a comment; empty if the command needs none.
     pub why: &'static str,

@@ -11,7 +11,7 @@ use super::{Note, text};
 pub enum Content {
     /// Only its name is known.
     Name,
-    /// Its text or its first line.
+    /// The text of the file, or its first line.
     Text(String),
     /// The file could not be read; the reason is a phrase that follows the file name.
     Unread(String),

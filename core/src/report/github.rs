@@ -42,9 +42,9 @@ pub struct Annotations {
 /// An output of the workflow step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Its name.
+    /// The name of the output.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the output.
     pub value: String,
 }
 

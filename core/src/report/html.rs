@@ -42,9 +42,9 @@ const ROOM: usize = 6 << 20;
 /// One of the runs on a page of several.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// Its display name, such as a commit and the first line of its message.
+    /// The display name of the run, such as a commit and the first line of its message.
     pub name: &'a str,
-    /// Its record, or the reason why it is missing.
+    /// The record of the run, or the reason why it is missing.
     pub came_to: Result<&'a RunRecord, &'a str>,
     /// The reports of its steps' tools.
     pub files: &'a [ToolFile],

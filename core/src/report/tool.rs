@@ -12,7 +12,7 @@ pub(super) fn unreadable(path: &str, problem: &str) -> String {
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Its path relative to the repository, with `/`.
+    /// The path relative to the repository, with `/`.
     pub path: String,
     /// The line number, starting at 1.
     pub line: Option<u64>,

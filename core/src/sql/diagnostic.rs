@@ -173,9 +173,9 @@ pub struct Fix {
 pub struct Diagnostic {
     /// The kind of the finding.
     pub code: SqlCode,
-    /// Its code, for `proctor explain`.
+    /// The code of the finding, for `proctor explain`.
     pub id: Code,
-    /// Its severity.
+    /// The severity of the finding.
     pub severity: Severity,
     /// The stage that found it.
     pub stage: StageName,

@@ -105,7 +105,7 @@ pub enum StageState {
 pub struct StageRecord {
     /// The stage.
     pub stage: StageName,
-    /// Its result.
+    /// The result of the stage.
     pub state: StageState,
     /// The reason why it was skipped or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ pub struct StageRecord {
 /// A statement of the text, as the engine parsed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatementView {
-    /// Its location.
+    /// The location of the statement in the text.
     pub span: Span,
     /// What it does: `read`, `write`, `schema`, `transaction`, `setting`, `attach`, `other`; `unknown` if binding
     /// failed.
@@ -140,9 +140,9 @@ pub enum Ground {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlColumn")]
 pub struct Column {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
-    /// Its declared type, if the engine knows one.
+    /// The declared type of the column, if the engine knows one.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub kind: Option<String>,
 }

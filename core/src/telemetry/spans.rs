@@ -19,17 +19,17 @@ const NANOS_PER_MS: u64 = 1_000_000;
 /// A span, without its trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Its id.
+    /// The id of the span.
     pub id: SpanId,
     /// The parent span. For the run, this is the span of the caller, if there is one.
     pub parent: Option<SpanId>,
-    /// Its name, of low cardinality.
+    /// The name of the span, of low cardinality.
     pub name: String,
     /// Start time, in nanoseconds since 1970.
     pub start_ns: u64,
     /// End time, in nanoseconds since 1970.
     pub end_ns: u64,
-    /// Its attributes.
+    /// The attributes of the span.
     pub attributes: Vec<Attribute>,
     /// Events in the span.
     pub events: Vec<SpanEvent>,
@@ -40,11 +40,11 @@ pub struct Span {
 /// An event in a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanEvent {
-    /// Its name.
+    /// The name of the event.
     pub name: &'static str,
-    /// Its time, in nanoseconds since 1970.
+    /// The time of the event, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// Its attributes.
+    /// The attributes of the event.
     pub attributes: Vec<Attribute>,
 }
 

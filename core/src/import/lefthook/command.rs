@@ -16,7 +16,7 @@ const LISTING: [&str; 2] = ["git diff", "git ls-files"];
 
 /// The parts of a job that decide its command.
 pub(super) struct Asked<'a> {
-    /// Its command, a line of shell.
+    /// The command, a line of shell.
     pub(super) run: &'a str,
     /// The command that lists its files, if there is one.
     pub(super) files: Option<&'a str>,

@@ -25,11 +25,11 @@ pub(super) struct View<'a> {
 
 /// A step that has an outcome.
 pub(super) struct Shown<'a> {
-    /// Its element id on the page.
+    /// The element id of the step on the page.
     pub(super) id: String,
-    /// Its skill.
+    /// The skill of the step.
     pub(super) skill: &'a SkillRecord,
-    /// Its run, if the run began.
+    /// The id of the run, if the run began.
     run_id: Option<&'a RunId>,
     /// The evidence of the step.
     pub(super) step: &'a StepEvidence,

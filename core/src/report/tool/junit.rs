@@ -24,30 +24,30 @@ const MAX_ATTRIBUTE: usize = 4 << 10;
 /// A suite without its nested suites.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::report) struct Suite {
-    /// Its name, after the names of the enclosing suites.
+    /// The name, after the names of the enclosing suites.
     pub name: String,
-    /// Its cases.
+    /// The cases of the suite.
     pub cases: Vec<Case>,
-    /// Its duration as reported.
+    /// The duration as reported.
     pub time: Option<Duration>,
 }
 
 /// A test case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::report) struct Case {
-    /// Its name.
+    /// The name of the case.
     pub name: String,
-    /// Its class name.
+    /// The class name of the case.
     pub class: Option<String>,
-    /// Its duration as reported.
+    /// The duration as reported.
     pub time: Option<Duration>,
-    /// Its location.
+    /// The location of the case.
     pub place: Option<Place>,
-    /// Its results; empty if it passed.
+    /// The results; empty if the case passed.
     pub ends: Vec<End>,
-    /// Its standard output.
+    /// The standard output of the case.
     pub out: String,
-    /// Its standard error.
+    /// The standard error of the case.
     pub err: String,
 }
 

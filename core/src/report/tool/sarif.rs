@@ -16,7 +16,7 @@ const SCHEMA: &str = include_str!("sarif-2.1.0.schema.json");
 pub(in crate::report) struct ToolRun {
     /// The run without its results.
     pub frame: Map<String, Value>,
-    /// Its results, in order.
+    /// The results of the run, in order.
     pub results: Vec<Value>,
     /// The number of results that violated the schema.
     pub broken: usize,
@@ -115,7 +115,7 @@ impl ToolRun {
 /// A result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::report) struct Finding {
-    /// Its severity.
+    /// The severity of the result.
     pub level: Level,
     /// The id of the rule.
     pub rule: Option<String>,
