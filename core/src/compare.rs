@@ -18,9 +18,9 @@ use crate::status::LastRun;
 pub const VERSION: u32 = 1;
 /// Maximum number of differences that a comparison lists; further ones are only counted.
 pub const MAX_DIFFERENCES: usize = 500;
-/// Durations vary from run to run. A difference below one fourth of the longer duration is noise.
+/// Durations vary from run to run. A difference of at most one fourth of the longer duration is noise.
 const NOISE_SHARE: u64 = 4;
-/// A difference below this number of milliseconds is noise as well.
+/// A difference of at most this number of milliseconds is noise as well.
 const NOISE_MS: u64 = 250;
 /// Maximum number of characters that are kept of a value.
 const MAX_VALUE: usize = 200;

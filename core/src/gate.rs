@@ -1,8 +1,8 @@
 //! Decides whether the current tree is verified: the decision of `proctor gate`.
 //!
 //! The caller passes facts: the bytes of the documents, the current tree and the current plan. The result is a list
-//! of findings, each with its own code; the gate passes if the list is empty. This module reads no files, and it
-//! hashes the bytes of each document itself instead of trusting a recorded hash.
+//! of findings, each with its own code; the gate passes if the list contains only accepted findings. This module
+//! reads no files, and it hashes the bytes of each document itself instead of trusting a recorded hash.
 
 mod documents;
 mod finding;
@@ -276,7 +276,7 @@ fn recorded(facts: &Facts<'_>, findings: &mut Findings) -> Option<LastRun> {
     None
 }
 
-/// Adds the finding for a missing status file. Our state directory can have a record of the run all the same.
+/// Adds the finding for a missing status file. Proctor's state directory can have a record of the run all the same.
 fn unrecorded(facts: &Facts<'_>, findings: &mut Findings) {
     match facts.attestation.as_deref().map(Attestation::parse) {
         None => findings.nothing_recorded(),

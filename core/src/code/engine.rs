@@ -27,7 +27,7 @@ pub enum EngineCode {
     Snapshot,
     /// The repository cannot be read.
     Git,
-    /// The state directory cannot be written.
+    /// Proctor's data in `changes/<id>/` or in the state directory cannot be written or read.
     Store,
     /// A sandbox is not available.
     Sandbox,

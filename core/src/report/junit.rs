@@ -274,7 +274,7 @@ fn of_tool(prefix: &str, file: &ToolFile) -> Vec<TestSuite> {
         merged.add_test_cases(suite.cases.iter().map(of_tools_case));
         merged
     };
-    // An unreadable report gets its own case in the suite of the step.
+    // An unreadable report gets its own case in the suite of the skill.
     tools::read(bytes).unwrap_or_default().into_iter().filter(|suite| !suite.cases.is_empty()).map(named).collect()
 }
 

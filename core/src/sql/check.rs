@@ -1,5 +1,5 @@
-//! Defines the SQL check of a step: the files of a repository to judge, and the settings. A check is the only
-//! argument of the program that runs it, so the plan contains all of its inputs.
+//! Defines the SQL check of a step: the files of a repository to judge, and the settings. The program that runs a
+//! check gets it as JSON in an argument, so the command in the plan contains all settings.
 
 use serde::{Deserialize, Serialize};
 

@@ -23,7 +23,7 @@ pub fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Str
     deserializer.deserialize_any(Texts)
 }
 
-/// The visitor for one text or a list of texts. It does not buffer values, so the deserializer checks each text.
+/// The visitor for one text or a list of texts. It does not buffer values, so checks of the deserializer apply to each text.
 struct Texts;
 
 impl<'de> Visitor<'de> for Texts {
