@@ -1,5 +1,5 @@
-//! Where measurements take place: a small git repository, a state directory, an engine, a
-//! runtime. All of it goes when it is dropped.
+//! The environment of measurements: a small git repository, a state directory, an engine and a runtime. Everything
+//! is removed on drop.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,25 +19,25 @@ use tokio::time::Instant;
 
 use crate::program;
 
-/// How many files the repository has.
+/// Number of files in the repository.
 const FILES: usize = 100;
-/// The bound of the layers of one session, in bytes.
+/// Limit of the layers of one session, in bytes.
 const DISK: u64 = 1 << 30;
-/// The caller's environment: with a secret, as most have one, so that outputs are searched for it.
+/// The caller's environment. It contains a secret, as most do, so that outputs are searched for it.
 const CALLER: [(&str, &str); 2] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("BENCH_TOKEN", "a-token-that-no-step-prints"),
 ];
 
-/// A repository and a state directory; they go with the last clone.
+/// A repository and a state directory; removed with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Place(Arc<TempDir>);
 
 impl Place {
-    /// Makes it.
+    /// Creates the repository.
     ///
     /// # Errors
-    /// There is no git, or no room.
+    /// git is missing, or the disk is full.
     pub(crate) fn make() -> Result<Self> {
         let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
         make_repository(&root.path().join("repository"))?;
@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-/// An engine and its runtime, in one place.
+/// An engine and its runtime for one repository.
 pub(crate) struct Arena {
     engine: Engine,
     runtime: Runtime,
@@ -61,10 +61,10 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Opens it.
+    /// Starts the engine.
     ///
     /// # Errors
-    /// A helper does not stand beside this program.
+    /// A helper is missing in the directory of this program.
     pub(crate) fn open(place: &Place) -> Result<Self> {
         let runtime = Runtime::new().context("the runtime cannot be started")?;
         let engine = Engine::open(config(place)?)?;
@@ -75,10 +75,10 @@ impl Arena {
         &self.runtime
     }
 
-    /// A session over the repository.
+    /// Starts a session for the repository.
     ///
     /// # Errors
-    /// The machine does not allow one.
+    /// The machine does not allow a session.
     pub(crate) fn session(&self, cancel: CancellationToken) -> Result<Arc<Session>> {
         let made = self.runtime.block_on(self.engine.session(
             &self.place.repository(),
@@ -89,11 +89,11 @@ impl Arena {
         made.map(Arc::new).map_err(|error| anyhow::anyhow!("{}; {}", error.message(), error.hint().unwrap_or_default()))
     }
 
-    /// Runs a step to its end, as the command line and the daemon do: on a worker of the runtime.
-    /// Answers how long it took, too.
+    /// Runs a step to its end on a worker of the runtime, as the command line and the daemon do. Also returns the
+    /// duration.
     ///
     /// # Errors
-    /// It did not end in `expected`.
+    /// The outcome is not `expected`.
     pub(crate) fn run(
         &self,
         session: &Arc<Session>,
@@ -110,10 +110,10 @@ impl Arena {
     }
 }
 
-/// Runs a step to its end, within the runtime.
+/// Runs a step to its end, inside the runtime.
 ///
 /// # Errors
-/// It did not end in `expected`.
+/// The outcome is not `expected`.
 pub(crate) async fn run(session: &Session, step: &PlannedStep, expected: Outcome) -> Result<StepReport> {
     let report = session.run(step).await?;
     let StepReport { evidence, doubts, .. } = &report;
@@ -123,7 +123,7 @@ pub(crate) async fn run(session: &Session, step: &PlannedStep, expected: Outcome
     Ok(report)
 }
 
-/// A step as `proctor exec` plans it.
+/// Returns a step as `proctor exec` plans it.
 ///
 /// # Errors
 /// The command is empty.
@@ -151,7 +151,7 @@ fn config(place: &Place) -> Result<EngineConfig> {
         state_dir: place.state(),
         helpers: Helpers { sandbox: beside("proctor-sandbox"), git: beside("proctor-git"), sql: beside("proctor-sql") },
         duckdb: None,
-        // The real one: what toolchains keep there is mounted for every step.
+        // The real home directory: toolchains in it are mounted for every step.
         home: program::setting("HOME", place.0.path().join("home"))?,
         caller_env: CALLER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         operator: Operator::default(),
@@ -169,10 +169,10 @@ fn make_repository(at: &Path) -> Result<()> {
     git_commit(at)
 }
 
-/// Makes a repository of a directory, with everything in it committed.
+/// Turns a directory into a repository, and commits all files in it.
 ///
 /// # Errors
-/// There is no git, or it fails.
+/// git is missing, or it fails.
 pub(crate) fn git_commit(at: &Path) -> Result<()> {
     for arguments in [&["init", "--quiet"][..], &["add", "--all"], &["commit", "--quiet", "--message=files"]] {
         let identity = ["-c", "user.name=Bench", "-c", "user.email=bench@example.org"];
@@ -184,10 +184,10 @@ pub(crate) fn git_commit(at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file of a repository that goes away.
+/// Writes a file of a temporary repository.
 ///
 /// # Errors
-/// The system refuses.
+/// The file cannot be written.
 #[expect(clippy::disallowed_methods, reason = "a file of a scratch repository is nothing of ours")]
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("`{}` cannot be written", path.display()))

@@ -1,5 +1,5 @@
-//! One sandboxed `/bin/true` beside the same one under bubblewrap and under plain posix_spawn,
-//! alternating; then all of it with a large parent.
+//! Measures one sandboxed `/bin/true`, alternating with the same command in bubblewrap and with a plain
+//! posix_spawn; then repeats this with a large parent process.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use crate::figures::{Bars, Sample, heading, ratio, row};
 use crate::stages::Stages;
 use crate::{machine, program};
 
-/// What is run.
+/// The command.
 pub(crate) const COMMAND: &str = "/bin/true";
-/// How many rounds are run before any is measured.
+/// Number of rounds before the measurement starts.
 const WARM_UP: usize = 20;
-/// How many rounds follow each other with the same parent.
+/// Number of consecutive rounds with the same parent size.
 const BLOCK: usize = 50;
-/// How much is resident in the large parent, in bytes.
+/// Resident memory of the large parent, in bytes.
 const LARGE: usize = 2 << 30;
-/// How much memory must be left beside it.
+/// Memory that must be available in addition, in bytes.
 const ROOM: u64 = 1 << 30;
 
-/// How long a sandbox of the pool may take to get ready, and how often is looked.
+/// Maximum wait for a sandbox of the pool, and the polling interval.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What one attempt of ours may cost of one of bubblewrap's.
+/// Maximum duration of our attempt, relative to bubblewrap.
 const COLD: f64 = 0.7;
-/// The same of one from the pool.
+/// The same limit with a sandbox from the pool.
 const POOL: f64 = 0.25;
-/// What a large parent may add.
+/// Maximum duration with a large parent, relative to a small one.
 const UNCHANGED: f64 = 1.15;
 
-/// What was measured with one size of the parent.
+/// The measurements for one size of the parent.
 #[derive(Default)]
 struct Samples {
     plain: Sample,
@@ -47,10 +47,10 @@ struct Samples {
     pool: Sample,
 }
 
-/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds.
+/// Measures, prints, and compares the medians with the limits. RUNS is the number of rounds.
 ///
 /// # Errors
-/// Something does not run at all.
+/// A program cannot be run.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs = program::setting("RUNS", 200)?;
     if !program::is_there("bwrap") {
@@ -64,7 +64,7 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let (mut small, mut large) = (Samples::default(), Samples::default());
     let has_room = machine::available_memory() >= LARGE as u64 + ROOM;
     let mut left: usize = runs;
-    // In turns, so that what else happens on the machine falls on both.
+    // Alternate between both sizes, so that other load on the machine affects both.
     while left > 0 {
         let block = left.min(BLOCK);
         bench.rounds(block, &mut small)?;
@@ -108,7 +108,7 @@ impl Samples {
     }
 }
 
-/// The contestants.
+/// The measured programs.
 struct Bench<'a> {
     arena: &'a Arena,
     /// A session whose pool stays empty.
@@ -146,7 +146,7 @@ impl<'a> Bench<'a> {
         Ok(self.arena.run(session, &self.step, Outcome::Passed)?.1)
     }
 
-    /// Waits until a sandbox is ready: that is what a pool is for.
+    /// Waits until a sandbox of the pool is ready, as before a normal step.
     fn warm(&self) -> Result<()> {
         self.arena.runtime().block_on(async {
             self.pool.warm(&self.step, 1).await?;
@@ -159,7 +159,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Where the time of an attempt goes: rounds of their own, since listening costs too.
+    /// Prints the durations of the stages of an attempt. These rounds are separate, because tracing costs time as
+    /// well.
     fn breakdown(&self, runs: usize) -> Result<()> {
         let stages = Stages::listen()?;
         let (mut cold, mut pool) = (Sample::default(), Sample::default());
@@ -176,7 +177,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Bubblewrap with the flags that people give it.
+/// Returns a bubblewrap command with its usual flags.
 pub(crate) fn bubblewrap(repository: &str) -> Command {
     let namespaces = ["--unshare-all", "--die-with-parent", "--new-session"];
     let root = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
@@ -186,7 +187,7 @@ pub(crate) fn bubblewrap(repository: &str) -> Command {
     program::quiet("bwrap", &[&namespaces[..], &root, &scratch, &work, &rest].concat())
 }
 
-/// Memory of which every page was written.
+/// Allocates memory and writes to every page.
 fn resident(bytes: usize) -> Vec<u8> {
     let ballast = vec![1; bytes];
     std::hint::black_box(ballast)

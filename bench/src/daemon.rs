@@ -1,6 +1,10 @@
-//! What asking a daemon costs: a run over the same run in-process, answers a second beside a bare
-//! responder, 1,000 callers that wait for one run, memory while nothing happens, and what 10,000
-//! runs leave behind in the process.
+//! Measures the daemon:
+//!
+//! - a run, compared with the same run in-process;
+//! - answers per second, compared with a bare HTTP responder;
+//! - 1,000 callers that wait for one run;
+//! - idle memory;
+//! - the growth of memory and descriptors over 10,000 runs.
 
 pub(crate) mod exec;
 mod peer;
@@ -20,38 +24,38 @@ pub(crate) use peer::respond;
 use peer::{Connection, Peer};
 use place::{Daemon, InProcess, Place};
 
-/// What a run through the daemon may cost more than the same in-process, in milliseconds.
+/// Maximum overhead of a run through the daemon over the same run in-process, in milliseconds.
 const OVERHEAD_MS: f64 = 5.0;
-/// How many answers a second there must be of those of a bare responder.
+/// Minimum number of answers per second, relative to a bare responder.
 const OF_BARE: f64 = 0.3;
-/// How long after the end of a run the last of its callers may be told, in milliseconds.
+/// Maximum time from the end of a run until the last of its callers gets the answer, in milliseconds.
 const TOLD_MS: f64 = 50.0;
-/// What a daemon may hold in memory while nothing happens, in MiB.
+/// Maximum memory of an idle daemon, in MiB.
 const IDLE_MIB: f64 = 30.0;
-/// How long nothing must have happened before that is looked at: the daemon gives memory back when it
-/// has had nothing to do for some seconds.
+/// Time without requests before idle memory is measured: the daemon returns memory after some idle seconds.
 const SETTLED: Duration = Duration::from_secs(8);
-/// What the daemon's memory may seem to grow by over all runs, in MiB: less than its heap breathes.
+/// Maximum apparent growth of the daemon's memory over all runs, in MiB; less than the normal variation of its
+/// heap.
 const GROWN_MIB: f64 = 1.0;
 
-/// How many rounds come before any is measured.
+/// Number of rounds before the measurement starts.
 const WARM_UP: usize = 10;
-/// How many callers wait for one run.
+/// Number of callers that wait for one run.
 const WAITING: usize = 1_000;
-/// How long answers are counted, each time.
+/// Duration of one count of answers.
 const COUNTED: Duration = Duration::from_secs(1);
-/// How many connections ask at the same time.
+/// Number of concurrent connections.
 const ASKING: usize = 4;
-/// How often answers are counted.
+/// Number of counts of answers.
 const COUNTS: usize = 7;
-/// In how many parts what happens over many runs is looked at.
+/// Number of samples over many runs.
 const PARTS: usize = 20;
 
-/// Measures, prints, and holds the figures to their bars. RUNS is how many runs of each kind (100),
-/// MANY how many one daemon does in the end (10,000; 0 leaves that out).
+/// Measures, prints, and compares the results with the limits. RUNS is the number of runs of each kind (100), MANY
+/// the number of runs of one daemon at the end (10,000; 0 skips that part).
 ///
 /// # Errors
-/// Something does not run at all.
+/// A program cannot be run.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs: usize = program::setting("RUNS", 100)?;
     let many: usize = program::setting("MANY", 10_000)?;
@@ -71,7 +75,7 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     })
 }
 
-/// A run of one `true`, in-process and through the daemon, in turns. Both engines stay.
+/// Measures a run of one `true`, alternating between in-process and the daemon. Both engines stay open.
 async fn overhead(place: &Place, daemon: &Daemon, runs: usize, bars: &mut Bars) -> Result<()> {
     let engine = InProcess::open(place)?;
     let mut connection = Connection::open(&daemon.socket).await?;
@@ -94,7 +98,7 @@ async fn overhead(place: &Place, daemon: &Daemon, runs: usize, bars: &mut Bars) 
     Ok(())
 }
 
-/// From the request to the answer that the run passed.
+/// Measures the time from the request to the answer that the run passed.
 async fn through(connection: &mut Connection, submission: &RunSubmission) -> Result<Duration> {
     let began = Instant::now();
     let submitted: Submitted = connection.post("/v1/runs", submission).await?;
@@ -108,8 +112,8 @@ async fn wait(connection: &mut Connection, run: &str) -> Result<Watched> {
     connection.get(&format!("/v1/runs/{run}?wait=55s")).await
 }
 
-/// How many answers about a run that has ended come in a second, beside a responder that does
-/// nothing but answer with as many bytes.
+/// Measures the answers per second about a finished run, compared with a responder that only sends the same number
+/// of bytes.
 async fn answers(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
     let mut connection = Connection::open(&daemon.socket).await?;
     let submitted: Submitted = connection.post("/v1/runs", &daemon.place.submission("quick")?).await?;
@@ -129,7 +133,7 @@ async fn answers(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// The time for each answer, where several connections ask as fast as they can.
+/// Returns the average time of an answer if several connections send requests as fast as they can.
 async fn time_of_one(socket: &std::path::Path, path: &str) -> Result<Duration> {
     let mut asking = JoinSet::new();
     let until = Instant::now() + COUNTED;
@@ -151,7 +155,7 @@ async fn time_of_one(socket: &std::path::Path, path: &str) -> Result<Duration> {
     Ok(COUNTED / count.max(1))
 }
 
-/// Callers that wait for one run, and when each is told of its end.
+/// Measures when each of many callers that wait for one run gets the answer.
 async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
     let mut connection = Connection::open(&daemon.socket).await?;
     let submitted: Submitted = connection.post("/v1/runs", &daemon.place.submission("slow")?).await?;
@@ -164,7 +168,7 @@ async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
             anyhow::Ok((now(), answer))
         });
     }
-    // What ends the run is not part of what is measured.
+    // The time until the run ends is not measured.
     let mut late = Sample::default();
     let mut finished = None;
     while let Some(answer) = waiting.join_next().await {
@@ -181,7 +185,7 @@ async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// When a run ended, by its own account.
+/// Returns the end time of a run from its own record.
 fn end_of(answer: &[u8]) -> Result<SystemTime> {
     let answer: Watched = serde_json::from_slice(answer).context("an answer is no run")?;
     let at = answer.run.finished_at.with_context(|| format!("the run has not ended: {}", answer.run.reason))?;
@@ -194,15 +198,15 @@ fn now() -> SystemTime {
 }
 
 async fn idle(daemon: &Daemon, when: &str, bars: &mut Bars) -> Result<()> {
-    // What is measured is memory after a time without work: nothing else says that this has passed.
+    // Idle memory is measured after a fixed time, because no event marks the end of that time.
     tokio::time::sleep(SETTLED).await;
     let resident = mib(machine::resident(daemon.pid())?);
     bars.at_most(&format!("MiB resident, idle, {when}"), resident, IDLE_MIB);
     Ok(())
 }
 
-/// What many runs add to the descriptors and the memory of the daemon: by the least squares over
-/// all but the first tenth, in which caches fill.
+/// Measures the growth of the daemon's descriptors and memory over many runs, by least squares. Ignores the first
+/// tenth, in which caches fill up.
 async fn slope(daemon: &Daemon, many: usize, bars: &mut Bars) -> Result<()> {
     let mut connection = Connection::open(&daemon.socket).await?;
     let submission = daemon.place.submission("quick")?;
@@ -223,7 +227,7 @@ async fn slope(daemon: &Daemon, many: usize, bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// The slope of the line through these points that has the least squares.
+/// Returns the slope of the least-squares line through these points.
 fn slope_of(points: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
     let count = points.clone().count() as f64;
     let mean = |of: fn((f64, f64)) -> f64| points.clone().map(of).sum::<f64>() / count;

@@ -1,10 +1,10 @@
-//! Samples, their medians, and the bars that they are held to.
+//! Samples, their medians, and the limits that they are compared with.
 
 use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long something took, each time.
+/// The durations of one measurement.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Sample(Vec<Duration>);
 
@@ -17,12 +17,12 @@ impl Sample {
         self.0.push(took);
     }
 
-    /// The lower of the two middle ones where there are two; zero where there is none.
+    /// Returns the median (the lower one of two middle values), or zero for an empty sample.
     pub(crate) fn median(&self) -> Duration {
         self.at(50)
     }
 
-    /// What nine of ten did not exceed.
+    /// Returns the 90th percentile.
     pub(crate) fn nine_of_ten(&self) -> Duration {
         self.at(90)
     }
@@ -31,7 +31,7 @@ impl Sample {
         self.at(100)
     }
 
-    /// The smallest one that is not below `percent` of all.
+    /// Returns the smallest value that is not below `percent` of all values.
     fn at(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort();
@@ -40,7 +40,7 @@ impl Sample {
     }
 }
 
-/// Milliseconds: median, least, nine of ten, greatest.
+/// Prints milliseconds: median, minimum, 90th percentile, maximum.
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for percent in [50, 0, 90, 100] {
@@ -50,12 +50,12 @@ impl fmt::Display for Sample {
     }
 }
 
-/// The heading of rows that end in a [`Sample`].
+/// Returns the heading for rows that end in a [`Sample`].
 pub(crate) fn heading(what: &str) -> String {
     format!("{what:<28} {:>9} {:>9} {:>9} {:>9}", "median", "least", "90 %", "greatest")
 }
 
-/// One row below a [`heading`].
+/// Returns a row below a [`heading`].
 pub(crate) fn row(name: &str, sample: &Sample) -> String {
     format!("{name:<28}{sample}")
 }
@@ -64,29 +64,29 @@ pub(crate) fn millis(took: Duration) -> f64 {
     took.as_secs_f64() * 1000.0
 }
 
-/// `of` divided by `by`; a peer that took no time was not measured.
+/// Returns `of` divided by `by`; infinite if `by` is zero, which means that the other program was not measured.
 pub(crate) fn ratio(of: Duration, by: Duration) -> f64 {
     if by.is_zero() { f64::INFINITY } else { of.as_secs_f64() / by.as_secs_f64() }
 }
 
-/// What was held against a bar.
+/// The results of all comparisons with limits.
 #[derive(Debug, Default)]
 pub(crate) struct Bars {
     missed: Vec<String>,
 }
 
 impl Bars {
-    /// Says how `value` stands to the most that it may be.
+    /// Compares `value` with a maximum and prints the result.
     pub(crate) fn at_most(&mut self, what: &str, value: f64, most: f64) {
         self.held(what, value <= most, &format!("{value:.3}, at most {most}"));
     }
 
-    /// Says how `value` stands to the least that it may be.
+    /// Compares `value` with a minimum and prints the result.
     pub(crate) fn at_least(&mut self, what: &str, value: f64, least: f64) {
         self.held(what, value >= least, &format!("{value:.3}, at least {least}"));
     }
 
-    /// Says whether something holds that has no number.
+    /// Prints the result of a check that has no number.
     pub(crate) fn held(&mut self, what: &str, holds: bool, figure: &str) {
         println!("{} {what}: {figure}", if holds { "ok  " } else { "OVER" });
         if !holds {
@@ -94,7 +94,7 @@ impl Bars {
         }
     }
 
-    /// The end of the program.
+    /// Returns the exit code of the program.
     pub(crate) fn conclude(self) -> ExitCode {
         if self.missed.is_empty() {
             return ExitCode::SUCCESS;

@@ -1,5 +1,5 @@
-//! `proctor gate` on trees that were verified and not touched since, beside `git status` on the
-//! same trees: as a program, and within a process that is there already, as in a daemon.
+//! Measures `proctor gate` on verified and unchanged trees, compared with `git status` on the same trees. The gate
+//! runs as a separate process, and inside a running process as in a daemon.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ use crate::arena::{git_commit, write};
 use crate::figures::{Bars, Sample, heading, ratio, row};
 use crate::program;
 
-/// How many tracked files the trees have, where `FILES` does not say.
+/// Numbers of tracked files of the trees, unless `FILES` sets one.
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
-/// How many files share a directory.
+/// Number of files in a directory.
 const FILES_OF_A_DIRECTORY: usize = 100;
-/// How often each is asked before anything is measured.
+/// Number of runs of each program before the measurement starts.
 const WARM_UP: usize = 3;
-/// What a gate may cost of `git status` on a large tree.
+/// Maximum duration of a gate on a large tree, relative to `git status`.
 const OF_GIT_STATUS: f64 = 0.8;
-/// From how many files on a tree is large. Below, what starting a program costs counts as well.
+/// Minimum number of files of a large tree. On smaller trees, the start of a process has too much weight.
 const LARGE: usize = 100_000;
 
 const SPEC: &str = "version: 1\nprofiles: { pr: { include: [a] } }\nskills:\n  a: { description: d, determinism: D0, \
@@ -39,11 +39,11 @@ struct Verified {
     root: TempDir,
 }
 
-/// Measures, prints, and holds the medians on large trees to their bar. RUNS is how many rounds
-/// (20), FILES the size of one tree in place of several.
+/// Measures, prints, and compares the medians on large trees with the limit. RUNS is the number of rounds (20),
+/// FILES the size of a single tree instead of several.
 ///
 /// # Errors
-/// Something does not run at all, or a verified tree does not pass.
+/// A program cannot be run, or a verified tree does not pass.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs = program::setting("RUNS", 20)?;
     let sizes = match program::setting("FILES", 0)? {
@@ -97,10 +97,10 @@ impl Verified {
         Ok(made)
     }
 
-    /// Waits until no file is so young that it is read again each time.
+    /// Waits until all files are old enough to be trusted by their times; younger files are read every time.
     #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
     fn settle() {
-        // Trust in a file comes with its age alone.
+        // Only age makes the times of a file trustworthy.
         std::thread::sleep(Settling::default().0);
     }
 
@@ -124,7 +124,7 @@ impl Verified {
         Ok(proctor)
     }
 
-    /// What a daemon asks.
+    /// Returns the gate as in a daemon.
     fn gate(&self) -> Result<Gate> {
         let config = EngineConfig {
             state_dir: self.state(),
@@ -143,7 +143,7 @@ impl Verified {
         Ok(Gate::new(config, Clock::system()))
     }
 
-    /// Asks as a daemon would.
+    /// Requests a gate decision as a daemon would.
     fn ask(&self, gate: &Gate) -> Result<()> {
         let demands = Demands {
             profile: ProfileName::new("pr")?,
@@ -161,7 +161,7 @@ impl Verified {
     }
 }
 
-/// A program of ours.
+/// Returns the path of one of our own programs.
 fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("this program does not know where it stands")?;
     Ok(own.with_file_name(name))

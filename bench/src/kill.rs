@@ -1,5 +1,5 @@
-//! How long after a kill the last process of an attempt is gone: daemonised grandchildren, each
-//! in a session of its own, that ignore every polite signal.
+//! Measures the time from a kill until the last process of an attempt has exited. The processes are daemonized
+//! grandchildren in separate sessions that ignore SIGTERM, SIGHUP and SIGINT.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::arena::{Arena, Place, run, step};
 use crate::figures::{Bars, Sample, heading, millis, row};
 use crate::{machine, program};
 
-/// How many grandchildren there are, and the longest that they may take to go, in milliseconds.
+/// Numbers of grandchildren, with the maximum time until all have exited, in milliseconds.
 const CROWDS: [(usize, f64); 2] = [(20, 10.0), (400, 100.0)];
-/// How long a crowd may take to come, and how long it is waited for after the kill.
+/// Maximum wait until all grandchildren have started, and until they have exited after the kill.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often is looked whether a crowd is complete.
+/// Polling interval while they start.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Measures, prints, and holds nine kills of ten to their bars. RUNS is how many kills of each kind.
+/// Measures, prints, and compares the 90th percentiles with the limits. RUNS is the number of kills of each kind.
 ///
 /// # Errors
-/// Something does not run at all, or a process outlives its kill.
+/// A program cannot be run, or a process survives its kill.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs: usize = program::setting("RUNS", 10)?;
     if !program::is_there("setsid") {
@@ -47,30 +47,30 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
         let what = format!("milliseconds until {crowd} are gone");
         bars.at_most(&format!("{what}, median"), millis(gone.median()), most);
         bars.at_most(&format!("{what}, nine kills of ten"), millis(gone.nine_of_ten()), most);
-        // Held to nothing: the one that other work of the machine came between.
+        // The maximum has no limit, because other load on the machine can affect a single kill.
         println!("     the worst of {runs}: {:.2}", millis(gone.greatest()));
     }
     Ok(())
 }
 
-/// What one kill took, from the word to cancel.
+/// The durations of one kill, from the request to cancel.
 struct End {
-    /// Until the last process was gone, as the host sees it.
+    /// Until the last process had exited, as seen from the host.
     gone: Duration,
-    /// Until the runner said so.
+    /// Until the runner reported the end.
     told: Duration,
 }
 
-/// Has a crowd come, kills it, and watches it go.
+/// Starts the grandchildren, kills them, and waits until they have exited.
 fn kill(arena: &Arena, crowd: usize, round: usize) -> Result<End> {
-    // An argument of `sleep` that nothing else on the machine has.
+    // An argument of `sleep` that is unique on the machine.
     let marker = format!("0.{}{round:020}", rustix::process::getpid());
     let script = format!(
         "trap '' TERM HUP INT; i=0; while [ $i -lt {crowd} ]; do (setsid -f sleep 300 {marker} &); i=$((i + 1)); done; \
          while :; do sleep 300; done"
     );
     let mut planned = step(&["sh", "-c", &script])?;
-    // The kill is what is measured, and not the time that a step has to end by itself.
+    // The grace period for a voluntary exit is not part of the measurement.
     planned.grace_ms = 0;
     let cancel = CancellationToken::new();
     let session = arena.session(cancel.clone())?;
@@ -83,7 +83,7 @@ fn kill(arena: &Arena, crowd: usize, round: usize) -> Result<End> {
         let watch = async {
             let crowd = complete(&marker, crowd).await?;
             let began = Instant::now();
-            // The end is seen from a thread of its own: the runtime is what is measured.
+            // A separate thread watches the processes, because the runtime is what is measured.
             let watch = tokio::task::spawn_blocking(move || all_gone(&crowd));
             cancel.cancel();
             let gone = watch.await.context("the watch ended badly")??;
@@ -96,22 +96,22 @@ fn kill(arena: &Arena, crowd: usize, round: usize) -> Result<End> {
     })
 }
 
-/// Waits until all of a crowd are there.
+/// Waits until all grandchildren have started.
 async fn complete(marker: &str, crowd: usize) -> Result<Vec<OwnedFd>> {
     let until = Instant::now() + PATIENCE;
     loop {
         let there = machine::marked(marker)?;
-        // `setsid` has the marker among its arguments until it has become `sleep`.
+        // `setsid` has the marker among its arguments until it executes `sleep`.
         if there.len() == crowd && there.iter().all(|pid| machine::is_named(*pid, "sleep")) {
             return machine::watched(&there);
         }
         ensure!(Instant::now() < until, "{} of {crowd} processes came within {PATIENCE:?}", there.len());
-        // Nothing tells when a stranger's process has become another program.
+        // Polling is needed, because there is no event for an exec in a process of another parent.
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Waits until every one has ended; answers when the last one had.
+/// Waits until every process has exited; returns the time of the last exit.
 fn all_gone(crowd: &[OwnedFd]) -> Result<Instant> {
     let timeout = rustix::time::Timespec::try_from(PATIENCE)?;
     for member in crowd {

@@ -1,4 +1,4 @@
-//! What many timed-out attempts leave on the machine: nothing.
+//! Checks that many timed-out attempts leave nothing behind on the machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::arena::{Arena, Place, run, step};
 use crate::figures::Bars;
 use crate::{machine, program};
 
-/// How many attempts share a session.
+/// Number of attempts in one session.
 const SESSION: usize = 100;
-/// How long what others do on this machine is given to end, so that it is not mistaken for ours.
+/// Time for unrelated processes to end, so that they do not count as left behind.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often is looked.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(200);
-/// How many things are named.
+/// Maximum number of leftovers that are named.
 const NAMED: usize = 10;
 
-/// Runs the attempts, and compares the machine before and after. RUNS is how many.
+/// Runs the attempts, and compares the machine before and after. RUNS is the number of attempts.
 ///
 /// # Errors
-/// Something does not run at all.
+/// A program cannot be run.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs: usize = program::setting("RUNS", 1000)?;
     if !program::is_there("setsid") {
@@ -35,10 +35,10 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
         return Ok(());
     }
     let place = Place::make()?;
-    // An argument of `sleep` that nothing else on the machine has.
+    // An argument of `sleep` that is unique on the machine.
     let marker = format!("0.{}000007", rustix::process::getpid());
-    // What is made once (directories of the state, threads, a runtime's descriptors) is there
-    // before the machine is looked at.
+    // These attempts create everything that is created only once: directories of the state, threads, and
+    // descriptors of the runtime.
     attempts(&place, &marker, 10)?;
     let before = machine::things(&place.state(), &marker)?;
     let began = Instant::now();
@@ -55,7 +55,7 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// Runs attempts, as many at a time as there are processors, in sessions of their own.
+/// Runs attempts in parallel, as many as there are processors, in new sessions.
 fn attempts(place: &Place, marker: &str, count: usize) -> Result<()> {
     let arena = Arena::open(place)?;
     let parallel = std::thread::available_parallelism()?.get();
@@ -88,7 +88,8 @@ async fn all(session: Arc<Session>, shares: impl Iterator<Item = Vec<usize>>, ma
     Ok(())
 }
 
-/// A step that ends by no word, with a daemon. Its time ends at another point of its life each time.
+/// Returns a step that starts a daemon and ignores SIGTERM. Its timeout differs with `number`, so that it hits
+/// different points of the step's life.
 fn stubborn(marker: &str, number: usize) -> Result<PlannedStep> {
     let script = format!(
         "trap '' TERM HUP INT; (setsid -f sleep 300 {marker} &); mkdir -p build/d; : >build/f; sleep 300 {marker}"
@@ -99,7 +100,7 @@ fn stubborn(marker: &str, number: usize) -> Result<PlannedStep> {
     Ok(planned)
 }
 
-/// What is there now and was not there before, and stays.
+/// Returns the new things that do not disappear within the wait.
 fn left(place: &Place, marker: &str, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
     let until = Instant::now() + PATIENCE;
     let now = machine::things(&place.state(), marker)?;

@@ -1,5 +1,4 @@
-//! What the host shows of itself in /proc and /sys: processes, namespaces, mounts, cgroups,
-//! descriptors, memory.
+//! Reads the state of the host from /proc and /sys: processes, namespaces, mounts, cgroups, descriptors, memory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, PidfdFlags};
 
-/// One line about the machine and who measures on it.
+/// Returns one line about the machine and the user.
 ///
 /// # Errors
-/// The kernel does not say its name.
+/// The kernel's name is not UTF-8.
 pub(crate) fn describe(what: &str) -> Result<String> {
     let system = rustix::system::uname();
     let release = system.release().to_str().context("the kernel's name is no text")?;
@@ -24,23 +23,23 @@ pub(crate) fn describe(what: &str) -> Result<String> {
     Ok(format!("\n{what}: Linux {release}, {processors} processors, load {load}, as {who}"))
 }
 
-/// The processes that have `marker` among their arguments.
+/// Returns the processes that have `marker` among their arguments.
 ///
 /// # Errors
 /// /proc cannot be read.
 pub(crate) fn marked(marker: &str) -> Result<Vec<Pid>> {
     let is_marked = |dir: &Path| {
-        // One that ends meanwhile is not there any more.
+        // A process that has just exited has no arguments.
         let line = fs::read(dir.join("cmdline")).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|word| word == marker.as_bytes())
     };
     Ok(processes()?.into_iter().filter(|(_, dir)| is_marked(dir)).map(|(pid, _)| pid).collect())
 }
 
-/// Descriptors that tell the end of each process. One that has ended already is passed over.
+/// Opens a pidfd for each process; skips processes that have exited already.
 ///
 /// # Errors
-/// No descriptor is left.
+/// No descriptor is available.
 pub(crate) fn watched(pids: &[Pid]) -> Result<Vec<OwnedFd>> {
     let open = |pid: &Pid| match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => None,
@@ -49,7 +48,7 @@ pub(crate) fn watched(pids: &[Pid]) -> Result<Vec<OwnedFd>> {
     pids.iter().filter_map(open).collect()
 }
 
-/// All processes, with their directories.
+/// Returns all processes with their directories.
 fn processes() -> Result<Vec<(Pid, PathBuf)>> {
     let entries = fs::read_dir("/proc").context("/proc cannot be read")?;
     let process = |entry: fs::DirEntry| {
@@ -59,7 +58,7 @@ fn processes() -> Result<Vec<(Pid, PathBuf)>> {
     Ok(entries.filter_map(Result::ok).filter_map(process).collect())
 }
 
-/// What an attempt could leave on the machine, each thing by a name of its own.
+/// Returns everything that an attempt could leave on the machine; each has a unique name.
 ///
 /// # Errors
 /// /proc cannot be read.
@@ -86,14 +85,15 @@ pub(crate) fn things(state: &Path, marker: &str) -> Result<BTreeSet<String>> {
     Ok(things)
 }
 
-/// Whether it is a child of ours, ended and not waited for included.
+/// Returns whether the process is our child; this includes zombies.
 fn is_child(process: &Path) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
     parent == Some(rustix::process::getpid().as_raw_nonzero().get())
 }
 
-/// Every directory below `at`, links not followed. One that goes meanwhile is passed over.
+/// Visits every directory below `at`, without following links. Skips directories that disappear during the
+/// traversal.
 fn directories(at: &Path, see: &mut impl FnMut(&Path)) {
     for entry in fs::read_dir(at).into_iter().flatten().filter_map(Result::ok) {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -103,7 +103,7 @@ fn directories(at: &Path, see: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Everything below `at`, links not followed.
+/// Visits everything below `at`, without following links.
 fn files(at: &Path, see: &mut impl FnMut(&Path)) {
     for entry in fs::read_dir(at).into_iter().flatten().filter_map(Result::ok) {
         see(&entry.path());
@@ -113,54 +113,53 @@ fn files(at: &Path, see: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Our own descriptors, with what each leads to.
+/// Returns our own descriptors with their targets.
 fn descriptors() -> Result<Vec<String>> {
     let entries = fs::read_dir("/proc/self/fd").context("our descriptors cannot be read")?;
     let number_and_target = |entry: fs::DirEntry| {
-        // The one that reads the directory is among them, and gone when that is done.
+        // Skip the descriptor of this directory listing, which is closed afterwards.
         let target = fs::read_link(entry.path()).ok().filter(|target| !target.ends_with("fd"))?;
         Some(format!("{} to {}", entry.file_name().to_string_lossy(), target.display()))
     };
     Ok(entries.filter_map(Result::ok).filter_map(number_and_target).collect())
 }
 
-/// How many descriptors a process has open.
+/// Returns the number of open descriptors of a process.
 ///
 /// # Errors
-/// It is not there, or somebody else's.
+/// The process does not exist, or it belongs to another user.
 pub(crate) fn open_descriptors(pid: u32) -> Result<usize> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| format!("process {pid} cannot be read"))?;
     Ok(entries.count())
 }
 
-/// How many bytes of a process are resident.
+/// Returns the resident memory of a process, in bytes.
 ///
 /// # Errors
-/// It is not there.
+/// The process does not exist.
 pub(crate) fn resident(pid: u32) -> Result<u64> {
     let resident = kibibytes(&format!("/proc/{pid}/status"), "VmRSS:");
     Ok(resident.with_context(|| format!("/proc does not say how much memory process {pid} uses"))? << 10)
 }
 
-/// The bytes that this machine can still hand out.
+/// Returns the available memory of the machine, in bytes.
 pub(crate) fn available_memory() -> u64 {
     kibibytes("/proc/meminfo", "MemAvailable:").unwrap_or(0) << 10
 }
 
-/// The most bytes that were resident in this process since it started, or since
-/// [`forget_peak`].
+/// Returns the peak resident memory of this process since its start or since [`forget_peak`], in bytes.
 ///
 /// # Errors
-/// /proc does not say.
+/// /proc does not contain the value.
 pub(crate) fn peak_memory() -> Result<u64> {
     let peak = kibibytes("/proc/self/status", "VmHWM:").context("/proc does not say how much memory we use")?;
     Ok(peak << 10)
 }
 
-/// Makes the present use of memory the peak (`clear_refs` of proc(5), value 5).
+/// Resets the peak memory to the current use (`clear_refs` of proc(5), value 5).
 ///
 /// # Errors
-/// The kernel does not let us.
+/// The kernel does not allow it.
 #[expect(clippy::disallowed_methods, reason = "a switch of /proc, and no file")]
 pub(crate) fn forget_peak() -> Result<()> {
     fs::write("/proc/self/clear_refs", "5").context("the peak of memory cannot be set back")
@@ -171,15 +170,15 @@ fn kibibytes(file: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok())
 }
 
-/// Whether a process runs the program of this name.
+/// Returns whether a process runs the program of this name.
 pub(crate) fn is_named(pid: Pid, name: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
 }
 
-/// Lets the machine go on for a moment.
+/// Waits for a moment.
 ///
 /// # Errors
-/// The system refuses.
+/// The wait was interrupted.
 pub(crate) fn pause(moment: Duration) -> Result<()> {
     let timeout = rustix::time::Timespec::try_from(moment)?;
     rustix::event::poll(&mut [], Some(&timeout)).context("the wait was interrupted")?;

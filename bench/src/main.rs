@@ -1,6 +1,7 @@
-//! `proctor-bench`: what an attempt costs, what a gate costs, what asking a daemon costs, how fast a kill is, what stays behind,
-//! how fast an output is read, what a check costs beside hook runners; each through the runner's own path, beside a peer where there is one. One
-//! argument names the measurement. The exit code is 1 where one is over its bar.
+//! `proctor-bench`: measures attempts, gates, the daemon, kills, leftovers, the reading of output, snapshots, SQL
+//! checks, and whole runs compared with hook runners. Each measurement uses the runner's normal code path, and a
+//! comparison program if there is one. The argument selects the measurement. The exit code is 1 if a result exceeds
+//! its limit.
 
 mod arena;
 mod attempt;

@@ -1,5 +1,5 @@
-//! How fast the output of a step is read and hashed, beside `cat | sha256sum`; and how much
-//! memory that takes.
+//! Measures how fast the output of a step is read and hashed, compared with `cat | sha256sum`, and how much memory
+//! that needs.
 
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
@@ -17,35 +17,35 @@ use crate::arena::{Arena, Place, step};
 use crate::figures::{Bars, Sample, heading, millis, ratio, row};
 use crate::{machine, program};
 
-/// The share of the peer's throughput that ours must reach.
+/// Minimum throughput, relative to the comparison program.
 const SHARE: f64 = 0.7;
-/// What a long output may take of memory beyond a short one, in bytes.
+/// Maximum additional memory for a long output over a short one, in bytes.
 const FLAT: u64 = 32 << 20;
-/// The short one, in bytes.
+/// Size of the short output, in bytes.
 const SHORT: u64 = 1 << 20;
 
-/// When a step ends that would print for ever.
+/// The timeout of a step that prints forever.
 const DEADLINE: Duration = Duration::from_millis(300);
-/// How late it may end, in milliseconds.
+/// Maximum delay of its end, in milliseconds.
 const LATE: f64 = 100.0;
 
-/// An output, as a command line of a shell; it takes the number of bytes.
+/// An output: a shell command that takes the number of bytes.
 struct Source {
     name: &'static str,
     command: fn(u64) -> String,
 }
 
-/// Nothing is easier to compress than the first, and nothing harder than the second.
+/// The first output is the easiest to compress, the second one the hardest.
 const SOURCES: [Source; 2] = [
     Source { name: "zeros", command: |bytes| format!("head -c {bytes} /dev/zero") },
     Source { name: "noise", command: |bytes| format!("head -c {bytes} big") },
 ];
 
-/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds, BYTES how
-/// much each prints.
+/// Measures, prints, and compares the medians with the limits. RUNS is the number of rounds, BYTES the size of each
+/// output.
 ///
 /// # Errors
-/// Something does not run at all, or what is recorded of an output is wrong.
+/// A program cannot be run, or the record of an output is wrong.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs: usize = program::setting("RUNS", 7)?;
     let bytes: u64 = program::setting("BYTES", 1 << 30)?;
@@ -93,7 +93,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The most that is resident while a long output is read, beyond that of a short one.
+    /// Measures the peak memory for a long output, minus that for a short one.
     fn memory(&self, source: &Source, bytes: u64, bars: &mut Bars) -> Result<()> {
         let peak = |bytes: u64| {
             machine::forget_peak()?;
@@ -107,8 +107,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How late a step ends that fills both of its streams: reading must not keep the deadline
-    /// from being seen.
+    /// Measures the delay of the end of a step that fills both of its streams: reading must not delay the timeout.
     fn flood(&self, runs: usize, bars: &mut Bars) -> Result<()> {
         let mut planned = step(&["sh", "-c", "yes >&2 & exec yes"])?;
         (planned.timeout_ms, planned.grace_ms) = (u64::try_from(DEADLINE.as_millis())?, 0);
@@ -128,7 +127,7 @@ impl Bench<'_> {
         Ok((report.evidence.stdout, took))
     }
 
-    /// The same bytes through a pipe into `sha256sum`: how long it takes, and what it says.
+    /// Pipes the same bytes into `sha256sum`; returns the duration and the hash.
     fn peer(&self, command: &str) -> Result<(Duration, String)> {
         let mut shell = program::quiet("sh", &["-c", &format!("{command} | sha256sum")]);
         shell.current_dir(self.place.repository()).stdout(std::process::Stdio::piped());
@@ -141,7 +140,7 @@ impl Bench<'_> {
     }
 }
 
-/// What is on record of an output must be true: all of it hashed and counted, a part kept.
+/// Checks the record of an output: all of it is hashed and counted, and only a part is kept.
 fn check(stdout: &StreamEvidence, bytes: u64, hash: &str) -> Result<()> {
     ensure!(stdout.complete && stdout.bytes == bytes, "{} of {bytes} bytes were seen", stdout.bytes);
     ensure!(stdout.sha256.as_str() == hash, "the hash on record is {} and not {hash}", stdout.sha256);
@@ -149,7 +148,7 @@ fn check(stdout: &StreamEvidence, bytes: u64, hash: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fills a file with bytes that do not compress, the same ones each time.
+/// Fills a file with incompressible bytes, the same ones each time.
 #[expect(clippy::disallowed_methods, reason = "a file of a scratch repository is nothing of ours")]
 fn write_noise(path: &Path, bytes: u64) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| format!("`{}` cannot be made", path.display()))?;

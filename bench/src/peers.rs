@@ -1,6 +1,7 @@
-//! What a check costs beside the hook runners of the field: the same 8 and 32 checks that do nothing, and 8 real
-//! ones, over the same repository. The peers run on the host without evidence; we run with a warm daemon, each check
-//! in its sandbox, evidence written. Whole processes, in turns, the order rotated.
+//! Compares whole runs with other hook runners: the same 8 and 32 checks that do nothing, and 8 real ones, on the
+//! same repository. The other runners work on the host and write no evidence. Proctor uses a warm daemon, runs each
+//! check in its sandbox, and writes evidence. Each sample is a whole process; the runners alternate in rotating
+//! order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,19 +15,19 @@ use crate::arena::{git_commit, write};
 use crate::figures::{Bars, Sample, heading, millis, row};
 use crate::program;
 
-/// How many rounds come before any is measured.
+/// Number of rounds before the measurement starts.
 const WARM_UP: usize = 2;
-/// The two numbers of checks that a line is drawn through.
+/// The two numbers of checks that define the line of costs.
 const FEW: u32 = 8;
 const MANY: u32 = 32;
-/// What our fixed cost may be of that of prek.
+/// Maximum fixed cost, relative to prek.
 const FIXED: f64 = 0.5;
-/// The runner whose modes are the bar.
+/// The runner that sets the limit.
 const BAR: &str = "prek";
-/// How we are called in the table; our modes follow.
+/// Our name in the table, followed by the mode.
 const US: &str = "proctor";
 
-/// The real checks: a name, and what a shell runs.
+/// The real checks: a name and a shell command.
 const WORK: [(&str, &str); 8] = [
     ("true", "/bin/true"),
     ("json_ok", "git ls-files -z '*.json' | xargs -0 checks/json_ok.py"),
@@ -40,24 +41,24 @@ const WORK: [(&str, &str); 8] = [
 
 /// A runner in one of its modes.
 struct Peer {
-    /// What the table calls it.
+    /// The name in the table.
     name: String,
-    /// Its program, below the peers' own directory, or an absolute path.
+    /// The program, as a path relative to the directory of the other runners, or an absolute path.
     program: PathBuf,
-    /// What it is told; `@` stands for `noop8`, `noop32` or `work`.
+    /// The arguments; `@` is replaced by `noop8`, `noop32` or `work`.
     arguments: &'static [&'static str],
-    /// The name of its configuration, where that goes by a variable: the variable, and `@` as above.
+    /// The environment variable for its configuration, if it uses one, and the value with `@` as above.
     config: Option<(&'static str, &'static str)>,
-    /// Whether it has the real checks.
+    /// True if it can run the real checks.
     works: bool,
 }
 
-/// Measures, prints, and holds us to the fastest mode of prek. RUNS is how many rounds (15), PEERS the
-/// directory with the runners' programs. `configs` is a folder with their configurations and the script that makes
-/// the repository; without one nothing is measured.
+/// Measures, prints, and compares Proctor with the fastest mode of prek. RUNS is the number of rounds (15), PEERS
+/// the directory with the other runners' programs. `configs` is a directory with their configurations and the
+/// script that creates the repository; without it, nothing is measured.
 ///
 /// # Errors
-/// A runner does not run at all, or does not pass.
+/// A runner cannot be run or fails.
 pub(crate) fn measure(configs: Option<&Path>, bars: &mut Bars) -> Result<()> {
     let Some(configs) = configs else {
         println!("skipped: no folder with the peers' configurations was named");
@@ -88,7 +89,7 @@ pub(crate) fn measure(configs: Option<&Path>, bars: &mut Bars) -> Result<()> {
     conclude(&peers, &samples, bars)
 }
 
-/// Every runner with every set of checks that it has.
+/// Returns every runner with every set of checks that it supports.
 fn cases(peers: &[Peer]) -> Vec<(String, &Peer, &'static str)> {
     peers.iter().flat_map(sets).collect()
 }
@@ -98,7 +99,7 @@ fn sets(peer: &Peer) -> Vec<(String, &Peer, &'static str)> {
     ["noop8", "noop32"].into_iter().chain(work).map(|what| (format!("{} {what}", peer.name), peer, what)).collect()
 }
 
-/// The line through the two numbers of checks: what each further one costs, and what is there without any.
+/// Returns the line through the two numbers of checks: the cost of each further check, and the fixed cost.
 fn line(peer: &Peer, samples: &BTreeMap<String, Sample>) -> Result<(f64, f64)> {
     let median = |what: &str| -> Result<f64> {
         let sample = samples.get(&format!("{} {what}", peer.name)).with_context(|| format!("no {what}"))?;
@@ -138,11 +139,11 @@ fn conclude(peers: &[Peer], samples: &BTreeMap<String, Sample>, bars: &mut Bars)
     Ok(())
 }
 
-/// The runners that there are, and ourselves in two modes.
+/// Returns the installed runners, and Proctor in two modes.
 fn peers(bin: &Path) -> Vec<Peer> {
     type Row = (&'static str, &'static str, &'static [&'static str], Option<(&'static str, &'static str)>, bool);
     const LEFTHOOK: &[&str] = &["run", "verify", "--force"];
-    // What the programs of the checks cost by themselves, two at a time: below it no runner can be.
+    // The cost of the checks' own programs, two at a time: a lower bound for every runner.
     const BARE: &[&str] = &["-c", "checks=@; seq ${checks#noop} | xargs -P 2 -n 1 /bin/true"];
     const ROWS: [Row; 7] = [
         ("no runner: xargs -P 2", "/bin/sh", BARE, None, false),
@@ -176,7 +177,7 @@ fn peers(bin: &Path) -> Vec<Peer> {
     there.chain([steps, skills]).collect()
 }
 
-/// The repository with all configurations beside it, and our daemon.
+/// The repository with all configurations next to it, and our daemon.
 struct Place {
     root: TempDir,
 }
@@ -208,7 +209,7 @@ impl Place {
         self.root.path().join(name)
     }
 
-    /// Where our daemon listens.
+    /// Returns the socket of our daemon.
     fn socket(&self) -> String {
         self.path("runtime/proctord.sock").display().to_string()
     }
@@ -240,18 +241,18 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A daemon that cannot be told to end has ended.
+        // If this command fails, the daemon has already exited.
         let _ = us().map(|us| program::quiet(&us, &["daemon", "stop", "--socket", &self.socket()]).status());
     }
 }
 
-/// Our program, which lies beside this one.
+/// Returns our program, which is in the directory of this one.
 fn us() -> Result<String> {
     let own = std::env::current_exe().context("this program cannot be named")?;
     Ok(own.with_file_name(US).display().to_string())
 }
 
-/// Copies the files of a folder, without what lies below its folders.
+/// Copies the files of a directory, without its subdirectories.
 fn copy(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let entry = entry?;
@@ -263,7 +264,7 @@ fn copy(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Our spec: each set of checks as the steps of one skill, and as skills that need nothing.
+/// Returns our spec: each set of checks as the steps of one skill, and as independent skills.
 fn spec() -> String {
     let noops = |number: u32| (1..=number).map(|n| (format!("n{n}"), "\"/bin/true\"".to_owned())).collect::<Vec<_>>();
     let shell = |command: &str| format!("\"sh\", \"-c\", {}", serde_json::Value::from(command));

@@ -1,4 +1,4 @@
-//! Peers: programs that a measurement starts itself, outside of any sandbox; and its settings.
+//! Starts comparison programs outside of any sandbox, and reads the settings of a measurement.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tokio::time::Instant;
 
-/// A program with empty input and no output.
+/// Returns a command with empty input and discarded output.
 #[expect(clippy::disallowed_methods, reason = "a peer runs beside the sandbox, and git makes the repository")]
 pub(crate) fn quiet(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
@@ -16,10 +16,10 @@ pub(crate) fn quiet(name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// How long it takes from the start of a program to its end.
+/// Returns the time from the start of a program to its exit.
 ///
 /// # Errors
-/// It cannot be started, or does not end well.
+/// The program cannot be started, or it fails.
 pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     let began = Instant::now();
     let status = command.status().with_context(|| format!("{:?} cannot be started", command.get_program()))?;
@@ -28,24 +28,24 @@ pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     Ok(took)
 }
 
-/// Makes sure that a program ended well.
+/// Checks that a program succeeded.
 ///
 /// # Errors
-/// It did not.
+/// The program failed.
 pub(crate) fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     ensure!(status.success(), "{:?} ended with {status}", command.get_program());
     Ok(())
 }
 
-/// Whether a program of this name stands where programs stand.
+/// Returns whether a program of this name is installed.
 pub(crate) fn is_there(name: &str) -> bool {
     ["/usr/local/bin", "/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(name).exists())
 }
 
-/// A setting of the caller: a variable of the environment, or what holds without it.
+/// Returns a setting from an environment variable, or the default.
 ///
 /// # Errors
-/// It is there and cannot be read as such.
+/// The variable has an invalid value.
 #[expect(clippy::disallowed_methods, reason = "a measurement's settings come from its environment")]
 pub(crate) fn setting<T: FromStr>(name: &str, otherwise: T) -> Result<T> {
     match std::env::var(name) {

@@ -1,6 +1,6 @@
-//! What a snapshot costs beside `git status` and its libraries on the same trees: the first one, and of a tree
-//! that did not change since the last; what the drift of a step costs that changed three files; and what the
-//! layer of one costs that left a million files in an ignored directory (`ignored.rs`).
+//! Measures snapshots, compared with `git status` and git libraries on the same trees: the first snapshot, and one
+//! of an unchanged tree. Also measures the drift check of a step that changed three files, and the scan of a layer
+//! with a million files in an ignored directory (`ignored.rs`).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,36 +26,37 @@ mod peers;
 
 use copy::Copies;
 
-/// How many tracked files the trees have, where `SIZES` does not say.
+/// Numbers of tracked files of the trees, unless `SIZES` sets them.
 const SIZES: &str = "1000,10000,100000";
-/// How many files share a directory, and how many of those directories one more.
+/// Number of files in a directory, and number of these directories in their parent.
 const FILES_OF_A_DIRECTORY: usize = 20;
 const DIRECTORIES_OF_ONE: usize = 50;
-/// How many files the step changes.
+/// Number of files that the step changes.
 const CHANGED: usize = 3;
-/// How often everything is done before it is measured.
+/// Number of rounds before the measurement starts.
 const WARM_UP: usize = 2;
-/// How often the drift of the step is looked for in one round: it takes little, and jumps.
+/// Number of drift checks in one round; a single one is too short to be measured reliably.
 const LOOKS: usize = 50;
-/// How long a tree may take until nothing in it is too young to be trusted.
+/// Maximum wait until all files are old enough to be trusted by their times.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// From how many files on the bars hold; below, starting programs is all that there is to see.
+/// Minimum number of files from which the limits apply. On smaller trees, the start of processes dominates.
 const LARGE: usize = 100_000;
-/// What a snapshot of a tree that did not change may cost of `git status`, and the first one.
+/// Maximum duration of a snapshot relative to `git status`: of an unchanged tree, and the first one.
 const WARM: f64 = 0.45;
 const FIRST: f64 = 2.0;
-/// What a private copy may cost of `git status`, the snapshot included: the first one, and one after a few edits.
+/// Maximum duration of a private copy, including its snapshot, relative to `git status`: the first one, and one
+/// after a few edits.
 const FIRST_COPY: f64 = 6.0;
 const EDITED_COPY: f64 = WARM + 0.02;
-/// What the drift check of the step may cost of `git status`.
+/// Maximum duration of the step's drift check, relative to `git status`.
 const DRIFT: f64 = 0.001;
-/// What it may cost of itself on the smallest tree.
+/// Maximum duration of the drift check, relative to that on the smallest tree.
 const GROWN: f64 = 2.0;
-/// What bringing the identity up to date may take, in milliseconds.
+/// Maximum duration of updating the snapshot id, in milliseconds.
 const UPDATE: f64 = 1.0;
 
-/// What was measured on one tree.
+/// The measurements of one tree.
 #[derive(Default)]
 struct Samples {
     status: Sample,
@@ -70,11 +71,11 @@ struct Samples {
     copies: Copies,
 }
 
-/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds (15), SIZES the trees,
-/// IGNORED the files of a step in an ignored directory.
+/// Measures, prints, and compares the medians with the limits. RUNS is the number of rounds (15), SIZES the sizes
+/// of the trees, IGNORED the number of a step's files in an ignored directory.
 ///
 /// # Errors
-/// Something does not run at all.
+/// A program cannot be run.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let runs: usize = program::setting("RUNS", 15)?;
     let sizes: String = program::setting("SIZES", SIZES.to_owned())?;
@@ -154,7 +155,7 @@ struct Ground {
 impl Ground {
     fn make(files: usize) -> Result<Self> {
         let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
-        // Layers lie on tmpfs.
+        // Layers are on a tmpfs.
         let upper = TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("there is no tmpfs")?;
         let own = std::env::current_exe().context("this program does not know where it stands")?;
         let made = Self { root, upper, helper: GitHelper::new(own.with_file_name("proctor-git")) };
@@ -209,7 +210,8 @@ impl Ground {
         Ok(samples)
     }
 
-    /// A snapshot of the tree when nothing in it is too young to be trusted, and its file is written.
+    /// Returns a snapshot of the tree after all files are old enough to be trusted and the snapshot file is
+    /// written.
     fn settled(&self, store: &SnapshotStore) -> Result<Arc<Snapshot>> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -221,7 +223,7 @@ impl Ground {
         }
     }
 
-    /// Everything once, in turns, so that what else happens on the machine falls on all.
+    /// Measures everything once. The order alternates, so that other load on the machine affects all measurements.
     fn round(&self, store: &SnapshotStore, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
         let at = self.repository();
         samples.status.push(program::timed(&mut self.git_status())?);
@@ -242,7 +244,8 @@ impl Ground {
         Ok(())
     }
 
-    /// What follows a step: its layer is scanned and compared, laid on top, and the tree has a new identity.
+    /// Measures the work after a step: scanning and comparing its layer, applying it to the view, and computing the
+    /// new snapshot id.
     fn step(&self, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
         let step = self.after_a_step(known)?;
         for _ in 0..LOOKS {
@@ -278,7 +281,7 @@ impl Ground {
     }
 }
 
-/// What a step has left, and the tree before it.
+/// The result of a step, and the tree before it.
 struct Step {
     repo: OwnedFd,
     upper: OwnedFd,
@@ -287,7 +290,7 @@ struct Step {
 }
 
 impl Step {
-    /// How many changes are in its layer.
+    /// Returns the number of changes in its layer.
     fn changes(&self, scan: &LayerScan) -> Result<usize> {
         let drift = find_drift(DriftInput {
             view: &self.view,
@@ -303,13 +306,13 @@ impl Step {
     }
 }
 
-/// Where a file of the tree is.
+/// Returns the path of a file of the tree.
 fn path_of(number: usize) -> String {
     let directory = number / FILES_OF_A_DIRECTORY;
     format!("src/m{}/p{}/file_{number}.rs", directory / DIRECTORIES_OF_ONE, directory % DIRECTORIES_OF_ONE)
 }
 
-/// The files that the step changes, far from each other.
+/// Returns the files that the step changes, which are far apart.
 fn changed(files: usize) -> impl Iterator<Item = usize> {
     (0..CHANGED).map(move |nth| files / (CHANGED + 1) * (nth + 1))
 }

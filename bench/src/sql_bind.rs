@@ -1,5 +1,5 @@
-//! How many bind checks of SQLite statements one second of CPU takes, schemas warm: right queries, each judged by the
-//! stage `bind` alone. `bench/sql-bind` sets it beside sqlglot's qualify.
+//! Measures the number of bind checks of SQLite statements per second of CPU time, with loaded schemas: correct
+//! queries, each judged only by the stage `bind`. `bench/sql-bind` compares it with sqlglot's qualify.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +11,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::sql_cases::rows;
 
-/// How often all rows are judged.
+/// Number of passes over all rows.
 const PASSES: usize = 5;
 
-/// Prints how many checks a second of CPU takes.
+/// Prints the number of checks per second of CPU time.
 ///
 /// # Errors
-/// The folder cannot be read, or a query that is right does not bind.
+/// The folder cannot be read, or a correct query does not bind.
 pub(crate) fn measure(arguments: &[String]) -> Result<()> {
     let Some(folder) = arguments.first() else {
         println!("skipped: no folder with data/gold.jsonl was named");
@@ -37,7 +37,7 @@ pub(crate) fn measure(arguments: &[String]) -> Result<()> {
             engines.insert(&row.ddl, engine);
         }
     }
-    // The schema is warm: what is judged names none.
+    // The schema is already loaded, so the requests contain none.
     let asked: Vec<(&str, Request)> =
         rows.iter().map(|row| (row.ddl.as_str(), Request { schema: Vec::new(), ..request(&row.sql, "") })).collect();
     let begun = clock_gettime(ClockId::ProcessCPUTime);

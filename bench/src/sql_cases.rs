@@ -1,13 +1,14 @@
-//! How right the judging of SQL is: statements with the verdict that is right for them, queries that are right, and the
-//! same queries spoilt in one known way, each judged by the engine of its dialect within this process. A folder with
-//! them is named on the command line; none is ours to hand on.
+//! Measures the accuracy of SQL verdicts: statements with known verdicts, correct queries, and the same queries
+//! with one known error each. The engine of each dialect judges them in this process. The command line names a
+//! folder with the data, which we may not redistribute.
 //!
 //! ```text
 //! proctor-bench sql-cases FOLDER [--list KIND] [--half 0|1] [--only KIND] [--from PERCENT]
 //! ```
 //!
-//! `--list` prints each row of a kind that came out wrong, `--half` takes one half of the queries (what is tuned on one
-//! is measured on the other), `--only` judges one kind, `--from` counts warnings from another confidence on.
+//! `--list` prints each wrong row of a kind. `--half` selects one half of the queries, so that rules tuned on one
+//! half can be measured on the other. `--only` judges one kind. `--from` sets the confidence from which warnings
+//! count.
 
 pub(crate) mod rows;
 mod schema;
@@ -29,18 +30,19 @@ use crate::figures::Bars;
 use crate::program;
 use rows::{Row, rows};
 
-/// From which confidence on, in percent, a warning counts.
+/// The confidence, in percent, from which a warning counts.
 const CONFIDENCE: u8 = 70;
-/// The most of the right queries that may be warned about from there on.
+/// Maximum share of correct queries with such a warning.
 const GOLD_WARNED: f64 = 0.02;
-/// How many rows of a kind are listed.
+/// Maximum number of rows that are listed.
 const MOST_LISTED: usize = 400;
 
-/// What comes out right or wrong together, with what others reach. Baselines, measured: the reference implementation of
-/// the four-verifier chain (2,364 right queries, 153 SQLite cases, the mutants here), and sqlglot's qualify.
+/// A group of rows with its limit and the results of other tools. The baselines were measured: the reference
+/// implementation of the four-verifier chain (2,364 correct queries, 153 SQLite cases, and these mutants), and
+/// sqlglot's qualify.
 struct Bar {
     kind: &'static str,
-    /// The least share that has to be right; `None` where there is only a figure.
+    /// Minimum share of correct verdicts; `None` if there is no limit.
     least: Option<f64>,
     baseline: &'static str,
 }
@@ -72,7 +74,7 @@ const BARS: [Bar; 24] = [
     Bar { kind: "mutants: rejected", least: None, baseline: "" },
 ];
 
-/// Kinds of mutants that still run, so that only a warning can tell.
+/// Kinds of mutants that still run, so that only a warning can find them.
 const WARNED: [&str; 8] = [
     "flip_order",
     "wrong_aggregate",
@@ -84,14 +86,14 @@ const WARNED: [&str; 8] = [
     "drop_where",
 ];
 
-/// What came out.
+/// The results of one group.
 #[derive(Default)]
 struct Tally {
     right: usize,
     wrong: Vec<String>,
 }
 
-/// What is measured.
+/// The settings of a measurement.
 struct Asked<'a> {
     from: u8,
     list: Option<&'a str>,
@@ -99,10 +101,10 @@ struct Asked<'a> {
     only: Option<&'a str>,
 }
 
-/// Judges everything in a folder, prints the table, and holds it to its bars.
+/// Judges everything in a folder, prints the table, and compares it with the limits.
 ///
 /// # Errors
-/// A file is there and cannot be read.
+/// A file exists but cannot be read.
 pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
     let Some(folder) = arguments.first().filter(|first| !first.starts_with('-')).map(Path::new) else {
         println!("skipped: no folder with cases was named");
@@ -142,7 +144,7 @@ impl Asked<'_> {
     }
 }
 
-/// Judges the rows of one schema by one engine.
+/// Judges the rows of one schema with one engine.
 fn judge(rows: &[Row], asked: &Asked<'_>, tallies: &mut BTreeMap<String, Tally>) -> Result<()> {
     let Some(first) = rows.first() else { return Ok(()) };
     let mut opening = Request::new(Dialect::Sqlite, "SELECT 1");
@@ -168,7 +170,7 @@ fn judge(rows: &[Row], asked: &Asked<'_>, tallies: &mut BTreeMap<String, Tally>)
     Ok(())
 }
 
-/// The cases of DuckDB, by a worker as the daemon starts them, where the library is.
+/// Judges the DuckDB cases with a worker as the daemon starts it, if the library is installed.
 fn duckdb(folder: &Path, tallies: &mut BTreeMap<String, Tally>) -> Result<()> {
     let named = program::setting("PROCTOR_DUCKDB", PathBuf::new())?;
     let library = match proctor_sql::find_duckdb(Some(named.as_path()).filter(|named| named.is_file()), None) {
@@ -183,7 +185,7 @@ fn duckdb(folder: &Path, tallies: &mut BTreeMap<String, Tally>) -> Result<()> {
         let opening = Request { schema: vec![row.ddl.clone()], ..Request::new(Dialect::Duckdb, row.sql.clone()) };
         let policy = if row.policy == "write" { Policy::Write } else { Policy::Read };
         let request = Request { policy, ..opening };
-        // One that died of what it still held is replaced once, as the daemon does.
+        // A worker that died is replaced once, as in the daemon.
         let judgement = match worker.judge(&request) {
             Ok(judgement) => judgement,
             Err(_) => {
@@ -203,7 +205,7 @@ fn duckdb(folder: &Path, tallies: &mut BTreeMap<String, Tally>) -> Result<()> {
     Ok(())
 }
 
-/// A program that holds DuckDB.
+/// A worker process for DuckDB.
 struct Worker {
     child: Child,
     socket: UnixStream,
@@ -243,7 +245,7 @@ fn judged(row: &Row, opening: &Request, engine: &mut dyn Engine) -> Judgement {
     proctor_sql::judge(&request, engine)
 }
 
-/// What a judgement says about a row, for each line of the table that the row belongs to.
+/// Returns the result for each line of the table that the row belongs to.
 fn outcomes<'a>(row: &'a Row, judgement: &Judgement, from: u8) -> Vec<(&'a str, bool)> {
     let is_rejected = judgement.verdict == Verdict::Reject;
     let warnings = || judgement.diagnostics.iter().filter(|found| found.stage == StageName::Semantic);
@@ -262,7 +264,7 @@ fn outcomes<'a>(row: &'a Row, judgement: &Judgement, from: u8) -> Vec<(&'a str, 
     }
 }
 
-/// Whether an error has the reason that a case names.
+/// Returns whether an error has the reason that a case names.
 fn is_reason(found: &Diagnostic, stage: &str) -> bool {
     const LIMITS: [SqlCode; 6] = [
         SqlCode::TimeLimit,

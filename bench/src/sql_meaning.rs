@@ -1,14 +1,13 @@
-//! Measures how well the semantic stage tells right queries from queries with another meaning.
+//! Measures how well the semantic stage distinguishes correct queries from queries with another meaning.
 //!
 //! ```text
 //! proctor-bench sql-meaning [--half 0|1] [--from PERCENT] [--seed N] [--every N] [--list KIND] [--published] QUESTIONS TABLES …
 //! ```
 //!
-//! QUESTIONS and TABLES are JSON files in the form of Spider: questions with queries, and the tables of their databases.
-//! `--published` measures the published queries alone.
-//! A mutant counts only where SQLite accepts it and its result differs from the right query's on one of three databases
-//! with random rows. The halves divide the databases, so that a rule that was tuned on one half is measured on
-//! databases that it has not seen.
+//! QUESTIONS and TABLES are JSON files in the format of Spider: questions with queries, and the tables of their
+//! databases. `--published` measures only the published queries. A mutant counts only if SQLite accepts it and its
+//! result differs from that of the correct query on one of three databases with random rows. The halves divide the
+//! databases, so that a rule that was tuned on one half is measured on databases that it has not seen.
 
 mod mutants;
 mod rows;
@@ -29,13 +28,13 @@ use crate::figures::Bars;
 use rows::Random;
 use sets::{Database, Pair};
 
-/// Confidence in percent from which a warning counts.
+/// The confidence, in percent, from which a warning counts.
 const CONFIDENCE: u8 = 70;
 /// Number of random databases on which results are compared.
 const DATABASES: u64 = 3;
-/// Least share of mutants with another aggregate that are to be found.
+/// Minimum share of mutants with another aggregate that must be found.
 const LEAST_AGGREGATES: f64 = 0.8;
-/// Greatest share of right queries with a warning.
+/// Maximum share of correct queries with a warning.
 const MOST_FALSE: f64 = 0.01;
 
 /// Counts for one kind of statement.
@@ -155,7 +154,7 @@ impl<'a> Arena<'a> {
         let results = |arena: &mut Self, sql: &str, is_sorted| -> Vec<Option<Vec<String>>> {
             arena.copies.iter_mut().map(|copy| rows::result(copy, sql, is_sorted)).collect()
         };
-        // The engine's refusal of a right query is no finding about meaning.
+        // If the engine rejects a correct query, that says nothing about the semantic stage.
         if self.copies[0].prepare(&pair.query).is_err() {
             tallies.entry("gold that SQLite refuses".to_owned()).or_default().n += 1;
             return;

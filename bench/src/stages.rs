@@ -1,4 +1,4 @@
-//! Where the time of an attempt goes: hears what the runner tells of its stages.
+//! Records the durations of the stages of an attempt from the runner's tracing events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
 use crate::figures::{Sample, heading, row};
 
-/// The stages that were heard of, by the order in which they were first heard.
+/// The recorded stages, in the order of their first event.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Stages(Arc<Mutex<Heard>>);
 
@@ -24,10 +24,10 @@ struct Heard {
 }
 
 impl Stages {
-    /// Listens from now on, to all threads.
+    /// Starts recording events of all threads.
     ///
     /// # Errors
-    /// Somebody else listens already.
+    /// Another tracing subscriber is already installed.
     pub(crate) fn listen() -> Result<Self> {
         let stages = Self::default();
         let filtered = stages.clone().with_filter(Targets::new().with_target(timing::TARGET, LevelFilter::TRACE));
@@ -36,7 +36,7 @@ impl Stages {
         Ok(stages)
     }
 
-    /// Prints what was heard, in its order, and begins anew.
+    /// Prints the recorded stages in order, and clears them.
     pub(crate) fn show(&self, what: &str, whole: &Sample) {
         let heard = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         println!("{}", heading(what));

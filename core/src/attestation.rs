@@ -1,6 +1,5 @@
-//! What we remember of a run apart from its documents, in the state directory, where no step and
-//! nobody but the user can write: whoever edits a status file and the evidence that it cites
-//! edits what this was made of, and not this.
+//! Records runs in the state directory, separately from their documents. Only the user can write there, and steps
+//! cannot. Editing a status file and its evidence therefore does not change this record.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,62 +9,63 @@ use crate::digest::Sha256Hex;
 use crate::names::{ChangesetId, ProfileName};
 use crate::status::LastRun;
 
-/// The version of the format.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 
-/// What a run was about. Among runs about the same thing and the same tree the newest one counts.
+/// Identifies what a run verified. Among runs with the same subject and the same tree, the newest one counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
-    /// The canonical path of the repository, bytes that are no text as `\xNN`.
+    /// The canonical path of the repository, with bytes that are not UTF-8 as `\xNN`.
     pub repository: String,
-    /// The changeset; `null` where the run had none.
+    /// The changeset; `null` if the run had none.
     pub changeset_id: Option<ChangesetId>,
     /// The profile.
     pub profile: ProfileName,
 }
 
-/// The record of one run: the very object that was written into its status file.
+/// The record of one run: the same object that was written to its status file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Attestation {
-    /// The version of this document's format: [`VERSION`].
+    /// Version of this document's format: [`VERSION`].
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// What the run was about.
+    /// The subject of the run.
     pub subject: Subject,
-    /// What its status file says; with it, the sha256 of each evidence document.
+    /// The contents of its status file, which include the sha256 of each evidence document.
     pub last_run: LastRun,
-    /// The sha256 of which tools the run found, as far as that can be told; absent where it could not be.
+    /// The sha256 of the identities of the tools that the run found, as far as they are known; absent if they are
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toolchain_env_sha256: Option<Sha256Hex>,
 }
 
 impl Subject {
-    /// A name for this subject that is safe for files and tells it from every other.
+    /// Returns a unique key for this subject that is safe in file names.
     pub fn key(&self) -> Sha256Hex {
         Sha256Hex::of(&canonical::to_vec(self))
     }
 }
 
 impl Attestation {
-    /// The record of a run.
+    /// Creates the record of a run.
     pub fn new(subject: Subject, last_run: LastRun) -> Self {
         Self { version: VERSION, subject, last_run, toolchain_env_sha256: None }
     }
 
-    /// The same record of a run that found these tools.
+    /// Sets the digest of the tools that the run found.
     #[must_use]
     pub fn finding(self, toolchain_env_sha256: Option<Sha256Hex>) -> Self {
         Self { toolchain_env_sha256, ..self }
     }
 
-    /// The record's bytes.
+    /// Returns the record's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         canonical::to_vec(self)
     }
 
-    /// Reads a record; `None` where it is none that this program writes.
+    /// Parses a record; `None` if the bytes are not exactly as this program writes them.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let read: Self = serde_json::from_slice(bytes).ok()?;
         (read.version == VERSION && read.to_bytes() == bytes).then_some(read)

@@ -1,4 +1,5 @@
-//! Caches of skills as a record tells of them: what each began with, and what became of it.
+//! Describes the caches of skills in the record of a run: their initial contents, and what happened to their
+//! changes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,21 +10,22 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Sha256Hex;
 use crate::plan::RelPath;
 
-/// From how wide a scope content of a cache comes, narrowest first.
+/// The scope from which the contents of a cache come, the narrowest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheTrust {
-    /// The cache began empty.
+    /// The cache was empty at the start.
     None,
-    /// Everything in it was written by passes of the same skill in the same trust scope: the same branch or commit.
+    /// All contents were written by passed runs of the same skill in the same trust scope: the same branch or
+    /// commit.
     Branch,
-    /// Something in it was written by passes of the same skill on the repository's default branch.
+    /// Some contents were written by passed runs of the same skill on the repository's default branch.
     #[default]
     Default,
 }
 
 impl CacheTrust {
-    /// Returns the word for it.
+    /// Returns the name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -42,7 +44,7 @@ impl fmt::Display for CacheTrust {
 impl FromStr for CacheTrust {
     type Err = String;
 
-    /// Reads `none`, `branch` or `default`.
+    /// Parses `none`, `branch` or `default`.
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::None, Self::Branch, Self::Default];
         let found = all.into_iter().find(|trust| trust.as_str() == text);
@@ -50,61 +52,62 @@ impl FromStr for CacheTrust {
     }
 }
 
-/// One cache of a skill in one run.
+/// A cache of a skill in one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheEvidence {
-    /// Where it appears in the repository.
+    /// The path of the cache in the repository.
     pub path: RelPath,
-    /// The trust scope of the run: `branch:NAME`, `detached` or `commit:ID`. What the skill leaves goes there alone.
+    /// The trust scope of the run: `branch:NAME`, `detached` or `commit:ID`. The skill's changes are stored only in
+    /// this scope.
     pub scope: String,
-    /// From how wide a scope its content comes.
+    /// The scope from which its contents come.
     pub trust: CacheTrust,
-    /// What it began with; `null` where it began empty.
+    /// The initial contents; `null` if the cache was empty.
     pub base: Option<CacheBase>,
-    /// How it was shown to the steps.
+    /// How the steps saw it.
     pub form: CacheShown,
-    /// What became of the writes of the skill.
+    /// The outcome of the skill's changes.
     pub end: CacheEnd,
-    /// Why the cache began empty although there was a base, or why its writes were not committed; absent where there
-    /// is nothing to say.
+    /// The reason why the cache was empty although there was a base, or why the changes were not committed. Absent
+    /// if neither applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What a cache began with.
+/// The initial contents of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheBase {
-    /// The sha256 of its manifest, which names its layers with a digest of each.
+    /// The sha256 of its manifest, which lists its layers with their digests.
     pub id: Sha256Hex,
-    /// The trust scope that it was read from.
+    /// The trust scope from which it was read.
     pub scope: String,
 }
 
-/// How a cache was shown to the steps of a skill.
+/// How the steps of a skill saw a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheShown {
     /// As an overlay over the layers of its base.
     Layers,
-    /// As a copy of its base, where the kernel makes no overlay.
+    /// As a copy of its base, because the kernel cannot create an overlay.
     Copy,
-    /// As an empty directory for each attempt, where the step's user cannot reach what is stored.
+    /// As an empty directory for each attempt, because the step's user cannot access the stored cache.
     Empty,
 }
 
-/// What became of the writes of a skill to a cache.
+/// The outcome of a skill's changes to a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheEnd {
-    /// The skill passed, and they are part of the new base of the run's scope.
+    /// The skill passed, and its changes are part of the new base of the run's scope.
     Committed,
-    /// The skill wrote nothing.
+    /// The skill changed nothing.
     Unchanged,
-    /// The skill did not pass, or nothing was to be kept.
+    /// The skill did not pass, or the cache was not to be kept.
     Discarded,
     /// Another run of the same scope committed first.
     Stale,
-    /// They are too large, or cannot be stored.
+    /// The changes are too large or cannot be stored.
     Refused,
 }
 

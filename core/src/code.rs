@@ -1,9 +1,9 @@
-//! The codes of our messages: `P0123`, a name, and what to say about it. A code never changes its
-//! meaning, and a number is never used again.
+//! The codes of our messages: `P0123`, a name, and an explanation. A code never changes its meaning, and numbers
+//! are never reused.
 //!
-//! Each kind of message is a closed list of its own (diagnostics of specs, findings of the gate,
-//! doubts, …). One table for each of them gives every member its code, by a match without a rest, so
-//! that a message without an explanation does not compile. [`all`] is all of them.
+//! Each kind of message is a separate enum (diagnostics of specs, findings of the gate, reasons for an inconclusive
+//! run, …). One table for each enum assigns the codes with an exhaustive match, so a message without an explanation
+//! does not compile. [`all`] returns the codes of all tables.
 
 mod command;
 mod engine;
@@ -23,7 +23,7 @@ pub use command::CommandCode;
 pub use engine::EngineCode;
 pub use sql_queue::SqlQueueCode;
 
-/// One code, with what there is to say about it.
+/// A code with its explanation.
 #[derive(Debug, Clone, Copy)]
 pub struct Code {
     number: u16,
@@ -31,26 +31,26 @@ pub struct Code {
     explanation: Explanation,
 }
 
-/// What a code means.
+/// The explanation of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explanation {
     /// What happened.
     pub means: &'static str,
-    /// Why that is an error and not passed over.
+    /// The reason why this is an error.
     pub why: &'static str,
     /// What to do.
     pub mend: &'static str,
-    /// How that looks: lines of a spec, a config or a shell.
+    /// An example: lines of a spec, a config or a shell.
     pub example: &'static str,
 }
 
-/// What has a code.
+/// A type whose values have codes.
 pub trait Coded {
-    /// Its code.
+    /// Returns the code.
     fn code(&self) -> Code;
 }
 
-/// Gives each member of a closed list its code, and lists them.
+/// Assigns a code to each member of an enum, and lists the members.
 macro_rules! codes {
     ($family:ty; $($variant:ident, $number:literal, $name:literal, $means:literal, $why:literal, $mend:literal, $example:literal;)*) => {
         impl $crate::code::Coded for $family {
@@ -70,13 +70,13 @@ macro_rules! codes {
             }
         }
 
-        /// Every member of this list.
+        /// All members of this enum.
         pub(super) const ALL: &[$family] = &[$(<$family>::$variant,)*];
     };
 }
 use codes;
 
-/// Every code, by its number.
+/// Returns all codes, ordered by number.
 pub fn all() -> Vec<Code> {
     fn of<T: Coded>(members: &[T]) -> impl Iterator<Item = Code> {
         members.iter().map(Coded::code)
@@ -95,7 +95,7 @@ pub fn all() -> Vec<Code> {
 }
 
 impl Code {
-    /// The code that a person means by `P0123`, `p123`, `123` or its name, such as `spec::unknown_key`.
+    /// Finds a code by `P0123`, `p123`, `123` or its name, such as `spec::unknown_key`.
     pub fn find(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(['P', 'p']).unwrap_or(text);
         let is_number = !digits.is_empty() && digits.len() <= 4 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -103,12 +103,12 @@ impl Code {
         all().into_iter().find(|code| Some(code.number) == number || code.name == text)
     }
 
-    /// Its name, such as `spec::unknown_key`.
+    /// Returns the name, such as `spec::unknown_key`.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// What it means.
+    /// Returns the explanation.
     pub fn explanation(self) -> Explanation {
         self.explanation
     }
@@ -122,7 +122,7 @@ impl PartialEq for Code {
 
 impl Eq for Code {}
 
-/// `P0123`.
+/// Formats the code as `P0123`.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "P{:04}", self.number)
@@ -158,7 +158,7 @@ impl JsonSchema for Code {
     }
 }
 
-/// The page of the manual that lists every code.
+/// Returns the page of the manual that lists every code.
 pub fn page() -> String {
     let mut text = String::from(HEAD);
     for code in all() {

@@ -1,5 +1,5 @@
-//! What changed between two runs: outcomes, tier, inputs, what held around the steps, what they changed, and, where
-//! the determinism class promises it, every field of the stable part. A pure look at their documents.
+//! Compares two runs by their documents: outcomes, tier, inputs, enforcement and changes. For D0 skills, it also
+//! compares every field of the stable part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,68 +14,68 @@ use crate::outcome::Outcome;
 use crate::plan::Determinism;
 use crate::status::LastRun;
 
-/// The version of the format.
+/// Version of the format.
 pub const VERSION: u32 = 1;
-/// How many differences a comparison names; what is beyond is counted.
+/// Maximum number of differences that a comparison lists; further ones are only counted.
 pub const MAX_DIFFERENCES: usize = 500;
-/// Times differ from run to run: less than this share of the longer one is noise.
+/// Durations vary from run to run. A difference of at most one fourth of the longer duration is noise.
 const NOISE_SHARE: u64 = 4;
-/// And so is less than this, in milliseconds.
+/// A difference of at most this number of milliseconds is noise as well.
 const NOISE_MS: u64 = 250;
-/// How many characters of a value are kept.
+/// Maximum number of characters that are kept of a value.
 const MAX_VALUE: usize = 200;
 
 /// The documents of one run.
 #[derive(Debug, Clone)]
 pub struct RunDocuments {
-    /// What its status says.
+    /// The run as described by its status file.
     pub last_run: LastRun,
-    /// The toolchain checks, where there is a document of them.
+    /// The toolchain checks, if there is a document for them.
     pub toolchain: Option<ToolchainEvidence>,
-    /// The skills, by name.
+    /// The skills, ordered by name.
     pub skills: Vec<SkillEvidence>,
 }
 
-/// What changed from one run to another: what `proctor compare --format json` prints.
+/// The differences between two runs: the output of `proctor compare --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// The version of this document's format: [`VERSION`].
+    /// Version of this document's format: [`VERSION`].
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
     /// The first run.
     pub before: RunId,
     /// The second run.
     pub after: RunId,
-    /// Whether nothing differs but what was measured.
+    /// True if the runs are equal except for measured values.
     pub same: bool,
-    /// What differs, in the order of the documents.
+    /// The differences, in the order of the documents.
     pub differences: Vec<Difference>,
-    /// How many more there are.
+    /// The number of further differences.
     pub omitted: u64,
 }
 
-/// One thing that differs.
+/// A difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// What kind of thing.
+    /// The kind of the difference.
     pub kind: DifferenceKind,
-    /// Where: empty for the run, a skill, or `skill/step`.
+    /// The location: empty for the run, otherwise a skill or `skill/step`.
     pub at: String,
-    /// Which field; empty where the kind says it.
+    /// The field; empty if the kind determines it.
     pub field: String,
-    /// How it was; `null` where it was not there.
+    /// The value in the first run; `null` if it is missing there.
     pub before: Option<String>,
-    /// How it is; `null` where it is not there any more.
+    /// The value in the second run; `null` if it is missing there.
     pub after: Option<String>,
-    /// Whether it was measured, so that equal inputs need not reproduce it.
+    /// True if the value is measured, so that equal inputs need not reproduce it.
     pub measured: bool,
 }
 
-/// What kind of thing differs.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// What the run means.
+    /// The verdict of the run.
     Verdict,
     /// The effective tier.
     Tier,
@@ -87,26 +87,26 @@ pub enum DifferenceKind {
     Spec,
     /// The plan.
     Plan,
-    /// A tool, by what its check read.
+    /// The version of a tool, as read by its check.
     Tool,
-    /// A skill or step that only one of them has.
+    /// A skill or step that is in only one of the runs.
     Presence,
-    /// What a skill or step means.
+    /// The outcome of a skill or step.
     Outcome,
-    /// What a step changed.
+    /// The changes that a step made.
     Drift,
-    /// What was enforced around a step.
+    /// The controls that were enforced for a step.
     Enforcement,
-    /// What a step printed, by its hash.
+    /// The hash of a step's output.
     Output,
-    /// A field of the stable part of a D0 skill, of which nothing may differ.
+    /// A field of the stable part of a D0 skill, which must not differ.
     Stable,
-    /// How long it took, beyond noise.
+    /// The duration, if it differs by more than noise.
     Duration,
 }
 
 impl DifferenceKind {
-    /// The word of the screen.
+    /// Returns the name for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Verdict => "verdict",
@@ -145,12 +145,12 @@ pub fn compare(before: &RunDocuments, after: &RunDocuments) -> Comparison {
     }
 }
 
-/// Differences as they are found.
+/// Collects differences.
 #[derive(Default)]
 struct Found {
     list: Vec<Difference>,
     omitted: u64,
-    /// Whether something that counts is among those left out.
+    /// True if an omitted difference is not in a measured value.
     omitted_counts: bool,
 }
 
@@ -164,7 +164,7 @@ impl Found {
         self.list.push(difference);
     }
 
-    /// Takes in two values where they differ.
+    /// Adds two values if they differ.
     fn pair(&mut self, kind: DifferenceKind, at: &str, field: &str, before: Option<String>, after: Option<String>) {
         if before != after {
             let (before, after) = (before.map(bounded), after.map(bounded));
@@ -285,7 +285,7 @@ impl Found {
         }
     }
 
-    /// Every leaf of two stable parts that differs, by its path.
+    /// Adds every leaf that differs between two stable parts, with its path.
     fn stable(&mut self, at: &str, path: &str, before: Option<&Json>, after: Option<&Json>) {
         if before == after {
             return;
@@ -310,7 +310,7 @@ impl Found {
     }
 }
 
-/// Any document has the plan.
+/// Returns the hash of the plan, which every document contains.
 fn plan_of(run: &RunDocuments) -> Option<&Sha256Hex> {
     let of_skills = run.skills.first().map(|skill| &skill.plan_sha256);
     of_skills.or(run.toolchain.as_ref().map(|toolchain| &toolchain.plan_sha256))
@@ -324,7 +324,7 @@ fn said(step: &StepEvidence) -> String {
     }
 }
 
-/// Whether two times differ by more than machines do by themselves.
+/// Returns whether two durations differ by more than noise.
 fn is_beyond_noise(before: u64, after: u64) -> bool {
     let apart = before.abs_diff(after);
     apart > NOISE_MS && apart > before.max(after) / NOISE_SHARE

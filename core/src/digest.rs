@@ -1,4 +1,4 @@
-//! Content identities: sha256 in the two spellings that the documents use.
+//! SHA-256 digests in the two spellings that documents use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,13 +13,13 @@ use sha2::{Digest as _, Sha256};
 #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
 pub struct Sha256Hex(String);
 
-/// The identity of a tree: the root of the snapshot's Merkle tree, written `sha256:<64 hex>`.
+/// The identity of a tree: the root of the snapshot's Merkle tree, written as `sha256:<64 hex>`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("pattern" = "^sha256:[0-9a-f]{64}$"))]
 pub struct SnapshotId(String);
 
-/// A text that is no digest.
+/// The error for a text that is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a sha256: 64 lower-case hex digits are expected")]
 pub struct BadDigest(String);
@@ -30,7 +30,7 @@ impl Sha256Hex {
         Self::from_raw(Sha256::digest(bytes).into())
     }
 
-    /// The spelling of a raw digest of 32 bytes.
+    /// Formats a raw digest of 32 bytes.
     pub fn from_raw(raw: [u8; 32]) -> Self {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = String::with_capacity(64);
@@ -41,7 +41,7 @@ impl Sha256Hex {
         Self(text)
     }
 
-    /// The raw digest of 32 bytes.
+    /// Returns the raw digest of 32 bytes.
     pub fn to_raw(&self) -> [u8; 32] {
         let mut raw = [0; 32];
         for (byte, pair) in raw.iter_mut().zip(self.0.as_bytes().chunks_exact(2)) {
@@ -50,7 +50,7 @@ impl Sha256Hex {
         raw
     }
 
-    /// The 64 hex digits.
+    /// Returns the 64 hex digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -64,12 +64,12 @@ fn nibble(digit: u8) -> u8 {
 }
 
 impl SnapshotId {
-    /// The identity whose Merkle root is `root`.
+    /// Creates the identity from the Merkle root.
     pub fn from_root(root: &Sha256Hex) -> Self {
         Self(format!("sha256:{root}"))
     }
 
-    /// The text with its algorithm prefix.
+    /// Returns the text with its algorithm prefix.
     pub fn as_str(&self) -> &str {
         &self.0
     }

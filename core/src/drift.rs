@@ -1,27 +1,27 @@
-//! What a step changed, path by path.
+//! The changes of a step, path by path.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Sha256Hex;
 
-/// How a changed path differs from what was there before the step.
+/// The kind of a change, relative to the tree before the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It was not there before.
+    /// The path did not exist before.
     Created,
-    /// Its content, or the target of the link, differs.
+    /// The content of the file or the target of the link differs.
     Modified,
-    /// It is gone.
+    /// The path no longer exists.
     Deleted,
-    /// Its executable bit differs, its content does not.
+    /// Only the executable bit differs.
     ModeChanged,
-    /// It is another kind of thing: a file that became a link, and so on.
+    /// The path has another type, for example a link instead of a file.
     TypeChanged,
 }
 
-/// What stands at a path.
+/// The type of the entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
@@ -29,41 +29,41 @@ pub enum EntryKind {
     File,
     /// A symbolic link.
     Symlink,
-    /// A directory; only where it stands in place of something else.
+    /// A directory; recorded only if it replaced something else.
     Directory,
-    /// A submodule or nested repository, named by the commit that it is at.
+    /// A submodule or nested repository, identified by its commit.
     Gitlink,
     /// A fifo, socket or device.
     Special,
 }
 
-/// The identity of what stands at one path.
+/// The identity of the entry at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
-    /// What it is.
+    /// The type of the entry.
     pub kind: EntryKind,
-    /// Whether its owner may execute it; `false` for all but files.
+    /// True if its owner may execute it; `false` for everything but files.
     pub executable: bool,
-    /// The sha256 of the file's raw bytes, of the link's target, or of the gitlink's commit
-    /// id in hex; of nothing for directories and special files.
+    /// The sha256 of the file's raw bytes, of the link's target, or of the gitlink's commit id in hex. For
+    /// directories and special files, the sha256 of no bytes.
     pub sha256: Sha256Hex,
 }
 
-/// One change.
+/// A change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// The path relative to the repository; bytes that are not UTF-8 and control characters
-    /// are written as `\xNN`, a backslash as `\\`.
+    /// The path relative to the repository. Bytes that are not UTF-8 and control characters are written as `\xNN`,
+    /// a backslash as `\\`.
     pub path: String,
-    /// How it differs.
+    /// The kind of the change.
     pub kind: ChangeKind,
-    /// What was there before, where something was.
+    /// The entry before the step, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Entry>,
-    /// What is there now, where something is.
+    /// The entry after the step, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Entry>,
-    /// The unified diff, or why there is none.
+    /// The unified diff, or the reason why it is missing.
     pub diff: Diff,
 }
 
@@ -71,76 +71,73 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Diff {
-    /// The whole diff.
+    /// The complete diff.
     Whole {
         /// Unified diff with `a/` and `b/` headers, escaped like a preview.
         text: String,
     },
-    /// The first part of a diff that is larger than the bound.
+    /// The first part of a diff that exceeds the limit.
     Truncated {
-        /// The part that is kept, whole lines.
+        /// The first part, in whole lines.
         text: String,
-        /// How many lines were left out.
+        /// The number of lines that were left out.
         omitted_lines: u64,
     },
     /// One side is not text.
     Binary,
-    /// There is nothing to show: only the mode or the type differs.
+    /// There is no diff: only the mode or the type differs.
     None,
-    /// It was left out, because the bound for the whole step was reached or the content could
-    /// not be read any more.
+    /// The diff was left out, because the step's diffs reached their limit or the content was no longer readable.
     Omitted {
-        /// Why, as a phrase for people.
+        /// The reason, as a human-readable phrase.
         reason: String,
     },
 }
 
-/// What one step changed that the plan does not allow.
+/// The changes of a step that the plan does not allow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepDrift {
-    /// The changes, by path; at most [`MAX_CHANGES`].
+    /// The changes, ordered by path; at most [`MAX_CHANGES`].
     pub changes: Vec<Change>,
-    /// How many more there were.
+    /// The number of further changes.
     pub omitted: u64,
 }
 
-/// How many changes of one step are recorded; what is beyond is counted.
+/// Maximum number of changes of a step that are recorded; further ones are only counted.
 pub const MAX_CHANGES: usize = 1_000;
-/// How many bytes of diff are recorded for one file.
+/// Maximum size of the recorded diff of one file, in bytes.
 pub const MAX_FILE_DIFF: usize = 16 << 10;
-/// How many bytes of diff are recorded for one step.
+/// Maximum size of the recorded diffs of one step, in bytes.
 pub const MAX_STEP_DIFF: usize = 128 << 10;
 
 impl StepDrift {
-    /// Whether the step changed nothing that it must not.
+    /// Returns whether the step made no forbidden changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.omitted == 0
     }
 }
 
-/// How the drift of a step was found. Whatever the way, what is found is compared with the same
-/// hashes of the tree before the step.
+/// The method that detected the changes of a step. Every method compares with the same hashes of the tree before
+/// the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftMethod {
-    /// Read off the overlay's upper directory, which the kernel wrote.
+    /// Reads the overlay's upper directory, which the kernel wrote.
     Layer,
-    /// The step had a copy of the tree. What differs there from a record of each file's inode,
-    /// size, mode and times before the step was hashed.
+    /// Compares the step's copy of the tree with recorded inodes, sizes, modes and times of the files, and hashes
+    /// those that differ.
     Stat,
-    /// The step had a copy of the tree, on a file system whose times do not tell of every change:
-    /// each file was hashed before the step and after it.
+    /// Hashes each file of the step's copy before and after the step, because the times of the file system do not
+    /// change with every write.
     Rehash,
 }
 
-/// Whether a file system of this kind (`f_type` of statfs(2), linux/magic.h) sets a file's `st_ctime`
-/// whenever its content changes, so that equal stat data mean equal content: those with a
-/// `page_mkwrite` of their own that does it for writes through a mapping, on a disk of this
-/// machine.
+/// Returns whether a file system (`f_type` of statfs(2), linux/magic.h) sets a file's `st_ctime` on every change of
+/// its content, so that equal stat data mean equal content. These are local file systems whose own `page_mkwrite`
+/// updates the time for writes through a mapping.
 ///
-/// Not tmpfs: there a page of a shared mapping that was read first is written later without
-/// anybody's notice. Not overlayfs, whose layers can lie on one; not those whose times somebody
-/// else sets, as NFS, 9p and FUSE.
+/// Not tmpfs: if a page of a shared mapping was read first, a later write to it goes unnoticed. Not overlayfs,
+/// whose layers can be on a tmpfs. Not NFS, 9p and FUSE, whose times are set by a server or a user program.
 pub fn times_tell_of_changes(f_type: u64) -> bool {
     const EXT2_TO_4: u64 = 0xEF53;
     const XFS: u64 = 0x5846_5342;
@@ -149,9 +146,9 @@ pub fn times_tell_of_changes(f_type: u64) -> bool {
     matches!(f_type, EXT2_TO_4 | XFS | BTRFS | F2FS)
 }
 
-/// Whether a path holds evidence of ours, which is never drift and no part of a snapshot:
-/// `changes/<id>/verify/…` and `changes/<id>/05-status.json`. `path` is relative to the
-/// repository, components separated by `/`.
+/// Returns whether a path belongs to our own evidence, which is never drift and not part of a snapshot:
+/// `changes/<id>/verify/…` and `changes/<id>/05-status.json`. `path` is relative to the repository, with components
+/// separated by `/`.
 pub fn is_our_artifact(path: &[u8]) -> bool {
     let mut parts = path.splitn(4, |b| *b == b'/');
     let (Some(b"changes"), Some(id), Some(third)) = (parts.next(), parts.next(), parts.next()) else {
@@ -165,8 +162,8 @@ pub fn is_our_artifact(path: &[u8]) -> bool {
     }
 }
 
-/// A path as text for documents and screens: bytes that are not UTF-8 and control characters
-/// become `\xNN`, a backslash `\\`.
+/// Formats a path for documents and screens: bytes that are not UTF-8 and control characters become `\xNN`, a
+/// backslash becomes `\\`.
 pub fn display_path(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! What `proctor exec --format json` prints: one command's record, and what it means.
+//! The output of `proctor exec --format json`: the record and the verdict of one command.
 
 use std::collections::BTreeSet;
 
@@ -10,33 +10,33 @@ use crate::evidence::{StepEvidence, VERSION};
 use crate::tier::{Tier, TierReason};
 use crate::verdict::{Doubt, Verdict};
 
-/// One command that ran by itself, as a step would have run.
+/// A single command that ran like a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecRecord {
-    /// The version of the documents' format: [`VERSION`].
+    /// Version of the document's format: [`VERSION`].
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// What was to be done where controls are missing; `enforcement` of the step has what held.
+    /// The requested behaviour if controls are missing; `enforcement` of the step lists what was enforced.
     pub sandbox: SandboxMode,
-    /// What the command did, as in the evidence of a skill.
+    /// The record of the command, as in the evidence of a skill.
     pub step: StepEvidence,
-    /// What it means.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The exit code of `proctor exec`, which is not that of the command.
+    /// The exit code of `proctor exec`, which differs from that of the command.
     pub exit_code: u8,
-    /// The effective tier; a command declares the lowest.
+    /// The effective tier; the declared tier of a command is 1.
     pub tier: Tier,
-    /// Why it is higher.
+    /// The reasons why it is higher.
     pub tier_reasons: BTreeSet<TierReason>,
-    /// Why no honest answer is possible, where that is so.
+    /// The reasons why the command is inconclusive, if it is.
     pub doubts: Vec<DoubtRecord>,
 }
 
-/// One reason why no honest answer is possible.
+/// A reason why a run is inconclusive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoubtRecord {
-    /// Which.
+    /// The kind of the reason.
     pub doubt: Doubt,
-    /// What happened, where, and what to do.
+    /// The event, its location, and what to do.
     pub message: String,
 }

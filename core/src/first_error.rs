@@ -1,38 +1,38 @@
-//! Where in what a step printed its first error stands: a pure look at the shapes that compilers, linters
-//! and test runners give to theirs. It guides the eye and decides nothing.
+//! Finds the first error in the output of a step, by the usual formats of compilers, linters and test runners. The
+//! result only selects which lines are shown first; it decides nothing.
 
 use std::ops::Range;
 
 use crate::safe_text::without_colour;
 
-/// How many lines are looked at; an error further down is not found.
+/// Maximum number of lines that are searched.
 const MAX_LINES: usize = 200_000;
-/// How much of a line is looked at, in bytes.
+/// Maximum number of bytes of a line that are searched.
 const MAX_LINE: usize = 2_000;
 
-/// The part of an output that a reader wants to see first.
+/// The part of an output to show first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// The lines to show, as numbers from 0.
+    /// The range of lines to show, counted from 0.
     pub lines: Range<usize>,
-    /// The line of the error, from 0.
+    /// The line of the error, counted from 0.
     pub error: usize,
-    /// How many lines there are in all.
+    /// The number of lines in the output.
     pub of: usize,
-    /// Whether the line has the shape of an error, and does not only speak of a failure.
+    /// True if the line has the format of an error, and does not just contain a word such as `failed`.
     pub is_shaped: bool,
 }
 
-/// How much is shown around an error.
+/// The number of lines to show around an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// Lines before it.
     pub before: usize,
-    /// Lines behind it.
+    /// Lines after it.
     pub after: usize,
 }
 
-/// Where `text` is opened: at its first error, with some context; `None` where no line looks like one.
+/// Returns the part of `text` around its first error; `None` if no line looks like an error.
 pub fn opening(text: &str, context: Context) -> Option<Opening> {
     let lines: Vec<&str> = text.lines().take(MAX_LINES).collect();
     let (error, is_shaped) = found(&lines)?;
@@ -41,12 +41,12 @@ pub fn opening(text: &str, context: Context) -> Option<Opening> {
     Some(Opening { lines: start..end, error, of: lines.len(), is_shaped })
 }
 
-/// The first line that has the shape of an error; where none has one, the first that speaks of a failure.
+/// Returns the first line with the format of an error, or else the first one that contains a word such as `failed`.
 pub fn first_error(lines: &[&str]) -> Option<usize> {
     found(lines).map(|(index, _)| index)
 }
 
-/// As [`first_error`], and whether it has the shape of one.
+/// Returns the same line, and whether it has the format of an error.
 fn found(lines: &[&str]) -> Option<(usize, bool)> {
     let mut spoken = None;
     let mut traceback: Option<usize> = None;
@@ -58,7 +58,7 @@ fn found(lines: &[&str]) -> Option<(usize, bool)> {
             continue;
         }
         if let Some(begun) = traceback {
-            // The frames are indented; what follows them is the error. A step may end within.
+            // The frames are indented, and the error follows them. The output may end before that.
             if index > begun && !line.is_empty() && !line.starts_with(char::is_whitespace) {
                 return Some((index, true));
             }
@@ -76,9 +76,9 @@ fn found(lines: &[&str]) -> Option<(usize, bool)> {
 /// How much a line looks like an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
-    /// It has the shape that a tool gives to its errors.
+    /// The line has the format of a tool's error.
     Shaped,
-    /// It speaks of a failure.
+    /// The line contains a word for a failure.
     Spoken,
     None,
 }
@@ -94,7 +94,7 @@ fn weight(line: &str) -> Weight {
     if !is_none_of_it && speaks.iter().any(|word| lower.contains(word)) { Weight::Spoken } else { Weight::None }
 }
 
-/// `error: …`, `error[E0308]: …`, `ERROR: …`, `fatal: …`, `npm ERR! …`, `make: *** …`, `[error] …`,
+/// Matches `error: …`, `error[E0308]: …`, `ERROR: …`, `fatal: …`, `npm ERR! …`, `make: *** …`, `[error] …`,
 /// `TypeError: …`, `thread 'main' panicked at …`, `panic: …`.
 fn is_headed(line: &str) -> bool {
     let lower = line.to_ascii_lowercase();
@@ -109,7 +109,8 @@ fn is_headed(line: &str) -> bool {
     make || panicked || is_exception(line)
 }
 
-/// `ValueError: …`, `AssertionError`, `java.lang.IllegalStateException: …`: one word of letters and dots that ends so.
+/// Matches `ValueError: …`, `AssertionError`, `java.lang.IllegalStateException: …`: a dotted name that ends in
+/// `Error` or `Exception`.
 fn is_exception(line: &str) -> bool {
     let line = line.strip_prefix("Uncaught ").unwrap_or(line);
     let word = line.split([':', ' ']).next().unwrap_or_default();
@@ -119,8 +120,8 @@ fn is_exception(line: &str) -> bool {
     is_word && is_name && ends && (line.len() == word.len() || line[word.len()..].starts_with(':'))
 }
 
-/// pytest's `E   …` and `FAILED …`, Go's `--- FAIL: …`, the Rust harness's `---- x stdout ----` and
-/// `test x ... FAILED`, TAP's `not ok …`, the crosses of test runners of JavaScript.
+/// Matches pytest's `E   …` and `FAILED …`, Go's `--- FAIL: …`, the Rust test harness's `---- x stdout ----` and
+/// `test x ... FAILED`, TAP's `not ok …`, and the crosses of JavaScript test runners.
 fn is_of_a_test(line: &str) -> bool {
     let trimmed = line.trim_start();
     let heads = ["FAILED ", "FAIL:", "FAIL\t", "FAIL ", "ERROR ", "--- FAIL", "not ok ", "✖ ", "✗ ", "● "];
@@ -129,15 +130,15 @@ fn is_of_a_test(line: &str) -> bool {
     line.starts_with("E   ") || is_cargo || is_result || heads.iter().any(|head| trimmed.starts_with(head))
 }
 
-/// `1:7  error  …` of eslint, which names the file on a line of its own.
+/// Matches `1:7  error  …` of eslint, which prints the file name on a separate line.
 fn is_row(line: &str) -> bool {
     let mut words = line.split_ascii_whitespace();
     let place = words.next().and_then(|place| place.split_once(':'));
     place.is_some_and(|(row, column)| is_number(row) && is_number(column)) && words.next() == Some("error")
 }
 
-/// `file:line: …` and `file:line:column: …` of gcc, clang, mypy, ruff, shellcheck, eslint and the like,
-/// `file(line,column): error …` of tsc and msbuild. A warning or a note is none.
+/// Matches `file:line: …` and `file:line:column: …` of gcc, clang, mypy, ruff, shellcheck, eslint and others, and
+/// `file(line,column): error …` of tsc and msbuild. Warnings and notes do not match.
 fn is_located(line: &str) -> bool {
     let Some(rest) = behind_place(line).filter(|_| !line.starts_with("-->")) else { return false };
     let rest = rest.trim_start_matches([':', ' ', '-']).to_ascii_lowercase();
@@ -145,7 +146,7 @@ fn is_located(line: &str) -> bool {
     !rest.is_empty() && !is_less
 }
 
-/// What stands behind a place in a file.
+/// Returns the text after a location in a file.
 fn behind_place(line: &str) -> Option<&str> {
     if let Some((file, rest)) = line.split_once('(')
         && let Some((place, rest)) = rest.split_once("):")
@@ -161,13 +162,13 @@ fn behind_place(line: &str) -> Option<&str> {
     }
     match rest.split_once([':', ' ']) {
         Some((column, behind)) if is_number(column) => Some(behind),
-        // A place alone: of a warning, or of the error above it.
+        // A location without a text belongs to a warning or to the error above it.
         None if is_number(rest) => None,
         _ => Some(rest),
     }
 }
 
-/// A name with a `.` or a `/` in it, without blanks at its ends: no time of day, no `key: 1: value`.
+/// Returns whether a name contains a `.` or a `/` and no spaces at its ends, unlike a time of day or `key: 1: value`.
 fn is_file(name: &str) -> bool {
     let is_named = name.contains(['.', '/']) && name.chars().any(|c| c.is_ascii_alphabetic());
     is_named

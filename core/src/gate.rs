@@ -1,7 +1,8 @@
-//! Whether this very tree is verified: the decision of `proctor gate`. Facts come in (bytes that
-//! were read, what the tree and the plan are today), findings go out, each with a code of its
-//! own; the gate passes where there is none. It reads nothing, and it trusts nothing that it was
-//! not told: the bytes of each document are hashed here.
+//! Decides whether the current tree is verified: the decision of `proctor gate`.
+//!
+//! The caller passes facts: the bytes of the documents, the current tree and the current plan. The result is a list
+//! of findings, each with its own code; the gate passes if the list contains only accepted findings. This module
+//! reads no files, and it hashes the bytes of each document itself instead of trusting a recorded hash.
 
 mod documents;
 mod finding;
@@ -29,57 +30,58 @@ use crate::verdict::Verdict;
 use documents::Documents;
 use finding::Findings;
 
-/// The version of [`GateAnswer`]'s format.
+/// Version of the format of [`GateAnswer`].
 pub const VERSION: u32 = 1;
-/// How far in the future a run may have ended: the clocks of two machines are never quite one.
+/// Largest accepted lead of a run's end time over the gate's clock, because the clocks of two machines are never
+/// exactly equal.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(5);
 
-/// What the caller wants to know.
+/// Requirements that a recorded run must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demands {
     /// The profile that must have passed.
     pub profile: ProfileName,
-    /// The changeset whose evidence counts; without one, that of runs without one.
+    /// The changeset whose evidence counts; `None` selects the runs without a changeset.
     pub changeset: Option<ChangesetId>,
-    /// The highest effective tier that is accepted; the operator's own stands above it.
+    /// The highest accepted effective tier. The operator's limit applies as well; the lower of the two wins.
     pub max_tier: Tier,
-    /// How old the run may be.
+    /// The maximum age of the run.
     pub max_age: MaxAge,
-    /// What is done where our own state does not know the run.
+    /// The treatment of a run that is not recorded in Proctor's state directory.
     pub unattested: Unattested,
-    /// From how wide a scope content of caches may come.
+    /// The widest scope that is accepted as a source of cache contents.
     pub max_cache_trust: CacheTrust,
-    /// Which inputs the run may have had.
+    /// The inputs that the steps of the run may have seen.
     pub inputs: RequiredInputs,
 }
 
-/// Which inputs of a run are accepted.
+/// Accepted kinds of inputs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequiredInputs {
-    /// Any: ignored files too, which the identity of the tree does not cover.
+    /// Any inputs, including ignored files, which the snapshot does not cover.
     Any,
-    /// Verified ones alone: a commit, or a private copy of the worktree without ignored files.
+    /// Only verified inputs: a commit, or a private copy of the worktree without ignored files.
     Verified,
 }
 
 impl RequiredInputs {
-    /// Returns what a caller with `strict_inputs` demands.
+    /// Returns the requirement for the value of `strict_inputs`.
     pub fn from_strict(is_strict: bool) -> Self {
         if is_strict { Self::Verified } else { Self::Any }
     }
 }
 
-/// How old a run may be.
+/// The maximum age of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxAge {
-    /// As old as it is.
+    /// No limit.
     Unlimited,
-    /// Up to this.
+    /// At most this long ago.
     Within(Duration),
 }
 
-/// Where the caller does not say: what a snapshot does not cover, such as the tools of the machine,
-/// changes from one day to another.
+/// 24 hours: a snapshot does not cover everything that a result depends on, such as the tools of the machine, and
+/// these change from day to day.
 impl Default for MaxAge {
     fn default() -> Self {
         Self::Within(Duration::from_secs(24 * 60 * 60))
@@ -89,7 +91,7 @@ impl Default for MaxAge {
 impl FromStr for MaxAge {
     type Err = String;
 
-    /// Reads `unlimited`, or a duration such as `90s`, `30m`, `24h`, `7d`.
+    /// Parses `unlimited`, or a duration such as `90s`, `30m`, `24h`, `7d`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "unlimited" => Ok(Self::Unlimited),
@@ -100,130 +102,130 @@ impl FromStr for MaxAge {
     }
 }
 
-/// What is done with a run that our own state does not know, such as one of another machine.
-/// Its evidence proves no more than that whoever wrote it was consistent.
+/// The treatment of a run that is not recorded in Proctor's state directory, such as a run of another machine. The
+/// evidence of such a run proves only that its author was consistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unattested {
-    /// It does not pass.
+    /// The gate does not pass.
     Refuse,
-    /// The caller vouches for it.
+    /// The gate may pass: the caller vouches for the run.
     Accept,
 }
 
-/// What was found when the gate looked.
+/// The facts that the gate decides on.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
-    /// The time, in milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub now_ms: u64,
     /// The repository, as a [`Subject`] names it.
     pub repository: String,
-    /// The tree as it is.
+    /// The current tree.
     pub snapshot: SnapshotId,
-    /// The ignore rules outside of the tree that decide what belongs to it, by the names that a run records; `None`
-    /// where no such rule has a say, as for a commit.
+    /// The ignore rules outside of the tree that decide which files belong to it, under the names that a run
+    /// records. `None` if no such rule applies, as for a commit.
     pub ignores: Option<BTreeMap<String, IgnoreFile>>,
-    /// What differs from the tree that was verified, where that can be told.
+    /// The paths that differ from the verified tree, as far as they are known.
     pub changed: ChangedPaths,
-    /// The plan as it resolves today, from the spec as it is.
+    /// The plan as the current spec resolves today.
     pub plan: &'a Plan,
-    /// What the operator allows today.
+    /// The operator's current settings.
     pub operator: &'a Operator,
-    /// What lies where the run's documents are.
+    /// The documents of the run, as found on disk.
     pub found: Found,
-    /// Our own record of the newest run on the tree that the status file names, as bytes.
+    /// The bytes of Proctor's own record of the newest run of the tree that the status file names.
     pub attestation: Option<Vec<u8>>,
 }
 
 /// A file with ignore rules outside of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IgnoreFile {
-    /// Where it is, for people.
+    /// Human-readable path of the file.
     pub path: String,
-    /// The sha256 of its rules.
+    /// The sha256 of the rules in the file.
     pub rules_sha256: Sha256Hex,
 }
 
-/// Paths that differ from the tree that was verified, for people; empty where they cannot be told.
+/// Paths that differ from the verified tree, human-readable; empty if they are not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangedPaths {
-    /// The first ones.
+    /// The first paths.
     pub paths: Vec<String>,
-    /// How many more there are.
+    /// The number of further paths.
     pub omitted: u64,
 }
 
-/// What lies where a run's documents are.
+/// The documents of a run, as found on disk.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// `05-status.json`.
     pub status: Piece,
-    /// Every entry of `verify/`, by its path below the status file's directory.
+    /// Every entry of `verify/`, by its path relative to the status file's directory.
     pub files: BTreeMap<String, Piece>,
-    /// Whether a run holds the place at this moment.
+    /// True if a run currently holds the directory.
     pub writer: bool,
 }
 
-/// One thing that was looked for.
+/// The contents of one path that the caller tried to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// It is not there.
+    /// The path does not exist.
     Absent,
-    /// A regular file, whole.
+    /// The complete contents of a regular file.
     Bytes(Vec<u8>),
-    /// It is there, and was not read; why, as a phrase.
+    /// The path exists but was not read; holds the reason as a phrase.
     Unreadable(String),
 }
 
 /// The answer of `proctor gate` and of `POST /v1/gate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GateAnswer {
-    /// The version of this document's format: [`VERSION`].
+    /// Version of this document's format: [`VERSION`].
     #[schemars(extend("const" = VERSION))]
     pub version: u32,
-    /// Whether this very tree is verified.
+    /// True if the current tree is verified.
     pub pass: bool,
     /// The exit code of `proctor gate`.
     pub exit_code: u8,
-    /// The profile that was asked for.
+    /// The requested profile.
     pub profile: ProfileName,
-    /// The changeset that was asked for; `null` where there was none.
+    /// The requested changeset; `null` if none was requested.
     pub changeset_id: Option<ChangesetId>,
-    /// The tree as it is.
+    /// The current tree.
     pub snapshot: SnapshotId,
-    /// The spec as it is.
+    /// The sha256 of the current spec.
     pub spec_sha256: Sha256Hex,
-    /// The plan as it resolves today.
+    /// The sha256 of the plan as the spec resolves today.
     pub plan_sha256: Sha256Hex,
-    /// The run that was looked at; `null` where there is none that can be read.
+    /// The run that the gate checked; `null` if there is no readable run.
     pub run: Option<GateRun>,
-    /// What speaks against a pass; at most [`MAX_FINDINGS`].
+    /// The reasons against a pass; at most [`MAX_FINDINGS`].
     pub findings: Vec<GateFinding>,
-    /// How many findings more there were.
+    /// The number of further findings.
     pub omitted: u64,
 }
 
-/// The run that a gate looked at, as its status file tells of it.
+/// The run that the gate checked, as described by its status file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GateRun {
-    /// The run.
+    /// The run's id.
     pub run_id: RunId,
-    /// What it meant.
+    /// The verdict of the run.
     pub outcome: Verdict,
-    /// Its highest effective tier.
+    /// The run's highest effective tier.
     pub tier: Tier,
-    /// When it ended.
+    /// The time at which the run ended.
     pub timestamp: String,
-    /// How long ago that is, in milliseconds; `null` where it is not in the past.
+    /// The time since the run ended, in milliseconds; `null` if that time is not in the past.
     pub age_ms: Option<u64>,
-    /// Whether our own state knows it.
+    /// True if the run is recorded in Proctor's state directory.
     pub attested: bool,
 }
 
-/// Decides.
+/// Decides whether the gate passes.
 pub fn answer(demands: &Demands, facts: &Facts<'_>) -> GateAnswer {
     let mut findings = Findings::new(demands);
     let run = match facts.found.writer {
-        // What lies there is being replaced: it speaks neither for the tree nor against it.
+        // The run is replacing these documents, so they prove nothing about the tree.
         true => {
             findings.run_under_way();
             None
@@ -232,7 +234,7 @@ pub fn answer(demands: &Demands, facts: &Facts<'_>) -> GateAnswer {
     };
     if let Some(run) = &run {
         judge_run(run, demands, facts, &mut findings);
-        // One that cites nothing has nothing that could be held against anything.
+        // A run without evidence has nothing to compare.
         if !run.evidence.is_empty() {
             documents::judge(&Documents { run, demands, facts }, &mut findings);
             judge_attestation(run, demands, facts, &mut findings);
@@ -255,7 +257,7 @@ pub fn answer(demands: &Demands, facts: &Facts<'_>) -> GateAnswer {
     }
 }
 
-/// The run that the status file tells of; where it tells of none, that is found.
+/// Returns the run that the status file describes, or adds a finding if it describes no run.
 fn recorded(facts: &Facts<'_>, findings: &mut Findings) -> Option<LastRun> {
     let read = match &facts.found.status {
         Piece::Absent => Ok(None),
@@ -274,7 +276,7 @@ fn recorded(facts: &Facts<'_>, findings: &mut Findings) -> Option<LastRun> {
     None
 }
 
-/// There is no status of ours. We may know of a run all the same.
+/// Adds the finding for a missing status file. Proctor's state directory can have a record of the run all the same.
 fn unrecorded(facts: &Facts<'_>, findings: &mut Findings) {
     match facts.attestation.as_deref().map(Attestation::parse) {
         None => findings.nothing_recorded(),
@@ -304,8 +306,8 @@ fn judge_run(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut
     judge_age(run, demands, facts, findings);
 }
 
-/// What was verified must be what stands, and the run must have left it like that: what a
-/// `read_only: off` step of it changed was another tree for the checks before that step.
+/// Checks that the verified tree is the current tree, and that the run left it unchanged. If a `read_only: off`
+/// step changed the tree, the checks before that step saw a different one.
 fn judge_tree(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
     if run.left_another_tree()
         && (run.snapshot == facts.snapshot || run.snapshot_after.as_ref() == Some(&facts.snapshot))
@@ -316,7 +318,8 @@ fn judge_tree(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
     }
 }
 
-/// The rules outside of the tree must be those of the run: others could hide a file that was not there.
+/// Checks that the ignore rules outside of the tree are those of the run: other rules could hide a file that the
+/// run did not see.
 fn judge_ignores(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
     let Some(now) = &facts.ignores else { return };
     let Some(then) = &run.external_ignores else {
@@ -327,7 +330,7 @@ fn judge_ignores(run: &LastRun, facts: &Facts<'_>, findings: &mut Findings) {
     };
     let names: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
     let differs = |name: &&&String| then.get(**name) != now.get(**name).map(|file| &file.rules_sha256);
-    // Of a place without rules, nothing but the name is known.
+    // A file that no longer has rules is known only by its name.
     let path = |name: &String| now.get(name).map_or_else(|| name.clone(), |file| file.path.clone());
     let changed: Vec<String> = names.iter().filter(differs).map(|name| path(name)).collect();
     if !changed.is_empty() {
@@ -350,7 +353,7 @@ fn judge_age(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut
     }
 }
 
-/// Our own record of the run, which nobody who edits the repository can edit with it.
+/// Compares the run with Proctor's own record of it, which a user who edits the repository cannot edit along with it.
 fn judge_attestation(run: &LastRun, demands: &Demands, facts: &Facts<'_>, findings: &mut Findings) {
     let Some(bytes) = &facts.attestation else {
         return findings.unattested(&run.run_id);
@@ -378,7 +381,7 @@ fn outline(run: LastRun, facts: &Facts<'_>) -> GateRun {
     GateRun { run_id, outcome, tier, timestamp, age_ms, attested }
 }
 
-/// When something was, as it stands in a document: RFC 3339 in UTC.
+/// Parses the RFC 3339 timestamp (UTC) of a document.
 fn since_epoch(timestamp: &str) -> Option<Duration> {
     humantime::parse_rfc3339(timestamp).ok()?.duration_since(UNIX_EPOCH).ok()
 }

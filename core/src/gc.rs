@@ -3,31 +3,31 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What was removed of one kind.
+/// The number and size of removed items of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Freed {
-    /// The number that was removed.
+    /// The number of removed items.
     pub number: u64,
-    /// The bytes on the disk that this freed. A file counts when its last link is removed.
+    /// The freed disk space, in bytes. A file counts when its last link is removed.
     pub bytes: u64,
-    /// The number that was to be removed and stays because a run holds it.
+    /// The number of items that were to be removed, but were kept because a run uses them.
     pub in_use: u64,
 }
 
 impl Freed {
-    /// Counts one more that is removed, and the bytes that it took.
+    /// Counts a removed item and its size.
     pub fn add(&mut self, bytes: u64) {
         self.number += 1;
         self.add_bytes(bytes);
     }
 
-    /// Counts bytes of what was left of something that is counted already, or never was complete.
+    /// Adds the size of a remainder of an item that is already counted or was never complete.
     pub fn add_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
-/// What was removed from a state directory.
+/// The items that were removed from a state directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Collected {
     /// Private copies of worktrees and commits.
@@ -38,18 +38,18 @@ pub struct Collected {
     pub runs: Freed,
     /// Outputs of steps.
     pub outputs: Freed,
-    /// Records of earlier runs, and files that killed processes have left.
+    /// Records of earlier runs, and files that killed processes left behind.
     pub other: Freed,
 }
 
 impl Collected {
-    /// Returns each kind with its name, in the order in which they are shown.
+    /// Returns each kind with its name, in display order.
     pub fn kinds(&self) -> [(&'static str, Freed); 5] {
         let Self { copies, caches, runs, outputs, other } = *self;
         [("private copies", copies), ("caches", caches), ("runs", runs), ("outputs", outputs), ("other", other)]
     }
 
-    /// Returns the bytes of all kinds together.
+    /// Returns the freed disk space of all kinds together.
     pub fn bytes(&self) -> u64 {
         self.kinds().iter().fold(0, |bytes, (_, freed)| bytes.saturating_add(freed.bytes))
     }

@@ -1,7 +1,7 @@
-//! From the configuration of another hook runner to a spec, and a list of what could not be carried over.
+//! Converts the configuration of another hook runner to a spec, and lists everything that has no equivalent.
 //!
-//! Each hook of the configuration is in exactly one of two lists: [`Imported::carried`], with the step that
-//! makes the same check, or [`Imported::left`], with the reason. Files are not opened here.
+//! Each hook of the configuration is in exactly one of two lists: [`Imported::carried`], with the step that makes
+//! the same check, or [`Imported::left`], with the reason. This module opens no files.
 
 mod builtin;
 mod check_form;
@@ -24,7 +24,7 @@ use crate::spec::yaml::{self, Kind};
 use crate::spec::{self, Code, Diagnostic};
 use draft::Draft;
 
-/// Whose configuration is read.
+/// The hook runner whose configuration is imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -35,7 +35,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The names that the configuration may have in a repository, the usual one first.
+    /// Returns the file names that the configuration may have in a repository, the usual one first.
     pub fn files(self) -> &'static [&'static str] {
         match self {
             Self::PreCommit => &[".pre-commit-config.yaml", ".pre-commit-config.yml"],
@@ -43,7 +43,7 @@ impl Source {
         }
     }
 
-    /// What people call it.
+    /// Returns the human-readable name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PreCommit => "pre-commit",
@@ -52,19 +52,19 @@ impl Source {
     }
 }
 
-/// A tool that the carried checks need, and how a run asks whether it is there.
+/// A tool that the imported checks need, and the toolchain check for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
-    /// The program.
+    /// The name of the program.
     pub name: String,
     /// The command of its toolchain check.
     pub cmd: Vec<String>,
-    /// The range that its version must be in; `null` where any will do.
+    /// The required version range; `null` if any version is accepted.
     pub version: Option<String>,
 }
 
 impl Tool {
-    /// A tool that tells its version, or at least that it is there.
+    /// Creates a tool with a check that runs the program, for example to print its version.
     fn asked(name: &str, version: &[&str], range: Option<String>) -> Self {
         let cmd = std::iter::once(name).chain(version.iter().copied()).map(str::to_owned).collect();
         Self { name: name.to_owned(), cmd, version: range }
@@ -74,60 +74,60 @@ impl Tool {
         self.cmd.first().is_some_and(|program| *program != self.name)
     }
 
-    /// A tool of which is only known that it must be there.
+    /// Creates a tool whose check only looks for the program on `PATH`.
     fn found(name: &str) -> Self {
         let look = format!("command -v {}", shell::quote(name));
         Self { name: name.to_owned(), cmd: vec!["sh".to_owned(), "-c".to_owned(), look], version: None }
     }
 }
 
-/// A hook that is carried over.
+/// A hook that was imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Carried {
-    /// What the configuration calls it.
+    /// The name of the hook in the configuration.
     pub name: String,
-    /// The line that it begins at.
+    /// The line on which it begins.
     pub line: u32,
-    /// The skill that it became.
+    /// The skill that contains its step.
     pub skill: String,
     /// The step of that skill.
     pub step: String,
     /// The tools that it needs.
     pub tools: Vec<String>,
-    /// What is not as it was, a phrase each.
+    /// Differences from the original hook, one phrase each.
     pub notes: Vec<String>,
 }
 
-/// A hook that is not carried over.
+/// A hook that was not imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
-    /// What the configuration calls it.
+    /// The name of the hook in the configuration.
     pub name: String,
-    /// The line that it begins at.
+    /// The line on which it begins.
     pub line: u32,
-    /// Why.
+    /// The reason why it was not imported.
     pub reason: String,
 }
 
-/// A setting of the configuration that belongs to no hook and means nothing in a spec.
+/// A setting of the configuration that belongs to no hook and has no effect in a spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// Its key.
+    /// The key of the setting.
     pub key: String,
-    /// What stands for it, or why nothing does.
+    /// The equivalent in Proctor, or the reason why it is missing.
     pub note: String,
 }
 
-/// What a configuration comes to.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
-    /// Whose configuration it was.
+    /// The hook runner whose configuration was imported.
     pub source: Source,
-    /// The spec; `null` where no hook is carried over.
+    /// The text of the spec; `null` if no hook was imported.
     pub spec: Option<String>,
-    /// The hooks that are carried over, in their order.
+    /// The imported hooks, in their original order.
     pub carried: Vec<Carried>,
-    /// The hooks that are not, in their order.
+    /// The hooks that were not imported, in their original order.
     pub left: Vec<Left>,
     /// Settings that belong to no hook.
     pub settings: Vec<Setting>,
@@ -135,35 +135,35 @@ pub struct Imported {
     pub tools: Vec<Tool>,
 }
 
-/// What is asked for.
+/// Parameters of an import.
 #[derive(Debug, Clone)]
 pub struct ImportRequest<'a> {
-    /// Whose configuration it is.
+    /// The hook runner whose configuration is imported.
     pub source: Source,
-    /// What its file is called, for comments.
+    /// The name of the configuration file, for a comment in the spec.
     pub file: &'a str,
-    /// The profile that the carried hooks become.
+    /// The profile that will include the imported hooks.
     pub profile: &'a ProfileName,
 }
 
-/// Why there is no spec.
+/// The reason why an import failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportError {
-    /// The configuration cannot be read, and why.
+    /// The configuration is invalid; holds its problems.
     Invalid(Vec<Diagnostic>),
-    /// The spec that would come of it is none, such as one that is too large; its text and what is wrong with it.
+    /// The generated text is not a valid spec, for example because it is too large.
     Unusable {
-        /// The text.
+        /// The generated text.
         spec: String,
-        /// What is wrong with it.
+        /// The problems of the text.
         diagnostics: Vec<Diagnostic>,
     },
 }
 
-/// Makes a spec of a configuration.
+/// Converts a configuration to a spec.
 ///
 /// # Errors
-/// The configuration cannot be read, or what comes of it is no spec.
+/// The configuration is invalid, or the generated text is not a valid spec.
 pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, ImportError> {
     let mut report = Report::default();
     let root = yaml::parse_as(Kind::Foreign, bytes, &mut report);
@@ -185,7 +185,7 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
     Ok(Imported { source: request.source, spec, carried, left, settings, tools })
 }
 
-/// Reads a spec of ours as anybody's: nothing may be wrong with it, and nothing doubtful.
+/// Checks that a generated spec parses without errors and without warnings.
 fn accepted(text: &str) -> Result<(), ImportError> {
     let diagnostics = match spec::read(text.as_bytes()) {
         Ok(reading) => reading.warnings,
@@ -197,10 +197,10 @@ fn accepted(text: &str) -> Result<(), ImportError> {
     Err(ImportError::Unusable { spec: text.to_owned(), diagnostics })
 }
 
-/// Whose configuration these bytes look like; `None` where they look like neither.
+/// Guesses the hook runner from the contents of a configuration; `None` if it looks like neither.
 ///
 /// # Errors
-/// They cannot be read at all.
+/// The contents are not valid YAML.
 pub fn detect(bytes: &[u8]) -> Result<Option<Source>, Vec<Diagnostic>> {
     let mut report = Report::default();
     let root = yaml::parse_as(Kind::Foreign, bytes, &mut report);
@@ -214,7 +214,7 @@ pub fn detect(bytes: &[u8]) -> Result<Option<Source>, Vec<Diagnostic>> {
     if diagnostics.is_empty() { Ok(source) } else { Err(diagnostics) }
 }
 
-/// A value of the configuration has another shape than it can have.
+/// Returns the diagnostic for a value of a wrong type.
 fn misshapen(node: &yaml::Node<'_>, message: impl Into<String>) -> Diagnostic {
     Diagnostic::error(Code::WrongType, node.head, message)
 }

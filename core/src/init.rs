@@ -1,6 +1,7 @@
-//! From what lies in a repository to a spec for it: `proctor init` without its files and its
-//! screen. A [`Tree`] comes in, bounded by whoever read it; a [`Draft`] goes out, whose text our own
-//! reader has read back. Each tool has one file here that knows it.
+//! Generates a spec for a repository: the pure part of `proctor init`, without file access and output.
+//!
+//! The input is a [`Tree`], whose size the caller bounds. The output is a [`Draft`], whose text this module has
+//! parsed again to check it. Each tool has its own file here.
 
 mod cargo;
 mod catalog;
@@ -23,50 +24,50 @@ use std::collections::BTreeSet;
 
 use project::Project;
 
-/// How many projects of one repository get skills.
+/// Maximum number of projects of one repository that get skills.
 pub const MAX_PROJECTS: usize = 32;
 
-/// A spec that can be written, and what is said about it.
+/// A generated spec, with messages for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     /// The text of the spec.
     pub text: String,
-    /// What was recognised, in order of its directories.
+    /// The recognized projects, ordered by directory.
     pub found: Vec<Found>,
     /// The skills of the spec, in the order of the profile `pr`.
     pub skills: Vec<Planned>,
-    /// What the caller should know before the first run.
+    /// Messages for the user before the first run.
     pub notes: Vec<Note>,
 }
 
-/// Something that was recognised.
+/// A recognized project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What it is, such as `Rust workspace`.
+    /// The kind of the project, such as `Rust workspace`.
     pub title: String,
-    /// Its directory, relative to the repository; `.` is the repository itself.
+    /// The directory, relative to the repository; `.` for the repository itself.
     pub dir: String,
-    /// The files that told, relative to the repository.
+    /// The files that identified it, relative to the repository.
     pub files: Vec<String>,
 }
 
-/// A skill of the draft, for people.
+/// A skill of the spec, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// Its name.
+    /// The name of the skill.
     pub name: String,
-    /// What it is for.
+    /// The purpose of the skill.
     pub about: String,
-    /// Whether the profile `quick` has it.
+    /// True if the profile `quick` includes it.
     pub is_quick: bool,
-    /// How many steps it has.
+    /// The number of its steps.
     pub steps: usize,
 }
 
-/// Something that may keep the spec from passing, or that was left out.
+/// A message about something that may make the spec fail, or that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
-    /// What, and where.
+    /// The problem and its location.
     pub message: String,
     /// What to do.
     pub hint: String,
@@ -78,25 +79,25 @@ impl Note {
     }
 }
 
-/// Why there is no draft.
+/// The reason why no spec was generated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
-    /// There is nothing that a spec could be made of.
+    /// No supported project was found.
     #[error("nothing is recognised that a spec could be made of")]
     Nothing {
-        /// What was seen and left out.
+        /// Projects that were found and left out.
         notes: Vec<Note>,
     },
-    /// What was made does not mean what was meant.
+    /// The generated spec does not parse to the intended skills.
     #[error("the spec that was made does not read back as it was meant: {0}")]
     Unsound(String),
 }
 
-/// Makes a spec for a repository.
+/// Generates a spec for a repository.
 ///
 /// # Errors
-/// Nothing in it is recognised, or the text that was made does not read back, which would be
-/// our bug.
+/// The repository contains no supported project, or the generated text does not parse as intended, which would be a
+/// bug.
 pub fn draft(tree: &Tree) -> Result<Draft, InitError> {
     let (projects, mut notes) = projects(tree);
     if projects.is_empty() {
@@ -116,7 +117,7 @@ pub fn draft(tree: &Tree) -> Result<Draft, InitError> {
     })
 }
 
-/// What is recognised, at most [`MAX_PROJECTS`], and what of it was left out.
+/// Returns the recognized projects, at most [`MAX_PROJECTS`], and messages about the ones that were left out.
 fn projects(tree: &Tree) -> (Vec<Project>, Vec<Note>) {
     let mut notes = tree.notes();
     let mut found = Vec::new();
@@ -125,7 +126,7 @@ fn projects(tree: &Tree) -> (Vec<Project>, Vec<Note>) {
         for look in [cargo::look, node::look, python::look, go::look] {
             found.extend(look(tree, dir, &mut notes));
         }
-        // The targets of a Makefile beside a tool's own files are mostly other names for the same.
+        // The targets of a Makefile next to the files of another tool usually just call that tool.
         match found.len() == before {
             true => found.extend(make::look(tree, dir)),
             false => notes.extend(make::note_on_unused(tree, dir)),

@@ -7,25 +7,25 @@ use crate::evidence::{StepEvidence, escape_output};
 use crate::outcome::{Outcome, Termination};
 use crate::plan::Leaks;
 
-/// Number of processes that a record names.
+/// Maximum number of processes that a record names.
 pub const MAX_NAMED: usize = 8;
-/// Number of processes up to which they are counted.
+/// The number at which the count of processes stops.
 pub const MAX_COUNTED: u64 = 1_000;
-/// Number of bytes of a process name that are kept. The kernel keeps 15.
+/// Maximum number of bytes of a process name that are kept. The kernel keeps 15.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The processes that were alive when the command had ended and a short wait was over. The sandbox kills them.
+/// The processes that were still alive a short time after the command had ended. The sandbox kills them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeakedProcesses {
     /// Number of processes; at least 1. Zombies do not count.
     pub processes: u64,
-    /// Whether there may be more: the count stops at 1,000, and processes that cannot be listed count as one.
+    /// True if there may be more: the count stops at 1,000, and processes that cannot be listed count as one.
     pub at_least: bool,
     /// The processes with the lowest ids, at most 8.
     pub first: Vec<LeakedProcess>,
 }
 
-/// One process that was left behind.
+/// A process that was left behind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct LeakedProcess {
     /// The process id in `/proc` of the sandbox.
@@ -35,12 +35,12 @@ pub struct LeakedProcess {
 }
 
 impl LeakedProcesses {
-    /// Processes of which only the existence is known.
+    /// Creates the value for processes that cannot be listed.
     pub fn unlisted() -> Self {
         Self { processes: 1, at_least: true, first: Vec::new() }
     }
 
-    /// Describes `processes` living processes, of which `named` are the first.
+    /// Creates the value for `processes` living processes; `named` contains the first ones.
     pub fn new(processes: u64, mut named: Vec<LeakedProcess>) -> Self {
         if processes == 0 {
             return Self::unlisted();
@@ -82,7 +82,7 @@ impl LeakedProcesses {
 }
 
 impl LeakedProcess {
-    /// Describes a process by the bytes of its name.
+    /// Creates the value from the bytes of the process name.
     pub fn new(pid: u32, comm: &[u8]) -> Self {
         let kept = &comm[..comm.len().min(MAX_NAME_BYTES)];
         let name = escape_output(kept).replace('\n', "\\x0a").replace('\t', "\\x09");
@@ -91,7 +91,7 @@ impl LeakedProcess {
 }
 
 impl StepEvidence {
-    /// Returns the processes for which it failed although its exit code was expected.
+    /// Returns the processes because of which the step failed although its exit code was expected.
     pub fn forbidden_leak(&self) -> Option<&LeakedProcesses> {
         let as_expected =
             matches!(&self.termination, Termination::Exited { code } if self.planned.expect_exit.contains(code));
@@ -99,14 +99,14 @@ impl StepEvidence {
         self.leaked.as_ref().filter(|_| is_reason)
     }
 
-    /// Returns what to warn of where it passed and left processes behind, as a phrase that follows its name.
+    /// Returns a warning if the step passed and left processes behind, as a phrase that follows its name.
     pub fn leak_warning(&self) -> Option<String> {
         let leaked = self.leaked.as_ref().filter(|_| self.outcome == Outcome::Passed)?;
         Some(format!("passed and {}", leaked.phrase()))
     }
 }
 
-/// Tells the author of a spec what to do about processes that a step leaves behind.
+/// The hint for the author of a spec about processes that a step leaves behind.
 pub const HINT: &str =
     "have the command stop what it starts and wait for it; `leaks: warn` reports such processes and lets the step pass";
 

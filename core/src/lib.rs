@@ -1,9 +1,8 @@
-//! The pure part of Proctor: what the words of the product mean, as types, and every decision
-//! that can be made without looking at the world.
+//! The pure part of Proctor: the types of the domain, and every decision that needs no I/O.
 //!
-//! Data flows one way: bytes → [`spec::Spec`] → [`plan::Plan`] → [`event::RunEvent`]s →
-//! [`verdict::Verdict`] → [`evidence`] → [`status`]. Nothing here reads a file, a clock, a
-//! process or an environment variable; facts come in as arguments and warnings go out as values.
+//! Data flows one way: bytes → [`spec::Spec`] → [`plan::Plan`] → [`event::RunEvent`]s → [`verdict::Verdict`] →
+//! [`evidence`] → [`status`]. Nothing here reads a file, a clock, a process or an environment variable. Callers
+//! pass facts as arguments and get warnings as return values.
 
 pub mod api;
 pub mod attestation;

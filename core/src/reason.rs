@@ -1,6 +1,9 @@
-//! Why a step or a toolchain check has its outcome, as a phrase for people: the same on the terminal and on the page.
-//! Reasons that come from the system or from a file are in it as they are: who shows the phrase makes it harmless. The
-//! formats for machines say it as a predicate, without figures that differ from run to run: `report/text.rs`.
+//! Explains the outcome of a step or toolchain check as a human-readable phrase, for the terminal and the HTML
+//! page.
+//!
+//! Reasons from the system or from files are included unescaped; the caller must escape the phrase for display.
+//! Machine-readable formats use `report/text.rs` instead, whose phrases are predicates without figures that differ
+//! from run to run.
 
 use crate::enforcement::{Control, ControlState};
 use crate::evidence::{CheckEvidence, StepEvidence};
@@ -8,7 +11,7 @@ use crate::outcome::{Outcome, StartFault, Termination};
 use crate::plan::VersionDemand;
 use crate::words::{bound, count, duration, limit_words, signal_name};
 
-/// Why a step has its outcome.
+/// Returns the reason for a step's outcome.
 pub fn of_step(step: &StepEvidence) -> String {
     let end = manner_of_end(step);
     match step.outcome {
@@ -21,7 +24,7 @@ pub fn of_step(step: &StepEvidence) -> String {
     }
 }
 
-/// Why a toolchain check does not hold.
+/// Returns the reason why a toolchain check failed.
 pub fn of_check(check: &CheckEvidence) -> String {
     match (&check.demand, &check.version_read) {
         _ if check.step.outcome != Outcome::Passed => of_step(&check.step),
@@ -38,7 +41,7 @@ fn what_drifted(step: &StepEvidence) -> String {
     format!("tier 3, changed {} that it must not (read_only: {mode})", count(paths, "path"))
 }
 
-/// How the process of a step ended.
+/// Returns how the process of a step ended.
 pub fn manner_of_end(step: &StepEvidence) -> String {
     let planned = &step.planned;
     let after = format!("after {}", duration(step.duration_ms));
@@ -62,8 +65,8 @@ pub fn manner_of_end(step: &StepEvidence) -> String {
     }
 }
 
-/// What was done at the deadline. That nothing is left of it is only said where the kernel was
-/// made to see to that.
+/// Returns what was done at the deadline. It claims that all processes were ended only if the kernel enforced a pid
+/// namespace.
 fn how_stopped(step: &StepEvidence) -> String {
     let contained = matches!(step.enforcement.0.get(&Control::PidNamespace), Some(ControlState::Enforced { .. }));
     let what = if contained { "it and everything that it had started was ended" } else { "it was ended" };

@@ -1,5 +1,5 @@
-//! What a run's events say, folded into one value: the JSON document of `run --format json`
-//! and what every report is written from. A pure fold; it decides nothing.
+//! Folds the events of a run into one value: the JSON document of `run --format json`, and the source of every
+//! report. It makes no decisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,115 +17,115 @@ use crate::verdict::{Doubt, Verdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One run, as far as its events tell.
+/// A run, as described by its events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunRecord {
-    /// How it began; `null` where it ended before a snapshot could be taken.
+    /// The start of the run; `null` if it ended before a snapshot was taken.
     pub started: Option<Started>,
     /// The toolchain checks, in order.
     pub checks: Vec<CheckEvidence>,
-    /// When each of them ran, as who followed the run saw it.
+    /// The times of the toolchain checks, as observed by the process that recorded the run.
     pub check_spans: Vec<Span>,
     /// The skills, in the order of the plan.
     pub skills: Vec<SkillRecord>,
-    /// Why no honest answer is possible, where that is so.
+    /// The reasons why the run is inconclusive, if it is.
     pub doubts: Vec<DoubtRecord>,
-    /// What asked the run to end early, such as `SIGINT`; `null` where nothing did.
+    /// The signal or request that cancelled the run, such as `SIGINT`; `null` if it was not cancelled.
     pub cancelled_by: Option<String>,
-    /// The durable documents: file → sha256 of its bytes.
+    /// The evidence documents: file name → sha256 of its bytes.
     pub evidence: BTreeMap<String, Sha256Hex>,
-    /// How it ended; `null` where its last event never came.
+    /// The end of the run; `null` if its last event is missing.
     pub finished: Option<Finished>,
 }
 
-/// How a run began.
+/// The start of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Started {
-    /// The run.
+    /// The run's id.
     pub run_id: RunId,
-    /// When, RFC 3339 in UTC.
+    /// The start time, RFC 3339 in UTC.
     pub at: String,
     /// The profile.
     pub profile: ProfileName,
-    /// The changeset, where there is one.
+    /// The changeset, if there is one.
     pub changeset_id: Option<ChangesetId>,
-    /// The spec.
+    /// The sha256 of the spec.
     pub spec_sha256: Sha256Hex,
-    /// The plan.
+    /// The sha256 of the plan.
     pub plan_sha256: Sha256Hex,
-    /// The tree that is verified.
+    /// The snapshot that is verified.
     pub snapshot: SnapshotId,
-    /// Which tree that is.
+    /// The source of the tree.
     pub source: TreeSource,
-    /// What git says of it; `null` where the log of the run does not tell.
+    /// The state of the git repository; `null` if the run's log does not contain it.
     pub git: Option<GitIdentity>,
-    /// What is done where controls of the sandbox are missing.
+    /// The behaviour if controls of the sandbox are missing.
     pub sandbox: SandboxMode,
-    /// How many toolchain checks there are.
+    /// The number of toolchain checks.
     pub checks: u32,
-    /// What was made of it that only what had not passed was to run; `null` where that was not asked for.
+    /// The selection of `--last-failed`; `null` if it was not given.
     pub rerun: Option<Rerun>,
 }
 
-/// One skill.
+/// A skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkillRecord {
-    /// Its name.
+    /// The name of the skill.
     pub skill: SkillName,
-    /// The steps that the plan has, in order.
+    /// The planned steps, in order.
     pub planned: Vec<StepName>,
     /// The steps that have an outcome, in order.
     pub steps: Vec<StepEvidence>,
-    /// What they mean together; `null` where the skill has not ended.
+    /// The combined outcome of its steps; `null` if the skill has not ended.
     pub outcome: Option<Outcome>,
-    /// Its effective tier; `null` where it has not ended.
+    /// The effective tier; `null` if the skill has not ended.
     pub tier: Option<Tier>,
-    /// Why it did not run as planned; empty where it did.
+    /// The reason why it did not run as planned; empty if it did.
     pub reason: String,
-    /// When it ran, as who followed the run saw it; `null` where it never began.
+    /// The time of the skill, as observed by the process that recorded the run; `null` if it never began.
     pub span: Option<Span>,
-    /// When each attempt of its steps ran, in the order in which they began.
+    /// The times of the attempts of its steps, in the order in which they began.
     pub attempts: Vec<AttemptSpan>,
 }
 
-/// A stretch of time, in milliseconds from the beginning of the run.
+/// A time span, in milliseconds since the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Span {
-    /// When it began.
+    /// The start.
     pub began_ms: u64,
-    /// When it ended; `null` where it has not.
+    /// The end; `null` if the span has not ended.
     pub ended_ms: Option<u64>,
 }
 
-/// When one attempt of a step ran.
+/// The time of one attempt of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AttemptSpan {
     /// The step.
     pub step: StepName,
-    /// Which attempt, from 1.
+    /// The number of the attempt, starting at 1.
     pub attempt: u32,
-    /// When.
+    /// The time of the attempt.
     #[serde(flatten)]
     pub span: Span,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finished {
-    /// What it means.
+    /// The verdict.
     pub verdict: Verdict,
     /// The highest effective tier of its skills.
     pub tier: Tier,
     /// The exit code of `proctor run`.
     pub exit_code: u8,
-    /// From start to end, in milliseconds.
+    /// The duration, in milliseconds.
     pub duration_ms: u64,
-    /// The directory that holds the evidence, as an absolute path; `null` where there is none.
+    /// The absolute path of the directory with the evidence; `null` if the run left no evidence.
     pub evidence_dir: Option<String>,
 }
 
 impl RunRecord {
-    /// Takes in the next event, which was told `at` after the run began.
+    /// Adds the next event, which was received `at` after the start of the run.
     pub fn apply(&mut self, event: RunEvent, at: Duration) {
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         match event {
@@ -169,7 +169,7 @@ impl RunRecord {
             RunEvent::SkillStarted { skill } => {
                 self.skill(&skill).span = Some(Span { began_ms: at, ended_ms: None });
             }
-            // A toolchain check starts like a step of a skill that has not begun.
+            // The event of a toolchain check looks like a step of a skill that has not begun, so ignore it.
             RunEvent::StepStarted { skill, step, attempt, .. } => {
                 if let Some(record) = self.begun(&skill) {
                     let span = Span { began_ms: at, ended_ms: None };
@@ -206,7 +206,7 @@ impl RunRecord {
         }
     }
 
-    /// Takes in the reasons for doubt that the run ended with and no event named.
+    /// Adds reasons for an inconclusive verdict that are known at the end of the run and had no event.
     pub fn add_doubts(&mut self, doubts: &[(Doubt, String)]) {
         for (doubt, message) in doubts {
             let record = DoubtRecord { doubt: *doubt, message: message.clone() };
@@ -216,18 +216,18 @@ impl RunRecord {
         }
     }
 
-    /// What a reader of the verdict must know of a run that was asked to run only what had not passed, as a sentence.
+    /// Returns a sentence about the selection of `--last-failed`, which readers need to interpret the verdict.
     pub fn rerun_sentence(&self) -> Option<String> {
         let rerun = self.started.as_ref()?.rerun.as_ref()?;
         Some(rerun.sentence(self.skills.len()))
     }
 
-    /// What the run left out, where it was a partial one.
+    /// Returns the selection if the run left out skills.
     pub fn partial(&self) -> Option<&Rerun> {
         self.started.as_ref()?.rerun.as_ref().filter(|rerun| rerun.is_partial())
     }
 
-    /// Every step that has an outcome, with its skill, in order.
+    /// Returns every step that has an outcome, with its skill, in order.
     pub fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
     }

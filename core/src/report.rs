@@ -1,5 +1,7 @@
-//! Runs as other programs read them: one pure function a format, from what the runs of one command came to
-//! to a text. To add a format, write its file, and its line in [`Format`].
+//! Converts runs to formats that other programs read: one pure function per format, from the results of the runs of
+//! one command to text.
+//!
+//! To add a format, write its file and add it to [`Format`].
 
 mod github;
 pub mod html;
@@ -18,18 +20,18 @@ use crate::verdict::Verdict;
 
 pub use github::{Annotations, Output, annotations, outputs, summary};
 
-/// A format that a finished command can be written in.
+/// An output format for a finished command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
-    /// JUnit XML as Jenkins reads it: a suite a skill, a case a step, and the suites of the tools.
+    /// JUnit XML as Jenkins reads it: a suite for each skill, a case for each step, and the suites of the tools.
     Junit,
-    /// SARIF 2.1.0: a run of ours, and one for each run of a tool.
+    /// SARIF 2.1.0: one run for Proctor, and one for each run of a tool.
     Sarif,
     /// Workflow commands of GitHub Actions.
     Github,
     /// A comment on a pull request.
     Markdown,
-    /// A page that needs nothing else.
+    /// A self-contained HTML page.
     Html,
 }
 
@@ -37,7 +39,7 @@ impl Format {
     /// Every format.
     pub const ALL: [Self; 5] = [Self::Junit, Self::Sarif, Self::Github, Self::Markdown, Self::Html];
 
-    /// The word of the command line.
+    /// Returns the name of the format on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Junit => "junit",
@@ -57,32 +59,33 @@ impl Format {
             Self::Markdown => markdown::write(input, markdown::COMMENT),
             Self::Html => page(input),
         };
-        // Each format escapes the text of others where it inserts it; this catches what one of them forgets.
+        // Each format escapes untrusted text where it inserts it; this catches omissions.
         escape_output(text.as_bytes())
     }
 }
 
-/// What one command came to.
+/// The results of one command.
 #[derive(Debug, Clone, Copy)]
 pub struct ReportInput<'a> {
-    /// Its runs: one, or one for each commit of a range, oldest first.
+    /// The runs of the command: one, or one for each commit of a range, oldest first.
     pub runs: &'a [ReportedRun],
-    /// How many commits of the range were left out.
+    /// The number of commits of the range that were left out.
     pub left_out: usize,
     /// The exit code of the process.
     pub exit_code: u8,
-    /// A word that no step can know, for what must not be ended by a step's text.
+    /// A random word that steps cannot know. It ends a section that contains text of steps.
     pub token: &'a str,
-    /// Where the repository lies below the directory from which the reader names files; empty where that is it.
+    /// The path of the repository relative to the directory from which the reader resolves file names; empty if
+    /// they are equal.
     pub below: &'a str,
 }
 
 /// One run of a command.
 #[derive(Debug, Clone)]
 pub struct ReportedRun {
-    /// The commit whose tree it verified, where the command names several.
+    /// The commit whose tree it verified, if the command verified several.
     pub commit: Option<ReportedCommit>,
-    /// What became of it.
+    /// The result of the run.
     pub came_to: CameTo,
     /// The reports that its steps declare, in the order of the plan.
     pub files: Vec<ToolFile>,
@@ -91,60 +94,60 @@ pub struct ReportedRun {
 /// A commit of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedCommit {
-    /// Its id, in full.
+    /// The full id of the commit.
     pub id: String,
     /// The first line of its message.
     pub subject: String,
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub enum CameTo {
-    /// It is on record.
+    /// The run started and was recorded.
     Run(Box<RunRecord>),
-    /// It could not be had.
+    /// The run was not possible.
     Nothing(Refusal),
 }
 
-/// Why there is no run.
+/// The reason why there is no run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What and where.
+    /// The error message.
     pub message: String,
-    /// What to do, a line each.
+    /// Instructions for the user, one line each.
     pub hints: Vec<String>,
-    /// The exit code that it calls for.
+    /// The exit code for this error.
     pub exit_code: u8,
 }
 
-/// A report that a step declares, in a format of its tool.
+/// A report that a step declares, in the format of its tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFile {
     /// The skill of the step.
     pub skill: SkillName,
     /// The step.
     pub step: StepName,
-    /// The format that the spec says it has.
+    /// The format that the spec declares.
     pub format: ReportFormat,
-    /// Its path in the repository, as the spec has it.
+    /// The path of the report in the repository, as written in the spec.
     pub path: String,
-    /// What is known of its content.
+    /// The content of the report, if available.
     pub content: Content,
 }
 
-/// What is known of a tool's report.
+/// The content of a tool's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Its bytes, without secrets of the caller.
+    /// The bytes of the file, without secrets of the caller.
     Read(Vec<u8>),
-    /// The step wrote none.
+    /// The step wrote no such file.
     Missing,
-    /// It is not here; the phrase says why.
+    /// The file is not available; the phrase says why.
     Unread(String),
 }
 
 impl ReportedRun {
-    /// The run, where there is one.
+    /// Returns the record of the run, if there is one.
     pub fn record(&self) -> Option<&RunRecord> {
         match &self.came_to {
             CameTo::Run(record) => Some(record),
@@ -152,7 +155,7 @@ impl ReportedRun {
         }
     }
 
-    /// The exit code that it alone would have.
+    /// Returns the exit code for this run alone.
     pub fn exit_code(&self) -> Option<u8> {
         match &self.came_to {
             CameTo::Run(record) => record.finished.as_ref().map(|finished| finished.exit_code),
@@ -160,18 +163,18 @@ impl ReportedRun {
         }
     }
 
-    /// What it means. What has no last event has no honest answer.
+    /// Returns the verdict of the run; a run without a last event is inconclusive.
     pub fn verdict(&self) -> Verdict {
         let finished = self.record().and_then(|record| record.finished.as_ref());
         finished.map_or(Verdict::Inconclusive, |finished| finished.verdict)
     }
 
-    /// The reports that a step declares.
+    /// Returns the reports that a step declares.
     fn files_of<'a>(&'a self, skill: &'a SkillName, step: &'a StepName) -> impl Iterator<Item = &'a ToolFile> {
         self.files.iter().filter(move |file| file.skill == *skill && file.step == *step)
     }
 
-    /// What a reader knows it by.
+    /// Returns the display name of the run.
     fn name(&self) -> String {
         match &self.commit {
             Some(commit) => format!("{} {}", text::short(&commit.id), commit.subject),
@@ -179,19 +182,19 @@ impl ReportedRun {
         }
     }
 
-    /// What opens the name of anything of this run, where there are others beside it: the commit.
+    /// Returns the commit as a prefix for names of this run; empty if the command has only one run.
     fn prefix(&self) -> String {
         self.commit.as_ref().map_or_else(String::new, |commit| format!("{}: ", text::short(&commit.id)))
     }
 }
 
 impl ReportInput<'_> {
-    /// Whether a run left skills of its profile out: then what all of them mean is said of the rest alone.
+    /// Returns whether a run left out skills of its profile; the verdict then covers only the other skills.
     pub fn is_partial(&self) -> bool {
         self.runs.iter().filter_map(ReportedRun::record).any(|record| record.partial().is_some())
     }
 
-    /// What all runs mean together: passed where each did and none was left out.
+    /// Returns the combined verdict of all runs: passed if every run passed and no commit was left out.
     pub fn verdict(&self) -> Verdict {
         let any = |verdict| self.runs.iter().any(|run| run.verdict() == verdict);
         if any(Verdict::Failed) {
@@ -204,7 +207,7 @@ impl ReportInput<'_> {
     }
 }
 
-/// A page on one run, or on several.
+/// Returns the HTML page for one run or several.
 fn page(input: &ReportInput<'_>) -> String {
     if let [ReportedRun { commit: None, came_to: CameTo::Run(record), files }] = input.runs {
         return html::page(record, files);
@@ -221,7 +224,7 @@ fn page(input: &ReportInput<'_>) -> String {
     html::pages(input.verdict(), &parts.collect::<Vec<_>>())
 }
 
-/// Whether a step has something to tell beside that it passed or was not its turn.
+/// Returns whether a step has a problem to report: it neither passed nor was skipped.
 fn is_problem(step: &StepEvidence) -> bool {
     !matches!(step.outcome, Outcome::Passed | Outcome::Skipped)
 }

@@ -1,6 +1,6 @@
-//! Which skills of a plan are run again, where only what did not pass is to be: a pure choice, from what is on record.
-//! What is left out is named by the plan, so that a partial run has another plan than a whole one, with another
-//! digest: nobody who asks for the whole plan takes it for an answer.
+//! Selects the skills of a plan for `--last-failed`, from the recorded outcomes of earlier runs. The plan lists the
+//! skills that are left out, so a partial run has another plan digest than a whole one. A request for the whole
+//! plan therefore never gets the result of a partial run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,25 @@ use crate::names::{RunId, SkillName};
 use crate::plan::Plan;
 use crate::words::count;
 
-/// How many skills a sentence names.
+/// Maximum number of skills that a sentence names.
 const NAMED: usize = 5;
 
-/// What a run that was asked to run only what had not passed has made of that.
+/// The selection that `--last-failed` made for a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rerun {
-    /// The last run on record before it, of the same repository and profile.
+    /// The previous recorded run of the same repository and profile.
     pub after: RunId,
-    /// The skills of the plan that had not passed, those that had never run too, in the order of the plan.
+    /// The skills of the plan that had not passed, including those that had never run, in the order of the plan.
     pub not_passed: Vec<SkillName>,
-    /// The skills of the profile that were left out, since they had passed. Where there is none, the run is a whole one.
+    /// The skills of the profile that were left out because they had passed. If the list is empty, the run is a
+    /// whole one.
     pub left_out: Vec<SkillName>,
-    /// Skills that had not passed and that the profile does not have any more.
+    /// Skills that had not passed and were removed from the profile.
     pub gone: Vec<SkillName>,
 }
 
-/// Which skills passed when they last ran, from the newest run on record and, as far as that was partial, the ones
-/// before it.
+/// The last recorded outcome of each skill, passed or not: according to the newest recorded run and, if that was
+/// partial, the runs before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastOutcomes {
     after: RunId,
@@ -36,17 +37,17 @@ pub struct LastOutcomes {
 }
 
 impl LastOutcomes {
-    /// Those of nobody yet; `after` is the newest run on record.
+    /// Creates an empty set of outcomes; `after` is the newest recorded run.
     pub fn new(after: RunId) -> Self {
         Self { after, passed: BTreeMap::new() }
     }
 
-    /// Takes in what a run says of a skill. What a newer one has said of it stands.
+    /// Adds the outcome of a skill in an older run. An outcome of a newer run takes precedence.
     pub fn older(&mut self, skill: SkillName, passed: bool) {
         self.passed.entry(skill).or_insert(passed);
     }
 
-    /// The same, where what passed must have passed by `other` too: what only one of them has passed has not.
+    /// Combines the outcomes with `other`: a skill counts as passed only if it passed in both.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         self.passed
@@ -55,7 +56,7 @@ impl LastOutcomes {
         self
     }
 
-    /// Whether something is known of every skill of a plan.
+    /// Returns whether every skill of a plan has a recorded outcome.
     pub fn cover(&self, plan: &Plan) -> bool {
         plan.skills.iter().all(|skill| self.passed.contains_key(&skill.name))
     }
@@ -65,8 +66,9 @@ impl LastOutcomes {
     }
 }
 
-/// Leaves out of a whole plan what passed when it last ran, and nobody needs now. Of what nothing is known has not
-/// passed. Where nothing is to be run again, all of it is: no earlier pass is an answer.
+/// Removes the skills that passed when they last ran and that no remaining skill needs. A skill without a recorded
+/// outcome counts as not passed. If all skills passed, keeps the whole plan, because an earlier pass does not
+/// answer a new request.
 pub fn select(plan: Plan, known: &LastOutcomes) -> (Plan, Rerun) {
     let not_passed: Vec<SkillName> =
         plan.skills.iter().map(|skill| &skill.name).filter(|name| !known.has_passed(name)).cloned().collect();
@@ -83,7 +85,7 @@ pub fn select(plan: Plan, known: &LastOutcomes) -> (Plan, Rerun) {
     (Plan { skills, left_out: left_out.clone(), ..plan }, Rerun { after, not_passed, left_out, gone })
 }
 
-/// These skills, and all that they need.
+/// Returns these skills and everything that they need.
 fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillName> {
     let mut kept = BTreeSet::new();
     let mut open: Vec<&SkillName> = wanted.iter().collect();
@@ -96,17 +98,18 @@ fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillName> {
 }
 
 impl Rerun {
-    /// Whether skills of the profile were left out: then the run says nothing of the whole profile.
+    /// Returns whether skills of the profile were left out, so that the run does not verify the whole profile.
     pub fn is_partial(&self) -> bool {
         !self.left_out.is_empty()
     }
 
-    /// That the run is a partial one, as a phrase; `None` where it is whole.
+    /// Returns a phrase that marks a partial run; `None` for a whole one.
     pub fn phrase(&self) -> Option<String> {
         self.is_partial().then(|| format!("{} of the profile left out", count(self.left_out.len(), "skill")))
     }
 
-    /// What a reader of the verdict must know, as one sentence; `ran` is how many skills the plan of the run has.
+    /// Returns a sentence that readers need to interpret the verdict; `ran` is the number of skills in the run's
+    /// plan.
     pub fn sentence(&self, ran: usize) -> String {
         let gone = match self.gone.is_empty() {
             true => String::new(),
@@ -140,7 +143,7 @@ mod tests {
     use crate::names::ProfileName;
     use crate::spec::{self, Operator};
 
-    /// A plan of skills by name and needs.
+    /// Returns a plan of skills with these names and needs.
     fn plan(skills: &[(&str, &[&str])]) -> Plan {
         let names: Vec<&str> = skills.iter().map(|(name, _)| *name).collect();
         let mut text = format!("version: 1\nprofiles: {{ p: {{ include: [{}] }} }}\nskills:\n", names.join(", "));
@@ -163,7 +166,7 @@ mod tests {
         known
     }
 
-    /// What runs, what had not passed, what is left out, what is gone.
+    /// Returns the names of the skills that run, had not passed, are left out, and are gone.
     fn chosen(plan: Plan, outcomes: &[(&str, bool)]) -> [String; 4] {
         let (plan, rerun) = select(plan, &known(outcomes));
         assert_eq!(plan.left_out, rerun.left_out);
@@ -225,7 +228,7 @@ mod tests {
         let whole = all.digest();
         let (part, _) = select(all, &known(&[("a", true)]));
         assert_ne!(part.digest(), whole);
-        // Also of one that a spec could have: without the skill that is left out.
+        // The digest also differs from that of a spec without the left-out skill.
         let alone = Plan { left_out: Vec::new(), ..part.clone() };
         assert_ne!(part.digest(), alone.digest());
     }

@@ -35,12 +35,12 @@ pub fn escape_format_controls(text: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// Returns JSON with the same value that neither a terminal nor the log of a CI system interprets. Characters that
-/// [affect the display](affects_display) and the second of two `#` occur in strings only; they become JSON escapes.
+/// [affect the display](affects_display) and the second of two `#` occur only in strings; they become JSON escapes.
 pub fn inert_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.replace("##", "#\\u0023").chars() {
         match c {
-            // Outside of strings these are white space; inside, the serializer has escaped them.
+            // Outside of strings these are white space; in strings, the serializer has escaped them.
             '\n' | '\t' | '\r' => text.push(c),
             c if affects_display(c) => text.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => text.push(c),

@@ -1,5 +1,5 @@
-//! The words for judging SQL: what is asked (a statement, against which schema, under which policy and limits) and what
-//! is answered. Plain data; the engines that know are in `proctor-sql`.
+//! Types for judging SQL: the request (a statement, the schema, the policy and the limits) and the answer. Plain
+//! data; the SQL engines are in `proctor-sql`.
 
 mod check;
 mod diagnostic;
@@ -24,27 +24,27 @@ pub use judgement::{
 pub use percent::{NotAPercent, Percent};
 pub use texts::{OneOrMany, one_or_many};
 
-/// The longest time that may be asked for, in milliseconds.
+/// The largest accepted time limit, in milliseconds.
 pub const MAX_TIME_MS: u64 = 600_000;
 
-/// The version of the documents here.
+/// Version of the formats in this module.
 pub const VERSION: u32 = 1;
 
-/// Whose SQL it is: the engine that would run it.
+/// The SQL dialect: the engine that would run the statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
     /// SQLite, which is linked into Proctor.
     Sqlite,
-    /// DuckDB, whose shared library is loaded where there is one.
+    /// DuckDB, whose shared library is loaded at run time if it is installed.
     Duckdb,
 }
 
 impl Dialect {
-    /// Every dialect that can be judged.
+    /// Every supported dialect.
     pub const ALL: [Self; 2] = [Self::Sqlite, Self::Duckdb];
 
-    /// The word of the documents and of the command line.
+    /// Returns the name in documents and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
@@ -52,7 +52,7 @@ impl Dialect {
         }
     }
 
-    /// Its name as people write it.
+    /// Returns the name for display.
     pub fn title(self) -> &'static str {
         match self {
             Self::Sqlite => "SQLite",
@@ -61,25 +61,25 @@ impl Dialect {
     }
 }
 
-/// What a statement may do at most.
+/// The kinds of statements that are allowed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlPolicy")]
 pub enum Policy {
-    /// Look at rows.
+    /// Only reading rows.
     #[default]
     Read,
-    /// Change rows too; an `UPDATE` or `DELETE` needs a filter that is not always true.
+    /// Also changing rows. An `UPDATE` or `DELETE` needs a filter that is not always true.
     Write,
-    /// Change tables too; several statements are one migration.
+    /// Also changing tables. Several statements form one migration.
     Migrate,
 }
 
 impl Policy {
-    /// Every policy, the narrowest first.
+    /// Every policy, the most restrictive first.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Migrate];
 
-    /// The word of the documents and of the command line.
+    /// Returns the name in documents and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -89,26 +89,26 @@ impl Policy {
     }
 }
 
-/// How much a statement may take.
+/// Limits on the resources of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "SqlLimits")]
 pub struct Limits {
-    /// How long all stages of one request may take, in milliseconds of wall time.
+    /// Maximum wall time of all stages of one request, in milliseconds.
     #[schemars(range(min = 1, max = 600_000))]
     pub time_ms: u64,
-    /// How many instructions of SQLite's machine a statement may take: the same statement on the same rows meets it at
-    /// the same place everywhere.
+    /// Maximum number of instructions of SQLite's virtual machine for one statement. This limit is deterministic:
+    /// the same statement reaches it at the same point on every machine, given the same rows.
     pub steps: u64,
-    /// How many rows are read from a result.
+    /// Maximum number of rows that are read from a result.
     pub rows: u64,
-    /// How much memory the engine may hold, in bytes.
+    /// Maximum memory of the engine, in bytes.
     pub memory: u64,
-    /// How large a result may be, in bytes of values.
+    /// Maximum size of a result, in bytes of values.
     pub result: u64,
-    /// How deep expressions, views and triggers may nest.
+    /// Maximum nesting of expressions, views and triggers.
     pub depth: u32,
-    /// How long the text may be, in bytes.
+    /// Maximum size of the text, in bytes.
     pub input: u64,
 }
 
@@ -127,15 +127,15 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How long all stages of one request may take.
+    /// Returns the maximum wall time of all stages of one request.
     pub fn time(&self) -> Duration {
         Duration::from_millis(self.time_ms.min(MAX_TIME_MS))
     }
 
-    /// Sets one of them from text: `time=10s`, `steps=1000000`, `memory=1GiB`.
+    /// Sets one limit from text such as `time=10s`, `steps=1000000`, `memory=1GiB`.
     ///
     /// # Errors
-    /// What is wrong with it, as a phrase.
+    /// The name is unknown or the value is invalid; a phrase gives the reason.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
         let size = |least: u64| match value.parse::<Limit>() {
@@ -168,75 +168,77 @@ impl Limits {
     }
 }
 
-/// What may be named, beyond what the policy says. An empty list allows everything that the policy allows.
+/// The names that a statement may use, as a restriction of the policy. An empty list allows every name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "SqlAllow")]
 pub struct Allow {
-    /// Tables and views, as `table` or `schema.table`, in any case. A view needs the tables behind it on the list too.
+    /// Tables and views, as `table` or `schema.table`, in any case. A view also needs its underlying tables on the
+    /// list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<String>,
-    /// Columns, as `table.column`; a table without an entry here is free.
+    /// Columns, as `table.column`. A table without an entry has no restriction.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
-    /// Functions beside those that a dialect's own list holds for harmless.
+    /// Functions in addition to the dialect's own list of harmless functions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<String>,
 }
 
-/// How many statements a text may hold.
+/// The number of statements that a text may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlBatch")]
 pub enum Batch {
-    /// One: what a model or a program hands over as one query.
+    /// Exactly one, as a model or a program writes for one query.
     One,
-    /// Any number, each judged by itself, in order: a file.
+    /// Any number; each is judged separately and in order, as in a file.
     Many,
 }
 
-/// One text to be judged.
+/// A request to judge SQL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "SqlRequest")]
 pub struct Request {
-    /// The text.
+    /// The SQL text.
     pub sql: String,
-    /// Whose it is.
+    /// The SQL dialect.
     pub dialect: Dialect,
-    /// The schema: statements of the same dialect that make it, in order, as one text or as a list of texts. They may
-    /// insert rows.
+    /// The schema: statements of the same dialect that create it, in order, as one text or as a list of texts. They
+    /// may insert rows.
     #[serde(default, deserialize_with = "one_or_many")]
     #[schemars(with = "OneOrMany")]
     pub schema: Vec<String>,
-    /// A database file to judge against, in place of or behind `schema`; it is never changed.
+    /// A database file to judge against, instead of or in addition to `schema`. It is never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
-    /// What it may do.
+    /// The kinds of statements that are allowed.
     #[serde(default)]
     pub policy: Policy,
-    /// What it may name.
+    /// The names that the statements may use.
     #[serde(default)]
     pub allow: Allow,
-    /// How much it may take.
+    /// The resource limits.
     #[serde(default)]
     pub limits: Limits,
-    /// How many statements it may be; by the policy where this is left out: `migrate` takes many.
+    /// The number of statements that are allowed. The default depends on the policy: many for `migrate`, otherwise
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// What somebody wanted to know, for the semantic stage.
+    /// The question that the statement should answer, for the semantic stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// The stages, in order; all of them where this is left out.
+    /// The stages to run, in order; all stages by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<Vec<StageName>>,
-    /// The confidence in percent from which on a warning is an error; warnings never reject where this is left out.
+    /// The confidence, in percent, from which a warning counts as an error. By default, warnings never reject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_at: Option<Percent>,
 }
 
 impl Request {
-    /// A text of a dialect, with everything else as it is where nothing is said.
+    /// Creates a request with default values for all other fields.
     pub fn new(dialect: Dialect, sql: impl Into<String>) -> Self {
         Self {
             sql: sql.into(),
@@ -253,7 +255,7 @@ impl Request {
         }
     }
 
-    /// How many statements it may be.
+    /// Returns the number of statements that are allowed.
     pub fn batch(&self) -> Batch {
         self.batch.unwrap_or(match self.policy {
             Policy::Read | Policy::Write => Batch::One,
@@ -261,7 +263,7 @@ impl Request {
         })
     }
 
-    /// The stages that it goes through.
+    /// Returns the stages to run.
     pub fn stages(&self) -> &[StageName] {
         self.stages.as_deref().unwrap_or(&StageName::ALL)
     }

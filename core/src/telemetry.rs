@@ -1,7 +1,7 @@
 //! Translates a run into the spans of a distributed trace, as OpenTelemetry defines them.
 //!
-//! The ids of spans are derived from the id of the run, so that a step can be given the id of its
-//! span before the span is exported. Nothing here sends anything.
+//! The ids of spans are derived from the id of the run, so a step can get the id of its span before the span is
+//! exported. This module sends nothing.
 
 mod context;
 mod spans;
@@ -46,7 +46,7 @@ impl SpanId {
     }
 }
 
-/// The place of a run in a trace, and the ids of its spans.
+/// The position of a run in a trace, and the ids of its spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunTrace {
     run: RunId,
@@ -55,7 +55,7 @@ pub struct RunTrace {
 }
 
 impl RunTrace {
-    /// Places a run below the span of its caller, or in a trace of its own.
+    /// Places a run below the span of its caller, or in a new trace.
     pub fn new(run: RunId, parent: Option<TraceContext>) -> Self {
         let trace = parent.as_ref().map_or_else(|| trace_of(&run), |parent| parent.trace);
         Self { run, trace, parent }
@@ -102,7 +102,7 @@ impl RunTrace {
         let digest = digest_of(&words);
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&digest[..8]);
-        // Zero means "no span"; a digest that begins with eight zero bytes is not to be expected.
+        // Zero means "no span". A digest that begins with eight zero bytes is practically impossible.
         SpanId::new(bytes).unwrap_or(SpanId([1; 8]))
     }
 }
@@ -114,7 +114,7 @@ fn trace_of(run: &RunId) -> TraceId {
     TraceId::new(bytes).unwrap_or(TraceId([1; 16]))
 }
 
-/// Hashes words. No name holds the character that separates them.
+/// Hashes a list of words. Names cannot contain the separator.
 fn digest_of(words: &[&str]) -> [u8; 32] {
     Sha256Hex::of(words.join("\0").as_bytes()).to_raw()
 }

@@ -1,4 +1,4 @@
-//! Tiers: who may run a thing, and whom its result may serve.
+//! Tiers: who may run a skill, and who may rely on its result.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// 1: anyone may run it, agents too. 2: needs trust. 3: people only; never declared, always
-/// the result of a violation.
+/// The tier of a skill or result. 1: anyone may run it, including agents. 2: needs trust. 3: people only; never
+/// declared, always the result of a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u8", into = "u8")]
 #[schemars(extend("minimum" = 1, "maximum" = 3))]
@@ -22,7 +22,7 @@ impl Tier {
     pub const THREE: Self = Self(3);
 }
 
-/// A number that is no tier.
+/// The error for a number that is not a tier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not a tier: 1, 2 or 3 is expected")]
 pub struct BadTier(u8);
@@ -46,22 +46,22 @@ impl fmt::Display for Tier {
     }
 }
 
-/// Why an effective tier is higher than the declared one.
+/// The reason why an effective tier is higher than the declared one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TierReason {
-    /// A step changed what it must not.
+    /// A step made forbidden changes.
     Drift,
     /// A step may use the host's network.
     NetworkAllowed,
-    /// A step ran out of time.
+    /// A step timed out.
     Timeout,
-    /// A control that was asked for was not fully enforced.
+    /// A requested control was not fully enforced.
     ControlNotEnforced,
 }
 
 impl TierReason {
-    /// The least tier that this reason brings.
+    /// Returns the lowest tier that is possible with this reason.
     pub fn floor(self) -> Tier {
         match self {
             Self::Drift => Tier::THREE,
@@ -70,7 +70,7 @@ impl TierReason {
     }
 }
 
-/// The effective tier: the highest of the declared one and what each reason brings.
+/// Returns the effective tier: the highest of the declared tier and the minimum tiers of all reasons.
 pub fn effective(declared: Tier, reasons: &BTreeSet<TierReason>) -> Tier {
     reasons.iter().map(|reason| reason.floor()).fold(declared, Tier::max)
 }

@@ -1,4 +1,5 @@
-//! Unverified inputs: files that git ignores, which no snapshot covers and the steps of a run can see.
+//! Unverified inputs: files that git ignores, which are not part of a snapshot but can be visible to the steps of a
+//! run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,45 +7,46 @@ use serde::{Deserialize, Serialize};
 use crate::canonical;
 use crate::digest::Sha256Hex;
 
-/// How many inputs a record lists; the rest are counted.
+/// Maximum number of inputs that a record lists; further ones are only counted.
 pub const MAX_ENTRIES: usize = 200;
 
-/// The ignored files of a worktree at the start of a run. Made by [`UnverifiedInputs::new`] alone, so that a list that
-/// is cut names those that were copied first.
+/// The ignored files of a worktree at the start of a run. Only [`UnverifiedInputs::new`] creates this, so a
+/// truncated list always contains the copied files first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct UnverifiedInputs {
-    /// The first 200: those that were copied, then those that were left out, each sorted by path.
+    /// The first 200 inputs: those that were copied, then those that were left out, each sorted by path.
     pub entries: Vec<UnverifiedInput>,
-    /// How many more there are.
+    /// The number of further inputs.
     pub omitted: u64,
-    /// The sha256 of the list of all of them, as canonical JSON.
+    /// The sha256 of the complete list as canonical JSON.
     pub sha256: Sha256Hex,
 }
 
-/// An ignored file, or a directory of which everything is ignored.
+/// An ignored file, or a directory with only ignored contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnverifiedInput {
-    /// Its path below the repository; bytes that are no text as `\xNN`, a directory without a slash at its end.
+    /// Its path relative to the repository. Bytes that are not UTF-8 are written as `\xNN`; a directory has no
+    /// slash at its end.
     pub path: String,
-    /// What it is.
+    /// The type of the input.
     pub kind: InputKind,
-    /// How many files it holds: 1 for a file or a symbolic link.
+    /// The number of files in it: 1 for a file or a symbolic link.
     pub files: u64,
-    /// The sum of their sizes.
+    /// The sum of their sizes, in bytes.
     pub bytes: u64,
-    /// The digest of its content; `null` where it was not read.
+    /// The digest of its contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
-    /// What became of it.
+    /// The visibility of the input to the steps.
     pub shown: InputShown,
-    /// Why it was left out.
+    /// The reason why it was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What an unverified input is.
+/// The type of an unverified input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputKind {
@@ -52,15 +54,15 @@ pub enum InputKind {
     File,
     /// A symbolic link.
     Symlink,
-    /// A directory of which everything is ignored.
+    /// A directory with only ignored contents.
     Directory,
 }
 
-/// Whether the steps of a run see an unverified input.
+/// The visibility of an unverified input to the steps of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputShown {
-    /// It was copied beside the tree, and the steps see the copy.
+    /// The input was copied along with the tree; the steps see the copy.
     Copied,
     /// The steps do not see it.
     LeftOut,
@@ -81,9 +83,9 @@ impl UnverifiedInputs {
         self.entries.iter().filter(|entry| entry.shown == InputShown::Copied)
     }
 
-    /// Returns how many inputs beyond those listed the steps may have seen.
+    /// Returns the number of inputs that are not listed and that the steps may have seen.
     pub fn copied_beyond(&self) -> u64 {
-        // The list begins with those that were copied: where its last entry was left out, so was the rest.
+        // Copied inputs come first, so if the last listed input was left out, all further ones were as well.
         let ends_copied = self.entries.last().is_none_or(|entry| entry.shown == InputShown::Copied);
         if ends_copied { self.omitted } else { 0 }
     }

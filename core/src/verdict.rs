@@ -1,24 +1,24 @@
-//! What a run means: a pure fold over outcomes, with three answers.
+//! Derives the verdict of a run from the outcomes of its steps. There are three verdicts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 
-/// What the run means.
+/// The verdict of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Every step ran to its end on the tree that was recorded, and did what was expected.
+    /// Every step ran to its end on the recorded tree and succeeded.
     Passed,
-    /// A check speaks against the tree.
+    /// A check failed.
     Failed,
-    /// There is no honest answer. It never passes a gate.
+    /// The run has no reliable result. It never passes a gate.
     Inconclusive,
 }
 
 impl Verdict {
-    /// The word of the documents and of the screen.
+    /// Returns the name in documents and on the screen.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -28,40 +28,40 @@ impl Verdict {
     }
 }
 
-/// What is known of a run when it has ended.
+/// The facts that decide the verdict of a finished run.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// The outcome of every planned step, skipped ones too.
+    /// The outcomes of all planned steps, including skipped ones.
     pub outcomes: Vec<Outcome>,
-    /// Why no honest answer is possible, where that is so: the tree was edited meanwhile, a
-    /// toolchain check failed, the run was interrupted, evidence could not be written.
+    /// The reasons why the run is inconclusive, for example: the tree was edited during the run, a toolchain check
+    /// failed, the run was interrupted, or evidence could not be written.
     pub doubts: Vec<Doubt>,
 }
 
-/// A reason why a run has no honest answer, whatever its steps say.
+/// A reason why a run cannot pass, whatever the outcomes of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doubt {
     /// A toolchain check failed.
     Toolchain,
-    /// The tree was edited while the run was under way.
+    /// The tree was edited during the run.
     TreeChanged,
     /// The run was interrupted.
     Interrupted,
-    /// The sandbox could not be had as the operator demands it.
+    /// The sandbox that the operator requires is not available.
     Sandbox,
-    /// A skill is above the tier that the caller may run.
+    /// A skill has a higher tier than the caller may run.
     TierAboveLimit,
-    /// Two skills that a third needs touched the same path.
+    /// Two skills that a third one needs changed the same path.
     LayerConflict,
     /// A change of a `read_only: off` step could not be applied to the worktree.
     ApplyFailed,
-    /// Something of ours failed.
+    /// An internal operation failed, for example a write of evidence.
     Internal,
 }
 
 impl Doubt {
-    /// The word of the documents.
+    /// Returns the name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Toolchain => "toolchain",
@@ -76,23 +76,23 @@ impl Doubt {
     }
 }
 
-/// The process exit code where a check failed.
+/// Exit code if a check failed.
 pub const EXIT_FAILED: u8 = 1;
-/// The process exit code where a step changed what it must not.
+/// Exit code if a step made forbidden changes.
 pub const EXIT_DRIFT: u8 = 3;
-/// The process exit code where a step ran out of time.
+/// Exit code if a step timed out.
 pub const EXIT_TIMEOUT: u8 = 4;
-/// The process exit code of a run that ended by Ctrl-C or SIGTERM.
+/// Exit code if the run was ended by Ctrl-C or SIGTERM.
 pub const EXIT_INTERRUPTED: u8 = 130;
-/// The process exit code for usage errors, spec errors, and runs in which nothing ran.
+/// Exit code for usage errors, spec errors, and runs in which no step ran.
 pub const EXIT_USAGE: u8 = 2;
-/// The process exit code where there is no honest answer.
+/// Exit code if the run is inconclusive.
 pub const EXIT_INCONCLUSIVE: u8 = 5;
-/// The process exit code where a daemon was demanded and none answers.
+/// Exit code if a daemon is required and none answers.
 pub const EXIT_UNREACHABLE: u8 = 6;
 
-/// The verdict: failed where any check failed, even beside doubts; passed only where every
-/// step passed, at least one did, and nothing is in doubt.
+/// Returns the verdict: failed if any step failed, passed if every step passed without a [`Doubt`] and there was at
+/// least one step, and inconclusive otherwise. A failure outranks a [`Doubt`].
 pub fn fold(facts: &Facts) -> Verdict {
     if facts.outcomes.iter().any(|outcome| outcome.is_failure()) {
         Verdict::Failed
@@ -106,8 +106,8 @@ pub fn fold(facts: &Facts) -> Verdict {
     }
 }
 
-/// The process exit code: drift before timeout before failure; inconclusive only where nothing
-/// failed; an interrupted run says so whatever it had found.
+/// Returns the exit code. Drift outranks a timeout, a timeout outranks a failure, and a failure outranks an
+/// inconclusive verdict. An interrupted run always has its own code.
 pub fn exit_code(facts: &Facts) -> u8 {
     let any = |wanted: Outcome| facts.outcomes.contains(&wanted);
     if facts.doubts.contains(&Doubt::Interrupted) {
@@ -127,8 +127,8 @@ pub fn exit_code(facts: &Facts) -> u8 {
     }
 }
 
-/// Zero is not a pass: no step selected, or every one skipped without a reason that makes the
-/// run inconclusive.
+/// Returns whether no step ran: none was selected, or all were skipped without a reason that makes the run
+/// inconclusive. This does not count as a pass.
 fn nothing_ran(facts: &Facts) -> bool {
     facts.doubts.is_empty() && facts.outcomes.iter().all(|outcome| *outcome == Outcome::Skipped)
 }

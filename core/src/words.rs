@@ -1,9 +1,9 @@
-//! Words for quantities, signals and limits, as people say them. The same on every screen and in every report.
+//! Formats quantities, signals and limits for people. Every screen and report uses these functions.
 
 use crate::outcome::LimitKind;
 use crate::plan::{Limit, Limits, files_of};
 
-/// A duration as people say it: `12 ms`, `4.2 s`, `12 s`, `1m30s`, `2h05m`.
+/// Formats a duration: `12 ms`, `4.2 s`, `12 s`, `1m30s`, `2h05m`.
 pub fn duration(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -14,7 +14,7 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// A bound in milliseconds as people say it: whole units where it is made of them.
+/// Formats a limit in milliseconds; uses seconds or minutes if they are exact.
 pub fn bound(ms: u64) -> String {
     match ms {
         _ if ms > 0 && ms.is_multiple_of(60_000) => format!("{} min", ms / 60_000),
@@ -23,7 +23,7 @@ pub fn bound(ms: u64) -> String {
     }
 }
 
-/// A size as people say it, exact where it is made of whole units.
+/// Formats a size; uses a larger unit exactly if possible, otherwise rounded down to one decimal.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let whole = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
@@ -35,13 +35,13 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A number with its noun: `1 step`, `2 steps`.
+/// Formats a number with its noun: `1 step`, `2 steps`.
 pub fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// A signal with its Linux name, such as `9 (SIGKILL)`; signal(7).
+/// Formats a signal with its Linux name, such as `9 (SIGKILL)`; see signal(7).
 pub fn signal_name(signal: u8) -> String {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
@@ -54,7 +54,7 @@ pub fn signal_name(signal: u8) -> String {
     }
 }
 
-/// A limit with its bound, such as `512 MiB memory`.
+/// Formats a limit with its value, such as `512 MiB memory`.
 pub fn limit_words(kind: LimitKind, limits: &Limits) -> String {
     let (limit, say): (Limit, fn(u64) -> String) = match kind {
         LimitKind::Memory => (limits.memory, size),

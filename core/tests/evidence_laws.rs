@@ -1,6 +1,5 @@
-//! Laws of the evidence documents: what is written reads back as the same value and fits its
-//! schema; the stable part ignores what is measured, sees everything else, and holds outputs
-//! only where the determinism class promises them.
+//! Properties of evidence documents: they survive a round trip and match their schema. The stable part excludes
+//! measured values, includes everything else, and contains outputs only if the determinism class guarantees them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,7 +165,7 @@ fn toolchain() -> ToolchainEvidence {
     })
 }
 
-/// The seal after a change.
+/// Returns the seal after a change.
 fn resealed(determinism: Determinism, change: impl FnOnce(&mut SkillEvidence)) -> Sha256Hex {
     let mut document = skill(determinism);
     change(&mut document);

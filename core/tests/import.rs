@@ -1,4 +1,5 @@
-//! Configurations as they are published, and hostile ones: each hook is carried over or listed, and the spec is one.
+//! Imports published configurations and hostile ones: each hook is either imported or listed, and the generated
+//! spec is valid.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,8 @@ fn imported(source: Source, text: &str) -> Imported {
     read(source, "hooks.yaml", text.as_bytes()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
 }
 
-/// The only hook of a configuration of pre-commit: why it is left, or its command.
+/// Imports a pre-commit configuration with a single hook; returns its command, or the reason why it was not
+/// imported.
 fn local(hook: &str) -> Result<Vec<String>, String> {
     one(Source::PreCommit, &format!("repos: [{{repo: local, hooks: [{hook}]}}]\n"))
 }
@@ -46,7 +48,7 @@ fn one(source: Source, text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The hooks of a configuration, by another reader and another way.
+/// Returns the hooks of a configuration by an independent parser.
 fn hooks(source: Source, text: &str) -> Vec<String> {
     let mut root: Value = serde_yaml::from_str(text).expect("YAML");
     root.apply_merge().expect("merges");
@@ -245,7 +247,7 @@ fn too_many_hooks_are_no_spec() {
     assert!(matches!(read(Source::PreCommit, "f", text.as_bytes()), Err(ImportError::Unusable { .. })));
 }
 
-/// Text that means something to YAML, to shells, to sed or to the readers of expressions.
+/// Generates text with characters that are special in YAML, shells, sed or regular expressions.
 fn nasty() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         "[a-z]{1,4}",
@@ -325,7 +327,7 @@ proptest! {
     }
 }
 
-/// JSON with what YAML wants as an escape.
+/// Escapes the characters in JSON that YAML requires to be escaped.
 fn escaped(json: &str) -> String {
     let out = json.chars().map(|c| match c {
         c if c.is_control() || c == '\u{2028}' => format!("\\u{:04x}", u32::from(c)),

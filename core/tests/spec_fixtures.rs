@@ -1,5 +1,5 @@
-//! Every spec below `fixtures/specs`: the good ones are accepted, resolve and fit the schema;
-//! of the bad ones, every diagnostic is as the snapshot beside it says.
+//! Tests every spec in `fixtures/specs`: the good ones are accepted, resolve and match the schema. For the bad
+//! ones, the diagnostics match the snapshot next to each file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ fn the_schema_refuses_what_the_reader_refuses_of_forms() {
     }
 }
 
-/// The plan of the v1 example in full: what a reader of the v1 format would have run.
+/// The complete plan of the v1 example, which must match what v1 would have run.
 #[test]
 fn the_v1_example_means_what_it_says() {
     let (name, bytes) = fixtures("good").into_iter().find(|(name, _)| name == "v1_full").expect("it");

@@ -1,5 +1,5 @@
-//! Laws of the reader, over input that nobody wrote: it never panics, what it accepts serde_yaml
-//! reads too, and what it says stands in the text.
+//! Properties of the spec parser on generated input: it never panics, serde_yaml also reads what it accepts, and
+//! its spans are inside the text.
 
 use std::path::Path;
 
@@ -21,8 +21,7 @@ fn fixtures() -> Vec<String> {
     texts
 }
 
-/// Reads, and holds the answer against everything that must be so of any answer. Whether the spec
-/// was accepted.
+/// Parses a spec and checks the properties that hold for every result. Returns whether the spec was accepted.
 fn laws_hold(bytes: &[u8]) -> bool {
     match spec::read(bytes) {
         Ok(reading) => {
@@ -51,7 +50,7 @@ fn laws_hold(bytes: &[u8]) -> bool {
     }
 }
 
-/// Pieces of which specs are made, and of which YAML's odd corners are.
+/// Generates fragments of specs and of unusual YAML.
 fn piece() -> impl Strategy<Value = String> {
     let words = [
         "version",
@@ -138,7 +137,7 @@ proptest! {
         laws_hold(text.as_bytes());
     }
 
-    /// The scalars of a spec mean the same to both readers, or the spec is refused.
+    /// Both parsers give the scalars of a spec the same meaning, or the spec is rejected.
     #[test]
     fn any_scalar_reads_in_one_way(scalar in "[ -~ä]{0,12}", quote in prop::sample::select(vec!["", "'", "\""])) {
         let value = format!("{quote}{scalar}{quote}");
@@ -155,8 +154,7 @@ proptest! {
     }
 }
 
-/// Specs in which every pair of values would have to be looked at, were a rule not careful: with
-/// thousands of each, a rule that is not would not come back while anyone waits.
+/// Specs with thousands of items, in which a rule that compares every pair would take very long.
 #[test]
 fn large_specs_are_answered() {
     const MANY: usize = 3_000;
@@ -188,7 +186,7 @@ fn large_specs_are_answered() {
     }
 }
 
-/// Names that differ, and are one name where only what file names keep counts.
+/// Returns names that differ but become equal when reduced to the characters that file names keep.
 fn odd_name(number: usize) -> String {
     (0..14).map(|bit| if number >> bit & 1 == 1 { '/' } else { ' ' }).chain(['x']).collect()
 }

@@ -1,5 +1,5 @@
-//! `docs/spec.md` says what is so: its examples are read, its keys and codes are all there. The keys of
-//! `[daemon]` and what holds without them stand in `docs/daemon.md`.
+//! Checks `docs/spec.md`: its examples parse, and it lists all keys and codes. The keys of `[daemon]` and their
+//! defaults are in `docs/daemon.md`.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(path).expect("the manual")
 }
 
-/// The row of `key`.
+/// Returns the table row of `key`.
 fn row(manual: &str, key: &str) -> String {
     let start = format!("| `{key}` |");
     let alone = |line: &&str| line.starts_with(&start) || line.starts_with(&format!("| {start}"));
@@ -42,7 +42,7 @@ fn its_examples_are_read() {
     assert_eq!(operator.ceiling.memory, Limit::Max(16 << 30));
 }
 
-/// Specs and configs that other pages show to be copied.
+/// Specs and configs on other pages that users are expected to copy.
 #[test]
 fn examples_of_other_pages_are_read() {
     let recipes = blocks(&read("recipes.md"), "yaml");

@@ -1,5 +1,5 @@
-//! What a hostile spec may cost: refused in under 16 MiB beyond its own bytes. A program of its
-//! own, because the allocator that counts belongs to the whole process.
+//! Memory limit for hostile specs: they are rejected in less than 16 MiB in addition to their own size. This is a
+//! separate program, because the counting allocator applies to the whole process.
 
 use peak_alloc::PeakAlloc;
 use proctor_core::spec::{self, Code};
@@ -9,7 +9,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const ALLOWED: usize = 16 << 20;
 
-/// The codes with which `bytes` are refused, and the memory that this took at its peak.
+/// Returns the codes with which `bytes` are rejected, and the peak memory use.
 fn cost(bytes: &[u8]) -> (Vec<Code>, usize) {
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
@@ -31,7 +31,7 @@ fn block_depth(levels: usize) -> String {
     (0..levels).map(|level| format!("{}a:\n", " ".repeat(level))).collect()
 }
 
-/// One test, one after the other: what other threads hold would count too.
+/// A single test, because allocations of parallel tests would count as well.
 #[test]
 fn hostile_specs_are_refused_cheaply() {
     let megabyte = |unit: &str| unit.repeat((1 << 20) / unit.len());

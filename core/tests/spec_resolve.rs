@@ -1,4 +1,4 @@
-//! From a spec to a plan: defaults, their order and their source, and the operator's ceiling.
+//! Resolving a spec to a plan: defaults, their precedence and their source, and the operator's limits.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn plan(text: &str) -> Plan {
     resolve(text, "").expect(text).plan
 }
 
-/// A spec of one skill `s` with one step `a`; each piece is YAML below its section.
+/// Returns a spec of one skill `s` with one step `a`; each argument is YAML inside its section.
 fn one_step(defaults: &str, skill: &str, step: &str) -> String {
     format!(
         "version: 1\n{defaults}\nprofiles: {{ p: {{ include: [s] }} }}\n\
@@ -107,7 +107,7 @@ fn leaks_is_inherited_and_absent_from_plans_that_do_not_set_it() {
     assert_eq!(leaks("defaults: { leaks: fail }", "", ""), Leaks::Fail);
     assert_eq!(leaks("defaults: { leaks: fail }", "leaks: ignore,", ""), Leaks::Ignore);
     assert_eq!(leaks("defaults: { leaks: fail }", "leaks: ignore,", ", leaks: warn"), Leaks::Warn);
-    // A plan that sets none has the hash that it had before there was the key.
+    // A plan without the key has the same hash as before the key existed.
     let planned = |step: &str| serde_json::to_string(&only_step(&one_step("", "", step))).expect("serialises");
     assert!(!planned("").contains("leaks"));
     assert_eq!(planned(", leaks: warn"), planned(""));

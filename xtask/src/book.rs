@@ -1,19 +1,19 @@
-//! `cargo xtask book`: what mdBook has each chapter go through (`[preprocessor.published]` of `book.toml`). The pages link
-//! to files beside them and above; in the book, those above are where the repository is published.
+//! `cargo xtask book`: a preprocessor for mdBook (`[preprocessor.published]` of `book.toml`). Pages link to files
+//! in `docs/` and to files outside of it. In the book, links to outside files lead to the published repository.
 
 use std::io::{Read, Write};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The largest book that is read, in bytes.
+/// Maximum size of a book, in bytes.
 const MAX_BOOK: u64 = 256 << 20;
-/// What a link to a file above the pages begins with.
+/// The start of a link to a file outside of `docs/`.
 const ABOVE: &str = "](../";
-/// Where those files are, for readers of the book.
+/// The published location of these files.
 const PUBLISHED: &str = concat!("](", env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
-/// Reads what mdBook tells a preprocessor, and writes the book with its links mended.
+/// Reads mdBook's input for a preprocessor, and writes the book with the links replaced.
 pub(crate) fn links(input: impl Read, mut output: impl Write) -> Result<()> {
     let told: Value = serde_json::from_reader(input.take(MAX_BOOK)).context("this is nothing that mdBook says")?;
     let Value::Array(parts) = told else { bail!("mdBook says a context and a book, in a list") };
@@ -22,7 +22,7 @@ pub(crate) fn links(input: impl Read, mut output: impl Write) -> Result<()> {
     serde_json::to_writer(&mut output, &book).context("the book could not be written")
 }
 
-/// Mends every chapter, those in chapters too.
+/// Replaces the links in every chapter, including nested ones.
 fn mend(value: &mut Value) {
     match value {
         Value::Object(members) => {

@@ -1,13 +1,13 @@
-//! The repository's files as the tasks read and write them.
+//! Lists, reads and writes the files of the repository.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Directories that hold nothing of ours, wherever they stand.
+/// Names of directories that are skipped everywhere.
 const FOREIGN: [&str; 3] = [".git", "target", ".proctor"];
 
-/// Every regular file below `root`, relative to it, sorted; links are not followed.
+/// Returns every regular file below `root`, relative to it and sorted; does not follow links.
 ///
 /// # Errors
 /// A directory cannot be read.
@@ -30,10 +30,10 @@ pub(crate) fn all(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The bytes of a file.
+/// Reads a file.
 ///
 /// # Errors
-/// It is not there, or cannot be read.
+/// The file does not exist or cannot be read.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))
 }
@@ -41,7 +41,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 /// Writes a file of the repository.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 #[expect(
     clippy::disallowed_methods,
     reason = "a file for git, written on a developer's word; a torn one is seen in the diff"

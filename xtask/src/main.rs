@@ -1,5 +1,5 @@
-//! The chores of this repository, as `cargo xtask <task>`. Here: which task was asked for, and
-//! how its end becomes an exit code; each task is a file of its own.
+//! The maintenance tasks of this repository: `cargo xtask <task>`. This file parses the arguments and sets the exit
+//! code; each task has its own file.
 
 mod book;
 mod files;
@@ -26,11 +26,11 @@ const USAGE: &str = "usage: cargo xtask <task>
   test [-- ARGS]      build all programs, run all tests, end with their counts;
                       ARGS go to `cargo test`";
 
-/// What is asked for.
+/// The requested task.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Book,
-    /// Whether the book can go through it, which mdBook asks first: for every renderer.
+    /// The question whether the preprocessor supports a renderer, which mdBook asks first. It supports all of them.
     BookSupports,
     Page,
     WriteSchemas,
@@ -90,7 +90,7 @@ fn perform(task: Task, root: &Path) -> Result<ExitCode> {
     }
 }
 
-/// The repository: the directory above this crate's.
+/// Returns the root of the repository: the parent of this crate's directory.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()

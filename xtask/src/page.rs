@@ -1,4 +1,4 @@
-//! `cargo xtask page`: the page on a run, from the record that `proctor run --format json` prints.
+//! `cargo xtask page`: writes the HTML page of a run from the record that `proctor run --format json` prints.
 
 use std::io::{Read, Write};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use proctor_core::record::RunRecord;
 use proctor_core::report::html;
 
-/// The largest record that is read.
+/// Maximum size of a record, in bytes.
 const MAX_RECORD: u64 = 256 << 20;
 
 /// Reads a record from `input`, and writes its page.

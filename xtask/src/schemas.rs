@@ -1,7 +1,6 @@
-//! `schemas/*.schema.json`: JSON Schema 2020-12, and `schemas/openapi.json`: OpenAPI 3.1, generated from
-//! the types of `proctor-core`, and the check that the files are what the types say. Each schema is
-//! itself validated. `docs/spec-reference.md` and `docs/man/verification.yaml.5` are made of the
-//! spec's schema too.
+//! Generates `schemas/*.schema.json` (JSON Schema 2020-12) and `schemas/openapi.json` (OpenAPI 3.1) from the types
+//! of `proctor-core`, and checks that the files are up to date. Each schema is validated as well. Also generates
+//! `docs/spec-reference.md` and `docs/man/verification.yaml.5` from the schema of the spec.
 
 mod manual;
 mod reference;
@@ -23,10 +22,10 @@ use serde_json::{Value, json};
 
 use crate::files;
 
-/// The draft that every schema of ours is written in.
+/// The JSON Schema draft of every schema.
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// One document that has a schema.
+/// A document that has a schema.
 struct Document {
     /// The schema's file is `schemas/<name>.schema.json`.
     name: &'static str,
@@ -73,13 +72,13 @@ const DOCUMENTS: [Document; 13] = [
 /// The description of the daemon's HTTP API.
 const OPENAPI: &str = "schemas/openapi.json";
 
-/// The page of the manual on the codes of our messages.
+/// The manual page about error codes.
 const ERRORS: &str = "docs/errors.md";
 
-/// Writes every schema, and the page that is made of the same types.
+/// Writes all generated files.
 ///
 /// # Errors
-/// A schema is no valid schema, or a file cannot be written.
+/// A schema is not valid, or a file cannot be written.
 pub(crate) fn write(root: &Path) -> Result<ExitCode> {
     for (name, text) in generated()? {
         let path = root.join(&name);
@@ -92,7 +91,7 @@ pub(crate) fn write(root: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each file, relative to the repository, and what must stand in it.
+/// Returns each generated file, relative to the repository, with its contents.
 fn generated() -> Result<Vec<(String, String)>> {
     let schemas = DOCUMENTS.iter().map(|document| Ok((document.path(), document.text()?)));
     let spec = proctor_core::spec::schema();
@@ -105,7 +104,7 @@ fn generated() -> Result<Vec<(String, String)>> {
     schemas.chain(others).collect()
 }
 
-/// The description of the API, each schema in it validated.
+/// Returns the description of the API, after validating each schema in it.
 fn api() -> Result<String> {
     let document = openapi::document();
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
@@ -117,10 +116,10 @@ fn api() -> Result<String> {
     Ok(format!("{document:#}\n"))
 }
 
-/// Compares every schema with its file, and finds files that no type stands behind.
+/// Compares every generated file with the file on disk, and reports schema files without a type.
 ///
 /// # Errors
-/// A schema is no valid schema, or the directory cannot be listed.
+/// A schema is not valid, or the directory cannot be listed.
 pub(crate) fn check(root: &Path) -> Result<ExitCode> {
     let mut complaints = Vec::new();
     let generated = generated()?;
@@ -150,7 +149,7 @@ pub(crate) fn check(root: &Path) -> Result<ExitCode> {
 }
 
 impl Document {
-    /// The schema's file, relative to the repository.
+    /// Returns the schema's file, relative to the repository.
     fn path(&self) -> String {
         format!("schemas/{}.schema.json", self.name)
     }
@@ -159,7 +158,7 @@ impl Document {
         id_of(self.name)
     }
 
-    /// The schema with its identity and title, its keys sorted.
+    /// Returns the schema with its id and title, with sorted keys.
     fn value(&self) -> Result<Value> {
         let mut value = (self.schema)();
         let members = value.as_object_mut().context("a schema is an object")?;
@@ -179,17 +178,17 @@ fn id_of(name: &str) -> String {
     format!("{}/schemas/{name}.schema.json", env!("CARGO_PKG_REPOSITORY"))
 }
 
-/// The schema of `T` as we write it: what is always there is required.
+/// Returns the schema of `T` as we write it: members that are always present are required.
 fn written<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// Returns the schema of a document that others send: members with a default may be missing.
+/// Returns the schema of a document that others send: members with a default are optional.
 fn accepted<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12().for_deserialize().into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// The status file belongs to others; of its content we know the one object that is ours.
+/// Returns the schema of the status file. The file belongs to others; only one object in it is ours.
 fn status() -> Value {
     let mut ours = written::<LastRun>();
     let members = ours.as_object_mut();
@@ -209,7 +208,7 @@ fn status() -> Value {
     })
 }
 
-/// Whether `schema` is a valid schema of draft 2020-12 and can be compiled.
+/// Checks that `schema` is a valid schema of draft 2020-12 and can be compiled.
 fn validate(schema: &Value) -> Result<()> {
     if schema.get("$schema").and_then(Value::as_str) != Some(DRAFT) {
         bail!("it does not say that it is one of draft 2020-12");

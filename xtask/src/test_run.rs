@@ -1,6 +1,6 @@
-//! `cargo xtask test`: every program is built, every test runs, and the last line says how many
-//! passed, failed and were skipped. Here: cargo's calls and what their ends mean; counting is in
-//! `count`. What starts sandboxes runs twice: with cargo's own helper, and with the released one.
+//! `cargo xtask test`: builds every program and runs every test; the last line has the counts of passed, failed and
+//! skipped tests. This file calls cargo; `count` does the counting. The sandbox tests run twice: with the helper
+//! that cargo built, and with the release helper.
 
 mod count;
 
@@ -11,11 +11,11 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use count::Counts;
 
-/// Builds all programs (the tests start them), runs all tests, prints the counts as the last
-/// line. The exit code says failure where cargo does, where a test failed, and where none ran.
+/// Builds all programs (the tests start them), runs all tests, and prints the counts as the last line. The exit
+/// code is a failure if cargo fails, if a test fails, or if no test ran.
 ///
 /// # Errors
-/// Cargo cannot be started, or its output cannot be read or shown.
+/// Cargo cannot be started, or its output cannot be read or written.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<ExitCode> {
     let built = cargo(root, &["build", "--workspace", "--bins"]).status().context("cargo cannot be started")?;
     let (counts, tested) = if built.success() { test(root, arguments)? } else { (Counts::default(), built) };
@@ -36,7 +36,7 @@ fn test(root: &Path, arguments: &[String]) -> Result<(Counts, ExitStatus)> {
     Ok((counts, tested))
 }
 
-/// The sandbox helper as it is released, with another C library than cargo's own build of it has.
+/// Builds the sandbox helper as for a release, which uses another C library than cargo's default build.
 #[expect(clippy::disallowed_methods, reason = "a chore starts a script of this repository, on a developer's word")]
 fn released_helper(root: &Path) -> Result<PathBuf> {
     let target = root.join("target");
@@ -48,7 +48,7 @@ fn released_helper(root: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Runs tests, shows what they print, and counts.
+/// Runs tests, prints their output, and counts the results.
 fn watch(tests: &mut Command, counts: &mut Counts) -> Result<ExitStatus> {
     let mut child = tests.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
     if let Some(output) = child.stdout.take() {

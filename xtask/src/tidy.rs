@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: the rules of the house that no lint knows. Here: which rules there are,
-//! and how their findings become an exit code. Each rule is a pure function over the files'
-//! texts, so that each has its failing case in a test.
+//! `cargo xtask tidy`: checks rules of this repository that no lint covers. This file has the list of rules and
+//! sets the exit code. Each rule is a pure function of the files' texts, so that a test can show a violation of
+//! each.
 
 mod book;
 mod dependencies;
@@ -15,14 +15,14 @@ use anyhow::Result;
 
 use crate::files;
 
-/// Every text file of the repository by its path relative to it, with `/` between components.
-/// Files that are not UTF-8 are there with an empty text, so that links to them hold.
+/// Every text file by its path relative to the repository, with `/` between components. Files that are not UTF-8
+/// have an empty text, so links to them are valid.
 type Texts = BTreeMap<String, String>;
 
-/// What breaks a rule: a sentence that begins with where.
+/// Violations of a rule; each sentence begins with a location.
 type Findings = Vec<String>;
 
-/// Every rule, in the order in which findings are shown.
+/// Every rule, in the order of the output.
 const RULES: [fn(&Texts) -> Findings; 13] = [
     sources::headers,
     sources::lengths,
@@ -39,7 +39,7 @@ const RULES: [fn(&Texts) -> Findings; 13] = [
     book::anchors,
 ];
 
-/// Applies every rule and shows all findings at once.
+/// Checks every rule and prints all violations.
 ///
 /// # Errors
 /// The repository cannot be read.
@@ -66,7 +66,7 @@ fn read(root: &Path) -> Result<Texts> {
     Ok(texts)
 }
 
-/// The Rust sources that are ours: those of fixtures are there to be wrong.
+/// Returns our own Rust sources; sources in fixtures may violate the rules on purpose.
 fn rust(texts: &Texts) -> impl Iterator<Item = (&str, &str)> {
     let ours = |path: &str| path.ends_with(".rs") && !path.starts_with("fixtures/");
     texts.iter().filter(move |(path, _)| ours(path)).map(|(path, text)| (path.as_str(), text.as_str()))

@@ -1,5 +1,5 @@
-//! `proctor exec -- /bin/true` as a program, from its start to its end: by a daemon that is there, and in a process of its
-//! own, beside bubblewrap with its usual full flags over the same repository.
+//! Measures `proctor exec -- /bin/true` as a process from start to exit: with a running daemon, and without one,
+//! compared with bubblewrap with its usual flags on the same repository.
 
 use std::process::Command;
 
@@ -12,19 +12,19 @@ use crate::attempt::{COMMAND, bubblewrap};
 use crate::figures::{Bars, Sample, heading, ratio, row};
 use crate::program;
 
-/// How many files the repository has, where `FILES` does not say.
+/// Number of files in the repository, unless `FILES` sets it.
 const FILES: usize = 1_000;
-/// How many rounds come before any is measured.
+/// Number of rounds before the measurement starts.
 const WARM_UP: usize = 10;
-/// What a command may cost of one of bubblewrap's: by a daemon, and in a process of its own.
+/// Maximum duration relative to bubblewrap: with a daemon, and without one.
 const BY_DAEMON: f64 = 1.2;
 const HERE: f64 = 1.2;
 
-/// Measures, prints, and holds the medians to their bars. RUNS is how many rounds (100), FILES how many files the
-/// repository has.
+/// Measures, prints, and compares the medians with the limits. RUNS is the number of rounds (100), FILES the number
+/// of files in the repository.
 ///
 /// # Errors
-/// Something does not run at all, or does not pass.
+/// A program cannot be run or fails.
 pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     let (runs, files): (usize, usize) = (program::setting("RUNS", 100)?, program::setting("FILES", FILES)?);
     if !program::is_there("bwrap") {
@@ -69,13 +69,14 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// Waits until no file is so young that every snapshot reads it again: of a tree that somebody works on, a few are.
+/// Waits until all files are old enough to be trusted by their times; a snapshot reads younger files every time. In
+/// a tree in daily use, only a few files are that young.
 #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
 fn settle() {
     std::thread::sleep(Settling::default().0);
 }
 
-/// A command line of ours in the repository; one that runs a command runs [`COMMAND`].
+/// Returns a `proctor` command in the repository; `exec` gets [`COMMAND`] as its command.
 fn proctor(place: &Place, words: &[&str]) -> Result<Command> {
     let mut command = program::quiet(&beside("proctor")?.display().to_string(), words);
     if words[0] == "exec" {

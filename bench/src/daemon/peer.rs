@@ -1,5 +1,5 @@
-//! A caller's connection, and the peer that it is measured against: a responder of hyper on a Unix
-//! socket that does nothing but answer.
+//! The connection of a caller, and the comparison program: a responder on a Unix socket, based on hyper, that only
+//! sends a fixed answer.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::place::{Place, listening};
 use crate::program;
 
-/// One connection that stays open.
+/// A persistent connection.
 pub(super) struct Connection(SendRequest<Full<Bytes>>);
 
 impl Connection {
@@ -29,7 +29,7 @@ impl Connection {
         Ok(Self(sender))
     }
 
-    /// The body of an answer.
+    /// Returns the body of an answer.
     pub(super) async fn bytes(&mut self, path: &str) -> Result<Bytes> {
         self.ask(Method::GET, path, Bytes::new()).await
     }
@@ -55,14 +55,14 @@ impl Connection {
     }
 }
 
-/// A bare responder in a process of its own.
+/// A bare responder in a separate process.
 pub(super) struct Peer {
     pub(super) socket: PathBuf,
     process: Child,
 }
 
 impl Peer {
-    /// Starts one that answers with `bytes` bytes.
+    /// Starts a responder that answers with `bytes` bytes.
     pub(super) async fn start(place: &Place, bytes: usize) -> Result<Self> {
         let socket = place.path("bare.sock");
         let own = std::env::current_exe()?.display().to_string();
@@ -76,16 +76,16 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself, and has nothing to lose.
+        // The process may have exited already, and it has no state to lose.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The responder: `proctor-bench respond SOCKET BYTES`. It ends when it is killed.
+/// Runs the responder: `proctor-bench respond SOCKET BYTES`. It runs until it is killed.
 ///
 /// # Errors
-/// It cannot listen.
+/// The socket cannot be opened.
 pub(crate) fn respond(arguments: &[String]) -> Result<()> {
     let [socket, bytes] = arguments else { anyhow::bail!("respond SOCKET BYTES") };
     let body = Bytes::from(vec![b'x'; bytes.parse()?]);

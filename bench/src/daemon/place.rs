@@ -1,5 +1,5 @@
-//! Where a daemon is measured: a repository with a spec, the daemon's process, and the same engine
-//! in this one.
+//! The environment for measurements of a daemon: a repository with a spec, the daemon's process, and the same
+//! engine in this process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,21 +27,21 @@ use tokio::time::Instant;
 use crate::arena::{git_commit, write};
 use crate::program;
 
-/// How long a process may take until it listens.
+/// Maximum wait until a process listens.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often is looked whether it does.
+/// Polling interval for that.
 const LOOK: Duration = Duration::from_millis(5);
-/// How many events wait for nobody.
+/// Capacity of the channel for events.
 const EVENTS: usize = 256;
 
-/// One profile whose run ends at once, and one whose run takes long enough for many to wait.
+/// A spec with one profile that ends at once, and one that runs long enough for many callers to wait.
 const SPEC: &str = "version: 1\n\
     profiles: { quick: { include: [quick] }, slow: { include: [slow] } }\n\
     skills:\n  \
     quick: { description: d, determinism: D0, tier: 1, steps: [ { name: a, cmd: [\"true\"] } ] }\n  \
     slow: { description: d, determinism: D0, tier: 1, steps: [ { name: a, cmd: [\"sleep\", \"4\"] } ] }\n";
 
-/// A repository and a place for state; they go with the last clone.
+/// A repository and a state directory; removed with the last clone.
 #[derive(Clone)]
 pub(super) struct Place(Arc<TempDir>);
 
@@ -56,7 +56,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The same with so many files more, in directories of a hundred.
+    /// Creates the same with `count` additional files, in directories of 100 files.
     pub(super) fn with_files(count: usize) -> Result<Self> {
         let place = Self::make()?;
         let repository = place.path("repository");
@@ -73,14 +73,14 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A request for a run of `profile`, which nothing else answers.
+    /// Returns a request for a new run of `profile`, which must not be answered from an earlier run.
     pub(super) fn submission(&self, profile: &str) -> Result<RunSubmission> {
         let asked = serde_json::json!({ "repo": self.path("repository"), "profile": profile, "reuse": "never" });
         Ok(serde_json::from_value(asked)?)
     }
 }
 
-/// A daemon of its own process, which ends with this value.
+/// A daemon in a separate process, which is stopped on drop.
 pub(super) struct Daemon {
     pub(super) place: Place,
     pub(super) socket: PathBuf,
@@ -107,13 +107,13 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
-        // It may have ended by itself; that was noticed by whoever asked it.
+        // The process may have exited already; its client has reported that.
         let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::TERM));
         let _ = self.process.wait();
     }
 }
 
-/// The same engine as the daemon's, here.
+/// The same engine as the daemon's, in this process.
 pub(super) struct InProcess {
     engine: Engine,
     request: RunRequest,
@@ -154,7 +154,7 @@ impl InProcess {
         Ok(Self { engine: Engine::open(config)?, request })
     }
 
-    /// One run, and how long it took.
+    /// Runs the request once, and returns the duration.
     pub(super) async fn run(&self) -> Result<Duration> {
         let began = Instant::now();
         let (sender, mut events) = mpsc::channel(EVENTS);
@@ -170,14 +170,14 @@ pub(super) fn beside(name: &str) -> Result<PathBuf> {
     Ok(std::env::current_exe().context("this program does not know where it stands")?.with_file_name(name))
 }
 
-/// Waits until somebody listens at `socket`.
+/// Waits until a process listens on `socket`.
 pub(super) async fn listening(socket: &Path) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while UnixStream::connect(socket).await.is_err() {
         if Instant::now() > until {
             bail!("nobody listens at {} after {PATIENCE:?}", socket.display());
         }
-        // A socket that another process is about to bind cannot be waited for: there is none yet.
+        // Polling is needed, because there is no event for a process that will bind a socket.
         tokio::time::sleep(LOOK).await;
     }
     Ok(())

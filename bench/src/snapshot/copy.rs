@@ -1,5 +1,5 @@
-//! What a private copy of a tree costs: the first one, one of a tree that did not change, and one after a few edits.
-//! Each includes the snapshot, and is what stands between a request and the first step.
+//! Measures private copies of a tree: the first one, one of an unchanged tree, and one after a few edits. Each
+//! includes the snapshot, and is the delay between a request and the first step.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{CHANGED, Ground, changed, open, path_of};
 use crate::arena::write;
 use crate::figures::Sample;
 
-/// The number of files of a copy that are hashed again before each run.
+/// Number of files of a copy that are hashed again before each run.
 const SAMPLE: usize = 8;
 
-/// What was measured of the copies of one tree.
+/// The measurements of the copies of one tree.
 #[derive(Default)]
 pub(super) struct Copies {
     pub(super) first: Sample,

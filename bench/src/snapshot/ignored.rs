@@ -1,5 +1,5 @@
-//! What it costs to look at the layer of a step that left a million files in an ignored directory: time, and
-//! memory, where nothing in it is read, and where names are.
+//! Measures the scan of a layer with a million files in an ignored directory: time and memory, without reading the
+//! directory and with reading the names in it.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -13,17 +13,17 @@ use super::{CHANGED, Ground};
 use crate::figures::{Bars, Sample, heading, millis, row};
 use crate::{arena, machine, program};
 
-/// From how many files of the step on the bars hold.
+/// Minimum number of files from which the limits apply.
 const FILES: usize = 1_000_000;
-/// How many of them share a directory.
+/// Number of files in a directory.
 const FILES_OF_A_DIRECTORY: usize = 1_000;
-/// How many tracked files there are beside them.
+/// Number of tracked files in addition.
 const TRACKED: usize = 1_000;
-/// How often each is measured, and how often before that.
+/// Number of measured rounds, and of rounds before the measurement starts.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 1;
 
-/// One way to look, and what it may take of milliseconds and MiB.
+/// A scan mode, with its maximum duration in milliseconds and maximum memory in MiB.
 struct Way {
     name: &'static str,
     content: IgnoredContent,
@@ -36,12 +36,12 @@ const WAYS: [Way; 2] = [
     Way { name: "their names are read", content: IgnoredContent::Listed, most_ms: 3_500.0, most_mib: 220.0 },
 ];
 
-/// Measures, prints, and holds what a million files cost to the bars. It comes before the trees: memory that was
-/// used once is not asked for again. IGNORED is how many files; nothing is measured where it does
-/// not say: to make and remove a million takes minutes.
+/// Measures, prints, and compares the cost of a million files with the limits. This runs before the measurements of
+/// the trees, because memory that a process has used once does not show up as growth. IGNORED is the number of
+/// files; by default nothing is measured, because creating and removing a million files takes minutes.
 ///
 /// # Errors
-/// Something does not run at all.
+/// A program cannot be run.
 pub(super) fn measure(bars: &mut Bars) -> Result<()> {
     let files: usize = program::setting("IGNORED", 0)?;
     if files == 0 {
@@ -75,10 +75,10 @@ pub(super) fn measure(bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// What the step left, beside the files that it changed.
+/// Creates the ignored files of the step, in addition to its changed files.
 fn leave(upper: &Path, files: usize) -> Result<()> {
     let room = rustix::fs::statvfs(upper).context("the tmpfs cannot be asked for its room")?;
-    // One without a bound says that it has none at all.
+    // An unlimited tmpfs reports zero inodes.
     let room = if room.f_files == 0 { usize::MAX } else { usize::try_from(room.f_ffree)? };
     ensure!(room > files + files / 100, "/dev/shm has room for {room} more files");
     for number in 0..files {
@@ -92,7 +92,7 @@ fn leave(upper: &Path, files: usize) -> Result<()> {
 }
 
 impl Ground {
-    /// The layer is scanned, and its changes are found: those of tracked files, and nothing of the others.
+    /// Scans the layer and finds the changes: those of tracked files, and none of ignored files.
     fn look(&self, known: &Arc<Snapshot>, content: IgnoredContent, files: usize) -> Result<()> {
         let step = self.after_a_step(known)?;
         let spare = Spare { view: &step.view, ignored: &step.ignored, content };

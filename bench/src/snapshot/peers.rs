@@ -1,14 +1,14 @@
-//! The libraries that programs ask in place of `git status`.
+//! The libraries that programs use instead of `git status`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-/// Opens a repository with libgit2 and asks what is modified or untracked.
+/// Opens a repository with libgit2 and lists modified and untracked files.
 ///
 /// # Errors
-/// It cannot be read, or is not clean.
+/// The repository cannot be read, or it is not clean.
 pub(super) fn git2(at: &Path) -> Result<()> {
     let repository = git2::Repository::open(at)?;
     let mut options = git2::StatusOptions::new();
@@ -18,10 +18,10 @@ pub(super) fn git2(at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How long gitoxide takes for the same; nothing where it was not built in.
+/// Measures the same with gitoxide; `None` if it is not compiled in.
 ///
 /// # Errors
-/// It cannot be read, or is not clean.
+/// The repository cannot be read, or it is not clean.
 #[cfg(feature = "gix")]
 pub(super) fn gix(at: &Path) -> Result<Option<Duration>> {
     super::timed(|| {

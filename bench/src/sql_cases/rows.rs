@@ -1,4 +1,4 @@
-//! The files with cases, right queries and mutants, read into rows of one kind.
+//! Reads the files with cases, correct queries and mutants into rows of one type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,18 +9,18 @@ use serde::Deserialize;
 
 use super::schema;
 
-/// The sets of queries that are SQLite's.
+/// The sets of SQLite queries.
 const SETS: [&str; 4] = ["bird-mini-sqlite", "defog-sqlite", "t2s-geography", "t2s-restaurants"];
 
-/// A statement, and what is right for it.
+/// A statement with its correct verdict.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub id: String,
-    /// The query that it is or was made of; empty for a case.
+    /// The query, or the query that a mutant was made from; empty for a case.
     pub gold: String,
-    /// `gold`, `case`, or how a mutant was spoilt.
+    /// `gold`, `case`, or the kind of a mutant's error.
     pub kind: String,
-    /// The statements that make its schema.
+    /// The statements that create its schema.
     pub ddl: String,
     pub sql: String,
     pub question: Option<String>,
@@ -31,7 +31,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Which half of the queries it belongs to, by a hash of the name; `None` for a case.
+    /// Returns its half of the queries, by a hash of the name; `None` for a case.
     pub(super) fn half(&self) -> Option<u32> {
         let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
         (!self.gold.is_empty()).then(|| (self.gold.bytes().fold(2_166_136_261, hash) >> 7) & 1)
@@ -67,7 +67,7 @@ struct Line {
     engine_error: Option<String>,
 }
 
-/// The cases of a dialect.
+/// Returns the cases of a dialect.
 pub(super) fn cases(folder: &Path, dialect: &str) -> Result<Vec<Row>> {
     let ddl: BTreeMap<String, BTreeMap<String, String>> = read(&folder.join("cases_schemas.json"))?;
     let cases = lines(&folder.join("cases.jsonl"))?.into_iter().filter(|line| line.dialect == dialect);
@@ -78,7 +78,7 @@ pub(super) fn cases(folder: &Path, dialect: &str) -> Result<Vec<Row>> {
     Ok(cases.filter_map(with_schema).collect())
 }
 
-/// Every row of SQLite's that can be judged by what is there.
+/// Returns every SQLite row for which all files exist.
 pub(crate) fn rows(folder: &Path) -> Result<Vec<Row>> {
     let mut found = cases(folder, "sqlite")?;
     let data = folder.join("data");
@@ -98,7 +98,7 @@ pub(crate) fn rows(folder: &Path) -> Result<Vec<Row>> {
         found.push(row(line, "gold", ddl));
     }
     for line in lines(&data.join("mutants.jsonl"))?.into_iter().filter(is_ours) {
-        // What still runs though it was to be broken is no mutant; what was made of a broken query is none either.
+        // Skip mutants that should be broken but still run, and mutants of broken queries.
         let is_broken = ["misspelt", "unknown", "syntax", "column_of"].iter().any(|begin| line.kind.starts_with(begin));
         if refused.contains(&line.gold) || (is_broken && line.engine_error.is_none()) {
             continue;

@@ -1,4 +1,4 @@
-//! The tables of a schema that was written for PostgreSQL, as SQLite makes them: names, types and keys.
+//! Converts the tables of a PostgreSQL schema to SQLite: names, types and keys.
 
 use proctor_core::sql::{Dialect, Request};
 use proctor_sql::sqlite::Sqlite;
@@ -6,7 +6,7 @@ use sqlparser::ast::{ColumnOption, CreateTable, Statement, TableConstraint};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
-/// The schema as it stands where SQLite takes it, and its tables where it does not.
+/// Returns the schema unchanged if SQLite accepts it, otherwise its converted tables.
 pub(super) fn of_sqlite(ddl: &str) -> String {
     let mut request = Request::new(Dialect::Sqlite, "SELECT 1");
     request.schema = vec![ddl.to_owned()];

@@ -1,4 +1,4 @@
-//! Changes one thing of a query that changes its meaning.
+//! Changes one part of a query so that its meaning changes.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ pub(super) struct Mutant {
     pub sql: String,
 }
 
-/// The clause in which an expression stands.
+/// The clause that contains an expression.
 #[derive(Clone, Copy)]
 enum Clause {
     Select,
@@ -40,7 +40,7 @@ impl Clause {
 
 const FIGURES: [&str; 5] = ["count", "sum", "avg", "max", "min"];
 
-/// Every mutant of a statement.
+/// Returns every mutant of a statement.
 pub(super) fn mutants(statement: &Statement, database: &Database, random: &mut Random) -> Vec<Mutant> {
     let mut found = aggregates(statement, database, random);
     found.extend(others(statement, database));
@@ -113,7 +113,7 @@ fn each_aggregate(query: &mut Query, depth: usize, edit: &mut Edit<'_>) -> Optio
     visit.kind
 }
 
-/// Alias or name, and table, of each relation.
+/// Returns the alias or name, and the table, of each relation.
 fn relations(select: &Select) -> Vec<(String, String)> {
     let factors = select
         .from
@@ -166,7 +166,7 @@ impl VisitorMut for Aggregates<'_> {
     }
 }
 
-/// Each aggregate replaced by each other one.
+/// Returns mutants with each aggregate replaced by each other one.
 fn aggregates(statement: &Statement, database: &Database, random: &mut Random) -> Vec<Mutant> {
     let mut found = Vec::new();
     for site in 0.. {
@@ -224,7 +224,7 @@ fn replaced(
     Some(format!("aggregate {}: {old} -> {}{what}", clause.as_str(), figure.to_uppercase()))
 }
 
-/// The mutants of other kinds.
+/// Returns the mutants of other kinds.
 fn others(statement: &Statement, database: &Database) -> Vec<Mutant> {
     let some = |name: &str, is_changed: bool| is_changed.then(|| name.to_owned());
     let mut found: Vec<Option<Mutant>> = vec![

@@ -10,18 +10,18 @@ use sqlparser::ast::{Expr, Statement, Value, Visit as _, Visitor};
 
 use super::sets::{Column, Database, quoted};
 
-/// Rows that one query may return before the comparison gives up.
+/// Maximum number of rows of a query; the comparison stops at more.
 const MOST_ROWS: usize = 5_000;
 /// Number of different values in a group of keys.
 const KEYS: u64 = 18;
-/// Instructions that one query may take, in thousands.
+/// Maximum number of instructions of a query, in thousands.
 const MOST_STEPS: u32 = 3_000;
 
-/// A small generator of pseudo-random numbers (SplitMix64): equal seeds give equal rows.
+/// A small generator of pseudo-random numbers (SplitMix64); equal seeds give equal rows.
 pub(super) struct Random(pub u64);
 
 impl Random {
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -141,7 +141,8 @@ fn pick<'a, T>(list: &'a [T], random: &mut Random) -> &'a T {
     &list[usize::try_from(random.below(list.len() as u64)).unwrap_or(0)]
 }
 
-/// The rows that a query returns: in order where it sorts them, else sorted; `None` where it fails or returns too many.
+/// Returns the rows of a query: in order if the query sorts them, otherwise sorted; `None` if it fails or returns
+/// too many.
 pub(super) fn result(connection: &mut Connection, sql: &str, is_sorted: bool) -> Option<Vec<String>> {
     let mut steps = 0;
     let is_over = move || {

@@ -1,4 +1,4 @@
-//! Reads sets of questions with their queries, in the form that Spider and its descendants use.
+//! Reads sets of questions with their queries, in the format of Spider and its successors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,12 +42,12 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// The statements that create its tables.
+    /// Returns the statements that create its tables.
     pub(super) fn ddl(&self) -> String {
         self.tables.iter().map(Table::ddl).collect()
     }
 
-    /// The table of that name.
+    /// Returns the table of that name.
     pub(super) fn table(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name))
     }
@@ -67,7 +67,7 @@ impl Table {
     }
 }
 
-/// A name in double quotes.
+/// Quotes a name with double quotes.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -1,42 +1,42 @@
-//! Codes of the command line itself: what is wrong with a request, this machine, or the daemon as
-//! seen from here.
+//! Codes of the command line itself: problems with a request, with this machine, or with the daemon as seen by the
+//! client.
 
 use super::codes;
 
-/// Why a command has no result, beside what the engine and the spec say.
+/// The reason why a command has no result, apart from errors of the engine and the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommandCode {
-    /// The caller asked for something that is not there, or not like that.
+    /// The arguments are invalid, or name something that does not exist.
     Usage,
     /// This machine or installation lacks something.
     Environment,
-    /// Our own mistake.
+    /// A bug in Proctor.
     Internal,
     /// The result could not be written.
     Unwritten,
-    /// No daemon answers, and one is demanded.
+    /// No daemon answers, but one is required.
     Unreachable,
-    /// A daemon may answer others, and not this user.
+    /// The daemon does not accept this user.
     NotAdmitted,
-    /// The daemon gave no answer that can be used.
+    /// The daemon gave no usable answer.
     NoAnswer,
-    /// The daemon went away in the middle of a run.
+    /// The connection to the daemon was lost during a run.
     Lost,
-    /// The run was interrupted before the daemon had said which it is.
+    /// The run was interrupted before the daemon reported its id.
     Unheard,
-    /// The run that was left goes on for others.
+    /// The client stopped waiting, but the run continues for other clients.
     LeftRunning,
     /// The run ended before it began.
     NeverBegan,
     /// A daemon could not be started.
     NotStarted,
-    /// The daemon has not ended.
+    /// The daemon did not stop.
     NotEnded,
-    /// A hook has stopped a push.
+    /// A hook stopped a push.
     PushStopped,
-    /// A hook has stopped a commit.
+    /// A hook stopped a commit.
     CommitStopped,
-    /// An import carried nothing over.
+    /// An import produced no checks.
     NothingCarriedOver,
 }
 

@@ -1,11 +1,11 @@
-//! Codes of the engine: why a run could not be had at all.
+//! Codes of the engine: the reasons why a run did not start.
 
 use super::codes;
 
-/// Why there is no run, as a closed list without the details.
+/// The reason why there is no run, without details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EngineCode {
-    /// The spec cannot be used.
+    /// The spec is not valid.
     Spec,
     /// There is no spec.
     NoSpec,
@@ -13,13 +13,13 @@ pub enum EngineCode {
     UnreadableSpec,
     /// The spec was edited while the run started.
     SpecChanged,
-    /// The plan is not the one that the caller knows.
+    /// The plan is not the one that the caller expects.
     PlanChanged,
-    /// The repository is not the caller's.
+    /// The repository belongs to another user.
     NotTheOwner,
-    /// A cache lies over files of the tree.
+    /// A cache would hide files of the tree.
     CacheHidesTree,
-    /// The repository borrows objects from where no step sees them.
+    /// The repository borrows objects from a directory that steps cannot see.
     HiddenAlternate,
     /// The list of borrowed objects cannot be read.
     UnreadableAlternates,
@@ -27,27 +27,27 @@ pub enum EngineCode {
     Snapshot,
     /// The repository cannot be read.
     Git,
-    /// Something of ours cannot be kept.
+    /// Proctor's data in `changes/<id>/` or in the state directory cannot be written or read.
     Store,
-    /// No sandbox can be had.
+    /// A sandbox is not available.
     Sandbox,
-    /// The operator wants nothing to run with less.
+    /// The operator forbids runs with fewer controls.
     BestEffortForbidden,
-    /// The machine enforces less than is demanded.
+    /// The machine cannot enforce all required controls.
     ControlsMissing,
-    /// The state directory lies in the tree.
+    /// The state directory is inside the tree.
     StateInRepository,
     /// The run was interrupted before it began.
     Interrupted,
     /// An earlier command of the session changed the tree.
     SessionSpent,
-    /// Only what had not passed is to run, and no run is on record.
+    /// `--last-failed` was given, but no earlier run is recorded.
     NoEarlierRun,
-    /// Only what had not passed is to run, and evidence of a changeset is of the whole profile.
+    /// `--last-failed` was given with a changeset, whose evidence must cover the whole profile.
     PartialChangeset,
-    /// Only what had not passed is to run, and of the worktree alone.
+    /// `--last-failed` was given with a commit, but it works only for the worktree.
     PartialCommit,
-    /// Our own mistake.
+    /// A bug in Proctor.
     Internal,
 }
 

@@ -1,4 +1,4 @@
-//! Codes of what speaks against a pass at the gate.
+//! Codes of the gate: the reasons against a pass.
 
 use super::codes;
 use crate::gate::GateCode;

@@ -1,4 +1,4 @@
-//! Codes of requests to the daemon that have no result.
+//! Codes of failed requests to the daemon.
 
 use super::codes;
 use crate::api::ProblemType;

@@ -1,4 +1,4 @@
-//! Codes of what makes a run inconclusive.
+//! Codes of the reasons why a run is inconclusive.
 
 use super::codes;
 use crate::verdict::Doubt;

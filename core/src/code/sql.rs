@@ -1,10 +1,10 @@
-//! Codes of what is found in SQL.
+//! Codes of findings in SQL.
 
 use super::codes;
 use crate::sql::SqlCode;
 
 impl SqlCode {
-    /// Whether it says that nothing could be judged, and not that the statement is wrong.
+    /// Returns whether the code means that the statement could not be judged, not that it is wrong.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::SchemaBroken | Self::EngineMissing | Self::EngineDied | Self::EngineFailed)
     }

@@ -1,4 +1,4 @@
-//! The list of codes as a whole.
+//! Tests of the complete list of codes.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn every_code_says_everything_about_itself() {
     }
 }
 
-/// A code that was published keeps its number and its name.
+/// A published code keeps its number and its name.
 #[test]
 fn the_list_only_grows() {
     let list: Vec<String> = all().iter().map(|code| format!("{code} {}", code.name())).collect();
@@ -51,7 +51,7 @@ fn a_code_is_found_by_number_and_by_name_and_reads_back() {
     }
 }
 
-/// The name of a word in a document is that word behind the name of its list.
+/// The name of a code is the name of its enum followed by its name in documents.
 #[test]
 fn names_are_the_words_of_the_documents() {
     let word = |value: serde_json::Value| value.as_str().expect("a word").to_owned();

@@ -1,5 +1,5 @@
-//! The evidence that a run cites, held against what its status file says, against the plan as it
-//! is today, and against what else lies there.
+//! Compares the evidence that a run cites with its status file, with the current plan, and with the other files in
+//! `verify/`.
 
 use std::cmp::Ordering;
 
@@ -18,23 +18,23 @@ use crate::strict;
 use crate::tier::Tier;
 use crate::verdict::Verdict;
 
-/// Where evidence lies below the status file's directory.
+/// The directory of the evidence, relative to the status file's directory.
 const VERIFY: &str = "verify/";
 
-/// What is held against each other.
+/// The inputs of the comparison.
 pub(super) struct Documents<'a> {
     pub(super) run: &'a LastRun,
     pub(super) demands: &'a Demands,
     pub(super) facts: &'a Facts<'a>,
 }
 
-/// A document of ours, of either kind.
+/// A parsed evidence document.
 enum Evidence {
     Skill(Box<SkillEvidence>),
     Toolchain(Box<ToolchainEvidence>),
 }
 
-/// What documents of both kinds say.
+/// The fields that both kinds of documents have.
 struct Common<'a> {
     run_id: &'a RunId,
     changeset_id: &'a Option<ChangesetId>,
@@ -47,14 +47,14 @@ struct Common<'a> {
     steps: Vec<&'a StepEvidence>,
 }
 
-/// Why a document cannot be used.
+/// The reason why a document is not usable.
 enum Unusable {
     Malformed(String),
     Version(String),
     SealBroken,
 }
 
-/// Every document that is cited, every one that the plan wants, and every one that nobody wants.
+/// Checks every cited document, every document that the plan requires, and every other file.
 pub(super) fn judge(documents: &Documents<'_>, findings: &mut Findings) {
     let cited = documents.cited(findings);
     documents.judge_outcome(&cited, findings);
@@ -70,7 +70,8 @@ pub(super) fn judge(documents: &Documents<'_>, findings: &mut Findings) {
 }
 
 impl Documents<'_> {
-    /// The documents that the status file cites, as far as they are intact.
+    /// Returns the intact documents among those that the status file cites, and adds a finding for each of the
+    /// others.
     fn cited(&self, findings: &mut Findings) -> Vec<(String, Evidence)> {
         let mut cited = Vec::new();
         for (file, sha256) in &self.run.evidence {
@@ -89,7 +90,8 @@ impl Documents<'_> {
         cited
     }
 
-    /// A pass of the status file must be one of each document; a failure is told with its steps.
+    /// Checks the outcome of the run: a pass in the status file must be a pass in each document. For a failure, the
+    /// finding names the steps that did not pass.
     fn judge_outcome(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         if self.run.outcome == Verdict::Failed {
             let failed: Vec<String> = cited.iter().flat_map(|(_, evidence)| evidence.unpassed()).collect();
@@ -107,7 +109,7 @@ impl Documents<'_> {
         }
     }
 
-    /// The highest tier that anything says counts.
+    /// Checks the highest tier in the status file and the documents against the accepted tier.
     fn judge_tier(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         let most = self.demands.max_tier.min(self.facts.operator.max_tier);
         let tier = cited.iter().map(|(_, evidence)| evidence.tier()).fold(self.run.tier, Tier::max);
@@ -116,7 +118,7 @@ impl Documents<'_> {
         }
     }
 
-    /// A step takes what it finds in a cache for its own work.
+    /// Checks the trust of the caches: a step can use cache contents as if they were its own results.
     fn judge_caches(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         let most = self.demands.max_cache_trust;
         for (file, evidence) in cited {
@@ -127,7 +129,7 @@ impl Documents<'_> {
         }
     }
 
-    /// A step can take anything that it sees for its work, covered by the snapshot or not.
+    /// Checks the inputs: a step can use every file that it sees, whether or not the snapshot covers it.
     fn judge_inputs(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         if self.demands.inputs == RequiredInputs::Any {
             return;
@@ -158,8 +160,8 @@ impl Documents<'_> {
         self.judge_controls(file, common, findings);
     }
 
-    /// Every check must have seen the tree that the run is recorded with. Where the status file
-    /// says that the run left another one, that has been found.
+    /// Checks that every skill saw the tree that the run records. If the status file itself says that the run left
+    /// another tree, that finding exists already.
     fn judge_trees(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         if self.run.outcome != Verdict::Passed || self.run.left_another_tree() {
             return;
@@ -182,7 +184,7 @@ impl Documents<'_> {
         }
     }
 
-    /// What the operator demands today must have been enforced then.
+    /// Checks that the controls that the operator requires today were enforced in the run.
     fn judge_controls(&self, file: &str, common: &Common<'_>, findings: &mut Findings) {
         let tolerated = self.facts.operator.tolerated(common.sandbox);
         for step in &common.steps {
@@ -195,8 +197,8 @@ impl Documents<'_> {
         }
     }
 
-    /// The documents must be those of today's plan, all of them and no other. What is told of a run as a whole (that
-    /// it is of something else, or partial) is not told of each of them.
+    /// Checks that the documents are exactly those of the current plan. Skips this if the run as a whole already
+    /// has a finding: it is partial, or of another profile or spec.
     fn judge_plan(&self, cited: &[(String, Evidence)], findings: &mut Findings) {
         let (plan, run) = (self.facts.plan, self.run);
         let is_told = run.rerun.is_some();
@@ -219,8 +221,8 @@ impl Documents<'_> {
         }
     }
 
-    /// What an earlier run of another profile left is intact and older; anything else that lies
-    /// there and is not cited was put there, or was cited once.
+    /// Reports files that the run does not cite. An earlier run of another profile leaves documents that are intact
+    /// and older; any other file was added, or is no longer cited.
     fn judge_leftovers(&self, findings: &mut Findings) {
         let uncited = self.facts.found.files.iter().filter(|(file, _)| !self.run.evidence.contains_key(*file));
         for (file, piece) in uncited {
@@ -246,7 +248,7 @@ impl Documents<'_> {
 }
 
 impl Evidence {
-    /// Reads a document as it stands in `file`.
+    /// Parses the bytes of `file`.
     fn read(file: &str, bytes: &[u8]) -> Result<Self, Unusable> {
         if file.strip_prefix(VERIFY) == Some(TOOLCHAIN_ARTIFACT) {
             return Ok(Self::Toolchain(Box::new(read_document(bytes)?)));
@@ -292,7 +294,7 @@ impl Evidence {
         }
     }
 
-    /// The steps that did not pass, for people.
+    /// Returns the steps that did not pass, human-readable.
     fn unpassed(&self) -> Vec<String> {
         let Self::Skill(skill) = self else { return Vec::new() };
         let unpassed = skill.steps.iter().filter(|step| step.outcome.is_failure());
@@ -301,8 +303,8 @@ impl Evidence {
         unpassed.map(told).collect()
     }
 
-    /// How the document is not that of its part of the plan. Arguments and variables are not
-    /// compared: secrets of the caller are not in what is recorded.
+    /// Returns how the document differs from its part of the plan. Arguments and variables are not compared,
+    /// because the record omits the caller's secrets.
     fn differs_from(&self, plan: &Plan) -> Option<&'static str> {
         match self {
             Self::Skill(skill) => match planned(plan, &skill.skill) {
@@ -341,13 +343,13 @@ fn word(outcome: Outcome) -> String {
     outcome.as_str().replace('_', " ")
 }
 
-/// What every version of a document says.
+/// The field that documents of every version have.
 #[derive(serde::Deserialize)]
 struct Versioned {
     version: u64,
 }
 
-/// A document in our own spelling, whole, and sealed.
+/// Parses a document. It must be spelled byte for byte as we write it, and its seal must be valid.
 fn read_document<D: Document + DeserializeOwned + Clone>(bytes: &[u8]) -> Result<D, Unusable> {
     let malformed = |error: serde_json::Error| Unusable::Malformed(error.to_string());
     let Versioned { version } = serde_json::from_slice(bytes).map_err(malformed)?;

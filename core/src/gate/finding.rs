@@ -1,4 +1,4 @@
-//! What can speak against a pass: a code, what happened, and what to do, each said in one place.
+//! Reasons against a pass. Each has a code, a message and a hint, and the text of each is in one place.
 
 use std::time::Duration;
 
@@ -17,26 +17,26 @@ use crate::tier::Tier;
 use crate::unverified::UnverifiedInputs;
 use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
 
-/// How many findings an answer holds; what is beyond is counted.
+/// Maximum number of findings in an answer; further findings are only counted.
 pub const MAX_FINDINGS: usize = 50;
-/// How many steps that did not pass a message names.
+/// Maximum number of names that a message lists.
 const NAMED_STEPS: usize = 5;
-/// How many files of ignore rules a finding lists.
+/// Maximum number of paths that a finding lists.
 const MAX_FILES: usize = 100;
-/// The exit code where what was recorded does not speak for this tree.
+/// Exit code if the record does not verify the current tree.
 const EXIT_NOT_VERIFIED: u8 = 1;
 
-/// Why a gate does not pass.
+/// The reason why a gate does not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GateCode {
-    /// No run of this profile is on record.
+    /// No run of this profile is recorded.
     NothingRecorded,
-    /// A run holds the changeset at this moment.
+    /// A run of the changeset is in progress.
     RunUnderWay,
-    /// The status file cannot be read, or is not ours.
+    /// The status file is unreadable, or Proctor did not write it.
     StatusUnreadable,
-    /// A document is in a format that this program does not know.
+    /// A document has a format version that this program does not know.
     VersionUnknown,
     /// The run cites no evidence.
     CitesNothing,
@@ -44,64 +44,64 @@ pub enum GateCode {
     OtherProfile,
     /// The evidence is of another changeset.
     OtherChangeset,
-    /// The spec is not the one that was verified.
+    /// The spec has changed since the run.
     OtherSpec,
-    /// The same spec resolves to another plan today.
+    /// The spec is unchanged but resolves to another plan today.
     OtherPlan,
-    /// The tree is not the one that was verified.
+    /// The tree has changed since the run.
     TreeChanged,
-    /// A step of the run changed the tree while it was verified.
+    /// A step of the run changed the tree during verification.
     ChangedByRun,
-    /// Ignore rules outside of the tree are not those of the run.
+    /// Ignore rules outside of the tree have changed since the run.
     IgnoresChanged,
-    /// There are ignore rules outside of the tree, and the run does not record any.
+    /// There are ignore rules outside of the tree, and the run did not record them.
     IgnoresUnrecorded,
     /// The run failed.
     RunFailed,
-    /// The run has no honest answer.
+    /// The run was inconclusive.
     RunInconclusive,
-    /// The run left skills of the profile out.
+    /// The run left out skills of the profile.
     RunPartial,
-    /// The run's effective tier is above what is accepted.
+    /// The run's effective tier is higher than accepted.
     TierTooHigh,
-    /// A cache began with content of a wider scope than is accepted.
+    /// A cache was filled from a wider scope than accepted.
     CacheTooWide,
     /// The steps of the run could see files that no snapshot covers.
     InputsUnverified,
-    /// A control that the operator demands today was not enforced.
+    /// A control that the operator requires today was not enforced.
     ControlMissing,
-    /// The run is older than is accepted.
+    /// The run is older than accepted.
     Stale,
-    /// The run ended in the future.
+    /// The run's end time is in the future.
     FromTheFuture,
-    /// The time of the run cannot be read.
+    /// The timestamp of the run cannot be parsed.
     TimeUnreadable,
-    /// Evidence that must be there is not.
+    /// Required evidence is missing.
     EvidenceMissing,
-    /// Evidence is not what the status file cites.
+    /// Evidence differs from what the status file cites.
     EvidenceEdited,
-    /// Evidence cannot be read, or is no document of ours.
+    /// Evidence is unreadable, or is not a Proctor document.
     EvidenceUnreadable,
-    /// A document's own `sha256` is not that of its stable part.
+    /// A document's `sha256` field does not match its stable part.
     EvidenceSealBroken,
-    /// Evidence is of another run than the one that cites it.
+    /// Evidence belongs to another run than the one that cites it.
     EvidenceForeign,
     /// There is evidence that the run does not cite.
     EvidenceExtra,
-    /// The evidence does not say what the status file says.
+    /// The evidence contradicts the status file.
     EvidenceContradicts,
-    /// Our own state does not know the run.
+    /// The run is not recorded in the state directory.
     Unattested,
-    /// Our own record of the run says something else.
+    /// The state directory's record of the run differs from the status file.
     RecordDiffers,
-    /// Our own state knows a newer run of the same tree.
+    /// The state directory records a newer run of the same tree.
     Superseded,
-    /// Our own record of the run cannot be read.
+    /// The state directory's record of the run is unreadable.
     RecordUnreadable,
 }
 
 impl GateCode {
-    /// The exit code that this alone calls for.
+    /// Returns the exit code for a gate with only this finding.
     fn exit_code(self) -> u8 {
         match self {
             Self::NothingRecorded => EXIT_USAGE,
@@ -115,33 +115,33 @@ impl GateCode {
     }
 }
 
-/// One thing that speaks against a pass.
+/// A reason against a pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GateFinding {
     /// The code of the message, such as `P0310`.
     pub code: Code,
-    /// Which.
+    /// The name of the reason.
     pub name: GateCode,
-    /// What was found, and where.
+    /// The problem and its location.
     pub message: String,
     /// What to do.
     pub hint: String,
-    /// The paths that differ, where the finding is about some and they can be told.
+    /// The affected paths, if the finding is about paths and they are known.
     pub paths: Vec<String>,
-    /// How many paths more there are.
+    /// The number of further paths.
     pub omitted: u64,
-    /// Whether the caller has said that this may be so; then it does not keep the gate shut.
+    /// True if the caller accepts this finding; an accepted finding does not block a pass.
     pub accepted: bool,
 }
 
 impl GateFinding {
-    /// A finding that is not about paths, and that nobody has accepted.
+    /// Creates a finding without paths that is not accepted.
     pub fn new(name: GateCode, message: String, hint: String) -> Self {
         Self { code: name.code(), name, message, hint, paths: Vec::new(), omitted: 0, accepted: false }
     }
 }
 
-/// Findings as they come, each code with its words.
+/// Collects findings; each code has a method with its message and hint.
 pub(super) struct Findings {
     again: String,
     unattested: Unattested,
@@ -157,8 +157,8 @@ impl Findings {
         Self { again, unattested: demands.unattested, list: Vec::new(), omitted: 0, worst: None }
     }
 
-    /// The exit code, the findings, and how many more there were. What was found to be wrong
-    /// stands before what could not be told.
+    /// Returns the exit code, the findings, and the number of further findings. For the exit code, a wrong record
+    /// outranks an inconclusive one, and that outranks a missing one.
     pub(super) fn conclude(self) -> (u8, Vec<GateFinding>, u64) {
         (self.worst.unwrap_or(0), self.list, self.omitted)
     }
@@ -167,7 +167,7 @@ impl Findings {
         self.push(GateFinding::new(code, message, hint))
     }
 
-    /// The same, mended by a new run.
+    /// Adds a finding that a new run fixes.
     fn rerun(&mut self, code: GateCode, message: String) {
         let hint = self.again.clone();
         self.add(code, message, hint);
@@ -246,7 +246,8 @@ impl Findings {
         self.with_paths(GateCode::TreeChanged, message, changed);
     }
 
-    /// Not every check saw the tree as it is: a step of the plan changed it where one may, and else somebody else did.
+    /// Adds the finding that not every check saw the current tree. If the plan has a `read_only: off` step, the run
+    /// changed the tree; otherwise the tree was edited during the run.
     pub(super) fn not_one_tree(&mut self, plan: &Plan, changed: &ChangedPaths) {
         let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
         match steps.map(|step| step.read_only).any(|mode| mode == ReadOnly::Off) {
@@ -266,7 +267,7 @@ impl Findings {
         self.with_paths(GateCode::TreeChanged, message.to_owned(), changed);
     }
 
-    /// `files` are the places of the rules.
+    /// Adds a finding; `files` are the paths of the ignore files.
     pub(super) fn ignores_changed(&mut self, files: Vec<String>) {
         let message =
             format!("ignore rules outside of the tree were changed since it was verified{}", said(&quoted(&files)));
@@ -277,7 +278,7 @@ impl Findings {
         self.about_files(GateCode::IgnoresChanged, message, hint, files);
     }
 
-    /// `files` are the places of the rules.
+    /// Adds a finding; `files` are the paths of the ignore files.
     pub(super) fn ignores_unrecorded(&mut self, files: Vec<String>) {
         let message = format!(
             "the run does not record which ignore rules outside of the tree there were, and there are some now{}",
@@ -331,7 +332,7 @@ impl Findings {
         self.add(GateCode::CacheTooWide, message, hint);
     }
 
-    /// The steps saw the worktree itself.
+    /// Adds the finding that the steps saw the worktree itself.
     pub(super) fn worktree_shared(&mut self, run: &RunId) {
         let message = format!(
             "the steps of the last run, {run}, saw the worktree itself, with ignored files and edits that the run does not record"
@@ -345,7 +346,7 @@ impl Findings {
         self.add(GateCode::InputsUnverified, message, hint);
     }
 
-    /// The steps saw copies of ignored files, where there were any.
+    /// Adds the finding that the steps saw copies of ignored files, if there were any.
     pub(super) fn inputs_unverified(&mut self, run: &RunId, inputs: &UnverifiedInputs) {
         let mut paths: Vec<String> = inputs.copied().map(|input| input.path.clone()).collect();
         let beyond = inputs.copied_beyond();
@@ -364,7 +365,7 @@ impl Findings {
         self.push(GateFinding { paths, omitted, ..GateFinding::new(GateCode::InputsUnverified, message, hint) });
     }
 
-    /// Verifies the commit instead of the worktree.
+    /// Returns the hint to verify the commit instead of the worktree.
     fn of_commit(&self) -> String {
         format!("{} with `--rev HEAD`", self.again)
     }
@@ -457,12 +458,12 @@ fn quoted(files: &[String]) -> Vec<String> {
     files.iter().map(|file| format!("`{file}`")).collect()
 }
 
-/// Steps that did not pass, skills or files, for a message.
+/// Lists steps, skills or files for a message.
 fn said(steps: &[String]) -> String {
     listed(steps, 0)
 }
 
-/// Names the first of a list that has `beyond` more than are given.
+/// Lists the first names for a message; `beyond` counts the names that are missing from `steps`.
 fn listed(steps: &[String], beyond: u64) -> String {
     let named = steps.iter().take(NAMED_STEPS).cloned().collect::<Vec<_>>().join(", ");
     match steps.len().saturating_sub(NAMED_STEPS) as u64 + beyond {
@@ -472,7 +473,7 @@ fn listed(steps: &[String], beyond: u64) -> String {
     }
 }
 
-/// A duration in whole seconds, as it is written for `--max-age`.
+/// Formats a duration in whole seconds, in the syntax of `--max-age`.
 fn span(duration: Duration) -> String {
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }

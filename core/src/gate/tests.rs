@@ -1,4 +1,4 @@
-//! A passed run that fits in every respect, and every respect in which one may not.
+//! A passed run without findings, and each change to it that causes one.
 
 mod bits;
 mod caches;
@@ -22,7 +22,7 @@ const SPEC: &str = "version: 1\ntoolchains: { sh: { required: [ { cmd: [sh, --ve
 /// 2026-01-02T03:04:05.678Z
 const ENDED_MS: u64 = 1_767_323_045_678;
 
-/// What a run left, and what stands today.
+/// The record of a run, and the current state of the repository.
 #[derive(Clone)]
 struct World {
     plan: Plan,
@@ -30,7 +30,7 @@ struct World {
     demands: Demands,
     skills: Vec<SkillEvidence>,
     toolchain: ToolchainEvidence,
-    /// Made from the documents where it is none.
+    /// The status of the run; [`World::laid_out`] fills in the evidence that it cites.
     run: LastRun,
     snapshot: SnapshotId,
     /// The ignore rules outside of the tree.
@@ -96,7 +96,7 @@ fn git() -> GitIdentity {
 }
 
 impl World {
-    /// Everything fits.
+    /// Returns a world in which the gate passes.
     fn new() -> Self {
         let operator = Operator::default();
         let plan = plan_of(SPEC, &operator);
@@ -188,13 +188,13 @@ impl World {
         }
     }
 
-    /// The same with a change of what was recorded, by an honest run.
+    /// Applies a change to the record, as an honest run would have written it.
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// The documents as an honest run writes them.
+    /// Returns the documents as an honest run writes them.
     fn laid_out(&self) -> Laid<'_> {
         let skills = self.skills.iter().map(|skill| (skill.skill.artifact(), to_bytes(&seal(skill.clone()))));
         let toolchain = ("_toolchain.json".to_owned(), to_bytes(&seal(self.toolchain.clone())));
@@ -212,13 +212,13 @@ impl World {
         Subject { repository: "/r".into(), changeset_id, profile: self.run.profile.clone() }
     }
 
-    /// The codes that an honest record of this world is answered with.
+    /// Returns the codes of the findings for an honest record of this world.
     fn codes(&self) -> Vec<GateCode> {
         self.laid_out().codes()
     }
 }
 
-/// Documents as they lie there.
+/// The documents on disk.
 #[derive(Clone)]
 struct Laid<'w> {
     world: &'w World,
@@ -229,13 +229,13 @@ struct Laid<'w> {
 }
 
 impl Laid<'_> {
-    /// Status and our own record of `run`.
+    /// Writes the status file and our own record of `run`.
     fn record(&mut self, run: &LastRun) {
         self.state(run);
         self.attestation = Some(Attestation::new(self.world.subject(), run.clone()).to_bytes());
     }
 
-    /// The status alone, as a forger writes it.
+    /// Writes only the status file, as a forger would.
     fn state(&mut self, run: &LastRun) {
         self.status = status::update(Some(b"{}"), run).expect("updates");
     }

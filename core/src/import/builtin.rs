@@ -1,49 +1,51 @@
-//! The small checks of `pre-commit/pre-commit-hooks`, said again: each as a program of Python's standard library
-//! that gets the files on standard input, or else as the command that the package `pre-commit-hooks` installs.
+//! Equivalents for the small checks of `pre-commit/pre-commit-hooks`. Most are programs that use Python's standard
+//! library and read the file names from standard input. The others are commands that the package `pre-commit-hooks`
+//! installs.
 //!
-//! The programs decide as the hooks do; where a hook mends a file, the program names it.
+//! The programs make the same decisions as the hooks. If a hook fixes a file, the program reports it instead.
 
 use super::shell::quote;
 
-/// How one of these checks is made.
+/// An equivalent for one of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Builtin {
-    /// The end of a shell's pipeline that gets the files.
+    /// The last command of the pipeline, which gets the file names.
     pub(super) way: Way,
-    /// Tags of files: all of these must hold.
+    /// File tags; a file must have all of them.
     pub(super) types: &'static [&'static str],
-    /// What it does other than the hook; `None` where nothing.
+    /// Difference from the original hook; `None` if they are equivalent.
     pub(super) note: Option<&'static str>,
 }
 
-/// What does the work.
+/// The program that makes the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Way {
-    /// A program for `python3 -c`; the modules that it needs beyond every Python 3.
+    /// A program for `python3 -c`.
     Python {
-        /// The program; without single quotes.
+        /// The program; contains no single quotes.
         program: String,
-        /// A module that not every Python 3 has.
+        /// A required module that is not in every Python 3.
         module: Option<&'static str>,
     },
-    /// A command of the package, which gets the files as arguments.
+    /// A command of the package; gets the file names as arguments.
     Command {
-        /// Its name.
+        /// The name of the command.
         name: &'static str,
     },
 }
 
-/// What a check finds in one file: the body of a Python generator over `f`, its name, that yields texts.
+/// A check of one file. `body` is the body of a Python generator over the file name `f`; it yields the problems as
+/// texts.
 struct Check {
     id: &'static str,
     imports: &'static str,
-    /// What comes before the loop over the files; `%ARG%` is what an option says.
+    /// Code before the loop over the files; `%ARG%` is replaced by the value of the option.
     before: &'static str,
     body: &'static str,
     types: &'static [&'static str],
     module: Option<&'static str>,
     note: Option<&'static str>,
-    /// The one option that is understood, and what it is without being said.
+    /// The only supported option, with its default value.
     option: Option<(&'static str, &'static str)>,
 }
 
@@ -182,7 +184,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         id: "detect-private-key",
-        // Put together, so that the spec that holds the program has none of the marks itself.
+        // The marks are concatenated so that a spec that contains this program does not match it.
         before: "kinds = (b\"PRIVATE KEY\", b\"RSA PRIVATE KEY\", b\"DSA PRIVATE KEY\", b\"EC PRIVATE KEY\", b\"OPENSSH PRIVATE \
                  KEY\", b\"ENCRYPTED PRIVATE KEY\", b\"SSH2 ENCRYPTED PRIVATE KEY\", b\"PGP PRIVATE KEY BLOCK\", b\"OpenVPN Static \
                  key V1\")\nmarks = [b\"BEGIN \" + kind for kind in kinds] + [b\"PuTTY-User-Key\" + b\"-File-2\"]",
@@ -201,7 +203,7 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// Those that are left to the package's own commands, with the kinds of files that they take.
+/// Checks for which the package's own commands are used, with the file tags that they apply to.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("check-builtin-literals", &["python"]),
     ("check-docstring-first", &["python"]),
@@ -225,12 +227,11 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("check-ast", &["python"]),
 ];
 
-/// Commands whose name is not that of the hook.
+/// Commands whose name differs from that of the hook.
 const OTHER_NAMES: [(&str, &str); 2] =
     [("trailing-whitespace", "trailing-whitespace-fixer"), ("debug-statements", "debug-statement-hook")];
 
-/// How the check of this id is made with these options; `None` where there is none of that id, and `Some(None)`
-/// where no way is known with these options.
+/// Returns the equivalent of a check with these options. `None` if the check is unknown.
 pub(super) fn find(id: &str, args: &[String]) -> Option<Builtin> {
     let check = CHECKS.iter().find(|check| check.id == id);
     if let Some(builtin) = check.and_then(|check| said_again(check, args)) {
@@ -241,12 +242,12 @@ pub(super) fn find(id: &str, args: &[String]) -> Option<Builtin> {
     Some(Builtin { way: Way::Command { name }, types, note: None })
 }
 
-/// The files that a hook takes by its own manifest, where it does not go by their kind.
+/// Returns the path pattern from the hook's own manifest, or an empty pattern if it has none.
 pub(super) fn files(id: &str) -> &'static str {
     match id {
         "name-tests-test" => "(^|/)tests/.+\\.py$",
         "requirements-txt-fixer" => "(requirements|constraints).*\\.txt$",
-        // These take nothing unless a configuration says what.
+        // These hooks match no file unless a configuration says otherwise.
         "file-contents-sorter" | "sort-simple-yaml" => "^$",
         _ => "",
     }
@@ -254,7 +255,7 @@ pub(super) fn files(id: &str) -> &'static str {
 
 fn said_again(check: &Check, args: &[String]) -> Option<Builtin> {
     let mut value = check.option.map_or("", |(_, default)| default);
-    // The hook looks at everything then, as the program does anyway.
+    // With this option the hook checks every file, which the program does in any case.
     let ignored = |arg: &&String| check.id == "check-added-large-files" && *arg == "--enforce-all";
     for arg in args.iter().filter(|arg| !ignored(arg)) {
         let (name, _) = check.option?;
@@ -265,8 +266,8 @@ fn said_again(check: &Check, args: &[String]) -> Option<Builtin> {
     Some(Builtin { way, types: check.types, note: check.note })
 }
 
-/// A program that reads names of files, prints what `body` finds in each of them, and fails where that is
-/// anything.
+/// Returns a Python program that reads file names, prints the problems that `body` finds in each file, and fails if
+/// there are any.
 fn program(imports: &str, before: &str, body: &str) -> String {
     let imports = if imports.is_empty() { String::new() } else { format!(", {imports}") };
     let before = if before.is_empty() { String::new() } else { format!("{before}\n") };
@@ -279,11 +280,11 @@ fn program(imports: &str, before: &str, body: &str) -> String {
     )
 }
 
-/// The end of a pipeline that does what pre-commit's language `pygrep` does: it looks for an expression of Python
-/// in each line, or with `--multiline` in each file, and `--negate` turns it round.
+/// Returns the last command of a pipeline that works like pre-commit's language `pygrep`. It searches each line for
+/// a Python regular expression, or each file as a whole with `--multiline`; `--negate` inverts the result.
 ///
 /// # Errors
-/// An option is not known.
+/// An option is unknown.
 pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, String> {
     let (mut flags, mut multiline, mut negate) = (Vec::new(), false, false);
     for arg in args {
@@ -311,7 +312,7 @@ pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, String
     Ok(format!("{} {}", python_line(&program("re", &before, body)), quote(expression)))
 }
 
-/// Whether an option's value may stand in a program as it is.
+/// Returns whether an option's value can be inserted into a program without escaping.
 fn understood(id: &str, value: &str) -> bool {
     match id {
         "check-added-large-files" => value.parse::<u32>().is_ok(),
@@ -320,7 +321,7 @@ fn understood(id: &str, value: &str) -> bool {
     }
 }
 
-/// The end of a pipeline that runs a program on what comes out of the pipeline.
+/// Returns the last command of a pipeline, which runs a Python program.
 pub(super) fn python_line(program: &str) -> String {
     format!("python3 -I -c {}", quote(program))
 }

@@ -1,17 +1,17 @@
-//! The form of a tool's command that looks and does not write. A hook may mend files, since a person commits
-//! them afterwards; a step must say what is wrong, and leave the tree as it is.
+//! Rewrites a tool's command so that it checks files instead of changing them. A hook may fix files, because the
+//! user commits the result; a step must report problems and leave the tree unchanged.
 
-/// A tool that mends files, and how it is told not to.
+/// A tool that fixes files, and the options that turn that off.
 struct Tool {
-    /// Its program, and the words after it that make it mend files.
+    /// The program, and the following arguments that make it fix files.
     command: &'static [&'static str],
-    /// What takes the place of `command`; the same where it is empty.
+    /// Replacement for `command`; empty if `command` stays.
     instead: &'static [&'static str],
-    /// Options that are left out; one that ends in `=` takes its value in the next word, too.
+    /// Options to remove. An option that ends in `=` may also take its value from the next argument.
     drop: &'static [&'static str],
-    /// What is added behind `command`, unless it stands there.
+    /// Options to add after `command`, unless they are already present.
     add: &'static [&'static str],
-    /// Whether it mends files although all of this is done.
+    /// True if the tool still fixes files after these changes.
     writes: bool,
 }
 
@@ -49,7 +49,7 @@ const RUBOCOP: &[&str] = &[
 const BIOME: &[&str] = &["--write", "--apply", "--apply-unsafe", "--fix", "--unsafe", "--staged"];
 const CLIPPY: &[&str] = &["--fix", "--allow-dirty", "--allow-staged", "--allow-no-vcs"];
 
-/// What each tool is told. Where two begin alike, the longer one comes first.
+/// The known tools. If one command is a prefix of another, the longer one comes first.
 const TOOLS: &[Tool] = &[
     tool(&["add-trailing-comma"]).writes(),
     tool(&["alejandra"]).with(&["--check"]),
@@ -108,8 +108,8 @@ const TOOLS: &[Tool] = &[
     tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]),
 ];
 
-/// Options of all tools that say already what would be added. One that only prints what would be changed is none:
-/// `black --diff` and `isort --diff` are content with any file.
+/// Options that have the same effect as an option to add. Options that only print the changes do not count: `black
+/// --diff` and `isort --diff` succeed on every file.
 const SAME: [(&str, &[&str]); 6] = [
     ("--check", &["-c", "--check-only"]),
     ("--check-only", &["--check", "-c"]),
@@ -119,7 +119,8 @@ const SAME: [(&str, &[&str]); 6] = [
     ("-d", &["--diff"]),
 ];
 
-/// What starts a tool of a project, before the tool's own name. Where two begin alike, the longer one comes first.
+/// Commands that start a tool of a project and come before the tool's name. If one is a prefix of another, the
+/// longer one comes first.
 const RUNNERS: &[&[&str]] = &[
     &["npx"],
     &["npm", "exec"],
@@ -146,7 +147,7 @@ const RUNNERS: &[&[&str]] = &[
     &["mise", "exec"],
 ];
 
-/// Words of those that may stand before the tool's own name, and take no word of their own.
+/// Options of these commands that may come before the tool's name and take no value.
 const BEFORE: &[&str] = &[
     "--",
     "--frozen",
@@ -164,18 +165,18 @@ const BEFORE: &[&str] = &[
     "-y",
 ];
 
-/// A command that looks and does not write.
+/// A command that checks files without changing them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CheckForm {
-    /// Its words.
+    /// The arguments, starting with the program.
     pub(super) argv: Vec<String>,
-    /// What is no longer as it was, for people; `None` where all of it is.
+    /// Human-readable difference from the original command; `None` if they are equivalent.
     pub(super) changed: Option<String>,
-    /// Whether what it says on standard output is all that tells a fault.
+    /// True if text on standard output is the only sign of a problem, because the tool exits with 0.
     pub(super) prints_faults: bool,
 }
 
-/// The form of a command that looks and does not write, as far as its tool is known and has one.
+/// Rewrites a command so that it only checks. Leaves it unchanged if the tool is unknown or has no such mode.
 pub(super) fn check_form(argv: &[String]) -> CheckForm {
     let start = program_at(argv);
     let own = &argv[start..];
@@ -187,7 +188,7 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     let rest = kept(&own[tool.command.len()..], tool.drop);
     let stands = |wanted: &&&str| rest.iter().any(|word| word == *wanted || says_the_same(wanted, word));
     let added: Vec<&str> = tool.add.iter().filter(|wanted| !stands(wanted)).copied().collect();
-    // The program stays as it is named: it may have a path before it, or a version behind.
+    // The program keeps its spelling, which may have a directory before the name or a version after it.
     let mut form: Vec<String> = argv[..=start].to_vec();
     form.extend(head.iter().skip(1).chain(&added).map(|word| (*word).to_owned()));
     form.extend(rest);
@@ -203,16 +204,16 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     CheckForm { argv: form, changed, prints_faults }
 }
 
-/// What is said of a command that mends files and has no other form here.
+/// Note for a command that fixes files and has no known check mode.
 pub(super) const MENDS: &str = "it mends files: what it would change is drift, and fails the step";
 
-/// Whether a word tells a tool to mend files, as most of them have it.
+/// Returns whether an argument makes most tools fix files.
 pub(super) fn mends(word: &str) -> bool {
     ["--fix", "--fix-only", "--write", "--write-changes", "--in-place", "--autocorrect", "--auto-correct"]
         .contains(&word)
 }
 
-/// Where the tool's own name stands, behind what starts it.
+/// Returns the index of the tool's own name, after the command that starts it.
 pub(super) fn program_at(argv: &[String]) -> usize {
     let Some(runner) = RUNNERS.iter().find(|runner| argv.len() > runner.len() && is_called(argv, runner)) else {
         return 0;
@@ -222,7 +223,7 @@ pub(super) fn program_at(argv: &[String]) -> usize {
     if before < rest.len() { runner.len() + before } else { 0 }
 }
 
-/// The name of a program: `black` of `.venv/bin/black`, `prettier` of `prettier@3`.
+/// Returns the name of a program: `black` for `.venv/bin/black`, `prettier` for `prettier@3`.
 pub(super) fn program_name(word: &str) -> &str {
     let name = word.rsplit('/').next().unwrap_or(word);
     match name.split_once('@') {
@@ -231,7 +232,7 @@ pub(super) fn program_name(word: &str) -> &str {
     }
 }
 
-/// Whether a command is this one, wherever its program lies.
+/// Returns whether a command begins with these words; ignores the program's directory.
 fn is_called(argv: &[String], words: &[&str]) -> bool {
     let [program, rest @ ..] = words else { return false };
     argv.first().is_some_and(|word| program_name(word) == *program) && begins(&argv[1..], rest)
@@ -245,12 +246,12 @@ fn says_the_same(wanted: &str, word: &str) -> bool {
     SAME.iter().any(|(option, others)| *option == wanted && others.contains(&word))
 }
 
-/// `words` without those that are dropped.
+/// Returns `words` without the dropped options.
 fn kept(words: &[String], drop: &[&str]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        // What stands behind `--` is not the tool's own.
+        // Arguments after `--` are not options of the tool.
         if word == "--" {
             kept.push(word.clone());
             kept.extend(words.cloned());

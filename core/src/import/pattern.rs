@@ -1,32 +1,32 @@
-//! Which paths another tool means, as POSIX extended regular expressions: from the regular expressions of
-//! Python, and from globs. What cannot be said in one is refused by name, never approximated.
+//! Converts the path patterns of other tools (Python regular expressions and globs) to POSIX extended regular
+//! expressions. A pattern without an exact equivalent is rejected with a reason, never approximated.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, Repetition};
 
-/// How long a pattern may be, in bytes.
+/// Maximum length of a pattern, in bytes.
 const MAX_LENGTH: usize = 16 << 10;
-/// How deep its groups may be nested.
+/// Maximum nesting of its groups.
 const MAX_NESTING: u32 = 64;
-/// The largest number in braces; more is not portable.
+/// The largest number in braces; larger ones are not portable.
 const MAX_COUNT: u32 = 255;
-/// `\s` without Unicode.
+/// The characters of `\s` without Unicode.
 const SPACE: [u8; 6] = [b'\t', b'\n', 0x0b, 0x0c, b'\r', b' '];
 
-/// An extended regular expression that is looked for in a path, byte by byte.
+/// An extended regular expression that is searched for in a path, byte by byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pattern {
     /// The expression.
     pub(super) ere: String,
-    /// Whether upper and lower case are the same to it.
+    /// True if it ignores case.
     pub(super) ignores_case: bool,
 }
 
 impl Pattern {
-    /// What `re.search` of Python would find.
+    /// Converts a regular expression of Python's `re.search`.
     ///
     /// # Errors
-    /// It cannot be said as an extended regular expression; the text says why.
+    /// There is no equivalent extended regular expression; the text gives the reason.
     pub(super) fn python(text: &str) -> Result<Self, String> {
         if text.len() > MAX_LENGTH {
             return Err(format!("a regular expression of more than {MAX_LENGTH} bytes"));
@@ -39,10 +39,10 @@ impl Pattern {
         Ok(Self { ere, ignores_case: false })
     }
 
-    /// The paths that a glob names, whatever their case.
+    /// Converts a glob, which ignores case.
     ///
     /// # Errors
-    /// It is no glob; the text says why.
+    /// The glob is invalid; the text gives the reason.
     pub(super) fn glob(text: &str, dialect: GlobDialect) -> Result<Self, String> {
         if text.len() > MAX_LENGTH {
             return Err(format!("a glob of more than {MAX_LENGTH} bytes"));
@@ -50,13 +50,13 @@ impl Pattern {
         Ok(Self { ere: format!("^{}$", Glob { dialect, braces: 0 }.translate(text)?), ignores_case: true })
     }
 
-    /// Whether every path matches.
+    /// Returns whether every path matches.
     pub(super) fn is_everything(&self) -> bool {
         ["", "^", ".*", "^.*", "^.*$"].contains(&self.ere.as_str())
     }
 }
 
-/// What a reader of regular expressions has against one, without its excerpt.
+/// Returns the parser's error message without its excerpt of the expression.
 fn reason(error: &regex_syntax::Error) -> String {
     match error {
         regex_syntax::Error::Parse(error) => error.kind().to_string(),
@@ -65,7 +65,7 @@ fn reason(error: &regex_syntax::Error) -> String {
     }
 }
 
-/// Refuses what Python and our parser read in two ways.
+/// Rejects syntax that Python and our parser interpret differently.
 fn agreed(text: &str) -> Result<(), String> {
     let refused =
         |what: &str| Err(format!("a regular expression with {what}, which not all readers take for the same"));
@@ -110,7 +110,7 @@ fn write(hir: &Hir, ere: &mut String) -> Result<(), String> {
             text.chars().try_for_each(|c| write_char(c, ere))?;
         }
         HirKind::Class(Class::Bytes(class)) => write_class(class, ere)?,
-        // Alternatives of one character each are such a class, too.
+        // An alternation of single characters is parsed as such a class, too.
         HirKind::Class(Class::Unicode(class)) => match class.to_byte_class() {
             Some(class) => write_class(&class, ere)?,
             None => return Err("a regular expression with a choice of characters beyond ASCII".to_owned()),
@@ -131,7 +131,7 @@ fn write(hir: &Hir, ere: &mut String) -> Result<(), String> {
         HirKind::Alternation(parts) => {
             for (at, part) in parts.iter().enumerate() {
                 ere.push_str(if at == 0 { "" } else { "|" });
-                // An alternative without anything in it is not portable.
+                // An empty alternative is not portable.
                 write_grouped(part, matches!(part.kind(), HirKind::Empty), ere)?;
             }
         }
@@ -190,7 +190,8 @@ fn write_char(c: char, ere: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// A set of bytes in brackets: what is not in it where it has the last byte, since a set that was negated has.
+/// Writes a set of bytes as a bracket expression. A set that contains the last byte comes from a negated set, and
+/// is written as one.
 fn write_class(class: &ClassBytes, ere: &mut String) -> Result<(), String> {
     let mut set = class.clone();
     let negated = set.ranges().last().is_some_and(|range| range.end() == u8::MAX);
@@ -214,8 +215,8 @@ fn write_class(class: &ClassBytes, ere: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// The members between brackets. Those that mean something there come where they do not: `]` first, `^` not
-/// first, a backslash before no letter, `-` last.
+/// Writes the members of a bracket expression. Special characters get positions where they have no special meaning:
+/// `]` first, `^` not first, a backslash not before a letter, `-` last.
 fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), String> {
     let has = |byte: u8| set.ranges().iter().any(|range| range.start() <= byte && byte <= range.end());
     let specials = *b"]^\\-[";
@@ -237,17 +238,18 @@ fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), String> {
     if members == "^" {
         return Err("a regular expression with `^` alone in brackets".to_owned());
     }
-    // `[` stands last and would begin a name such as `[:space:]` only before one of these.
+    // `[` is last, so that it cannot start a class name such as `[:space:]`, which needs a following `:`, `.` or
+    // `=`.
     ere.push_str(&members.replacen("-[", "[-", 1));
     Ok(())
 }
 
-/// What the signs of a glob mean.
+/// The syntax of a glob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GlobDialect {
-    /// `*` stands for anything, slashes too, and `**` is no different.
+    /// `*` matches any characters including slashes, and `**` is the same.
     Gobwas,
-    /// `*` stops at a slash, and `**/` stands for any number of directories.
+    /// `*` stops at a slash, and `**/` matches any number of directories.
     Doublestar,
 }
 
@@ -267,7 +269,7 @@ impl Glob {
         if self.braces == 0 { Ok(ere) } else { Err("a glob with an open brace".to_owned()) }
     }
 
-    /// Translates `c`, before `rest`; what of `rest` is left.
+    /// Translates `c`, which comes before `rest`; returns the unused part of `rest`.
     fn one<'t>(&mut self, c: char, rest: &'t str, ere: &mut String) -> Result<&'t str, String> {
         let doublestar = self.dialect == GlobDialect::Doublestar;
         match c {
@@ -305,7 +307,7 @@ impl Glob {
     }
 }
 
-/// A set of a glob, after its first bracket.
+/// Translates a bracket expression of a glob; `rest` starts after the opening bracket.
 fn brackets<'t>(rest: &'t str, ere: &mut String) -> Result<&'t str, String> {
     let (set, after) = rest.split_once(']').ok_or("a glob with an open bracket")?;
     let negated = set.strip_prefix(['!', '^']);

@@ -1,4 +1,4 @@
-//! `.pre-commit-config.yaml`: its repositories and hooks.
+//! Imports `.pre-commit-config.yaml`: its repositories and hooks.
 
 mod hook;
 
@@ -11,14 +11,14 @@ use crate::spec::report::Report;
 use crate::spec::yaml::Node;
 use hook::Hook;
 
-/// What the configuration says for all hooks.
+/// Settings of the configuration for all hooks.
 #[derive(Debug)]
 pub(super) struct Common {
-    /// What must be found in a path; `Err` says why it cannot be said.
+    /// Pattern that must match a path; `Err` if it has no equivalent.
     keep: Option<Result<Pattern, String>>,
-    /// What must not be.
+    /// Pattern that must not match a path.
     drop: Option<Result<Pattern, String>>,
-    /// The stages of hooks that name none.
+    /// The stages of hooks that set none.
     stages: Result<Option<Vec<String>>, String>,
 }
 
@@ -57,7 +57,8 @@ pub(super) fn read(bytes: &[u8], root: &Node<'_>, report: &mut Report) -> Option
 pub(super) struct Revision {
     /// The value of `rev`: a tag, a branch or a commit id.
     text: String,
-    /// The tag that `pre-commit autoupdate --freeze` or `prek autoupdate --freeze` noted in a comment beside the commit id.
+    /// The tag that `pre-commit autoupdate --freeze` or `prek autoupdate --freeze` noted in a comment next to the
+    /// commit id.
     frozen: Option<String>,
 }
 
@@ -67,7 +68,8 @@ impl Revision {
         Some(Self { text: scalar(node)?.to_owned(), frozen: frozen_tag(bytes, node.span.end) })
     }
 
-    /// Returns the name that tells the version: the frozen tag if there is one, else the revision as written.
+    /// Returns the name that contains the version: the frozen tag if there is one, otherwise the revision as
+    /// written.
     pub(super) fn tag(&self) -> &str {
         self.frozen.as_deref().unwrap_or(&self.text)
     }
@@ -104,7 +106,7 @@ fn owned(texts: Vec<&str>) -> Vec<String> {
     texts.into_iter().map(str::to_owned).collect()
 }
 
-/// What the configuration sets beside hooks, and what became of it.
+/// Returns the top-level settings other than hooks, each with a note for the user.
 fn settings(map: &Map<'_, '_>) -> Vec<Setting> {
     let note = |key: &str| match key {
         "repos" | "files" | "exclude" | "default_stages" => None,

@@ -1,51 +1,51 @@
-//! Which files of the tree a check is given, and the shell that lists them while it runs.
+//! Selects the files of the tree for a check, and generates the shell commands that list them at run time.
 
 use super::pattern::Pattern;
 use super::shell::quote;
 use super::types::FileType;
 
-/// The files that a check is given: tracked ones, as far as they are there.
+/// The files for a check: the tracked files that exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Selection {
-    /// What a path must match: of each of them, one pattern at least.
+    /// Groups of patterns; a path must match at least one pattern of each group.
     pub(super) keep: Vec<Vec<Pattern>>,
-    /// What no path may match.
+    /// Patterns that no path may match.
     pub(super) drop: Vec<Pattern>,
-    /// The directory below which they lie, and from which they are named; without a slash at its end.
+    /// The directory that contains the files and to which their names are relative; without a slash at its end.
     pub(super) below: Option<String>,
-    /// Whether they are executable.
+    /// Required executable bit of the files; `None` accepts both.
     pub(super) executable: Option<bool>,
-    /// Whether only text counts: no NUL in it, and not empty.
+    /// True if only text files are selected: not empty and without a NUL.
     pub(super) is_text: bool,
-    /// Whether links count, and nothing else.
+    /// True if only symbolic links are selected.
     pub(super) links: bool,
-    /// Scripts that are told by their first line, where their name has no end.
+    /// Scripts that are recognized by their first line because their name has no extension.
     scripts: Option<Scripts>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Scripts {
     interpreters: Vec<&'static str>,
-    /// Names without a dot that count as they are.
+    /// Names without a dot that are selected regardless of their first line.
     names: Vec<&'static str>,
 }
 
 impl Selection {
-    /// Whether it says nothing: every file.
+    /// Returns whether it selects every file.
     pub(super) fn is_everything(&self) -> bool {
         let Self { keep, drop, below, executable, is_text: _, links, scripts } = self;
         let patterns = keep.is_empty() && drop.is_empty() && scripts.is_none();
         patterns && below.is_none() && executable.is_none() && !links
     }
 
-    /// Lets only paths count in which `pattern` is found.
+    /// Restricts the selection to paths that match `pattern`.
     pub(super) fn keep(&mut self, pattern: Pattern) {
         if !pattern.is_everything() {
             self.keep.push(vec![pattern]);
         }
     }
 
-    /// Lets only files of one of `kinds` count.
+    /// Restricts the selection to files of one of `kinds`.
     pub(super) fn keep_kinds(&mut self, kinds: &[&'static FileType]) {
         let mut interpreters: Vec<_> = kinds.iter().flat_map(|kind| kind.interpreters).copied().collect();
         interpreters.sort_unstable();
@@ -62,7 +62,7 @@ impl Selection {
         self.keep.push(patterns);
     }
 
-    /// Lets no file count that has a name of one of `kinds`, nor a script that counted for what runs it.
+    /// Removes files whose name belongs to one of `kinds`, and scripts of their interpreters.
     pub(super) fn drop_kinds(&mut self, kinds: &[&'static FileType]) {
         self.drop.extend(named(kinds));
         if let Some(scripts) = &mut self.scripts {
@@ -70,7 +70,8 @@ impl Selection {
         }
     }
 
-    /// The commands that list the files, each followed by a NUL; one line for each.
+    /// Returns the commands of a pipeline that lists the files, each name followed by a NUL; one line for each
+    /// command.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = vec![match self.below {
             Some(_) => "git ls-files -z --full-name".to_owned(),
@@ -84,7 +85,8 @@ impl Selection {
         lines
     }
 
-    /// What is decided by names alone. A name that begins as an option does is none any more after that.
+    /// Returns the command that filters by name alone. It also prefixes names that begin with `-` with `./`, so
+    /// that no command parses them as options.
     fn sieve(&self) -> String {
         let mut script: Vec<String> = Vec::new();
         script.extend(self.keep.iter().map(|patterns| unless(patterns)));
@@ -99,7 +101,7 @@ impl Selection {
         format!("LC_ALL=C sed -zE {}", words.join(" "))
     }
 
-    /// What is decided by looking at a file: the body of a shell without single quotes.
+    /// Returns the shell script that filters by inspecting each file. It contains no single quotes.
     fn look(&self) -> String {
         let there = if self.links { "[ -L \"$f\" ]" } else { "[ -f \"$f\" ] && [ ! -L \"$f\" ]" };
         let mode = match self.executable {
@@ -122,10 +124,11 @@ impl Selection {
     }
 }
 
-/// A name without a dot.
+/// Matches a name without a dot.
 const NO_END: &str = "(^|/)[^./]+$";
 
-/// The names of `kinds`: `x.py` and `x.PY`; `Makefile`, `Dockerfile.dev`, `dev.Dockerfile`, in that case alone.
+/// Returns patterns for the names of `kinds`: extensions ignore case (`x.py`, `x.PY`); whole names are
+/// case-sensitive (`Makefile`, `Dockerfile.dev`, `dev.Dockerfile`).
 fn named(kinds: &[&'static FileType]) -> Vec<Pattern> {
     let mut patterns = Vec::new();
     let literal = |text: &&str| text.chars().map(literally).collect::<String>();
@@ -150,18 +153,18 @@ fn named(kinds: &[&'static FileType]) -> Vec<Pattern> {
     patterns
 }
 
-/// Drops what none of `patterns` is found in.
+/// Returns the sed command that drops names that match none of `patterns`.
 fn unless(patterns: &[Pattern]) -> String {
     let addresses: Vec<String> = patterns.iter().map(address).collect();
     format!("{}!d{}", addresses.join("!{"), "}".repeat(addresses.len().saturating_sub(1)))
 }
 
-/// A character that stands for itself in an expression.
+/// Escapes a character so that an expression matches it literally.
 fn literally(c: char) -> String {
     if "\\^$.[|()*+?{".contains(c) { format!("\\{c}") } else { c.to_string() }
 }
 
-/// The pattern as an address of sed, between commas.
+/// Formats the pattern as a sed address that is delimited by commas.
 fn address(pattern: &Pattern) -> String {
     let flag = if pattern.ignores_case { "I" } else { "" };
     format!("\\,{},{flag}", pattern.ere.replace(',', "\\,"))

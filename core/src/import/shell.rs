@@ -1,9 +1,9 @@
-//! Words and the shell: how a word is written for one, how a line of another tool is split, and which of
-//! them cannot do in a step what it did in a hook.
+//! Quotes arguments for a shell, splits command lines of other tools, and detects commands that cannot work in a
+//! step.
 
 use crate::spec::quoted;
 
-/// A word as a shell must be given it.
+/// Quotes an argument for a shell.
 pub(super) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%+-./:=@_,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -12,16 +12,15 @@ pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Words as a shell must be given them.
+/// Quotes arguments for a shell, separated by spaces.
 pub(super) fn quote_all(words: &[String]) -> String {
     words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// The words of a line as Python's `shlex.split` has them: quotes and backslashes mean something, and nothing
-/// else does.
+/// Splits a line as Python's `shlex.split` does: only quotes and backslashes are special.
 ///
 /// # Errors
-/// There is an open quote, no word, or a sign that is read in two ways.
+/// There is an open quote, there are no words, or a `#` makes the line ambiguous.
 pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
     if line.split_whitespace().any(|word| word.starts_with('#')) {
         return Err(format!("its command has a `#`, which may or may not begin a comment: {}", quoted(line)));
@@ -33,7 +32,7 @@ pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Commands of git that a step cannot give: `.git` is read-only there.
+/// Git commands that fail in a step, because `.git` is read-only there.
 const WRITES: [&str; 16] = [
     "add",
     "am",
@@ -52,12 +51,12 @@ const WRITES: [&str; 16] = [
     "stash",
     "switch",
 ];
-/// Words that mean what is staged, of which a step sees nothing.
+/// Words that refer to staged changes, which a step cannot see.
 const STAGED: [&str; 5] = ["--cached", "--staged", "lint-staged", "nano-staged", "pretty-quick"];
-/// Programs that talk to a daemon of the host, whose socket is hidden.
+/// Programs that connect to a daemon of the host, whose socket is hidden.
 const DAEMONS: [&str; 6] = ["docker", "docker-compose", "podman", "podman-compose", "kubectl", "minikube"];
 
-/// Why a command cannot do in a step what it did in a hook; `text` is all of it, as one or more lines of shell.
+/// Returns why a command of a hook cannot work in a step; `text` is the whole command, one or more lines of shell.
 pub(super) fn unfit(text: &str) -> Option<String> {
     let separators = |c: char| c.is_whitespace() || ";|&(){}<>\"'`".contains(c);
     let words: Vec<&str> = text.split(separators).filter(|word| !word.is_empty()).collect();
@@ -78,7 +77,7 @@ fn base(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// The verb that `word`, where it is git, is given in `rest`, if it is one that writes.
+/// If `word` is git, returns the subcommand in `rest` if that is one which writes.
 fn git_verb(word: &str, rest: &[&str]) -> Option<&'static str> {
     if base(word) != "git" {
         return None;
@@ -86,7 +85,7 @@ fn git_verb(word: &str, rest: &[&str]) -> Option<&'static str> {
     let mut rest = rest.iter();
     let mut next = rest.next()?;
     while next.starts_with('-') {
-        // The options that take a word of their own.
+        // These options take a value.
         if ["-c", "-C"].contains(next) {
             rest.next();
         }

@@ -1,16 +1,16 @@
-//! What kinds of files pre-commit knows, and by what it knows them: the tags of its library `identify` that
-//! published configurations use.
+//! File types of pre-commit and how to recognize them: the tags of its library `identify` that published
+//! configurations use.
 
-/// A kind of file.
+/// A file type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileType {
-    /// Its tag.
+    /// The tag of the type.
     pub(super) tag: &'static str,
-    /// The ends of its names, without the dot.
+    /// The extensions of its names, without the dot.
     pub(super) extensions: &'static [&'static str],
-    /// Names that it has without an end of these.
+    /// File names of this type without one of these extensions.
     pub(super) names: &'static [&'static str],
-    /// What runs its scripts, where the name says nothing.
+    /// Interpreters of its scripts, for files whose name has no extension.
     pub(super) interpreters: &'static [&'static str],
 }
 
@@ -27,7 +27,7 @@ impl FileType {
         Self { interpreters, ..self }
     }
 
-    /// The kind that a tag names.
+    /// Returns the type for a tag.
     pub(super) fn of(tag: &str) -> Option<&'static Self> {
         TYPES.iter().find(|kind| kind.tag == tag)
     }
@@ -120,7 +120,7 @@ const INI_NAMES: &[&str] = &[
     "setup.cfg",
 ];
 
-/// Every kind, by its tag.
+/// Every type, by its tag.
 const TYPES: &[FileType] = &[
     kind("asciidoc", &["adoc", "asciidoc"]),
     kind("astro", &["astro"]),

@@ -1,4 +1,4 @@
-//! Rust: what cargo knows of a directory. A crate of a workspace belongs to the workspace.
+//! Recognizes Rust crates and workspaces. A crate in a workspace belongs to the workspace.
 
 use toml::{Table, Value};
 
@@ -13,7 +13,7 @@ const ENV: [Variable; 2] = [
     Variable { name: "CARGO_TERM_COLOR", value: "never", why: "what is recorded has no colours" },
 ];
 
-/// The crate or workspace in a directory.
+/// Returns the crate or workspace in a directory.
 pub(super) fn look(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Project> {
     if !tree.has(dir, MANIFEST) {
         return None;
@@ -94,7 +94,7 @@ impl Facts<'_> {
         project.skills.push(skill.with_caches(self.caches()));
     }
 
-    /// A command that compiles.
+    /// Returns a cargo command that compiles.
     fn words(&self, command: &'static str, more: &[&'static str]) -> Vec<&'static str> {
         let workspace = self.is_workspace.then_some("--workspace");
         let locked = self.has_lock.then_some("--locked");
@@ -109,7 +109,7 @@ impl Facts<'_> {
             || lints(in_workspace)
     }
 
-    /// Where cargo builds. A directory elsewhere is not ours to keep.
+    /// Returns cargo's target directory as a cache. A directory outside of the project cannot be one.
     fn caches(&self) -> Vec<String> {
         let config: Option<Table> = self.tree.text("", ".cargo/config.toml").and_then(|text| text.parse().ok());
         let set = config.as_ref().and_then(|config| config.get("build")?.get("target-dir")?.as_str());
@@ -121,13 +121,13 @@ impl Facts<'_> {
     }
 }
 
-/// Whether a directory that the repository names can be a cache of a spec.
+/// Returns whether a directory name from the repository is usable as a cache in the spec.
 fn is_cache(dir: &str) -> bool {
     let is_plain = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     dir.len() <= 100 && dir != "changes" && dir.split('/').all(is_plain)
 }
 
-/// Whether a workspace above counts the directory as its own.
+/// Returns whether the directory is a member of a workspace in a parent directory.
 fn is_member(tree: &Tree, dir: &str) -> bool {
     ancestors(dir).any(|above| {
         let manifest: Option<Table> = tree.text(above, MANIFEST).and_then(|text| text.parse().ok());

@@ -1,14 +1,13 @@
-//! What is looked at in a repository, and how far: which directories are entered, which files are
-//! read, which programs are looked for. The bounds of a look stand here too.
+//! Lists the directories, files and programs that `proctor init` inspects, and the limits of that search.
 
-/// How deep below the repository's top files are looked for.
+/// Maximum depth of the search below the root of the repository.
 pub const MAX_DEPTH: usize = 5;
-/// How many bytes of a file are read; a larger one is not read at all.
+/// Maximum size of a file to read, in bytes; larger files are not read at all.
 pub const MAX_MARKER: u64 = 1 << 20;
-/// How many files are read.
+/// Maximum number of files to read.
 pub const MAX_MARKERS: usize = 512;
 
-/// The programs that a draft may name, which the caller looks for in `PATH`.
+/// The programs that a generated spec may use; the caller searches for them in `PATH`.
 pub const PROGRAMS: [&str; 20] = [
     "bash",
     "black",
@@ -32,14 +31,14 @@ pub const PROGRAMS: [&str; 20] = [
     "yarn",
 ];
 
-/// How a file is read.
+/// The part of a file that the caller reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// Its name is enough.
+    /// Nothing; only the name matters.
     Name,
-    /// Its first line.
+    /// The first line.
     FirstLine,
-    /// All of it, up to [`MAX_MARKER`].
+    /// The whole file, up to [`MAX_MARKER`].
     Whole,
 }
 
@@ -68,7 +67,8 @@ const MARKERS: [&str; 22] = [
     "tsconfig.json",
 ];
 
-/// Directories whose projects are not the repository's own: installed, built, or material for tests.
+/// Directories whose projects are not part of the repository's own code: installed packages, build results,
+/// examples, templates, and test data.
 const FOREIGN: [&str; 20] = [
     "__pycache__",
     "__snapshots__",
@@ -92,8 +92,8 @@ const FOREIGN: [&str; 20] = [
     "vendor",
 ];
 
-/// Whether a directory, as a path relative to the repository, is looked into. Of a virtual
-/// environment only its programs are.
+/// Returns whether to search a directory, given as a path relative to the repository. In a virtual environment,
+/// only the directory of its programs is searched.
 pub fn is_entered(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -107,12 +107,12 @@ pub fn is_entered(path: &str) -> bool {
     }
 }
 
-/// Whether a directory name is one that virtual environments of Python have by custom.
+/// Returns whether a directory has a usual name of a Python virtual environment.
 pub(super) fn is_environment(name: &str) -> bool {
     matches!(name, ".venv" | "venv")
 }
 
-/// How a file, as a path relative to the repository, is read.
+/// Returns the part to read of a file, given as a path relative to the repository.
 pub fn reading(path: &str) -> Reading {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let is_requirements = name.contains("requirements") && name.ends_with(".txt");
@@ -126,7 +126,7 @@ pub fn reading(path: &str) -> Reading {
     }
 }
 
-/// Whether a file name is that of a shell script.
+/// Returns whether a file has the name of a shell script.
 pub(super) fn is_script(name: &str) -> bool {
     name.ends_with(".sh") || name.ends_with(".bash")
 }

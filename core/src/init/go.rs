@@ -1,4 +1,4 @@
-//! Go: one project for each module.
+//! Recognizes Go modules: one project for each module.
 
 use super::project::{Demand, Kind, Project, Skill, Step, Variable};
 use super::tree::{Tree, join};
@@ -11,7 +11,7 @@ const ENV: [Variable; 2] = [
     Variable { name: "GOTOOLCHAIN", value: "local", why: "go stays the version that it is" },
 ];
 
-/// Where go keeps what it has compiled; steps have no home that outlives them.
+/// The build cache of go; the default location in the home directory does not survive a step.
 const CACHE: &str = ".cache/go-build";
 
 const GOFMT: &str = "\
@@ -23,7 +23,7 @@ sed 's/$/: not as gofmt writes it/' \"$list.not\" >&2
 test ! -s \"$list.not\"
 ";
 
-/// The module in a directory.
+/// Returns the module in a directory.
 pub(super) fn look(tree: &Tree, dir: &str, _: &mut Vec<Note>) -> Option<Project> {
     let module = tree.text(dir, MODULE)?;
     let mut project = Project::new("go", "Go module", dir);
@@ -43,7 +43,7 @@ pub(super) fn look(tree: &Tree, dir: &str, _: &mut Vec<Note>) -> Option<Project>
     Some(project)
 }
 
-/// A command with the cache at its place, which go wants as an absolute path.
+/// Returns a go command with `GOCACHE` set, which go requires to be an absolute path.
 fn go(name: &str, command: &str) -> Step {
     Step::new(name, &["sh", "-c", &format!("GOCACHE=\"$PWD/{CACHE}\" exec {command}")])
 }

@@ -1,5 +1,5 @@
-//! Make: targets whose names say that they check something. They are taken where no other tool
-//! of the directory is known, since they mostly call that tool.
+//! Recognizes Makefile targets with the names of checks. They are used only if the directory has no other known
+//! tool, because such targets usually call that tool.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use super::project::{Demand, Kind, Project, Skill, Step};
 use super::tree::{Tree, join};
 use super::{Note, text};
 
-/// As make looks for them.
+/// File names in the order in which make searches for them.
 const NAMES: [&str; 3] = ["GNUmakefile", "makefile", "Makefile"];
 
-/// The targets that are known, and what they are for.
+/// The known targets and their purpose.
 const TARGETS: [(&str, Kind); 13] = [
     ("fmt-check", Kind::Format),
     ("format-check", Kind::Format),
@@ -27,7 +27,7 @@ const TARGETS: [(&str, Kind); 13] = [
     ("tests", Kind::Test),
 ];
 
-/// The Makefile in a directory.
+/// Returns the project for the Makefile in a directory.
 pub(super) fn look(tree: &Tree, dir: &str) -> Option<Project> {
     let (name, chosen) = chosen(tree, dir)?;
     let mut project = Project::new("make", "Makefile", dir);
@@ -48,7 +48,7 @@ pub(super) fn look(tree: &Tree, dir: &str) -> Option<Project> {
     Some(project)
 }
 
-/// What is said where another tool of the directory is known.
+/// Returns a note about targets that are not used because the directory has another known tool.
 pub(super) fn note_on_unused(tree: &Tree, dir: &str) -> Option<Note> {
     let (name, chosen) = chosen(tree, dir)?;
     let targets: Vec<String> = chosen.iter().map(|(target, _)| format!("`{target}`")).collect();
@@ -62,19 +62,20 @@ pub(super) fn note_on_unused(tree: &Tree, dir: &str) -> Option<Note> {
     ))
 }
 
-/// The file that make would read, and the known targets in it that no other of them makes.
+/// Returns the name of the file that make would read, and its known targets except those that other known targets
+/// depend on.
 fn chosen<'a>(tree: &'a Tree, dir: &str) -> Option<(&'static str, Vec<(&'static str, Kind)>)> {
     let (name, makefile): (_, &'a str) = NAMES.iter().find_map(|name| Some((*name, tree.text(dir, name)?)))?;
     let rules = rules(makefile);
     let known: Vec<(&str, Kind)> = TARGETS.iter().copied().filter(|(target, _)| rules.contains_key(*target)).collect();
     let is_made = |target: &str| known.iter().any(|(other, _)| *other != target && rules[*other].contains(&target));
     let chosen: Vec<(&str, Kind)> = known.iter().copied().filter(|(target, _)| !is_made(target)).collect();
-    // Targets that need each other in a circle are make's to complain about.
+    // If targets depend on each other in a cycle, none is left; make reports the cycle.
     if chosen.is_empty() { None } else { Some((name, chosen)) }
 }
 
-/// The rules of a Makefile: targets, and what each needs. Not here: includes, and names that are
-/// made of variables.
+/// Parses the rules of a Makefile: targets with their prerequisites. Does not support includes or variables in
+/// names.
 fn rules(makefile: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut rules: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in makefile.lines().filter(|line| !line.starts_with(['\t', ' ', '#'])) {

@@ -1,5 +1,5 @@
-//! JavaScript and TypeScript: the scripts of a `package.json`, called by the manager whose lockfile
-//! is there. Which scripts are checks is told by their names, and by what they would change.
+//! Recognizes JavaScript and TypeScript projects: the scripts of a `package.json`, run by the package manager of
+//! the lockfile. A script counts as a check if it has a known name and does not change files.
 
 use globset::Glob;
 use serde_json::{Map, Value};
@@ -10,10 +10,10 @@ use super::{Note, ranges, text};
 
 const MANIFEST: &str = "package.json";
 
-/// How many packages of one workspace have steps of their own.
+/// Maximum number of packages of a workspace that get their own steps.
 const MAX_MEMBERS: usize = 24;
 
-/// The names that scripts have by custom; of each kind the first that is there is called.
+/// Conventional names of scripts; of each kind, the first existing one is used.
 const SCRIPTS: [(Kind, &[&str]); 4] = [
     (Kind::Format, &["format:check", "format-check", "fmt:check", "check:format", "check-format", "prettier:check"]),
     (Kind::Lint, &["lint:check", "lint:ci", "lint", "eslint"]),
@@ -21,7 +21,7 @@ const SCRIPTS: [(Kind, &[&str]); 4] = [
     (Kind::Test, &["test:ci", "test", "test:unit"]),
 ];
 
-/// What says that a script changes files, waits for a person, or is no test.
+/// Words in a script that changes files, waits for input, or is not a test.
 const NOT_A_CHECK: [&str; 5] = ["--fix", "--write", "--watch", "no test specified", "--interactive"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,13 +31,13 @@ enum Manager {
     Yarn,
 }
 
-/// One `package.json`.
+/// A parsed `package.json`.
 struct Package {
     dir: String,
     fields: Map<String, Value>,
 }
 
-/// The package in a directory, with the packages of its workspace.
+/// Returns the package in a directory, including the packages of its workspace.
 pub(super) fn look(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Project> {
     let root = package(tree, dir, notes)?;
     if is_member(tree, dir) {
@@ -93,8 +93,8 @@ impl Facts<'_> {
         }
     }
 
-    /// The script of the root; else the tool that it has without a script; else the scripts of
-    /// the packages.
+    /// Returns the steps of a kind: the script of the root package, or else an installed tool, or else the scripts
+    /// of the workspace's packages.
     fn steps(&self, kind: Kind, names: &[&str], notes: &mut Vec<Note>) -> Vec<Step> {
         if let Some(script) = self.root.script(names, notes) {
             return vec![Step::new(step_name(script), &self.manager.run(script))];
@@ -112,14 +112,14 @@ impl Facts<'_> {
         steps
     }
 
-    /// A checker that is installed and has a config, but no script.
+    /// Returns a step for an installed and configured checker that has no script.
     fn tool(&self, kind: Kind) -> Option<Step> {
         let config = self.tree.text(&self.root.dir, "tsconfig.json");
         match kind {
             Kind::Format if self.root.depends_on("prettier") => {
                 Some(Step::new("prettier", &["node_modules/.bin/prettier", "--check", "."]))
             }
-            // A config that only points to others makes `tsc` look at nothing.
+            // With a config that only references other configs, `tsc` checks nothing.
             Kind::Types
                 if self.root.depends_on("typescript") && config.is_some_and(|it| !it.contains("\"references\"")) =>
             {
@@ -129,8 +129,8 @@ impl Facts<'_> {
         }
     }
 
-    /// What makes the dependencies be there: those of the worktree, or else what the manager has
-    /// in its cache, as in a commit that is checked out for `--rev`.
+    /// Returns the step that provides the dependencies. It uses those of the worktree if they exist. Otherwise, as
+    /// in a commit that `--rev` checks out, it installs them from the package manager's cache.
     fn install(&self) -> Option<Step> {
         if !self.root.has_dependencies() && self.members.is_empty() {
             return None;
@@ -172,7 +172,7 @@ impl Facts<'_> {
 }
 
 impl Package {
-    /// The first of `names` that is a script and a check.
+    /// Returns the first of `names` that is a script and a check.
     fn script<'n>(&self, names: &[&'n str], notes: &mut Vec<Note>) -> Option<&'n str> {
         let scripts = self.fields.get("scripts")?.as_object()?;
         for name in names {
@@ -208,7 +208,7 @@ impl Package {
         ["dependencies", "devDependencies"].iter().filter_map(|key| self.fields.get(*key)?.as_object())
     }
 
-    /// The globs of its workspace's packages.
+    /// Returns the globs of its workspace's packages.
     fn workspaces(&self, tree: &Tree) -> Vec<String> {
         let list = self.fields.get("workspaces");
         let list = list.and_then(|list| list.as_array().or_else(|| list.get("packages")?.as_array()));
@@ -271,7 +271,7 @@ fn about(kind: Kind) -> &'static str {
     }
 }
 
-/// A script's name as a step's.
+/// Converts the name of a script to the name of a step.
 fn step_name(script: &str) -> String {
     script.replace(':', "-")
 }
@@ -286,7 +286,8 @@ fn package(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Package> {
     Some(Package { dir: dir.to_owned(), fields })
 }
 
-/// By the lockfile, else by `packageManager`, else npm; none where it is another one.
+/// Returns the package manager according to the lockfile, or else `packageManager`, or else npm. `None` if the
+/// project uses an unsupported one.
 fn manager(tree: &Tree, package: &Package) -> Option<Manager> {
     let all = [Manager::Npm, Manager::Pnpm, Manager::Yarn];
     let locked = all.into_iter().find(|manager| manager.locks().iter().any(|lock| tree.has(&package.dir, lock)));
@@ -322,7 +323,7 @@ fn members(tree: &Tree, root: &Package) -> Vec<Package> {
     dirs.filter_map(|dir| package(tree, dir, &mut Vec::new())).take(MAX_MEMBERS).collect()
 }
 
-/// The list `packages` of a `pnpm-workspace.yaml`, as people write it: one a line.
+/// Returns the list `packages` of a `pnpm-workspace.yaml` in the usual layout, one item per line.
 fn pnpm_packages(text: &str) -> Vec<String> {
     let below = text.lines().skip_while(|line| line.trim_end() != "packages:").skip(1);
     let items = below.take_while(|line| line.starts_with([' ', '-', '#']) || line.is_empty());

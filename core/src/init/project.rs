@@ -1,5 +1,4 @@
-//! What a tool's file answers: a project with its checks, its demands on the machine and the skills
-//! that come of it; and how all of these are named in one spec.
+//! A recognized project with its checks and required programs, and the names of all skills in the spec.
 
 use std::collections::BTreeSet;
 
@@ -7,46 +6,46 @@ use super::tree::{Tree, join};
 use super::{Found, Note, Planned, text};
 use crate::plan::Determinism;
 
-/// Something that has checks of its own.
+/// A project with checks.
 #[derive(Debug, Clone)]
 pub(super) struct Project {
-    /// The name of its toolchain, and in the names of its skills.
+    /// The name of its toolchain; also used in the names of its skills.
     pub language: &'static str,
-    /// What it is, for people.
+    /// The kind of the project, for display.
     pub title: String,
-    /// Its directory; `""` is the repository.
+    /// The directory; `""` is the root of the repository.
     pub dir: String,
-    /// The files that told, relative to the repository.
+    /// The files that identified it, relative to the repository.
     pub files: Vec<String>,
-    /// What must be there before it is checked.
+    /// The programs that its steps need.
     pub demands: Vec<Demand>,
-    /// What its steps need in their environment.
+    /// The environment variables that its steps need.
     pub env: Vec<Variable>,
-    /// Its checks.
+    /// The checks of the project.
     pub skills: Vec<Skill>,
-    /// What the caller should know.
+    /// Messages for the user.
     pub notes: Vec<Note>,
 }
 
-/// A program that must be there.
+/// A required program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// The command that proves it, as it runs at the top of the repository.
+    /// The command of its toolchain check, which runs at the root of the repository.
     pub words: Vec<String>,
-    /// The versions that will do, and where that was read.
+    /// The required version range, and its source.
     pub range: Option<(String, String)>,
-    /// What tells that it is there.
+    /// How to find out whether the program is installed.
     pub proof: Proof,
 }
 
-/// What tells that a program is there, without running one.
+/// How to find out whether a program is installed, without running it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Proof {
     /// A program in `PATH`.
     Program(&'static str),
     /// A file of the repository.
     File(String),
-    /// Only the check itself can tell.
+    /// Only by running the check.
     Run,
 }
 
@@ -58,7 +57,7 @@ pub(super) struct Variable {
     pub why: &'static str,
 }
 
-/// What a skill is for; the order is that of the profiles.
+/// The purpose of a skill, in the order of the profiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Format,
@@ -74,23 +73,23 @@ pub(super) struct Skill {
     pub kind: Kind,
     pub about: String,
     pub determinism: Determinism,
-    /// Why it is of that class, as a comment.
+    /// The reason for its determinism class, as a comment.
     pub because: &'static str,
     pub is_quick: bool,
     pub timeout_ms: u64,
-    /// Directories that outlive a run, relative to the project.
+    /// Directories that are kept between runs, relative to the project.
     pub caches: Vec<String>,
     pub steps: Vec<Step>,
 }
 
-/// One command.
+/// A command.
 #[derive(Debug, Clone)]
 pub(super) struct Step {
     pub name: String,
     pub words: Vec<String>,
-    /// Where it runs, relative to the project; `""` is the project itself.
+    /// The working directory, relative to the project; `""` is the project itself.
     pub dir: String,
-    /// What a reader should know, as a comment; empty where the command says it all.
+    /// An explanation for readers of the spec, as a comment; empty if the command needs none.
     pub why: &'static str,
 }
 
@@ -102,16 +101,16 @@ pub(super) struct NamedSkill<'a> {
     pub skill: &'a Skill,
 }
 
-/// How long a skill that only reads may take.
+/// Timeout of a skill that only reads, in milliseconds.
 pub(super) const SHORT: u64 = 120_000;
-/// How long a skill that compiles or tests may take.
+/// Timeout of a skill that compiles or runs tests, in milliseconds.
 pub(super) const LONG: u64 = 1_800_000;
 
-/// Why most skills promise no more than their outcome.
+/// The reason why most skills are D1.
 pub(super) const TIMES: &str = "the output has times and an order that vary";
 
 impl Project {
-    /// A project without checks.
+    /// Creates a project without checks.
     pub(super) fn new(language: &'static str, title: impl Into<String>, dir: &str) -> Self {
         Self {
             language,
@@ -125,19 +124,19 @@ impl Project {
         }
     }
 
-    /// The directory as the spec has it.
+    /// Returns the directory in the spelling of the spec.
     pub(super) fn shown_dir(&self) -> String {
         if self.dir.is_empty() { ".".to_owned() } else { self.dir.clone() }
     }
 
-    /// What was recognised.
+    /// Returns the description for the user.
     pub(super) fn found(&self) -> Found {
         let mut files = self.files.clone();
         files.truncate(4);
         Found { title: self.title.clone(), dir: self.shown_dir(), files }
     }
 
-    /// What the caller should know: its own notes, and which programs are not there.
+    /// Returns the messages for the user: the project's notes, and the programs that are missing.
     pub(super) fn notes_about(&self, tree: &Tree) -> Vec<Note> {
         let missing = self.demands.iter().filter_map(|demand| demand.missing(tree));
         let missing = missing.map(|what| {
@@ -149,12 +148,12 @@ impl Project {
         self.notes.iter().cloned().chain(missing).collect()
     }
 
-    /// A file of this project that told.
+    /// Adds a file that identified the project.
     pub(super) fn told_by(&mut self, name: &str) {
         self.files.push(join(&self.dir, name));
     }
 
-    /// Adds what a program must be, where it is not demanded already.
+    /// Adds a required program, unless it is already required.
     pub(super) fn demand(&mut self, demand: Demand) {
         if !self.demands.contains(&demand) {
             self.demands.push(demand);
@@ -163,17 +162,17 @@ impl Project {
 }
 
 impl Demand {
-    /// A program of `PATH`, proved by `words`.
+    /// Creates the requirement for a program in `PATH`, checked by the command `words`.
     pub(super) fn program(program: &'static str, words: &[&str]) -> Self {
         Self { words: owned(words), range: None, proof: Proof::Program(program) }
     }
 
-    /// The same, in these versions.
+    /// Sets the required version range.
     pub(super) fn in_range(self, range: Option<(String, String)>) -> Self {
         Self { range, ..self }
     }
 
-    /// What is not there, where that can be told.
+    /// Returns what is missing, if that is known without running the check.
     fn missing(&self, tree: &Tree) -> Option<String> {
         match &self.proof {
             Proof::Program(name) => (!tree.has_program(name)).then(|| format!("the program `{name}`")),
@@ -184,7 +183,7 @@ impl Demand {
 }
 
 impl Skill {
-    /// A skill that promises its outcome.
+    /// Creates a D1 skill.
     pub(super) fn new(kind: Kind, about: impl Into<String>, steps: Vec<Step>) -> Self {
         let (determinism, because) = (Determinism::D1, TIMES);
         Self {
@@ -199,41 +198,41 @@ impl Skill {
         }
     }
 
-    /// One that only reads, and ends soon.
+    /// Marks a skill that only reads and ends quickly.
     pub(super) fn quick(self) -> Self {
         Self { is_quick: true, timeout_ms: SHORT, ..self }
     }
 
-    /// One whose output is the same on the same tree.
+    /// Marks a skill that has the same output for the same tree (D0).
     pub(super) fn reproducible(self) -> Self {
         Self { determinism: Determinism::D0, because: "the same tree gives the same output", ..self }
     }
 
-    /// One with directories that outlive a run.
+    /// Sets directories that are kept between runs.
     pub(super) fn with_caches(self, caches: Vec<String>) -> Self {
         Self { caches, ..self }
     }
 }
 
 impl Step {
-    /// A step of a project.
+    /// Creates a step that runs in the directory of the project.
     pub(super) fn new(name: impl Into<String>, words: &[&str]) -> Self {
         Self { name: name.into(), words: owned(words), dir: String::new(), why: "" }
     }
 
-    /// The same with a comment.
+    /// Sets the comment.
     pub(super) fn because(self, why: &'static str) -> Self {
         Self { why, ..self }
     }
 
-    /// The same in a directory of the project.
+    /// Sets a directory of the project as working directory.
     pub(super) fn within(self, dir: &str) -> Self {
         Self { dir: dir.to_owned(), ..self }
     }
 }
 
 impl NamedSkill<'_> {
-    /// The skill for people.
+    /// Returns the description for the user.
     pub(super) fn planned(&self) -> Planned {
         Planned {
             name: self.name.clone(),
@@ -256,13 +255,13 @@ impl Kind {
     }
 }
 
-/// Words as a command has them.
+/// Copies the words of a command.
 pub(super) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// All skills, named: `verify.test` where one project is all there is, `verify.rust.test` where
-/// there are several, `verify.web.test` for one in the directory `web`. What ends soon comes first.
+/// Names all skills, the quick ones first: `verify.test` for a single project; with several projects
+/// `verify.rust.test`, or `verify.web.test` for a project in the directory `web`.
 pub(super) fn named_skills(projects: &[Project]) -> Vec<NamedSkill<'_>> {
     let mut taken = BTreeSet::new();
     let mut skills = Vec::new();
@@ -294,7 +293,7 @@ fn scope(project: &Project) -> String {
     }
 }
 
-/// `name`, or with a number where that is taken.
+/// Returns `name`, with a number appended if it is in use.
 fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
     let numbered = std::iter::once(name.to_owned()).chain((2u32..).map(|number| format!("{name}-{number}")));
     let free = numbered.into_iter().find(|name| !taken.contains(name)).unwrap_or_else(|| name.to_owned());

@@ -1,5 +1,5 @@
-//! Python: the checkers that a project has set up or asks for, called by the interpreter of its
-//! virtual environment where it has one.
+//! Recognizes Python projects: the checkers that a project configures or depends on, run by the interpreter of its
+//! virtual environment if it has one.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const ENV: [Variable; 2] = [
     Variable { name: "COVERAGE_FILE", value: "/tmp/.coverage", why: "nor does a measure of coverage" },
 ];
 
-/// The files of which one makes a directory a Python project.
+/// Files that identify a Python project.
 const FILES: [&str; 10] = [
     MANIFEST,
     "setup.cfg",
@@ -31,7 +31,7 @@ const FILES: [&str; 10] = [
     "requirements-dev.txt",
 ];
 
-/// The project in a directory.
+/// Returns the project in a directory.
 pub(super) fn look(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Project> {
     let files: Vec<&str> = FILES.into_iter().filter(|name| tree.has(dir, name)).collect();
     if files.is_empty() {
@@ -63,18 +63,18 @@ struct Facts<'a> {
     tree: &'a Tree,
     dir: &'a str,
     manifest: &'a Table,
-    /// What its dependencies name.
+    /// The names of its dependencies.
     asked: BTreeSet<String>,
     interpreter: Interpreter,
 }
 
-/// Which Python runs.
+/// The Python interpreter of a project.
 struct Interpreter {
     /// The directory of its virtual environment, relative to the repository.
     environment: Option<String>,
-    /// Whether that directory is there.
+    /// True if that directory exists.
     is_there: bool,
-    /// What leads from the project to the repository's top.
+    /// The relative path from the project to the root of the repository.
     up: String,
 }
 
@@ -136,7 +136,7 @@ impl Facts<'_> {
         project.skills.push(Skill::new(Kind::Test, "The tests", vec![step]));
     }
 
-    /// A checker as the project's steps call it, demanded.
+    /// Returns a checker's program as the steps call it, and adds it to the requirements.
     fn command(&self, project: &mut Project, tool: &'static str) -> String {
         project.demand(self.interpreter.demand(tool, self));
         self.interpreter.program(tool, tool, self)
@@ -196,8 +196,8 @@ impl Facts<'_> {
 }
 
 impl Interpreter {
-    /// The environment of the project or of a directory above it; one that uv or Poetry would
-    /// make is expected where they do.
+    /// Finds the environment of the project or of a parent directory. If a lockfile of uv or Poetry exists, expects
+    /// the environment where that tool would create it.
     fn of(tree: &Tree, dir: &str) -> Self {
         let dirs = || std::iter::once(dir).chain(ancestors(dir));
         let there = dirs().flat_map(|dir| [(dir, ".venv"), (dir, "venv")]);
@@ -209,7 +209,8 @@ impl Interpreter {
         Self { environment: there.or_else(|| Some(join(locked?, ".venv"))), is_there, up }
     }
 
-    /// A program: of the environment where that has it or the machine has not, else the machine's.
+    /// Returns a program of the environment if the environment has it or the machine lacks it; otherwise the
+    /// machine's program.
     fn program(&self, on_machine: &str, in_environment: &str, facts: &Facts<'_>) -> String {
         match &self.environment {
             Some(environment) if self.is_inside(in_environment, facts) => {
@@ -273,7 +274,7 @@ fn manifest(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Table {
     })
 }
 
-/// The names of what a project depends on, wherever it says so.
+/// Returns the names of a project's dependencies from all known files.
 fn asked_for(tree: &Tree, dir: &str, manifest: &Table) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for name in tree.names(dir).filter(|name| name.contains("requirements")) {
@@ -287,7 +288,7 @@ fn asked_for(tree: &Tree, dir: &str, manifest: &Table) -> BTreeSet<String> {
     names
 }
 
-/// Everything below a key that speaks of dependencies: strings of lists, and keys of tables.
+/// Collects the names below a key for dependencies: strings in lists, and keys of tables.
 fn collect(key: &str, value: &Value, is_inside: bool, names: &mut BTreeSet<String>) {
     let is_inside = is_inside || key.contains("dependencies") || key == "dependency-groups" || key == "extras";
     match value {
@@ -305,7 +306,7 @@ fn collect(key: &str, value: &Value, is_inside: bool, names: &mut BTreeSet<Strin
     }
 }
 
-/// The name at the start of a requirement such as `ruff[x]>=0.4`.
+/// Returns the name at the start of a requirement such as `ruff[x]>=0.4`.
 fn requirement(text: &str) -> Option<String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).unwrap_or(text.len());

@@ -1,20 +1,20 @@
-//! From the versions that a repository says it needs to ranges in the syntax of our toolchain
-//! checks (cargo's). What cannot be said in it becomes no range, or a wider one; never a narrower.
+//! Converts the version requirements of a repository to ranges in the syntax of toolchain checks (cargo's). A
+//! requirement without an exact equivalent gives a wider range or none, never a narrower one.
 
 use semver::VersionReq;
 
-/// A range that our reader takes, or none.
+/// Returns the range if it parses.
 fn checked(range: String) -> Option<String> {
     (range.len() <= 100 && VersionReq::parse(&range).is_ok()).then_some(range)
 }
 
-/// At least this version: `1.85` of `rust-version`, `1.22.3` of a `go` directive.
+/// Returns the range from this version on: `1.85` of `rust-version`, `1.22.3` of a `go` directive.
 pub(super) fn at_least(version: &str) -> Option<String> {
     let is_plain = version.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if is_plain { checked(format!(">={version}")) } else { None }
 }
 
-/// The first Rust that knows an edition.
+/// Returns the range from the first Rust version that supports an edition.
 pub(super) fn edition(edition: &str) -> Option<String> {
     let version = match edition {
         "2018" => "1.31",
@@ -25,14 +25,14 @@ pub(super) fn edition(edition: &str) -> Option<String> {
     at_least(version)
 }
 
-/// `requires-python` (PEP 440) or Poetry's `python`.
+/// Converts `requires-python` (PEP 440) or Poetry's `python`.
 pub(super) fn python(text: &str) -> Option<String> {
     let parts: Option<Vec<String>> = text.split(',').map(|part| python_part(part.trim())).collect();
     let parts: Vec<String> = parts?.into_iter().filter(|part| !part.is_empty()).collect();
     if parts.is_empty() { None } else { checked(parts.join(", ")) }
 }
 
-/// One comparison; empty where leaving it out only widens the range.
+/// Converts one comparison. Returns an empty text if omitting it only widens the range.
 fn python_part(part: &str) -> Option<String> {
     let at = part.find(|c: char| c.is_ascii_digit())?;
     let (operator, version) = (part[..at].trim(), part[at..].trim());
@@ -44,7 +44,7 @@ fn python_part(part: &str) -> Option<String> {
     match operator {
         ">=" | "<" | "^" | "~" if !is_star => Some(format!("{operator}{version}")),
         ">" => Some(format!(">={version}")),
-        // 3.11 is at most 3.11.0 there, and any 3.11 here.
+        // In PEP 440, `<=3.11` means 3.11.0 at most; in cargo's syntax it includes every 3.11.
         "<=" => Some(format!("<={version}")),
         "==" | "" => Some(if is_star { format!("{version}.*") } else { format!("={version}") }),
         "~=" => compatible(version),
@@ -53,7 +53,7 @@ fn python_part(part: &str) -> Option<String> {
     }
 }
 
-/// `~=3.9` is `>=3.9, <4`, and `~=3.9.2` is `>=3.9.2, <3.10`.
+/// Converts `~=3.9` to `>=3.9, <4`, and `~=3.9.2` to `>=3.9.2, <3.10`.
 fn compatible(version: &str) -> Option<String> {
     let numbers: Vec<u64> = version.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     match numbers[..] {
@@ -63,7 +63,7 @@ fn compatible(version: &str) -> Option<String> {
     }
 }
 
-/// `engines.node`. One with alternatives (`||`) or a span (`18 - 20`) has no range here.
+/// Converts `engines.node`. Returns `None` for alternatives (`||`) and hyphen ranges (`18 - 20`).
 pub(super) fn node(text: &str) -> Option<String> {
     let mut parts = Vec::new();
     let mut operator = String::new();

@@ -1,10 +1,10 @@
-//! Shell scripts: all of a repository together, whatever its languages.
+//! Recognizes shell scripts: one project for all scripts of a repository.
 
 use super::project::{Demand, Kind, Project, Skill, Step};
 use super::tree::Tree;
 
-/// Calls a command for each script that git knows or would, and fails where there is none left:
-/// then the skill is to go.
+/// Calls a command for each script that is tracked or untracked but not ignored. Fails if no script is left,
+/// because then the skill should be removed.
 macro_rules! each_script {
     ($command:literal) => {
         concat!(
@@ -23,7 +23,7 @@ const BASH: &str = each_script!("bash -n");
 const SHELLCHECK: &str = each_script!("shellcheck");
 const SHELLCHECK_ERRORS: &str = each_script!("shellcheck --severity=error");
 
-/// The scripts of a repository.
+/// Returns the project for the scripts of a repository.
 pub(super) fn look(tree: &Tree) -> Option<Project> {
     let scripts: Vec<(&str, &str)> = tree.scripts().collect();
     if scripts.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn look(tree: &Tree) -> Option<Project> {
     let mut project = Project::new("shell", "Shell scripts", "");
     project.files.extend(scripts.iter().map(|(path, _)| (*path).to_owned()));
     project.demand(git());
-    // bash reads what sh reads, but not the other way round.
+    // bash can parse sh scripts, but not the other way round.
     let is_sh = |line: &str| line.starts_with("#!") && !["bash", "zsh", "ksh"].iter().any(|other| line.contains(other));
     let (name, script) = match scripts.iter().all(|(_, line)| is_sh(line)) {
         true => ("sh_syntax", SH),
@@ -60,7 +60,7 @@ fn shellcheck(tree: &Tree) -> Option<Step> {
         .then(|| found.because("Without `--severity=error` it says what it would warn of too."))
 }
 
-/// The steps that ask git for files.
+/// Returns the requirement of steps that list files with git.
 pub(super) fn git() -> Demand {
     Demand::program("git", &["git", "--version"])
 }

@@ -1,5 +1,5 @@
-//! Drafts: what the text looks like for each kind of repository, and that hostile ones get a spec
-//! that means what was meant, or none.
+//! Tests drafts: snapshots of the text for each kind of repository, and hostile repositories, which get a correct
+//! spec or none.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn tree(files: &[(&str, &str)]) -> Tree {
     tree
 }
 
-/// The same on a machine that has every program.
+/// Returns the same tree on a machine that has every program.
 fn complete(files: &[(&str, &str)]) -> Tree {
     let mut tree = tree(files);
     PROGRAMS.into_iter().for_each(|name| tree.add_program(name));
@@ -37,7 +37,7 @@ fn shown(tree: &Tree) -> String {
     format!("{found}{notes}\n{}", draft.text)
 }
 
-/// What of a draft is not the same in each.
+/// Returns the parts of a draft that differ between repositories.
 fn skills_of(tree: &Tree) -> String {
     let text = shown(tree);
     let (head, rest) = text.split_once("\n# What a change").expect("the head");
@@ -174,7 +174,7 @@ fn there_is_a_bound_to_projects() {
     assert!(draft.notes.iter().any(|note| note.message.starts_with("5 more projects")), "{:?}", draft.notes);
 }
 
-/// Names that mean something, and what may be in their files.
+/// Generates files with known names and varied contents.
 fn file() -> impl Strategy<Value = (String, String)> {
     let names = [
         "Cargo.toml",
@@ -210,7 +210,7 @@ fn file() -> impl Strategy<Value = (String, String)> {
 }
 
 proptest! {
-    /// Whatever a repository holds, it gets a spec that says what was meant, or a refusal by name.
+    /// Any repository gets a spec that parses as intended, or an error.
     #[test]
     fn a_draft_reads_back_or_there_is_none(files in prop::collection::vec(file(), 0..8), programs in any::<bool>()) {
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
@@ -222,7 +222,7 @@ proptest! {
         }
     }
 
-    /// A quoted text is that text to our reader, whatever is in it.
+    /// The parser reads any quoted text back unchanged.
     #[test]
     fn quoted_text_reads_back(value in any::<String>().prop_filter("no environment holds it", |text| !text.contains('\0'))) {
         let spec = format!(

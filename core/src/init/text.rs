@@ -1,6 +1,5 @@
-//! A draft as the text of a spec: a reader who meets the format for the first time should learn it
-//! from the comments. Every text of the repository is quoted, and what was written is read back by
-//! our own reader.
+//! Formats a draft as the text of a spec, with comments that explain the format to new users. Text from the
+//! repository is always quoted, and the result is parsed again to check it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,7 +51,7 @@ const SKILLS: &str = "
 skills:
 ";
 
-/// The text of a spec with these skills.
+/// Returns the text of a spec with these skills.
 pub(super) fn render(projects: &[Project], skills: &[NamedSkill<'_>]) -> String {
     let mut text = HEAD.to_owned();
     text.push_str(TOOLCHAINS);
@@ -76,7 +75,7 @@ pub(super) fn render(projects: &[Project], skills: &[NamedSkill<'_>]) -> String 
     text
 }
 
-/// The demands of all projects, by toolchain, each once.
+/// Returns the required programs of all projects by toolchain, without duplicates.
 fn toolchains(projects: &[Project]) -> BTreeMap<&'static str, Vec<&Demand>> {
     let mut toolchains: BTreeMap<_, Vec<&Demand>> = BTreeMap::new();
     for project in projects {
@@ -176,18 +175,18 @@ fn step_text(step: &Step, dir: &str) -> String {
     text
 }
 
-/// Whether a list may stand in this line. Formatters such as prettier break a longer one, and demand it of the spec as of
-/// any other file of the repository.
+/// Returns whether a flow-style list fits on this line. Formatters such as prettier break longer lines, and they
+/// also check the spec.
 fn is_short(line: &str) -> bool {
     line.chars().count() <= 80
 }
 
-/// A list with an item a line.
+/// Formats a list with one item per line.
 fn list(indent: usize, words: &[String]) -> String {
     words.iter().map(|word| format!("{:indent$}- {}\n", "", quote(word))).collect()
 }
 
-/// A word as an item of a list; a script of several lines as it is.
+/// Formats a word as a list item; uses a block scalar for a script of several lines.
 fn block(word: &str) -> String {
     if !word.contains('\n') {
         return format!("          - {}\n", quote(word));
@@ -201,8 +200,8 @@ fn flow(words: &[String]) -> String {
     format!("[{}]", words.join(", "))
 }
 
-/// Text as a double-quoted scalar of YAML 1.2 (5.7): whatever is not plainly shown is an escape. Text that has double
-/// quotes and needs no other escape stands in single ones, as formatters want it.
+/// Formats text as a double-quoted scalar of YAML 1.2 (5.7), in which all but visible characters are escaped. Uses
+/// single quotes if the text contains double quotes and needs no other escape, as formatters prefer.
 pub(super) fn quote(text: &str) -> String {
     if text.contains('"') && text.chars().all(|c| c != '\\' && (c == ' ' || is_shown(c))) {
         return format!("'{}'", text.replace('\'', "''"));
@@ -223,20 +222,20 @@ pub(super) fn quote(text: &str) -> String {
     quoted
 }
 
-/// Text of the repository in a message or a comment: in backticks, on one line.
+/// Formats text from the repository for a message or a comment: in backticks, on one line.
 pub(super) fn quoted(text: &str) -> String {
     spec::quoted(text)
 }
 
-/// Whether a character is one that a person sees: a letter, a digit, or a sign of ASCII.
+/// Returns whether a character is visible: a letter, a digit, or ASCII punctuation.
 pub(super) fn is_shown(c: char) -> bool {
     c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric())
 }
 
-/// Reads the text by our own reader, and compares it with what was meant.
+/// Parses the text and compares the result with the intended skills.
 ///
 /// # Errors
-/// What is different, or what our reader says of it.
+/// The text does not parse, or the result differs.
 pub(super) fn read_back(text: &str, projects: &[Project], skills: &[NamedSkill<'_>]) -> Result<(), String> {
     let reading = spec::read(text.as_bytes());
     let reading = reading.map_err(|found| found.first().map_or_else(String::new, |first| first.message.clone()))?;
@@ -261,7 +260,7 @@ pub(super) fn read_back(text: &str, projects: &[Project], skills: &[NamedSkill<'
     if wanted == checks { Ok(()) } else { Err("its toolchain checks are others".to_owned()) }
 }
 
-/// What a skill is to come to: names, directories, arguments.
+/// Returns the intended result for a skill: names, directories, arguments.
 fn meant<'a>(named: &'a NamedSkill<'_>) -> impl Iterator<Item = (String, String, String, Vec<String>)> + 'a {
     named.skill.steps.iter().map(|step| {
         let dir = join(&named.project.dir, &step.dir);

@@ -1,27 +1,27 @@
-//! A repository as far as it was looked at: names, the text of a few files, and which programs
-//! the machine has. Nothing is read here.
+//! The searched part of a repository: file names, the text of a few files, and the installed programs. This module
+//! reads no files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::catalog::{is_environment, is_script};
 use super::{Note, text};
 
-/// What is known of a file.
+/// The known content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Its name.
+    /// Only its name is known.
     Name,
-    /// Its text, or its first line.
+    /// The text of the file, or its first line.
     Text(String),
-    /// It should have been read and was not, for this reason: a phrase that follows its name.
+    /// The file could not be read; the reason is a phrase that follows the file name.
     Unread(String),
 }
 
-/// A repository as far as it was looked at. Paths are relative to it, with `/`.
+/// The searched part of a repository. Paths are relative to it, with `/`.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     files: BTreeMap<String, Content>,
-    /// Directories that are there, entered or not.
+    /// Existing directories, searched or not.
     directories: BTreeSet<String>,
     programs: BTreeSet<String>,
     notes: Vec<Note>,
@@ -33,22 +33,22 @@ impl Tree {
         self.files.insert(path.into(), content);
     }
 
-    /// Adds a directory, entered or not.
+    /// Adds an existing directory, searched or not.
     pub fn add_directory(&mut self, path: impl Into<String>) {
         self.directories.insert(path.into());
     }
 
-    /// Adds a program that the machine has.
+    /// Adds an installed program.
     pub fn add_program(&mut self, name: impl Into<String>) {
         self.programs.insert(name.into());
     }
 
-    /// Adds something that was left out of the look.
+    /// Adds a note about something that the search left out.
     pub fn add_note(&mut self, message: impl Into<String>, hint: impl Into<String>) {
         self.notes.push(Note::new(message, hint));
     }
 
-    /// What was left out of the look, and files that tell something and could not be read.
+    /// Returns notes about everything that the search left out or could not read.
     pub(super) fn notes(&self) -> Vec<Note> {
         let unread = self.files.iter().filter_map(|(path, content)| match content {
             Content::Unread(why) => Some(Note::new(
@@ -60,7 +60,7 @@ impl Tree {
         self.notes.iter().cloned().chain(unread).chain(self.unwritable()).collect()
     }
 
-    /// Directories whose files tell something, and whose names no person would write.
+    /// Returns notes about directories with relevant files whose names are unusable in a spec.
     fn unwritable(&self) -> impl Iterator<Item = Note> {
         let told = self.files.iter().filter(|(_, content)| **content != Content::Name).map(|(path, _)| parent(path));
         let dirs: BTreeSet<&str> = told.filter(|dir| !is_hidden(dir) && !is_plain(dir)).collect();
@@ -71,29 +71,29 @@ impl Tree {
         })
     }
 
-    /// The directories in which a project may be, the repository itself (`""`) first. One whose name
-    /// cannot stand in a spec as a person would write it is left out.
+    /// Returns the directories that may contain a project, the root (`""`) first. Leaves out those whose names are
+    /// unusable in a spec.
     pub(super) fn directories(&self) -> impl Iterator<Item = &str> {
         let parents: BTreeSet<&str> = self.files.keys().map(|path| parent(path)).collect();
         parents.into_iter().filter(|dir| !is_hidden(dir) && is_plain(dir))
     }
 
-    /// Whether a file is there.
+    /// Returns whether a file exists.
     pub(super) fn has(&self, dir: &str, name: &str) -> bool {
         self.files.contains_key(&join(dir, name))
     }
 
-    /// Whether a directory is there.
+    /// Returns whether a directory exists.
     pub(super) fn has_directory(&self, dir: &str, name: &str) -> bool {
         self.directories.contains(&join(dir, name))
     }
 
-    /// Whether the machine has a program.
+    /// Returns whether a program is installed.
     pub(super) fn has_program(&self, name: &str) -> bool {
         self.programs.contains(name)
     }
 
-    /// The text of a file, where it is there and was read.
+    /// Returns the text of a file if it exists and was read.
     pub(super) fn text(&self, dir: &str, name: &str) -> Option<&str> {
         match self.files.get(&join(dir, name)) {
             Some(Content::Text(text)) => Some(text),
@@ -101,12 +101,12 @@ impl Tree {
         }
     }
 
-    /// The names of the files of a directory.
+    /// Returns the names of the files in a directory.
     pub(super) fn names(&self, dir: &str) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |path| parent(path) == dir).map(|path| file_name(path))
     }
 
-    /// The first lines of the shell scripts that are the repository's own.
+    /// Returns the paths and first lines of the repository's own shell scripts.
     pub(super) fn scripts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().filter_map(|(path, content)| match content {
             Content::Text(line) if is_script(file_name(path)) && !is_hidden(parent(path)) => {
@@ -116,7 +116,7 @@ impl Tree {
         })
     }
 
-    /// Whether something that runs checks already (CI, hooks, Makefiles) names a command.
+    /// Returns whether an existing configuration for checks (CI, hooks, Makefiles) contains a command.
     pub(super) fn mentions(&self, command: &str) -> bool {
         const RUNNERS: [&str; 9] = [
             ".gitlab-ci.yml",
@@ -138,17 +138,17 @@ impl Tree {
     }
 }
 
-/// `dir/name`, where `""` is the repository.
+/// Joins a directory and a name; `""` is the root of the repository.
 pub(super) fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
-/// The directory of a path.
+/// Returns the directory of a path.
 pub(super) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
-/// The directories above one, the nearest first, the repository (`""`) last.
+/// Returns the parent directories, the nearest first, the root (`""`) last.
 pub(super) fn ancestors(dir: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(dir), |dir| (!dir.is_empty()).then(|| parent(dir))).skip(1)
 }
@@ -161,8 +161,8 @@ fn is_hidden(dir: &str) -> bool {
     dir.split('/').any(|part| part.starts_with('.') || is_environment(part))
 }
 
-/// Whether a directory name is one that reads in a spec as it is: no control characters, nothing
-/// that changes the direction of text, no more than a line can hold.
+/// Returns whether a directory name is usable in a spec without escapes: no control characters, nothing that
+/// changes the direction of text, and a limited length.
 fn is_plain(dir: &str) -> bool {
     dir.len() <= 200
         && dir.split('/').all(|part| part.trim() == part && (dir.is_empty() || !part.is_empty()))

@@ -1,4 +1,4 @@
-//! Runs for the tests of the formats: one that was recorded, and what would have become of it otherwise.
+//! Runs for the tests of the formats: a recorded one, and variants of it with other results.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::verdict::{Doubt, Facts, exit_code, fold};
 
 const LOG: &str = include_str!("../../../fixtures/logs/passed.jsonl");
 
-/// The run as it was recorded: it passed.
+/// Returns the recorded run, which passed.
 pub(super) fn passed() -> RunRecord {
     let mut record = RunRecord::default();
     for line in LOG.lines() {
@@ -27,7 +27,7 @@ pub(super) fn passed() -> RunRecord {
     record
 }
 
-/// A step of that run under another name, which passed.
+/// Returns a step of that run under another name; it passed.
 pub(super) fn step(name: &str) -> StepEvidence {
     let record = passed();
     let (_, step) = record.steps().next().expect("a step");
@@ -39,7 +39,7 @@ pub(super) fn step(name: &str) -> StepEvidence {
     step
 }
 
-/// A step with another end.
+/// Returns a step with another outcome and termination.
 pub(super) fn ended(name: &str, outcome: Outcome, termination: Termination) -> StepEvidence {
     let mut step = step(name);
     (step.outcome, step.exit_code) = (outcome, termination.exit_code());
@@ -74,7 +74,7 @@ pub(super) fn stream(text: &str) -> StreamEvidence {
     StreamEvidence { bytes, kept_bytes: bytes, preview: escape_output(text.as_bytes()), ..StreamEvidence::empty() }
 }
 
-/// A run of these steps in one skill, with the end that they call for.
+/// Returns a run of these steps in one skill, with the verdict that follows from them.
 pub(super) fn run(steps: Vec<StepEvidence>) -> RunRecord {
     let mut record = passed();
     let facts = Facts { outcomes: steps.iter().map(|step| step.outcome).collect(), doubts: Vec::new() };
@@ -91,7 +91,7 @@ pub(super) fn run(steps: Vec<StepEvidence>) -> RunRecord {
     record
 }
 
-/// The same run with a doubt.
+/// Returns the same run with a reason for an inconclusive verdict added.
 pub(super) fn doubted(mut record: RunRecord, doubt: Doubt, message: &str) -> RunRecord {
     let outcomes = record.steps().map(|(_, step)| step.outcome).collect();
     record.add_doubts(&[(doubt, message.to_owned())]);
@@ -108,7 +108,7 @@ pub(super) fn skill() -> SkillName {
     SkillName::new("verify.it").expect("a skill name")
 }
 
-/// One of each: passed, flaky, failed, drifted, timed out, without a sandbox, skipped.
+/// Returns a run with one step of each kind: passed, flaky, failed, drifted, timed out, without a sandbox, skipped.
 pub(super) fn one_of_each() -> RunRecord {
     let mut flaky = step("flaky");
     flaky.flaky = true;
@@ -140,18 +140,18 @@ pub(super) fn one_of_each() -> RunRecord {
     ])
 }
 
-/// Processes with names that a reader could take for somebody else's words.
+/// Returns processes whose names contain markup, workflow commands and terminal escapes.
 pub(super) fn leaked() -> LeakedProcesses {
     let names: [&[u8]; 3] = [b"sleep", b"`x`|::error::", b"\x1b[2J\n##[x]"];
     let named = names.iter().zip(7..).map(|(name, pid)| LeakedProcess::new(pid, name));
     LeakedProcesses::new(4, named.collect())
 }
 
-/// What a step may print to be taken for somebody else.
+/// Output of a step that imitates commands and markup of other programs.
 pub(super) const HOSTILE: &str = "::error file=a::forged\n  ::set-output name=verdict::passed\n##[add-mask]x\n##vso[task.complete]\n\
     ]]><failure/></testsuite>&amp;<script>alert(1)</script>\n```\n@octocat #1 [x](https://evil.example) `a`|b|\u{202e}\u{1b}[2J\u{0}\n";
 
-/// What a tool's file is.
+/// Returns a report file of a tool.
 pub(super) fn file(step: &str, format: ReportFormat, content: Content) -> ToolFile {
     ToolFile {
         skill: skill(),
@@ -166,18 +166,18 @@ pub(super) fn reported(record: RunRecord, files: Vec<ToolFile>) -> ReportedRun {
     ReportedRun { commit: None, came_to: CameTo::Run(Box::new(record)), files }
 }
 
-/// One command whose runs these are.
+/// Returns the results of one command with these runs.
 pub(super) fn input(runs: &[ReportedRun]) -> ReportInput<'_> {
     let exit_code = runs.first().and_then(ReportedRun::exit_code).unwrap_or(5);
     ReportInput { runs, left_out: 0, exit_code, token: "t0ken", below: "" }
 }
 
-/// A report of pytest, more or less: one case passed, one failed, one was flaky.
+/// A report similar to that of pytest: one case passed, one failed, one was flaky.
 pub(super) const TOOLS_JUNIT: &str = r#"<testsuites><testsuite name="pytest"><testcase name="ok" classname="t"/>
     <testcase name="bad" classname="t" file="tests/a.py" line="7"><failure message="1 != 2">at length</failure></testcase>
     <testcase name="flaky"><flakyFailure message="once"/></testcase></testsuite></testsuites>"#;
 
-/// A log of two runs of ruff with as many results each, which say hostile things.
+/// Returns a log of two runs of ruff, each with this number of results, which contain hostile text.
 pub(super) fn tools_sarif(results: usize) -> Content {
     let result = |n: usize| {
         json!({ "ruleId": "F401", "level": "error", "message": { "text": format!("{n} {HOSTILE}") }, "locations": [{
@@ -188,7 +188,7 @@ pub(super) fn tools_sarif(results: usize) -> Content {
     Content::Read(json!({ "version": "2.1.0", "runs": [run.clone(), run] }).to_string().into_bytes())
 }
 
-/// A run whose tools reported: as they should, and not at all.
+/// Returns a run whose tools wrote two valid reports and two malformed ones.
 pub(super) fn with_tools() -> ReportedRun {
     let files = vec![
         file("tests", ReportFormat::Junit, Content::Read(TOOLS_JUNIT.into())),

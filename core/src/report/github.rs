@@ -1,9 +1,9 @@
-//! GitHub Actions: annotations as workflow commands, the summary of the step, and its outputs
+//! Writes annotations as workflow commands of GitHub Actions, the summary of the workflow step, and its outputs
 //! (<https://docs.github.com/actions/reference/workflow-commands-for-github-actions>).
 //!
-//! GitHub shows ten errors, ten warnings and ten notices of one step, and fifty of a job; what is beyond is lost
-//! without a word, so the tenth says how many more there are. Text of steps is printed only between
-//! `::stop-commands::` and a token that no step knows.
+//! GitHub shows ten errors, ten warnings and ten notices of one step, and fifty of a job. It drops further ones
+//! silently, so the tenth annotation reports how many more there are. Output of steps is printed only between
+//! `::stop-commands::` and a token that steps cannot know.
 
 use std::collections::VecDeque;
 
@@ -16,38 +16,39 @@ use crate::plan::ReportFormat;
 use crate::record::RunRecord;
 use crate::words::count;
 
-/// How many annotations of one level GitHub shows of a step.
+/// Maximum number of annotations of one level that GitHub shows for a step.
 const MAX_OF_LEVEL: usize = 10;
-/// How many bytes of each output are printed.
+/// Maximum number of bytes that are printed of each output stream.
 const EXCERPT: usize = 8 << 10;
-/// How many characters an annotation's message has.
+/// Maximum number of characters in an annotation's message.
 const MESSAGE: usize = 2_000;
-/// How many bytes a step's summary has. GitHub takes 1 MiB.
+/// Maximum size of a step's summary, in bytes. GitHub accepts 1 MiB.
 const SUMMARY: usize = 1_000_000;
-/// What GitHub takes as a step's summary, of all that write to it. Of one byte more it takes nothing.
+/// GitHub's limit for a step's summary, in bytes, for all programs that write to it together. GitHub rejects a
+/// larger summary as a whole.
 pub(super) const SUMMARY_LIMIT: usize = 1 << 20;
-/// How many bytes are left at least where a summary is written: a sentence, and that there was no room for more.
+/// Minimum free space for a summary, in bytes: enough for one sentence and the note that the rest was left out.
 const SUMMARY_LEAST: usize = 512;
 
-/// The annotations of one command: those that are told, and those that there is no place for.
+/// The annotations of one command: those within GitHub's limits, and the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// The workflow commands, a line each.
+    /// The workflow commands, one line each.
     pub commands: Vec<String>,
-    /// The others, a line each: where, and what.
+    /// The other annotations, one line each: location and message.
     pub left_out: Vec<String>,
 }
 
-/// An output of the workflow's step.
+/// An output of the workflow step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Its name.
+    /// The name of the output.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the output.
     pub value: String,
 }
 
-/// What is printed: what steps that did not pass said, then the annotations, and what it all means.
+/// Returns the text for the log: the output of steps that did not pass, then the annotations, then the verdict.
 pub(super) fn write(input: &ReportInput<'_>) -> String {
     let mut text = String::new();
     for run in input.runs {
@@ -72,7 +73,7 @@ pub(super) fn write(input: &ReportInput<'_>) -> String {
     text
 }
 
-/// What one step said, folded in the log.
+/// Returns the output of one step as a folded group of the log.
 fn group(input: &ReportInput<'_>, name: &str, step: &StepEvidence) -> String {
     let mut text = format!("::group::{}\n", data(&format!("{name} {}", why(step))));
     text.push_str(&format!("::stop-commands::{}\n", input.token));
@@ -87,7 +88,7 @@ fn group(input: &ReportInput<'_>, name: &str, step: &StepEvidence) -> String {
     text
 }
 
-/// One annotation.
+/// An annotation.
 struct Note {
     level: Level,
     path: Option<String>,
@@ -98,7 +99,7 @@ struct Note {
 }
 
 impl Note {
-    /// `path:line: title: message`, on one line.
+    /// Returns `path:line: title: message` on one line.
     fn words(&self) -> String {
         let place = self.path.as_ref().map(|path| match self.line {
             Some(line) => format!("{path}:{line}: "),
@@ -127,8 +128,8 @@ impl Note {
     }
 }
 
-/// The annotations that GitHub shows: of each level, what the steps changed first, then a first one of each step
-/// that did not pass, then the rest.
+/// Returns the annotations in order of priority, as many of each level as GitHub shows: first drift, then one of
+/// each step that did not pass, then the rest.
 pub fn annotations(input: &ReportInput<'_>) -> Annotations {
     let mut drift = Vec::new();
     let mut queues: Vec<VecDeque<Note>> = Vec::new();
@@ -137,7 +138,7 @@ pub fn annotations(input: &ReportInput<'_>) -> Annotations {
         queues.extend(of_run(run));
     }
     let mut notes = drift;
-    // One of each in turn: a step with a thousand findings leaves room for the others.
+    // Round-robin: a step with a thousand findings leaves room for the others.
     while queues.iter().any(|queue| !queue.is_empty()) {
         notes.extend(queues.iter_mut().filter_map(VecDeque::pop_front));
     }
@@ -160,7 +161,7 @@ pub fn annotations(input: &ReportInput<'_>) -> Annotations {
     told
 }
 
-/// What steps changed, path by path.
+/// Returns an annotation for each path that a step changed.
 fn drifted(run: &ReportedRun) -> Vec<Note> {
     let Some(record) = run.record() else { return Vec::new() };
     let notes = record.steps().filter(|(_, step)| step.outcome == Outcome::Drifted).flat_map(|(skill, step)| {
@@ -177,7 +178,7 @@ fn drifted(run: &ReportedRun) -> Vec<Note> {
     notes.collect()
 }
 
-/// The other annotations of a run, by the step that they belong to.
+/// Returns the other annotations of a run, one queue for each step.
 fn of_run(run: &ReportedRun) -> Vec<VecDeque<Note>> {
     match &run.came_to {
         CameTo::Nothing(refusal) => {
@@ -202,7 +203,8 @@ fn of_run(run: &ReportedRun) -> Vec<VecDeque<Note>> {
     }
 }
 
-/// What no step of a skill stands for: checks of tools, doubts, and that skills were left out.
+/// Returns the annotations that belong to no step of a skill: toolchain checks, reasons for an inconclusive
+/// verdict, and left-out skills.
 fn of_nobody(run: &ReportedRun, record: &RunRecord) -> VecDeque<Note> {
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| {
         let title = format!("{}toolchain {}", run.prefix(), check.toolchain);
@@ -225,7 +227,7 @@ fn of_nobody(run: &ReportedRun, record: &RunRecord) -> VecDeque<Note> {
     checks.chain(doubts).chain(partial).chain(leaks).collect()
 }
 
-/// Warns of processes that a step which passed left behind.
+/// Returns a warning about processes that a passed step left behind.
 fn leak_note(run: &ReportedRun, name: &str, step: &StepEvidence) -> Option<Note> {
     let title = format!("{}{name}", run.prefix());
     let message = format!("{title} {}", leak_warning(step)?);
@@ -236,7 +238,7 @@ fn plain(title: String, message: String) -> Note {
     Note { level: Level::Error, path: None, line: None, column: None, title, message }
 }
 
-/// What the report of a step's tool says. Errors of a step that passed are no reason to fail, and are warnings.
+/// Returns the annotations from the report of a step's tool. If the step passed, its errors become warnings.
 fn of_file(run: &ReportedRun, file: &ToolFile, step: &StepEvidence) -> Vec<Note> {
     let own = format!("{}{}/{}", run.prefix(), file.skill, file.step);
     let warning = |message: String| Note { level: Level::Warning, ..plain(own.clone(), message) };
@@ -290,12 +292,13 @@ fn data(text: &str) -> String {
     escape_output(text.as_bytes()).replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// The value of a command's property.
+/// Encodes the value of a command's property.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// The summary of the step, for a file that holds `taken` bytes already; nothing where there is no room for one.
+/// Returns the summary of the workflow step, for a file that already contains `taken` bytes. Returns an empty text
+/// if there is no space for a summary.
 pub fn summary(input: &ReportInput<'_>, taken: u64) -> String {
     let free = SUMMARY_LIMIT.saturating_sub(usize::try_from(taken).unwrap_or(usize::MAX));
     match free < SUMMARY_LEAST {
@@ -304,7 +307,7 @@ pub fn summary(input: &ReportInput<'_>, taken: u64) -> String {
     }
 }
 
-/// The outputs of the step.
+/// Returns the outputs of the workflow step.
 pub fn outputs(input: &ReportInput<'_>) -> Vec<Output> {
     let records = || input.runs.iter().filter_map(ReportedRun::record);
     let started = records().filter_map(|record| record.started.as_ref()).next_back();
@@ -320,7 +323,8 @@ pub fn outputs(input: &ReportInput<'_>) -> Vec<Output> {
 }
 
 impl Output {
-    /// The line of the file that `GITHUB_OUTPUT` names; several, where the value has several, ended by `token`.
+    /// Returns the line for the file in `GITHUB_OUTPUT`. A value with several lines becomes a heredoc that ends
+    /// with `token`.
     pub fn line(&self, token: &str) -> String {
         match self.value.contains(['\n', '\r']) {
             true => format!("{}<<{token}\n{}\n{token}\n", self.name, self.value),

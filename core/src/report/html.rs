@@ -1,7 +1,8 @@
-//! A run as one page that needs nothing else: no network, no file beside it, no script to be readable.
-//! Written from the record alone, so the same record is the same page, byte for byte.
+//! Writes a run as one self-contained page: it needs no network, no other files, and no script to be readable. The
+//! page depends only on the record, so equal records give equal bytes.
 //!
-//! Here: the order of its parts, what may be loaded by it, and its bounds. Each part is a file of `html/`.
+//! This file has the order of the parts, the content security policy, and the size limit. Each part is a file of
+//! `html/`.
 
 mod drift;
 mod enforcement;
@@ -29,27 +30,27 @@ use crate::verdict::Verdict;
 use markup::Html;
 use view::View;
 
-/// How the page looks.
+/// The style sheet of the page.
 const STYLE: &str = include_str!("html/page.css");
-/// What the page can do beyond being read: search, and times at a bar of the timeline.
+/// The optional script of the page: search, and times when hovering over the timeline.
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// From how many bytes on a page leaves out what a step said, changed and used; it says where it does. The steps that
-/// speak against the tree come first. What is written all the same is bounded by how much of a list each part shows.
+/// Size of a page, in bytes, at which it starts to leave out output, changes and resource use of steps, with a
+/// note. Steps that did not pass come first. The rest of the page is bounded by the list limits of each part.
 const ROOM: usize = 6 << 20;
 
-/// One of the runs of a page on several.
+/// One of the runs on a page of several.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// What a reader knows it by, such as a commit and the first line of its message.
+    /// The display name of the run, such as a commit and the first line of its message.
     pub name: &'a str,
-    /// Its record, or why there is none.
+    /// The record of the run, or the reason why it is missing.
     pub came_to: Result<&'a RunRecord, &'a str>,
-    /// The reports of its steps' own tools.
+    /// The reports of its steps' tools.
     pub files: &'a [ToolFile],
 }
 
-/// The page on a run, with the reports of its steps' own tools.
+/// Returns the page for a run, with the reports of its steps' tools.
 pub fn page(record: &RunRecord, files: &[ToolFile]) -> String {
     let view = View::of(record, files);
     document(view.verdict_word(), view.verdict(), &view.title(), |html| {
@@ -58,7 +59,7 @@ pub fn page(record: &RunRecord, files: &[ToolFile]) -> String {
     })
 }
 
-/// The page on several runs, which mean `verdict` together.
+/// Returns the page for several runs; `verdict` is their combined verdict.
 pub fn pages(verdict: Verdict, parts: &[Part<'_>]) -> String {
     let title = format!("{} · {} · Proctor", verdict.as_str(), words::count(parts.len(), "run"));
     document(verdict.as_str(), Some(verdict), &title, |html| several::write(html, verdict, parts))
@@ -88,7 +89,7 @@ fn head(html: &mut Html, verdict: Option<Verdict>, title: &str) {
     html.plain("style", |html| html.verbatim(STYLE));
 }
 
-/// Everything on a run but its head, in the order in which a reader needs it.
+/// Writes everything except the head of a run, in the order in which a reader needs it.
 fn parts_of(html: &mut Html, view: &View<'_>) {
     reasons::write(html, view);
     notes::write(html, view);
@@ -100,7 +101,7 @@ fn parts_of(html: &mut Html, view: &View<'_>) {
     evidence::write(html, view);
 }
 
-/// A part of the page under its heading.
+/// Writes a section with a heading.
 fn section(html: &mut Html, view: &View<'_>, id: &'static str, title: &str, content: impl FnOnce(&mut Html)) {
     let id = view.id(id);
     let heading = format!("{id}-title");
@@ -110,7 +111,7 @@ fn section(html: &mut Html, view: &View<'_>, id: &'static str, title: &str, cont
     });
 }
 
-/// A table that can be scrolled by itself where it is wider than the screen.
+/// Writes a table that scrolls horizontally if it is wider than the screen.
 fn table(html: &mut Html, caption: &str, heads: &[&str], rows: impl FnOnce(&mut Html)) {
     html.element(
         "div",
@@ -131,8 +132,8 @@ fn table(html: &mut Html, caption: &str, heads: &[&str], rows: impl FnOnce(&mut 
     );
 }
 
-/// What the page may load: its own style and script, known by their hashes, and its icon. Nothing else, from
-/// nowhere. (CSP level 3, `hash-source`)
+/// Returns the content security policy: the page may load only its own style and script, identified by their
+/// hashes, and its icon (CSP level 3, `hash-source`).
 fn policy() -> String {
     let source = |text: &str| format!("'sha256-{}'", base64(&Sha256::digest(text.as_bytes())));
     format!(
@@ -142,7 +143,7 @@ fn policy() -> String {
     )
 }
 
-/// Base64 with padding. (RFC 4648, section 4)
+/// Encodes bytes as base64 with padding (RFC 4648, section 4).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digit = |number: u32, place: u32| char::from(DIGITS[(number >> (6 * place) & 63) as usize]);
@@ -157,7 +158,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A disc in the verdict's colour, so that a row of tabs tells the runs apart.
+/// Returns an icon, a disc in the verdict's colour, which distinguishes the runs in a row of browser tabs.
 fn icon(verdict: Option<Verdict>) -> &'static str {
     macro_rules! disc {
         ($colour:literal) => {

@@ -1,7 +1,8 @@
-//! JUnit XML in the shape that Jenkins reads: a suite for each skill and for the toolchain, a case for each step,
-//! then the suites that the steps' own tools wrote. A suite `proctor` says what has no step to stand at.
+//! Writes JUnit XML in the form that Jenkins reads: a suite for each skill and for the toolchain, a case for each
+//! step, then the suites of the steps' tools. A suite `proctor` contains everything that belongs to no step.
 //!
-//! A document of ours alone has no failure and no error where the verdict is passed, and at least one elsewhere.
+//! Without the suites of tools, the document contains a failure or an error if and only if the verdict is not
+//! passed.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::record::{RunRecord, SkillRecord};
 use crate::safe_text::without_colour;
 use crate::verdict::Verdict;
 
-/// The document.
+/// Returns the document.
 pub(super) fn write(input: &ReportInput<'_>) -> String {
     let mut report = Report::new("proctor");
     let mut spent = 0;
@@ -32,13 +33,14 @@ pub(super) fn write(input: &ReportInput<'_>) -> String {
         report.add_test_suite(of_one("proctor", skipped("commits left out", &message)));
     }
     report.set_time(Duration::from_millis(spent));
-    // The root has an attribute that Jenkins' schema does not know; it is the first of its name.
+    // The schema of Jenkins has no attribute `skipped` on the root. The root's attribute is the first one of this
+    // name.
     let unknown = format!(" skipped=\"{}\"", report.skipped);
-    // Writing to memory cannot fail; what has no text has no pass either.
+    // Writing to memory cannot fail. If it did, the empty document would not count as a pass.
     report.to_string().map(|xml| xml.replacen(&unknown, "", 1)).unwrap_or_default()
 }
 
-/// The suites of one run.
+/// Returns the suites of one run.
 fn suites(run: &ReportedRun) -> Vec<TestSuite> {
     let prefix = run.prefix();
     let mut suites = Vec::new();
@@ -123,7 +125,7 @@ fn of_step(skill: &SkillName, step: &StepEvidence) -> TestCase {
     case
 }
 
-/// What any command has: its time and what it printed.
+/// Sets the time and the output of a command.
 fn dress(case: &mut TestCase, step: &StepEvidence) {
     case.set_time(Duration::from_millis(step.duration_ms));
     if step.stdout.bytes > 0 {
@@ -164,7 +166,7 @@ fn status(step: &StepEvidence) -> TestCaseStatus {
     status
 }
 
-/// Why there is no honest answer, in a word.
+/// Returns a word for the reason why the outcome is inconclusive.
 fn fault(termination: &Termination) -> &'static str {
     match termination {
         Termination::NotStarted { fault: StartFault::Sandbox, .. } => "sandbox",
@@ -182,7 +184,7 @@ fn rerun(outcome: Outcome, termination: &Termination) -> TestRerun {
     rerun
 }
 
-/// What a reader of a failure wants below its message: the command, and what it changed.
+/// Returns the text below a failure's message: the command and its changes.
 fn details(step: &StepEvidence) -> String {
     let mut text = format!("$ {}\n{}\n", line(&step.planned.cmd.to_string()), why(step));
     for change in &step.drift.found.changes {
@@ -200,7 +202,7 @@ fn details(step: &StepEvidence) -> String {
     text
 }
 
-/// What keeps a run from an honest answer and is no step's.
+/// Returns the suite with the reasons for an inconclusive verdict that belong to no step.
 fn in_doubt(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
     let verdict = record.finished.as_ref().map_or(Verdict::Inconclusive, |finished| finished.verdict);
     let mut suite = TestSuite::new(format!("{prefix}proctor"));
@@ -240,7 +242,7 @@ fn skipped(name: &str, message: &str) -> TestCase {
     case
 }
 
-/// The case that stands for a report which is not merged. What is missing is told where the step ran.
+/// Returns the case for a report that cannot be merged. A missing report counts only if the step ran.
 fn not_read(step: &StepEvidence, file: &ToolFile) -> Option<TestCase> {
     let name = format!("{} report {}", step.planned.name, line(&file.path));
     let refused = |problem: &str| {
@@ -260,7 +262,7 @@ fn not_read(step: &StepEvidence, file: &ToolFile) -> Option<TestCase> {
     }
 }
 
-/// The suites of a tool's report.
+/// Returns the suites of a tool's report.
 fn of_tool(prefix: &str, file: &ToolFile) -> Vec<TestSuite> {
     let (ReportFormat::Junit, Content::Read(bytes)) = (file.format, &file.content) else { return Vec::new() };
     let step = format!("{prefix}{}/{}", file.skill, file.step);
@@ -272,7 +274,7 @@ fn of_tool(prefix: &str, file: &ToolFile) -> Vec<TestSuite> {
         merged.add_test_cases(suite.cases.iter().map(of_tools_case));
         merged
     };
-    // What cannot be read has a case of its own beside the step's.
+    // An unreadable report gets its own case in the suite of the skill.
     tools::read(bytes).unwrap_or_default().into_iter().filter(|suite| !suite.cases.is_empty()).map(named).collect()
 }
 
@@ -327,7 +329,7 @@ fn tools_status(case: &tools::Case) -> TestCaseStatus {
 
 fn tools_rerun(kind: NonSuccessKind, end: &tools::End) -> TestRerun {
     let mut rerun = TestRerun::new(kind);
-    // The schema demands a type.
+    // The schema requires a type.
     rerun.set_type(attribute(end.ty.as_deref().unwrap_or("rerun")));
     if let Some(message) = &end.message {
         rerun.set_message(attribute(message));
@@ -335,12 +337,13 @@ fn tools_rerun(kind: NonSuccessKind, end: &tools::End) -> TestRerun {
     rerun
 }
 
-/// Text for an attribute: readers make a space of each line's end there.
+/// Formats text for an attribute on one line, because XML parsers replace newlines in attributes by spaces.
 fn attribute(text: &str) -> String {
     xml_text(&line(text))
 }
 
-/// Text that XML 1.0 can hold, with what it cannot as escapes; tabs are spaces, since they would be lost.
+/// Formats text for XML 1.0: escapes characters that it cannot represent, and replaces tabs by spaces, because tabs
+/// would be lost.
 fn xml_text(text: &str) -> String {
     lines(text).replace('\u{fffe}', "\\u{fffe}").replace('\u{ffff}', "\\u{ffff}").replace('\t', "    ")
 }

@@ -1,6 +1,8 @@
-//! Markdown for a comment on a pull request, and for the summary of a job: a table of steps, and what did not pass
-//! below it, folded. Text of others stands in `<code>`, `<pre>` or a fence only, escaped for each, where nobody is
-//! mentioned by it and no link or image is made of it.
+//! Writes Markdown for a comment on a pull request and for the summary of a job: a table of steps, then folded
+//! details of the steps that did not pass.
+//!
+//! Untrusted text appears only in `<code>`, in `<pre>` or in a fence, escaped for each. There it can neither
+//! mention users nor create links or images.
 
 use super::text::{cut, last_part, leak_warning, line, lines, outcome, short, stream, why};
 use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, is_problem, tool};
@@ -12,21 +14,21 @@ use crate::record::{RunRecord, SkillRecord};
 use crate::verdict::Verdict;
 use crate::words::{count, duration};
 
-/// How many bytes a comment has: GitHub takes fewer than 65,536 characters.
+/// Maximum size of a comment, in bytes: GitHub accepts fewer than 65,536 characters.
 pub(super) const COMMENT: usize = 65_000;
-/// How many bytes the end of an output has in it.
+/// Maximum number of bytes that are shown of the end of an output.
 const EXCERPT: usize = 4 << 10;
-/// How many characters of a sentence of others are shown.
+/// Maximum number of characters that are shown of an untrusted sentence.
 const SENTENCE: usize = 600;
-/// How many failing cases of a tool's report are named.
+/// Maximum number of failed cases of a tool's report that are named.
 const CASES: usize = 20;
 
-/// The text, of `most` bytes at most.
+/// Returns the text, at most `most` bytes.
 pub(super) fn write(input: &ReportInput<'_>, most: usize) -> String {
     write_with(input, &[], most)
 }
 
-/// The same, with the annotations that stand nowhere else.
+/// Returns the text with annotations that are not shown elsewhere.
 pub(super) fn write_with(input: &ReportInput<'_>, annotations: &[String], most: usize) -> String {
     let mut page = Page { text: String::new(), most: most.saturating_sub(200), left_out: 0 };
     page.add(&heading(input));
@@ -43,7 +45,7 @@ pub(super) fn write_with(input: &ReportInput<'_>, annotations: &[String], most: 
     page.end()
 }
 
-/// A text that grows by whole parts, as long as there is room.
+/// A text that grows by whole parts until the space is used up.
 struct Page {
     text: String,
     most: usize,
@@ -137,7 +139,7 @@ fn of_record(page: &mut Page, input: &ReportInput<'_>, run: &ReportedRun, record
     }
 }
 
-/// What was verified, on one line.
+/// Returns what was verified, on one line.
 fn facts(record: &RunRecord) -> String {
     let mut facts = Vec::new();
     if let Some(started) = &record.started {
@@ -170,7 +172,7 @@ fn table(page: &mut Page, record: &RunRecord) {
     }
     let mut text = "| step | outcome | time | why |\n|---|---|--:|---|\n".to_owned();
     let rows: Vec<String> = record.skills.iter().flat_map(rows).collect();
-    // A table that is cut is none; rows go as far as half of the room.
+    // A truncated table would be broken, so add whole rows, in at most half of the space.
     let room = page.most / 2;
     let fitting = rows.iter().scan(text.len(), |length, row| {
         *length += row.len();
@@ -221,7 +223,7 @@ fn of_check(check: &CheckEvidence) -> String {
     details(&format!("toolchain {}", check.toolchain), &check.step, "")
 }
 
-/// What a step did, folded.
+/// Returns the details of a step, folded.
 fn details(name: &str, step: &StepEvidence, drift: &str) -> String {
     let sentence = code(&cut(&why(step), SENTENCE));
     let mut text = format!("<details><summary>{} {}: {sentence}</summary>\n\n", code(name), outcome(step.outcome));
@@ -260,7 +262,7 @@ fn drift(changes: &[Change], omitted: u64) -> String {
     text
 }
 
-/// What a tool's report says, in short.
+/// Returns a summary of a tool's report.
 fn of_file(file: &super::ToolFile) -> String {
     let name = format!("{}/{} report {}", file.skill, file.step, line(&file.path));
     let problem = match (&file.content, file.format) {
@@ -303,7 +305,7 @@ fn findings(name: &str, runs: &[tool::sarif::ToolRun]) -> String {
     list(&format!("{}: {}", code(name), count(found.len(), "finding")), found.len(), items)
 }
 
-/// A folded list under a heading, which is all where it is empty.
+/// Returns a folded list under a heading; only the heading if the list is empty.
 fn list(heading: &str, length: usize, items: impl Iterator<Item = String>) -> String {
     if length == 0 {
         return format!("{heading}\n\n");
@@ -313,7 +315,7 @@ fn list(heading: &str, length: usize, items: impl Iterator<Item = String>) -> St
     format!("<details><summary>{heading}</summary>\n\n{shown}{more}\n</details>\n\n")
 }
 
-/// Annotations that are not shown where they belong, in so many bytes.
+/// Returns the annotations that GitHub does not show in the code, in at most `room` bytes.
 fn left_out(annotations: &[String], room: usize) -> String {
     if annotations.is_empty() {
         return String::new();
@@ -339,11 +341,11 @@ fn evidence(record: &RunRecord) -> String {
     format!("<details><summary>evidence (sha256)</summary>\n\n{}\n</details>\n\n", rows.collect::<String>())
 }
 
-/// What of ASCII's punctuation means nothing to Markdown or HTML within a line.
+/// The ASCII punctuation that has no meaning in Markdown or HTML inside a line.
 const PLAIN: &str = ",-+=%()/;?";
 
-/// Text of others within a line. What Markdown or HTML could take for more than a letter is a character
-/// reference, and of those no structure is made (CommonMark 0.31, 2.5).
+/// Formats untrusted text inside a line. Every character that Markdown or HTML could interpret becomes a character
+/// reference, which cannot form structure (CommonMark 0.31, 2.5).
 pub(super) fn code(text: &str) -> String {
     let one = |c: char| match c {
         c if c.is_ascii_punctuation() && !PLAIN.contains(c) => format!("&#{};", u32::from(c)),
@@ -352,13 +354,13 @@ pub(super) fn code(text: &str) -> String {
     format!("<code>{}</code>", line(text).chars().map(one).collect::<String>())
 }
 
-/// Text of others as lines of their own. Within `<pre>` nothing is Markdown.
+/// Formats untrusted text as a block. Markdown is not interpreted inside `<pre>`.
 fn block(text: &str) -> String {
     let text = lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     format!("<pre>{}</pre>\n\n", text.trim_end_matches('\n'))
 }
 
-/// The same as a fence, longer than whatever stands in it.
+/// Formats untrusted text as a fenced block; the fence is longer than any in the text.
 fn fence(language: &str, text: &str) -> String {
     let text = lines(text);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);

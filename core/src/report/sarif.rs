@@ -1,8 +1,8 @@
-//! SARIF 2.1.0 (<https://docs.oasis-open.org/sarif/sarif/v2.1.0/>): a run of ours, with a result for each step that
-//! speaks against the tree, and the runs of the steps' own tools as these wrote them.
+//! Writes SARIF 2.1.0 (<https://docs.oasis-open.org/sarif/sarif/v2.1.0/>): one run for Proctor with a result for
+//! each step that did not pass, and the runs of the steps' tools as the tools wrote them.
 //!
-//! What a server takes is bounded (GitHub: 20 runs, 10 MB compressed, of which it keeps 5,000 results), so the
-//! document is: what comes later is left out, and a notification of our run says what.
+//! Servers limit the size of a document (GitHub: 20 runs, 10 MB compressed, of which it keeps 5,000 results), so
+//! this module does too. It leaves out what exceeds the limits, and reports that in a notification of our run.
 
 use serde_json::{Map, Value, json};
 
@@ -18,24 +18,25 @@ use crate::record::RunRecord;
 use crate::safe_text::inert_json;
 use crate::verdict::Verdict;
 
-/// How many runs a document has.
+/// Maximum number of runs in a document.
 pub(super) const MAX_RUNS: usize = 20;
-/// How many results it has, of all runs.
+/// Maximum number of results in a document, of all runs together.
 pub(super) const MAX_RESULTS: usize = 5_000;
-/// How many bytes it has. What is no larger than the bound before it is compressed is no larger after it.
+/// Maximum size of a document, in bytes. The limit of servers is for compressed data, but a document within it
+/// before compression is also within it afterwards.
 pub(super) const MAX_BYTES: usize = 10_000_000;
-/// What is kept free of that for our own notifications, brackets and the like.
+/// Part of this size that is reserved for our own notifications and for brackets.
 const RESERVE: usize = 100_000;
-/// How many locations one result has.
+/// Maximum number of locations of a result.
 const MAX_LOCATIONS: usize = 100;
-/// How many notifications of one kind our run has.
+/// Maximum number of notifications of one kind in our run.
 const MAX_NOTICES: usize = 100;
-/// Where steps are declared: the location of what has no other.
+/// The file that declares the steps: the location of a result that has no other.
 const SPEC: &str = "spec/verification.yaml";
 /// The base of every path.
 const BASE: &str = "%SRCROOT%";
 
-/// What can be wrong with a step, each with its id, its name and what it means.
+/// The rules for steps, each with its id, name and description.
 const RULES: [(&str, &str, &str); 5] = [
     (
         "proctor/failed",
@@ -48,7 +49,7 @@ const RULES: [(&str, &str, &str); 5] = [
     ("proctor/toolchain", "ToolchainUnsatisfied", "A toolchain check does not hold, so that no step could run."),
 ];
 
-/// The document.
+/// Returns the document.
 pub(super) fn write(input: &ReportInput<'_>) -> String {
     let mut room = Room { runs: MAX_RUNS, results: MAX_RESULTS, bytes: MAX_BYTES - RESERVE, left_out: Vec::new() };
     let own = room.take(own_frame(input), input.runs.iter().flat_map(own_results).collect(), "Proctor");
@@ -75,7 +76,7 @@ pub(super) fn write(input: &ReportInput<'_>) -> String {
     inert_json(&document.to_string()) + "\n"
 }
 
-/// What there is room for, and what there was none for.
+/// The remaining space in the document, and notes about what was left out.
 struct Room {
     runs: usize,
     results: usize,
@@ -84,7 +85,7 @@ struct Room {
 }
 
 impl Room {
-    /// A run with as many of its results as there is room for.
+    /// Returns a run with as many of its results as fit.
     fn take(&mut self, mut frame: Map<String, Value>, results: Vec<Value>, name: &str) -> Option<Value> {
         let size = size_of(&Value::Object(frame.clone()));
         if self.runs == 0 || size > self.bytes {
@@ -111,7 +112,7 @@ impl Room {
         Some(Value::Object(frame))
     }
 
-    /// Takes a tool's run in; what is to be said of it comes back.
+    /// Adds a tool's run; returns a note about it, if needed.
     fn tool(&mut self, found: Found, runs: &mut Vec<Value>) -> Option<String> {
         let Found { run, name } = found;
         let broken = (run.broken > 0)
@@ -121,12 +122,12 @@ impl Room {
     }
 }
 
-/// How many bytes a value has in the document, escapes included.
+/// Returns the size of a value in the document, in bytes, including escapes.
 fn size_of(value: &Value) -> usize {
     inert_json(&value.to_string()).len()
 }
 
-/// Our run, without its results: an invocation for each run of the command.
+/// Returns our run without its results: an invocation for each run of the command.
 fn own_frame(input: &ReportInput<'_>) -> Map<String, Value> {
     let driver = json!({
         "name": "Proctor",
@@ -254,7 +255,7 @@ fn result(rule: &str, name: &str, step: &StepEvidence, locations: &[Value]) -> V
     })
 }
 
-/// Where a result stands: at what the step changed, else where the step is declared.
+/// Returns the locations of a result: the changed paths, or else the declaration of the step.
 fn locations(step: &StepEvidence) -> Vec<Value> {
     let changes: &[Change] = &step.drift.found.changes;
     match step.outcome == Outcome::Drifted && !changes.is_empty() {
@@ -271,14 +272,15 @@ fn location(uri: &str, line: u64) -> Value {
     } })
 }
 
-/// A run of a tool, ready to stand beside ours.
+/// A run of a tool, prepared for the document.
 struct Found {
     run: tools::ToolRun,
-    /// The tool and the step that ran it.
+    /// The names of the tool and of its step.
     name: String,
 }
 
-/// The runs that a file holds. Servers tell the runs of one tool apart by their category, so each has one.
+/// Returns the runs in a file. Each gets its own category, because servers distinguish the runs of one tool by
+/// category.
 fn of_tool(of: &ReportedRun, file: &ToolFile) -> Result<Vec<Found>, String> {
     let step = format!("{}{}/{}", of.prefix(), file.skill, file.step);
     let bytes = match (file.format, &file.content) {

@@ -1,4 +1,4 @@
-//! Laws of every format, and how each looks.
+//! Tests properties of every format, and takes snapshots of each.
 
 use proptest::prelude::*;
 use quick_junit::Report;
@@ -32,7 +32,7 @@ fn junit(run: ReportedRun) -> Report {
     Report::deserialize_from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The formats whose looks are tested here; the page has tests of its own.
+/// The formats whose output is tested here; the page has its own tests.
 const TEXTS: [Format; 4] = [Format::Junit, Format::Sarif, Format::Github, Format::Markdown];
 
 #[test]
@@ -55,7 +55,7 @@ fn each_format_of_a_pass() {
     }
 }
 
-/// Names that a spec may contain and that reverse text on a screen.
+/// A name that a spec may contain and that reverses text on a screen.
 const REVERSED: &str = "a\u{202e}b\u{2066}c\u{61c}";
 
 #[test]
@@ -176,7 +176,7 @@ fn the_summary_names_what_is_not_annotated() {
     }
     let few = [reported(run(vec![failed("lints", "no\n")]), findings(3))];
     assert!(!super::summary(&input(&few), 0).contains("not shown in the code"));
-    // So many that they fit nowhere: how many there are is said.
+    // If there are too many annotations for the summary, it reports their number.
     let many = [reported(run(vec![failed("lints", "no\n")]), findings(30_000))];
     let summary = super::summary(&input(&many), 0);
     assert!(summary.contains(" more, for which there is no room here either\n") && summary.len() < 1 << 20);
@@ -199,7 +199,7 @@ fn a_comment_and_a_summary_have_their_bounds() {
     }
 }
 
-/// Whoever looks for the pass of a whole run, by a word or a field, finds none.
+/// A program that looks for the pass of a complete run, by a word or a field, finds none.
 #[test]
 fn a_partial_run_is_called_so_in_every_format() {
     let mut record = run(vec![step("passes")]);
@@ -265,7 +265,7 @@ fn run_of(steps: Vec<(Outcome, String)>, doubt: Option<String>) -> ReportedRun {
     )
 }
 
-/// Whether a log has a line that a runner takes for a command, outside of what it was told to pass over.
+/// Returns a line of a log that a runner would interpret as a command, outside the sections with commands disabled.
 fn forged(log: &str) -> Option<&str> {
     let mut stopped = false;
     log.lines().find(|line| {
@@ -282,7 +282,7 @@ fn forged(log: &str) -> Option<&str> {
     })
 }
 
-/// What of a comment is read as Markdown: neither code nor what is preformatted.
+/// Returns the part of a comment that is interpreted as Markdown: neither code nor preformatted text.
 fn rest_of_markdown(comment: &str) -> String {
     let rest = without(&without(comment, "<pre>", "</pre>"), "<code>", "</code>");
     let mut fence: Option<&str> = None;

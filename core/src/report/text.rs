@@ -1,5 +1,5 @@
-//! Words that the formats share, and text of others made harmless for each kind of reader. What becomes
-//! of a step is said in our own words; names, paths and outputs are the repository's.
+//! Phrases that the formats share, and functions that neutralize untrusted text for each kind of reader. Names,
+//! paths and outputs come from the repository and are untrusted.
 
 use crate::drift::{Change, ChangeKind};
 use crate::evidence::{StepEvidence, StreamEvidence, escape_output};
@@ -7,22 +7,22 @@ use crate::outcome::{Outcome, Termination};
 use crate::safe_text::without_colour;
 use crate::words::duration;
 
-/// How many digits of a hash or of a commit's id are shown.
+/// Number of digits that are shown of a hash or of a commit's id.
 const SHORT: usize = 12;
-/// How many changed paths a sentence names.
+/// Maximum number of changed paths that a sentence names.
 const NAMED: usize = 3;
 
-/// The first digits of an id.
+/// Returns the first digits of an id.
 pub(super) fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
 
-/// Text of others on one line: control and bidirectional characters as escapes.
+/// Formats untrusted text on one line; escapes control and bidirectional characters.
 pub(super) fn line(text: &str) -> String {
     escape_output(text.as_bytes()).replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// The same, cut to so many characters.
+/// Truncates a text to a number of characters.
 pub(super) fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -30,7 +30,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// An outcome as people say it.
+/// Returns an outcome in words.
 pub(super) fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::TimedOut => "timed out",
@@ -38,7 +38,7 @@ pub(super) fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Why a step has its outcome, on one line.
+/// Returns the reason for a step's outcome, on one line.
 pub(super) fn why(step: &StepEvidence) -> String {
     let end = manner(step);
     match step.outcome {
@@ -55,7 +55,7 @@ pub(super) fn why(step: &StepEvidence) -> String {
     }
 }
 
-/// Returns what to warn of where a step passed and left processes behind, on one line.
+/// Returns a warning if a step passed and left processes behind, on one line.
 pub(super) fn leak_warning(step: &StepEvidence) -> Option<String> {
     let leaked = step.leaked.as_ref().filter(|_| step.outcome == Outcome::Passed)?;
     Some(format!("passed and {}", lines(&line(&leaked.phrase_without_ids()))))
@@ -81,7 +81,7 @@ fn manner(step: &StepEvidence) -> String {
     }
 }
 
-/// How a path was changed, as people say it.
+/// Returns the kind of a change in words.
 pub(super) fn change(kind: ChangeKind) -> &'static str {
     match kind {
         ChangeKind::Created => "created",
@@ -92,7 +92,7 @@ pub(super) fn change(kind: ChangeKind) -> &'static str {
     }
 }
 
-/// The line of the new file at which a change begins, as its diff says; 1 where it does not.
+/// Returns the line of the new file at which a change begins, according to its diff; 1 if there is no diff.
 pub(super) fn first_line(change: &Change) -> u64 {
     use crate::drift::Diff::{Truncated, Whole};
     let (Whole { text } | Truncated { text, .. }) = &change.diff else { return 1 };
@@ -110,14 +110,14 @@ pub(super) fn stream(stream: &StreamEvidence) -> String {
     let shown = (stream.preview.len() + stream.tail.len()) as u64;
     let text = match stream.tail.is_empty() {
         true => stream.preview.clone(),
-        // Escapes make what is shown longer than what was printed, never shorter.
+        // Escapes only make the text longer, so a text that is as long as the stream contains all of it.
         false if shown >= stream.bytes => format!("{}{}", stream.preview, stream.tail),
         false => format!("{}\n[… of {} bytes …]\n{}", stream.preview, stream.bytes, stream.tail),
     };
     without_colour(&text)
 }
 
-/// Text of one output, cut to so many bytes at its beginning: what is last tells most.
+/// Returns the end of an output, at most this number of bytes: the end is most informative.
 pub(super) fn last_part(text: &str, most: usize) -> &str {
     let mut start = text.len().saturating_sub(most);
     while !text.is_char_boundary(start) {
@@ -126,7 +126,7 @@ pub(super) fn last_part(text: &str, most: usize) -> &str {
     &text[start..]
 }
 
-/// A path as documents of ours have it, with its escapes, as bytes.
+/// Decodes a path with escapes, as in our documents, to bytes.
 fn raw_path(shown: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(shown.len());
     let mut rest = shown;
@@ -149,15 +149,16 @@ fn raw_path(shown: &str) -> Vec<u8> {
     bytes
 }
 
-/// The same path as a relative URI reference (RFC 3986).
+/// Converts such a path to a relative URI reference (RFC 3986).
 pub(super) fn uri(shown: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     raw_path(shown).into_iter().map(one).collect()
 }
 
-/// Lines of others as they are shown: as [`escape_output`] has them, and none is a command of a CI system. GitHub
-/// takes `::command` at the start of a line and `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`.
+/// Formats untrusted lines: escapes them like [`escape_output`], and breaks up commands of CI systems. GitHub
+/// interprets `::command` at the start of a line and `##[command]` anywhere, Azure `##vso[`, TeamCity
+/// `##teamcity[`.
 pub(super) fn lines(text: &str) -> String {
     let escaped = escape_output(text.as_bytes());
     let one = |line: &str| {

@@ -1,10 +1,10 @@
-//! Reports of the steps' own tools, read back. They are the repository's bytes and as hostile as any: what is
-//! read is bounded, and what cannot be read is told in its place, never left out.
+//! Reads the reports of the steps' tools. They are untrusted input from the repository: their size is bounded, and
+//! an unreadable report is always reported, never dropped.
 
 pub(super) mod junit;
 pub(super) mod sarif;
 
-/// How a tool's file is named in a message: its path on one line.
+/// Returns the message for an unreadable report.
 pub(super) fn unreadable(path: &str, problem: &str) -> String {
     format!("the report `{}` could not be read: {}", super::text::line(path), super::text::line(problem))
 }
@@ -12,15 +12,15 @@ pub(super) fn unreadable(path: &str, problem: &str) -> String {
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Its path relative to the repository, with `/`.
+    /// The path relative to the repository, with `/`.
     pub path: String,
-    /// The line, from 1.
+    /// The line number, starting at 1.
     pub line: Option<u64>,
-    /// The column, from 1.
+    /// The column number, starting at 1.
     pub column: Option<u64>,
 }
 
-/// A path that a tool names, as one below the repository; `None` where it is none.
+/// Normalizes a path that a tool reports, relative to the repository; `None` if it is outside.
 pub(super) fn below_repository(path: &str) -> Option<String> {
     let path = path.strip_prefix("./").unwrap_or(path);
     let parts_are_plain = path.split('/').all(|part| !matches!(part, "" | "." | ".."));

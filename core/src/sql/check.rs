@@ -1,5 +1,5 @@
-//! The check of a step: which files of a repository are judged, and how. It is the one argument of the program that
-//! does it, so that a plan says the whole of what runs.
+//! Defines the SQL check of a step: the files of a repository to judge, and the settings. The program that runs a
+//! check gets it as JSON in an argument, so the command in the plan contains all settings.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,52 +7,53 @@ use super::{Allow, Dialect, Limits, Percent, Policy};
 use crate::canonical;
 use crate::plan::{Argv, RelPath};
 
-/// The program that carries out a check. In a plan it stands by its name alone; what runs is our own, beside the other
-/// helpers, where the step says by [`PlannedStep::sql`](crate::plan::PlannedStep::sql) that it judges SQL.
+/// The program that runs a check. A plan contains only its name. If
+/// [`PlannedStep::sql`](crate::plan::PlannedStep::sql) marks the step as an SQL check, the runner starts our own
+/// program, which is installed next to the other helpers.
 pub const PROGRAM: &str = "proctor-sql";
 
-/// The variable by which the operator tells a daemon, or a caller the command line, where DuckDB's shared library lies. In
-/// a step's environment it says nothing.
+/// The environment variable with the path of DuckDB's shared library. The operator sets it for a daemon, the caller
+/// for the command line. It has no effect in the environment of a step.
 pub const DUCKDB: &str = "PROCTOR_DUCKDB";
 
-/// What a step has judged.
+/// The SQL check of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// Globs of the files; empty where there is a query.
+    /// Globs of the files; empty if there is a query.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
     /// The query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// Whose SQL it is.
+    /// The SQL dialect.
     pub dialect: Dialect,
-    /// The files that make the schema, in order.
+    /// The files that create the schema, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schema: Vec<RelPath>,
-    /// The database that is judged against.
+    /// The database to judge against.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<RelPath>,
-    /// What a statement may do.
+    /// The kinds of statements that are allowed.
     pub policy: Policy,
-    /// What somebody wanted to know.
+    /// The question that the statement should answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// What may be named.
+    /// The names that the statements may use.
     #[serde(default)]
     pub allow: Allow,
-    /// How much each file may take.
+    /// The resource limits of each file.
     pub limits: Limits,
-    /// The confidence in percent from which on a warning is an error.
+    /// The confidence, in percent, from which a warning counts as an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_at: Option<Percent>,
 }
 
 impl Check {
-    /// The command that carries it out.
+    /// Returns the command that runs the check.
     ///
     /// # Panics
-    /// Never: neither word is empty, and JSON holds no NUL byte.
+    /// Never: neither argument is empty, and JSON contains no NUL byte.
     pub fn argv(&self) -> Argv {
         let json = String::from_utf8_lossy(&canonical::to_vec(self)).into_owned();
         #[expect(clippy::expect_used, reason = "a program and JSON are an argument vector")]

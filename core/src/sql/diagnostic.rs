@@ -1,4 +1,4 @@
-//! One finding about a statement: what, where, how sure, and what would mend it.
+//! A finding about a statement: its kind, location, confidence and fix.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Percent, StageName};
 use crate::code::{Code, Coded as _};
 
-/// Every kind of finding. Each has its code and its explanation; see [`crate::code`].
+/// The kind of a finding. Each has a code and an explanation; see [`crate::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each has its explanation in the table of codes")]
@@ -83,21 +83,21 @@ pub enum SqlCode {
     JoinAgainstForeignKey,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlSeverity")]
 pub enum Severity {
-    /// Said and passed over.
+    /// Information only.
     Note,
-    /// Likely wrong.
+    /// Probably wrong.
     Warning,
-    /// Certain: the text is rejected.
+    /// Certainly wrong: the text is rejected.
     Error,
 }
 
 impl Severity {
-    /// The word of the documents.
+    /// Returns the name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -111,28 +111,29 @@ impl Severity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlSpan")]
 pub struct Span {
-    /// Its first byte.
+    /// Offset of the first byte.
     pub start: usize,
-    /// The byte behind its last.
+    /// Offset of the byte after the last one.
     pub end: usize,
-    /// The line of its first byte, from 1.
+    /// Line of the first byte, starting at 1.
     pub line: usize,
-    /// The column of its first byte there, in characters from 1.
+    /// Column of the first byte, in characters, starting at 1.
     pub column: usize,
 }
 
-/// Where the lines of a text begin, so that a place in it is found without reading it again.
+/// An index of the lines of a text, to find the line of an offset quickly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lines(Vec<usize>);
 
 impl Lines {
-    /// The lines of a text.
+    /// Indexes the lines of a text.
     pub fn of(text: &str) -> Self {
         let behind = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         Self(std::iter::once(0).chain(behind).collect())
     }
 
-    /// The part of the same `text` between two bytes; both are moved to borders of characters, and into the text.
+    /// Returns the span between two offsets of the same `text`. Both are clamped to the text and moved to character
+    /// boundaries.
     pub fn span(&self, text: &str, start: usize, end: usize) -> Span {
         let start = text.floor_char_boundary(start);
         let end = text.ceil_char_boundary(end.max(start));
@@ -142,69 +143,69 @@ impl Lines {
     }
 }
 
-/// Whether a fix can be taken without a look.
+/// The safety of a fix: whether it can be applied without review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Applicability {
-    /// It means what the text meant.
+    /// The fix does not change the meaning of the text.
     Safe,
-    /// It is likely what was meant.
+    /// The fix probably results in what the author meant.
     Likely,
 }
 
-/// A change of the text that mends a finding.
+/// A change of the text that fixes a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlFix")]
 pub struct Fix {
-    /// The first byte that is replaced.
+    /// Offset of the first byte to replace.
     pub start: usize,
-    /// The byte behind the last that is.
+    /// Offset of the byte after the last one to replace.
     pub end: usize,
-    /// What stands there then.
+    /// The replacement text.
     pub replacement: String,
-    /// Whether it can be taken without a look.
+    /// The safety of the fix.
     pub applicability: Applicability,
 }
 
-/// One finding.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlDiagnostic")]
 pub struct Diagnostic {
-    /// What kind of finding it is.
+    /// The kind of the finding.
     pub code: SqlCode,
-    /// Its number, for `proctor explain`.
+    /// The code of the finding, for `proctor explain`.
     pub id: Code,
-    /// How bad it is.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// Which stage found it.
+    /// The stage that found it.
     pub stage: StageName,
-    /// What is wrong, in one sentence.
+    /// The problem, in one sentence.
     pub message: String,
-    /// What the engine calls it.
+    /// The engine's own error code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_code: Option<String>,
-    /// Where.
+    /// The location of the problem in the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span: Option<Span>,
-    /// The name that it is about.
+    /// The name that the finding is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What may have been meant, the nearest first.
+    /// Names that may have been meant, the most similar first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<String>,
-    /// What to do, in one sentence.
+    /// Advice, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// A change that mends it.
+    /// A change that fixes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<Fix>,
-    /// How sure that is, in percent. What an engine says is certain.
+    /// The confidence, in percent. Errors of the engine have 100.
     #[schemars(range(max = 100))]
     pub confidence: u8,
 }
 
 impl Diagnostic {
-    /// A finding that is certain.
+    /// Creates an error, which has a confidence of 100 %.
     pub fn error(stage: StageName, code: SqlCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -222,18 +223,18 @@ impl Diagnostic {
         }
     }
 
-    /// A finding that is likely, in percent.
+    /// Creates a warning with a confidence in percent.
     pub fn warning(stage: StageName, code: SqlCode, message: impl Into<String>, confidence: u8) -> Self {
         Self { severity: Severity::Warning, confidence, ..Self::error(stage, code, message) }
     }
 
-    /// Something to know.
+    /// Creates a note.
     pub fn note(stage: StageName, code: SqlCode, message: impl Into<String>) -> Self {
         Self { severity: Severity::Note, ..Self::error(stage, code, message) }
     }
 
-    /// Returns the finding as an error where it is a warning of at least this confidence. P0663 stays a warning: it says
-    /// which stages the caller left out, and nothing about the statement.
+    /// Returns the finding, with a warning of at least this confidence turned into an error. P0663 stays a warning:
+    /// it says which stages the caller left out, and nothing about the statement.
     #[must_use]
     pub fn rejecting_at(mut self, confidence: Option<Percent>) -> Self {
         let is_from = confidence.is_some_and(|least| self.confidence >= least.get());
@@ -243,42 +244,42 @@ impl Diagnostic {
         self
     }
 
-    /// It is there.
+    /// Sets the location.
     #[must_use]
     pub fn at(mut self, span: Option<Span>) -> Self {
         self.span = span;
         self
     }
 
-    /// It is about that name.
+    /// Sets the name that the finding is about.
     #[must_use]
     pub fn about(mut self, subject: impl Into<String>) -> Self {
         self.subject = Some(subject.into());
         self
     }
 
-    /// One of those may have been meant.
+    /// Sets the names that may have been meant.
     #[must_use]
     pub fn candidates(mut self, candidates: Vec<String>) -> Self {
         self.candidates = candidates;
         self
     }
 
-    /// That is what to do.
+    /// Sets the advice.
     #[must_use]
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
-    /// That would mend it.
+    /// Sets the fix.
     #[must_use]
     pub fn fix(mut self, fix: Option<Fix>) -> Self {
         self.fix = fix;
         self
     }
 
-    /// The engine calls it that.
+    /// Sets the engine's error code.
     #[must_use]
     pub fn engine_code(mut self, code: impl Into<String>) -> Self {
         self.engine_code = Some(code.into());

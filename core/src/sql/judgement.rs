@@ -1,5 +1,5 @@
-//! What is said about a text: the verdict, what each stage did, and what a model needs to do better. Equal requests to
-//! equal engines give equal bytes; what took how long stands outside the part that is hashed.
+//! The answer to an SQL request: the verdict, the result of each stage, and feedback for a model. The same request
+//! and the same engine give the same bytes, except for the timing, which is not part of the hash.
 
 use std::fmt::Write as _;
 
@@ -11,24 +11,24 @@ use crate::canonical;
 use crate::digest::Sha256Hex;
 use crate::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 
-/// How many bytes the text for a model has at most.
+/// Maximum size of the feedback for a model, in bytes.
 pub const FEEDBACK: usize = 2_000;
 
-/// The answer in a word.
+/// The verdict on a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlVerdict")]
 pub enum Verdict {
-    /// Nothing speaks against it.
+    /// No stage found an error.
     Ok,
-    /// Something does.
+    /// A stage found an error in the text.
     Reject,
-    /// It could not be judged. Never a yes.
+    /// The text could not be judged. This never counts as `ok`.
     Error,
 }
 
 impl Verdict {
-    /// The word of the documents.
+    /// Returns the name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -37,7 +37,7 @@ impl Verdict {
         }
     }
 
-    /// The exit code of a program that says so: 0, 1 and 5, as of a run.
+    /// Returns the exit code of a program for this verdict: 0, 1 or 5, as for a run.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Ok => 0,
@@ -47,32 +47,32 @@ impl Verdict {
     }
 }
 
-/// A stage of the chain.
+/// A stage of the analysis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StageName {
-    /// Whether the text is SQL and nothing else.
+    /// Checks that the text contains SQL and nothing else.
     Extract,
-    /// Whether it falls into tokens.
+    /// Splits the text into tokens.
     Tokenize,
-    /// Whether it has the form of statements.
+    /// Parses the statements.
     Parse,
-    /// Whether what it names is there.
+    /// Checks that all names exist.
     Bind,
-    /// Whether it may do what it does.
+    /// Checks that the policy allows the statements.
     Safety,
-    /// Whether it runs to its end.
+    /// Runs the statements within the limits.
     Run,
-    /// Whether it answers the question.
+    /// Checks whether the statement answers the question.
     Semantic,
 }
 
 impl StageName {
-    /// Every stage, in the order in which they run where nobody says otherwise.
+    /// Every stage, in the default order.
     pub const ALL: [Self; 7] =
         [Self::Extract, Self::Tokenize, Self::Parse, Self::Bind, Self::Safety, Self::Run, Self::Semantic];
 
-    /// The word of the documents and of the command line.
+    /// Returns the name in documents and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Extract => "extract",
@@ -86,38 +86,39 @@ impl StageName {
     }
 }
 
-/// What became of a stage.
+/// The result of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StageState {
-    /// It found no error.
+    /// The stage found no error.
     Passed,
-    /// It found one.
+    /// The stage found an error.
     Rejected,
-    /// It could not do its work.
+    /// The stage could not run to its end.
     Failed,
-    /// It was not begun; the record says why.
+    /// The stage did not run; the record gives the reason.
     Skipped,
 }
 
-/// One stage, as it went.
+/// The record of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StageRecord {
-    /// Which.
+    /// The stage.
     pub stage: StageName,
-    /// What became of it.
+    /// The result of the stage.
     pub state: StageState,
-    /// Why it was skipped or could not do its work.
+    /// The reason why it was skipped or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// One statement of the text, as the engine understood it.
+/// A statement of the text, as the engine parsed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatementView {
-    /// Where it stands.
+    /// The location of the statement in the text.
     pub span: Span,
-    /// What it does: `read`, `write`, `schema`, `transaction`, `setting`, `attach`, `other`; `unknown` where it did not bind.
+    /// What it does: `read`, `write`, `schema`, `transaction`, `setting`, `attach`, `other`; `unknown` if binding
+    /// failed.
     pub kind: String,
     /// The tables and views that it reads or writes, sorted.
     pub tables: Vec<String>,
@@ -125,13 +126,13 @@ pub struct StatementView {
     pub functions: Vec<String>,
 }
 
-/// On what a statement was run.
+/// The data on which a statement was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ground {
-    /// Rows made from the schema.
+    /// Rows generated from the schema.
     Scratch,
-    /// The database that was given.
+    /// The given database.
     Database,
 }
 
@@ -139,109 +140,109 @@ pub enum Ground {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlColumn")]
 pub struct Column {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
-    /// Its declared type, where the engine knows one.
+    /// The declared type of the column, if the engine knows one.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub kind: Option<String>,
 }
 
-/// The rows of a table that a write would touch.
+/// The rows of a table that a write would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Touched {
     /// The table.
     pub table: String,
-    /// How many of its rows.
+    /// The number of rows that would change.
     pub rows: u64,
-    /// How many rows it has.
+    /// The number of rows in the table.
     pub of: u64,
 }
 
-/// What running came to, for the last statement that was run.
+/// The result of running the last statement that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlExecution")]
 pub struct Execution {
-    /// On what.
+    /// The data on which it was run.
     pub ground: Ground,
     /// The columns of the result.
     pub columns: Vec<Column>,
-    /// How many rows were read of it.
+    /// The number of rows that were read from the result.
     pub rows: u64,
-    /// Whether there were more.
+    /// True if the result had more rows.
     pub truncated: bool,
-    /// What a write would touch. It was rolled back.
+    /// The rows that a write would change. The write was rolled back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub touched: Vec<Touched>,
 }
 
-/// Whether it makes sense to try again with the feedback.
+/// Advice to retry with the feedback or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlRetry")]
 pub struct Retry {
-    /// Whether it does.
+    /// True if another attempt is worthwhile.
     pub worth: bool,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What was judged, by what.
+/// Identifies the request and the versions that judged it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlAudit")]
 pub struct Audit {
-    /// The hash of the text.
+    /// The sha256 of the text.
     pub sql: Sha256Hex,
-    /// The hash of the request: text, schema, policy, limits, question, stages.
+    /// The sha256 of the request: text, schema, policy, limits, question, stages.
     pub request: Sha256Hex,
     /// The engine and its version.
     pub engine: String,
-    /// The version of Proctor, whose rules these are.
+    /// The version of Proctor, which defines the rules.
     pub proctor: String,
 }
 
-/// What took how long. Not a part of what is hashed.
+/// The durations. They are not part of the hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlTiming")]
 pub struct Timing {
-    /// All of it, in microseconds.
+    /// The total duration, in microseconds.
     pub total_us: u64,
-    /// Each stage that ran, in microseconds.
+    /// The duration of each stage that ran, in microseconds.
     pub stages_us: Vec<(StageName, u64)>,
 }
 
-/// What is said about a text.
+/// The answer to an SQL request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Judgement {
-    /// The version of this document.
+    /// The version of this document's format.
     pub version: u32,
-    /// The answer.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Whose SQL it was judged as.
+    /// The SQL dialect.
     pub dialect: Dialect,
-    /// Under which policy.
+    /// The policy.
     pub policy: Policy,
-    /// Its statements.
+    /// The statements of the text.
     pub statements: Vec<StatementView>,
     /// The stages, in the order in which they ran.
     pub stages: Vec<StageRecord>,
-    /// Everything that was found, by stage and place.
+    /// All findings, by stage and location.
     pub diagnostics: Vec<Diagnostic>,
-    /// What running it came to.
+    /// The result of running the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<Execution>,
-    /// What to tell a model that is to do better, [`FEEDBACK`] bytes at most; empty where nothing is to be said.
+    /// The feedback for a model to correct the statement, at most [`FEEDBACK`] bytes; can be empty.
     pub feedback: String,
-    /// Whether that makes sense.
+    /// Advice to retry with the feedback or not.
     pub retry: Retry,
-    /// What was judged, by what.
+    /// Identifies the request and the versions that judged it.
     pub audit: Audit,
-    /// The hash of the canonical JSON of all fields above.
+    /// The sha256 of the canonical JSON of all fields above.
     pub digest: Sha256Hex,
-    /// What took how long.
+    /// The durations.
     pub timing: Timing,
 }
 
 impl Judgement {
-    /// The verdict that stages and findings come to: an error of ours is never hidden by a finding's absence.
+    /// Derives the verdict from stages and findings. A stage that failed or was skipped never results in `ok`.
     pub fn fold(stages: &[StageRecord], diagnostics: &[Diagnostic]) -> Verdict {
         if diagnostics.iter().any(|found| found.severity == Severity::Error && !found.code.is_ours()) {
             return Verdict::Reject;
@@ -251,14 +252,14 @@ impl Judgement {
         if is_whole && !is_failed && !stages.is_empty() { Verdict::Ok } else { Verdict::Error }
     }
 
-    /// Puts the hash of the rest where it belongs.
+    /// Sets the digest of the document.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.digest = self.hash();
         self
     }
 
-    /// Whether nothing of it was changed since it was made.
+    /// Returns whether the document is unchanged since it was sealed.
     pub fn is_intact(&self) -> bool {
         self.version == VERSION && self.digest == self.hash()
     }
@@ -268,8 +269,8 @@ impl Judgement {
     }
 }
 
-/// Returns the text for a model: errors first, warnings apart, each with its confidence where it is not certain. It has
-/// [`FEEDBACK`] bytes at most.
+/// Returns the feedback for a model: errors first, then warnings, each with its confidence if that is below 100 %.
+/// The text has at most [`FEEDBACK`] bytes.
 pub fn feedback(verdict: Verdict, diagnostics: &[Diagnostic]) -> String {
     let of = |severity: Severity| {
         let mut found: Vec<&Diagnostic> =

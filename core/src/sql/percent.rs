@@ -1,4 +1,4 @@
-//! A confidence that a caller names.
+//! A confidence in percent, as callers set it.
 
 use std::str::FromStr;
 

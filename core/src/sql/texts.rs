@@ -1,4 +1,4 @@
-//! A list of texts that callers may give as one text.
+//! Deserializes a list of texts that callers may also give as one text.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Str
     deserializer.deserialize_any(Texts)
 }
 
-/// Visits one text or a list of texts. Nothing is buffered, so that the deserializer sees each part.
+/// The visitor for one text or a list of texts. It does not buffer values, so checks of the deserializer apply to each text.
 struct Texts;
 
 impl<'de> Visitor<'de> for Texts {

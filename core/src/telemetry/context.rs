@@ -1,5 +1,5 @@
-//! Parses and writes W3C trace contexts: the headers `traceparent` and `tracestate`, and the
-//! environment variables of the same names.
+//! Parses and writes W3C trace contexts: the headers `traceparent` and `tracestate`, and the environment variables
+//! of the same names.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{SpanId, TraceId};
 
-/// The variable that holds a `traceparent`.
+/// The environment variable for `traceparent`.
 pub const TRACEPARENT: &str = "TRACEPARENT";
-/// The variable that holds a `tracestate`.
+/// The environment variable for `tracestate`.
 pub const TRACESTATE: &str = "TRACESTATE";
-/// The longest `tracestate` that is passed on, in bytes: the least that W3C demands.
+/// Maximum size of a `tracestate` that is passed on, in bytes: the minimum that W3C requires.
 pub const MAX_STATE: usize = 512;
-/// The number of members that a `tracestate` has at most.
+/// Maximum number of members of a `tracestate`.
 const MAX_MEMBERS: usize = 32;
-/// The longest key or value of a member, in bytes.
+/// Maximum size of a member's key or value, in bytes.
 const MAX_WORD: usize = 256;
 /// The length of a `traceparent` of version 00, in bytes.
 const LENGTH: usize = 55;
-/// The flag of a `traceparent` that says that the caller records the trace.
+/// The flag of a `traceparent` for a trace that the caller records.
 pub(super) const SAMPLED: u8 = 1;
 /// The flags that are passed on: the caller records the trace, and its id is random.
 const FLAGS: u8 = 3;
@@ -36,30 +36,30 @@ pub struct TraceContext {
     pub(super) state: TraceState,
 }
 
-/// What vendors add to a trace context: passed on as it is.
+/// The vendor-specific part of a trace context, which is passed on unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceState(String);
 
-/// A trace context as it is written.
+/// A trace context in serialized form.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "TraceContext")]
 struct Headers {
     /// The span of the caller, as the header `traceparent` of W3C Trace Context.
     #[schemars(extend("pattern" = "^00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-3]$"))]
     traceparent: String,
-    /// What vendors add to it, as the header `tracestate`; absent where that is nothing.
+    /// The vendor-specific part, as the header `tracestate`; absent if it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tracestate: Option<String>,
 }
 
-/// A text that is no trace context.
+/// The error for a text that is not a valid trace context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a `traceparent` such as `00-<32 hex digits>-<16 hex digits>-01` is expected")]
 struct BadContext;
 
 impl TraceContext {
-    /// Parses the values of both headers. Returns `None` if the `traceparent` is not valid: then a new trace begins.
-    /// A `tracestate` that is not valid, or too long, is left out.
+    /// Parses the values of both headers. Returns `None` if the `traceparent` is not valid; a new trace begins in
+    /// that case. Ignores a `tracestate` that is not valid or too long.
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
         let text = traceparent.trim_matches([' ', '\t']);
         if !text.is_ascii() || text.len() < LENGTH {
@@ -74,7 +74,7 @@ impl TraceContext {
         let is_readable = match version {
             0 => rest.is_empty(),
             0xff => false,
-            // Of a later version the parts that this one knows are read.
+            // Of a later version, only the parts of this version are parsed.
             _ => rest.is_empty() || rest.starts_with('-'),
         };
         let state = tracestate.and_then(TraceState::parse).unwrap_or_default();
@@ -91,7 +91,7 @@ impl TraceContext {
         self.span
     }
 
-    /// Whether the caller records the trace. A run of a trace that is not recorded is not exported.
+    /// Returns whether the caller records the trace. A run is exported only if its trace is recorded.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -125,7 +125,7 @@ impl TraceState {
         (are_distinct && members.len() <= MAX_MEMBERS).then(|| Self(members.join(",")))
     }
 
-    /// Returns the text; empty where there is none.
+    /// Returns the text, which can be empty.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -142,7 +142,7 @@ fn key_of(member: &str) -> Option<&str> {
     (is_key && is_value).then_some(key)
 }
 
-/// Parses hex digits in lower case, exactly as many as fill the array.
+/// Parses lower-case hex digits that fill the array exactly.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -185,13 +185,13 @@ impl JsonSchema for TraceContext {
     }
 }
 
-/// Whether a variable carries a trace context. Its value differs from run to run, so it counts
-/// neither as an input of a run nor as a part of its evidence.
+/// Returns whether an environment variable contains a trace context. Its value differs from run to run, so it is
+/// neither an input of a run nor part of its evidence.
 pub fn is_trace_variable(name: &str) -> bool {
     name == TRACEPARENT || name == TRACESTATE
 }
 
-/// Takes the variables of a trace context out of an environment, and returns the context if it is valid.
+/// Removes the variables of a trace context from an environment, and returns the context if it is valid.
 pub fn take_context(env: &mut BTreeMap<String, String>) -> Option<TraceContext> {
     let (traceparent, tracestate) = (env.remove(TRACEPARENT), env.remove(TRACESTATE));
     TraceContext::parse(&traceparent?, tracestate.as_deref())

@@ -1,7 +1,7 @@
 //! Builds the spans of a run from its record: the run, its toolchain checks, its skills and their steps.
 //!
-//! A span holds names, outcomes, codes and times. It holds no output, no command, no environment and no
-//! path, because a trace is read by more people than the record of a run.
+//! A span contains names, outcomes, codes and times. It contains no output, command, environment or path, because
+//! more people can read a trace than the record of a run.
 
 use std::time::UNIX_EPOCH;
 
@@ -12,43 +12,43 @@ use crate::outcome::{Outcome, Termination};
 use crate::record::{AttemptSpan, RunRecord, SkillRecord, Span as Stretch, Started};
 use crate::verdict::Verdict;
 
-/// The most attempts of a step that are events of its span.
+/// Maximum number of attempts of a step that become events of its span.
 const MAX_ATTEMPTS: usize = 32;
 const NANOS_PER_MS: u64 = 1_000_000;
 
 /// A span, without its trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Its id.
+    /// The id of the span.
     pub id: SpanId,
-    /// The span that it is a part of; for the run the span of the caller, if there is any.
+    /// The parent span. For the run, this is the span of the caller, if there is one.
     pub parent: Option<SpanId>,
-    /// What it is, with few different values.
+    /// The name of the span, of low cardinality.
     pub name: String,
-    /// When it began, in nanoseconds since 1970.
+    /// Start time, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// When it ended, in nanoseconds since 1970.
+    /// End time, in nanoseconds since 1970.
     pub end_ns: u64,
-    /// What is known of it.
+    /// The attributes of the span.
     pub attributes: Vec<Attribute>,
-    /// What happened in it.
+    /// Events in the span.
     pub events: Vec<SpanEvent>,
-    /// Why it did not succeed; `None` where it did.
+    /// The reason why it failed; `None` if it succeeded.
     pub error: Option<String>,
 }
 
-/// Something that happened in a span.
+/// An event in a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanEvent {
-    /// What.
+    /// The name of the event.
     pub name: &'static str,
-    /// When, in nanoseconds since 1970.
+    /// The time of the event, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// What is known of it.
+    /// The attributes of the event.
     pub attributes: Vec<Attribute>,
 }
 
-/// A name and a value.
+/// The name and the value of an attribute.
 pub type Attribute = (&'static str, Value);
 
 /// The value of an attribute.
@@ -60,30 +60,30 @@ pub enum Value {
     Texts(Vec<String>),
     /// A number.
     Number(i64),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
 }
 
-/// The times of a run, and what its record does not hold.
+/// The times of a run, and other facts that its record lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunTimes {
-    /// The time from which the record counts, in milliseconds since 1970.
+    /// The start of the record's time offsets, in milliseconds since 1970.
     pub base_ms: u64,
-    /// When the run was asked for, in milliseconds since 1970.
+    /// The time of the request for the run, in milliseconds since 1970.
     pub asked_ms: u64,
-    /// When its last event happened, in milliseconds since 1970.
+    /// The time of its last event, in milliseconds since 1970.
     pub ended_ms: u64,
-    /// How long it waited for its turn, in milliseconds; `None` where there is no queue.
+    /// The time that it waited in the queue, in milliseconds; `None` if there was no queue.
     pub queued_ms: Option<u64>,
-    /// The last part of the path of the repository.
+    /// The last component of the repository's path.
     pub repository: Option<String>,
-    /// The profile that was asked for.
+    /// The requested profile.
     pub profile: String,
-    /// The code of the problem for which there was no run, if that is so.
+    /// The code of the problem that prevented the run, if it did not start.
     pub problem: Option<String>,
 }
 
-/// Returns the spans of a run that has ended, the run first.
+/// Returns the spans of a finished run, the run first.
 pub fn spans(record: &RunRecord, times: &RunTimes, trace: &RunTrace) -> Vec<Span> {
     let builder = Builder { record, times, trace };
     let mut spans = vec![builder.run()];
@@ -160,7 +160,7 @@ impl Builder<'_> {
         attributes.0
     }
 
-    /// Returns the codes of what makes an honest answer impossible, without the messages.
+    /// Returns the codes of the reasons why the run is inconclusive, without the messages.
     fn doubts(&self) -> Vec<String> {
         let mut codes: Vec<String> = Vec::new();
         for code in self.record.doubts.iter().map(|record| record.doubt.as_str()) {
@@ -239,7 +239,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Returns an event for each attempt of a step that was repeated.
+    /// Returns an event for each attempt of a step that was retried.
     fn attempts(&self, attempts: &[&AttemptSpan], evidence: Option<&StepEvidence>) -> Vec<SpanEvent> {
         if attempts.len() < 2 {
             return Vec::new();
@@ -261,7 +261,7 @@ impl Builder<'_> {
         nanos(self.times.base_ms.saturating_add(offset_ms))
     }
 
-    /// Returns the end of a stretch; one that did not end lasts until the run ends.
+    /// Returns the end of a time span; one without an end lasts until the run ends.
     fn end(&self, stretch: Stretch) -> u64 {
         let end = stretch.ended_ms.map_or_else(|| nanos(self.times.ended_ms), |ended| self.at(ended));
         end.max(self.at(stretch.began_ms))
@@ -274,7 +274,7 @@ impl RunTrace {
     }
 }
 
-/// Attributes as they are collected.
+/// Collects attributes.
 #[derive(Default)]
 struct Attributes(Vec<Attribute>);
 
@@ -317,7 +317,7 @@ impl Attributes {
         self.flag("proctor.run.partial", started.rerun.as_ref().is_some_and(|rerun| rerun.is_partial()));
     }
 
-    /// Adds how a command ended and what it took.
+    /// Adds the termination and the resource use of a command.
     fn step(&mut self, step: &StepEvidence) {
         self.text("proctor.outcome", step.outcome.as_str());
         self.text("proctor.step.termination", termination_word(&step.termination));
@@ -333,7 +333,7 @@ impl Attributes {
     }
 }
 
-/// Returns the result of a run in the words of OpenTelemetry's conventions for CI/CD.
+/// Returns the result of a run as defined by OpenTelemetry's conventions for CI/CD.
 fn result_of(verdict: Verdict, is_cancelled: bool) -> &'static str {
     match verdict {
         Verdict::Passed => "success",
@@ -354,12 +354,12 @@ fn termination_word(termination: &Termination) -> &'static str {
     }
 }
 
-/// Returns why an outcome is an error; `None` for a pass.
+/// Returns the error for an outcome; `None` for a pass.
 fn failure(outcome: Outcome) -> Option<String> {
     (outcome != Outcome::Passed).then(|| outcome.as_str().to_owned())
 }
 
-/// Returns the outcome of a step and how its process ended, in words of Proctor alone.
+/// Returns the outcome of a step and how its process ended. The text contains nothing from the repository.
 fn error_of(step: &StepEvidence) -> String {
     format!("{}: {}", step.outcome.as_str(), step.termination.phrase())
 }

@@ -24,7 +24,7 @@ fn context(text: &str) -> Option<TraceContext> {
     TraceContext::parse(text, None)
 }
 
-/// A run that was recorded, an event each tenth of a second.
+/// Returns a recorded run with one event per tenth of a second.
 fn recorded(change: impl Fn(&mut RunEvent)) -> RunRecord {
     let mut record = RunRecord::default();
     for (at, line) in LOG.lines().enumerate() {
@@ -152,7 +152,7 @@ proptest! {
         let near: String = PARENT.chars().take(cut).chain(parent.chars()).collect();
         for text in [parent, near] {
             if let Some(context) = TraceContext::parse(&text, Some(&state)) {
-                // What is read is written in a form that is read as the same.
+                // A parsed context survives a round trip.
                 let again = TraceContext::parse(&context.traceparent(), context.tracestate());
                 prop_assert_eq!(again, Some(context));
             }

@@ -1,5 +1,5 @@
-//! `docs/spec-reference.md`: every key of the spec as its schema has it, for readers. Pure: a schema
-//! in, a page out. What the keys mean together, [`docs/spec.md`] says.
+//! Generates `docs/spec-reference.md`: every key of the spec, from its schema. A pure function from a schema to a
+//! page. [`docs/spec.md`] explains how the keys work together.
 //!
 //! [`docs/spec.md`]: ../../../docs/spec.md
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// The page.
+/// The file of the page.
 pub(super) const PAGE: &str = "docs/spec-reference.md";
 
 const HEAD: &str = "# Reference of the spec
@@ -20,16 +20,16 @@ Words: *text* may be written as a number or as `true` too, and counts as it is w
 repository.
 ";
 
-/// Where definitions stand in a schema.
+/// The location of definitions in a schema.
 const DEFINITIONS: &str = "#/$defs/";
 
-/// The page for a schema.
+/// Returns the page for a schema.
 pub(super) fn page(schema: &Value) -> String {
     let sections = sections(schema);
     HEAD.to_owned() + &sections.iter().map(|(name, found)| section(name, found)).collect::<String>()
 }
 
-/// The file and each definition that it comes down to, by name, in the order in which a reader meets them.
+/// Returns the file and each definition that it refers to, by name, in order of first reference.
 pub(super) fn sections(schema: &Value) -> Vec<(String, &Value)> {
     let mut waiting = vec![("The file".to_owned(), schema)];
     let mut told = BTreeSet::new();
@@ -49,7 +49,7 @@ fn definition<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     schema.get("$defs")?.get(name)
 }
 
-/// The definitions that a schema refers to, itself and in what is below it, in their order.
+/// Returns the definitions that a schema and its parts refer to, in order.
 fn below(schema: &Value) -> Vec<&str> {
     match schema {
         Value::Object(members) => {
@@ -77,7 +77,7 @@ fn section(name: &str, schema: &Value) -> String {
     text
 }
 
-/// The table of an object's keys.
+/// Returns the table of an object's keys.
 fn keys(schema: &Value, properties: &Map<String, Value>) -> String {
     let required = required(schema);
     let row = |(key, value): (&String, &Value)| {
@@ -88,23 +88,23 @@ fn keys(schema: &Value, properties: &Map<String, Value>) -> String {
     format!("| key | value | meaning |\n|---|---|---|\n{rows}")
 }
 
-/// The keys that must be there.
+/// Returns the required keys.
 pub(super) fn required(schema: &Value) -> Vec<&str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// The list of the values that there are, where they can be listed.
+/// Returns the list of possible values, if the schema lists them.
 fn values(schema: &Value) -> Option<String> {
     Some(variants(schema)?.iter().map(|(value, what)| format!("- `{value}`: {what}\n")).collect())
 }
 
-/// The values that there are, each with what it means, where they can be listed.
+/// Returns the possible values with their meanings, if the schema lists them.
 pub(super) fn variants(schema: &Value) -> Option<Vec<(&str, String)>> {
     let variants = schema.get("oneOf")?.as_array()?;
     variants.iter().map(|it| Some((it.get("const")?.as_str()?, description(it)))).collect()
 }
 
-/// What may be written, in words.
+/// Describes the type of a value.
 pub(super) fn kind(schema: &Value) -> String {
     let member = |name| schema.get(name);
     if let Some(at) = member("$ref").and_then(Value::as_str) {
@@ -130,7 +130,7 @@ fn is_null(schema: &Value) -> bool {
     schema.get("type").and_then(Value::as_str) == Some("null")
 }
 
-/// The types that are named, `null` aside: every key may be without a value.
+/// Returns the types except `null`, because every key may be without a value.
 fn types(schema: &Value) -> Vec<&str> {
     let named = schema.get("type");
     let one = named.and_then(Value::as_str);
@@ -157,7 +157,7 @@ fn plain(schema: &Value, types: &[&str]) -> String {
     }
 }
 
-/// The least and the most, where the schema bounds it.
+/// Returns the minimum and maximum, if the schema sets them.
 fn bounds(schema: &Value, least: &str) -> String {
     let bound = |name: &str| schema.get(name).and_then(Value::as_u64);
     let (unit, most) = if least == "minItems" { (" of them", "maxItems") } else { ("", "maximum") };
@@ -169,12 +169,12 @@ fn bounds(schema: &Value, least: &str) -> String {
     }
 }
 
-/// What a schema says of itself, on one line.
+/// Returns the description of a schema on one line.
 pub(super) fn description(schema: &Value) -> String {
     schema.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ")
 }
 
-/// Text in a cell of a table.
+/// Escapes text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

@@ -1,4 +1,4 @@
-//! What the schemas accept and refuse, shown on documents built by hand.
+//! Tests which documents the schemas accept and reject, with manually built documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -34,7 +34,7 @@ static VALIDATORS: LazyLock<BTreeMap<&str, jsonschema::Validator>> = LazyLock::n
     DOCUMENTS.iter().map(compiled).collect()
 });
 
-/// Checks `instance` against the schema `name` and says where it does not fit.
+/// Checks `instance` against the schema `name`, and returns the violations with their locations.
 fn complaints(name: &str, instance: &Value) -> Vec<String> {
     VALIDATORS[name].iter_errors(instance).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
@@ -45,14 +45,14 @@ fn assert_fits<T: serde::Serialize>(name: &str, document: &T) -> Value {
     value
 }
 
-/// `pointer` of a fitting document is set to `wrong`; the schema must notice.
+/// Sets `pointer` of a valid document to `wrong`; the schema must reject the result.
 fn assert_refused(name: &str, fitting: &Value, pointer: &str, wrong: &Value) {
     let mut value = fitting.clone();
     *value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {fitting:#}")) = wrong.clone();
     assert!(!complaints(name, &value).is_empty(), "{pointer} = {wrong} is accepted");
 }
 
-/// A member of a fitting document is left out; the schema must notice.
+/// Removes a member of a valid document; the schema must reject the result.
 fn assert_required(name: &str, fitting: &Value, parent: &str, key: &str) {
     let mut value = fitting.clone();
     let members = value.pointer_mut(parent).and_then(Value::as_object_mut).expect("an object");
@@ -150,7 +150,7 @@ fn step() -> StepEvidence {
     }
 }
 
-/// A step that was never reached: everything that can be absent is.
+/// Returns a step that was never reached, in which every optional member is absent.
 fn skipped() -> StepEvidence {
     let termination = Termination::NotStarted { reason: "`fmt` failed".into(), fault: StartFault::NotReached };
     StepEvidence {
@@ -336,7 +336,7 @@ fn toolchain_evidence_fits() {
         sha256: Sha256Hex::of(b""),
     });
     let value = assert_fits("toolchain-evidence", &document);
-    // Documents from before there were reports lack them, and so do steps that left no process behind.
+    // Older documents lack `found_reports`, and a step that left no process behind lacks `leaked`.
     let may_lack = |key: &&String| ["found_reports", "leaked"].contains(&key.as_str());
     for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
         assert_required("toolchain-evidence", &value, "/checks/0", key);
@@ -467,9 +467,9 @@ fn the_readmes_first_spec_can_be_used() {
     assert_eq!(reading.warnings, Vec::new());
 }
 
-/// The bodies of `curl … -d '…'` in the manual, each with the path that it is sent to.
+/// Returns the bodies of `curl … -d '…'` in the manual, each with its request path.
 fn examples(page: &str) -> Vec<(String, String)> {
-    // A line that goes on is one command, and a variable of the shell stands for a path.
+    // Joins continued lines to one command, and replaces a shell variable by a path.
     let joined = page.replace("\\\n", " ").replace("'\"$PWD\"'", "/home/a/project");
     let command = |line: &str| {
         let path = line.split_whitespace().find_map(|word| {
@@ -495,7 +495,7 @@ fn examples_of_requests_in_the_manual_fit_their_schemas() {
         for (path, body) in examples(&text) {
             let path_of = path.replace('/', "~1");
             let pointer = format!("/paths/{path_of}/post/requestBody/content/application~1json/schema");
-            // Agents' tools have a protocol of their own.
+            // The MCP endpoint for agents has its own protocol.
             let Some(schema) = api.pointer(&pointer) else { continue };
             let body: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
             let mut schema = schema.clone();

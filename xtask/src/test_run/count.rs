@@ -1,25 +1,25 @@
-//! Counts the tests of many test programs from what they print. It reads the lines of libtest
-//! and libtest-mimic and starts nothing.
+//! Counts test results from the output of several test programs. Parses the format of libtest and libtest-mimic;
+//! starts no programs.
 
 use std::fmt;
 
-/// What the tests of all programs came to.
+/// The counts of all programs together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Tests that passed.
+    /// Passed tests.
     pub(crate) passed: u64,
-    /// Tests that failed, and test programs that ended without a result.
+    /// Failed tests, and test programs that ended without a result.
     pub(crate) failed: u64,
-    /// Tests that the programs themselves left out.
+    /// Tests that the programs skipped.
     pub(crate) skipped: u64,
-    /// The names of those, with the reason where one was given.
+    /// The names of the skipped tests, with the reason if one was given.
     pub(crate) ignored: Vec<String>,
-    /// Whether a program announced its tests and has not yet told their result.
+    /// True if a program announced its tests and has not reported their result yet.
     open: bool,
 }
 
 impl Counts {
-    /// Takes in one line of output.
+    /// Processes one line of output.
     pub(crate) fn see(&mut self, line: &str) {
         let line = plain(line);
         let line = line.trim_end();
@@ -37,12 +37,12 @@ impl Counts {
         }
     }
 
-    /// Says that nothing follows: a program that has not told its result counts as failed.
+    /// Marks the end of the output; a program without a result counts as failed.
     pub(crate) fn end(&mut self) {
         self.failed += u64::from(std::mem::take(&mut self.open));
     }
 
-    /// The counts where cargo's own end is taken in: where it failed, something did.
+    /// Returns the counts with cargo's exit status included: if cargo failed, at least one failure is counted.
     pub(crate) fn with_verdict_of_cargo(&self, succeeded: bool) -> Self {
         let mut counts = self.clone();
         if !succeeded && counts.failed == 0 {
@@ -51,7 +51,7 @@ impl Counts {
         counts
     }
 
-    /// Whether at least one test ran, and none failed.
+    /// Returns whether at least one test ran, and none failed.
     pub(crate) fn is_success(&self) -> bool {
         self.failed == 0 && self.passed > 0
     }
@@ -63,20 +63,20 @@ impl fmt::Display for Counts {
     }
 }
 
-/// `running 3 tests`
+/// Matches `running 3 tests`.
 fn announces_tests(line: &str) -> bool {
     let count =
         line.strip_prefix("running ").and_then(|rest| rest.strip_suffix(" tests").or(rest.strip_suffix(" test")));
     count.is_some_and(|count| count.parse::<u64>().is_ok())
 }
 
-/// The number that stands right before `word`; 0 where there is none.
+/// Returns the number directly before `word`, or 0.
 fn number_before(text: &str, word: &str) -> u64 {
     let before = text.find(word).map_or("", |at| &text[..at]);
     before.rsplit([' ', ';']).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// The line without colours: `ESC [ … m` goes.
+/// Removes colour sequences (`ESC [ … m`) from a line.
 fn plain(line: &str) -> String {
     let mut parts = line.split("\x1b[");
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,14 +1,14 @@
-//! Rules about the manual: its table of contents has every page, and a link to a heading has one.
+//! Rules for the manual: its table of contents lists every page, and links to headings are valid.
 
 use std::collections::BTreeMap;
 
 use super::links::resolved;
 use super::{Findings, Texts};
 
-/// The table of contents, as mdBook reads it.
+/// The table of contents of mdBook.
 const CONTENTS: &str = "docs/SUMMARY.md";
 
-/// Every page below `docs/` stands in the table of contents, once.
+/// Checks that the table of contents lists every page in `docs/` exactly once.
 pub(super) fn complete(texts: &Texts) -> Findings {
     let Some(contents) = texts.get(CONTENTS) else { return Vec::new() };
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -23,8 +23,7 @@ pub(super) fn complete(texts: &Texts) -> Findings {
     texts.keys().filter(is_page).filter_map(finding).collect()
 }
 
-/// Every link to a heading of a Markdown file of ours leads to one. (Those of fixtures are there to
-/// be wrong.)
+/// Checks links to headings in our Markdown files. Files in fixtures may be wrong on purpose.
 pub(super) fn anchors(texts: &Texts) -> Findings {
     let ours = |path: &str| path.ends_with(".md") && !path.starts_with("fixtures/");
     let headings: BTreeMap<&str, Vec<String>> =
@@ -34,7 +33,7 @@ pub(super) fn anchors(texts: &Texts) -> Findings {
         for (target, anchor) in links(&texts[*path]).filter(|(_, anchor)| !anchor.is_empty()) {
             let page = if target.is_empty() { Some((*path).to_owned()) } else { resolved(path, target) };
             let known = page.as_deref().and_then(|page| headings.get(page));
-            // Where no such page is, the rule about links says so.
+            // If the page does not exist, the rule for links reports it.
             if known.is_some_and(|known| !known.iter().any(|slug| slug == anchor)) {
                 findings.push(format!("{path}: `{target}` has no heading `#{anchor}`"));
             }
@@ -43,7 +42,7 @@ pub(super) fn anchors(texts: &Texts) -> Findings {
     findings
 }
 
-/// The lines of a page that are no code.
+/// Returns the lines of a page outside of code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut fenced = false;
     text.lines().filter(move |line| {
@@ -53,7 +52,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The relative links of a page: where to, and the heading behind `#`.
+/// Returns the relative links of a page: the target, and the heading after `#`.
 fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
     prose(text).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| {
         let target = rest.split_once(')')?.0;
@@ -61,7 +60,7 @@ fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// What a link to each heading says: as GitHub and mdBook make it.
+/// Returns the anchors of all headings, as GitHub and mdBook generate them.
 fn slugs(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for heading in prose(text).filter(|line| line.starts_with('#')) {

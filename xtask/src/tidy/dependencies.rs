@@ -1,11 +1,10 @@
-//! Rules about the manifests: each dependency is explained and used, and no crate of ours uses
-//! one above it.
+//! Rules for the manifests: each dependency is documented and used, and no crate uses a crate of a higher layer.
 
 use toml::{Table, Value};
 
 use super::{Findings, Texts};
 
-/// Which crates of ours each crate may use. `core` is the lowest.
+/// The crates of the workspace that each crate may use; `core` is the lowest layer.
 const DIRECTIONS: [(&str, &[&str]); 11] = [
     ("core", &[]),
     ("sandbox", &["core"]),
@@ -20,13 +19,13 @@ const DIRECTIONS: [(&str, &[&str]); 11] = [
     ("xtask", &["core", "daemon"]),
 ];
 
-/// The document that has a row for each dependency.
+/// The document with a row for each dependency.
 const DOCUMENT: &str = "docs/dependencies.md";
 
-/// The tables of a manifest that name dependencies.
+/// The sections of a manifest that list dependencies.
 const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
-/// Each dependency has its row in `docs/dependencies.md`, and each row its dependency.
+/// Checks that each dependency has a row in `docs/dependencies.md`, and each row a dependency.
 pub(super) fn documented(texts: &Texts) -> Findings {
     let document = texts.get(DOCUMENT).map_or("", String::as_str);
     let rows: Vec<&str> = document.lines().filter_map(row_name).collect();
@@ -39,7 +38,7 @@ pub(super) fn documented(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// A dependency that no crate names, or whose crate never names it, goes.
+/// Reports dependencies that no crate lists, and those whose crate never uses them.
 pub(super) fn used(texts: &Texts) -> Findings {
     let used: Vec<String> = manifests(texts).flat_map(|(_, manifest)| names(&manifest)).collect();
     let unnamed = external(texts).into_iter().filter(|name| !used.contains(name));
@@ -50,14 +49,14 @@ pub(super) fn used(texts: &Texts) -> Findings {
     unnamed.map(|name| format!("Cargo.toml: no crate uses `{name}`")).chain(unused).collect()
 }
 
-/// Whether a source below `directory` names the crate `name` in a path.
+/// Returns whether a source in `directory` uses the crate `name` in a path.
 fn is_mentioned(texts: &Texts, directory: &str, name: &str) -> bool {
     let path = format!("{}::", name.replace('-', "_"));
     let prefix = format!("{directory}/");
     texts.iter().any(|(file, text)| file.starts_with(&prefix) && file.ends_with(".rs") && text.contains(&path))
 }
 
-/// Nothing points back: core ← sandbox, snapshot ← runner ← daemon ← cli.
+/// Checks that dependencies follow the layers: core ← sandbox, snapshot ← runner ← daemon ← cli.
 pub(super) fn directions(texts: &Texts) -> Findings {
     manifests(texts).flat_map(|(directory, manifest)| upward(directory, &manifest)).collect()
 }
@@ -74,7 +73,7 @@ fn upward(directory: &str, manifest: &Table) -> Findings {
         .collect()
 }
 
-/// The crates' manifests, by directory.
+/// Returns the manifests of the crates by directory.
 fn manifests(texts: &Texts) -> impl Iterator<Item = (&str, Table)> {
     texts.iter().filter_map(|(path, text)| {
         let directory = path.strip_suffix("/Cargo.toml").filter(|directory| !directory.contains('/'))?;
@@ -82,7 +81,7 @@ fn manifests(texts: &Texts) -> impl Iterator<Item = (&str, Table)> {
     })
 }
 
-/// What a manifest depends on, for whatever purpose or platform.
+/// Returns all dependencies of a manifest, for every purpose and platform.
 fn names(manifest: &Table) -> Vec<String> {
     let platforms = manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
     std::iter::once(manifest)
@@ -92,7 +91,7 @@ fn names(manifest: &Table) -> Vec<String> {
         .collect()
 }
 
-/// The workspace's dependencies that others wrote.
+/// Returns the external dependencies of the workspace.
 fn external(texts: &Texts) -> Vec<String> {
     let manifest: Option<Table> = texts.get("Cargo.toml").and_then(|text| text.parse().ok());
     let dependencies =
@@ -101,7 +100,7 @@ fn external(texts: &Texts) -> Vec<String> {
     dependencies.into_iter().flatten().filter(|(_, value)| !is_ours(value)).map(|(name, _)| name.clone()).collect()
 }
 
-/// The crate of a row ``| `name` | …``.
+/// Returns the crate of a row ``| `name` | …``.
 fn row_name(line: &str) -> Option<&str> {
     line.strip_prefix("| `")?.split_once("` |").map(|(name, _)| name)
 }

@@ -1,9 +1,9 @@
-//! Rules about the documents: what they point at is there.
+//! Rules for documents: the targets of their references exist.
 
 use super::{Findings, Texts};
 
-/// Every relative link of a Markdown file leads to a file or a directory. (Those of fixtures are
-/// there to be wrong.)
+/// Checks that every relative link of a Markdown file leads to a file or a directory. Files in fixtures may be
+/// wrong on purpose.
 pub(super) fn relative(texts: &Texts) -> Findings {
     texts
         .iter()
@@ -15,7 +15,7 @@ pub(super) fn relative(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// Every `make …` that the README names is a target of the Makefile.
+/// Checks that every `make …` in the README is a target of the Makefile.
 pub(super) fn make_targets(texts: &Texts) -> Findings {
     let makefile = texts.get("Makefile").map_or("", String::as_str);
     let readme = texts.get("README.md").map_or("", String::as_str);
@@ -27,7 +27,7 @@ pub(super) fn make_targets(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// Every source that a document names in a code span, by its path or the end of it, is there.
+/// Checks that every source file in a code span of a document exists, by its full path or the end of its path.
 pub(super) fn named_sources(texts: &Texts) -> Findings {
     texts
         .iter()
@@ -39,7 +39,7 @@ pub(super) fn named_sources(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// Code spans of one word that end in `.rs`.
+/// Returns code spans of one word that end in `.rs`.
 fn sources(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|span| {
         let is_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
@@ -52,7 +52,7 @@ fn is_somewhere(texts: &Texts, name: &str) -> bool {
     texts.keys().any(|path| path == name || path.ends_with(&below))
 }
 
-/// The words that follow `make ` at the start of a line or of a code span.
+/// Returns the words that follow `make ` at the start of a line or of a code span.
 fn commands(text: &str) -> impl Iterator<Item = &str> {
     let starts = |at: usize| at == 0 || text[..at].ends_with(['\n', '`']);
     text.match_indices("make ").filter(move |(at, _)| starts(*at)).filter_map(|(at, word)| {
@@ -62,7 +62,7 @@ fn commands(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The targets of Markdown links that stay in the repository, without their anchors.
+/// Returns the targets of relative Markdown links, without their anchors.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| {
         let target = rest.split_once(')')?.0;
@@ -71,8 +71,7 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The path that a link means, seen from the file in which it stands; `None` where it leads out of
-/// the repository.
+/// Resolves a link relative to the file that contains it; `None` if it leads out of the repository.
 pub(super) fn resolved(from: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();

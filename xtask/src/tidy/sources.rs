@@ -1,14 +1,14 @@
-//! Rules about the text of Rust sources.
+//! Rules for the text of Rust sources.
 
 use super::{Findings, Texts, rust};
 
-/// How many lines a source may have.
+/// Maximum number of lines of a source without a stated reason.
 const MAX_LINES: usize = 600;
 
-/// How short a source must have become before its reason goes.
+/// A source below this number of lines must not have a stated reason any more.
 const SHORT_AGAIN: usize = 500;
 
-/// Sources that are longer, and why.
+/// Longer sources with their reasons.
 const LONG: [(&str, &str); 3] = [
     (
         "sandbox/src/setup.rs",
@@ -18,8 +18,8 @@ const LONG: [(&str, &str); 3] = [
     ("sandbox/tests/sandbox.rs", "one program, so that its roles are set up once for every trial"),
 ];
 
-/// What must not stand in a source, and what to do instead. Written in two halves, so that this
-/// file keeps its own rule.
+/// Forbidden words in a source, each with an alternative. They are written in two halves, so that this file does
+/// not violate the rule.
 const WORDS: [(&str, &str, &str); 7] = [
     ("TO", "DO", "do it, or say in the issue that it is left"),
     ("FIX", "ME", "mend it, or say in the issue that it is left"),
@@ -30,7 +30,7 @@ const WORDS: [(&str, &str, &str); 7] = [
     ("#[al", "low(", "say `#[expect(lint, reason = \"…\")]`"),
 ];
 
-/// What the core must not touch: it has no I/O of any kind.
+/// Paths that the core must not use, because it does no I/O.
 const WORLD: [&str; 10] = [
     "std::fs",
     "std::io",
@@ -44,8 +44,8 @@ const WORLD: [&str; 10] = [
     "println!(",
 ];
 
-/// How code that the compiler cannot vouch for begins, and the leave for it. Written in two
-/// halves, so that this file keeps its own rule.
+/// The start of unsafe code, and the attribute that permits it. They are written in two halves, so that this file
+/// does not violate the rule.
 const UNSAFE: [&str; 5] = [
     concat!("un", "safe {"),
     concat!("un", "safe fn"),
@@ -54,10 +54,10 @@ const UNSAFE: [&str; 5] = [
     concat!("expect(un", "safe_code"),
 ];
 
-/// The sources that may have it: where the sandbox calls the system, and where DuckDB's library is called.
+/// The sources that may contain unsafe code: the system calls of the sandbox, and the bindings of DuckDB.
 const UNSAFE_PLACES: [&str; 3] = ["sandbox/src/sys.rs", "duckdb/src/ffi.rs", "duckdb/src/ffi/chunk.rs"];
 
-/// Every source says at its top what it is responsible for.
+/// Checks that every source starts with a doc comment about its responsibility.
 pub(super) fn headers(texts: &Texts) -> Findings {
     rust(texts)
         .filter(|(_, text)| !text.starts_with("//! "))
@@ -65,7 +65,7 @@ pub(super) fn headers(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// No source is long without a reason, and no reason outlives its source.
+/// Checks that long sources have a stated reason, and that every reason is still needed.
 pub(super) fn lengths(texts: &Texts) -> Findings {
     long(texts, &LONG)
 }
@@ -86,7 +86,7 @@ fn long(texts: &Texts, reasons: &[(&str, &str)]) -> Findings {
         .collect()
 }
 
-/// Nothing unfinished, nothing silenced.
+/// Checks for unfinished code and silenced lints.
 pub(super) fn words(texts: &Texts) -> Findings {
     let words = WORDS.map(|(head, tail, instead)| (format!("{head}{tail}"), instead));
     lines(texts)
@@ -97,7 +97,7 @@ pub(super) fn words(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// The core reads no file, clock, process or environment. (Its tests may.)
+/// Checks that the core uses no file, clock, process or environment. Its tests may.
 pub(super) fn pure_core(texts: &Texts) -> Findings {
     rust(texts)
         .filter(|(path, _)| path.starts_with("core/src/") && !is_test(path))
@@ -111,7 +111,7 @@ pub(super) fn pure_core(texts: &Texts) -> Findings {
         .collect()
 }
 
-/// No `unsafe`, and no leave for it, but where the sandbox calls the system and DuckDB is called.
+/// Checks that `unsafe`, and the attribute that permits it, occurs only in [`UNSAFE_PLACES`].
 pub(super) fn unsafe_has_its_places(texts: &Texts) -> Findings {
     lines(texts)
         .filter(|(path, _, line)| !UNSAFE_PLACES.contains(path) && mentions_unsafe(line))
@@ -128,7 +128,7 @@ fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// The lines of every source, numbered from 1.
+/// Returns the lines of every source, numbered from 1.
 fn lines(texts: &Texts) -> impl Iterator<Item = (&str, usize, &str)> {
     rust(texts).flat_map(|(path, text)| text.lines().enumerate().map(move |(at, line)| (path, at + 1, line)))
 }

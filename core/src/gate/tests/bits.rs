@@ -1,4 +1,4 @@
-//! No single bit of what a gate reads may change.
+//! Flips single bits of the gate's inputs; each must cause a finding.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::{Laid, World};
 use crate::digest::{Sha256Hex, SnapshotId};
 use crate::gate::Unattested;
 
-/// Turns one bit over.
+/// Flips one bit.
 fn flip(bytes: &mut [u8], bit: usize) {
     let bit = bit % (bytes.len() * 8);
     bytes[bit / 8] ^= 1 << (bit % 8);

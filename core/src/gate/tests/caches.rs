@@ -1,4 +1,4 @@
-//! Caches of a wider scope than a caller accepts.
+//! Caches of a wider scope than the caller accepts.
 
 use super::World;
 use crate::cache::{CacheEnd, CacheEvidence, CacheShown, CacheTrust};

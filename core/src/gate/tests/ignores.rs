@@ -1,4 +1,4 @@
-//! Ignore rules outside of the tree are those of the run.
+//! Ignore rules outside of the tree must be the same as in the run.
 
 use super::{GateCode, IgnoreFile, Sha256Hex, World};
 
@@ -20,9 +20,9 @@ fn refuses_a_run_with_other_ignore_rules_outside_of_the_tree() {
     assert_eq!(answered(then(&[]), now(&["a"])), some(GateCode::IgnoresChanged, "/r/a"));
     assert_eq!(answered(then(&["a"]), now(&[])), some(GateCode::IgnoresChanged, "a"));
     assert_eq!(answered(then(&["a", "b"]), now(&["a", "c"])).first().map(|(_, paths)| paths.len()), Some(2));
-    // An older run does not record them.
+    // A run of an older version does not record the rules.
     assert_eq!(answered(None, now(&[])), []);
     assert_eq!(answered(None, now(&["a"])), some(GateCode::IgnoresUnrecorded, "/r/a"));
-    // They have no say in the tree of a commit.
+    // The rules do not apply to the tree of a commit.
     assert_eq!((answered(then(&["a"]), None), answered(None, None)), (vec![], vec![]));
 }

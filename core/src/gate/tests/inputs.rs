@@ -1,4 +1,4 @@
-//! Inputs that no snapshot covers, where a caller demands that there are none.
+//! Inputs that no snapshot covers, if the caller requires verified inputs.
 
 use super::World;
 use crate::evidence::TreeSource;
@@ -9,7 +9,7 @@ fn input(path: &str, shown: InputShown) -> UnverifiedInput {
     UnverifiedInput { path: path.into(), kind: InputKind::File, files: 1, bytes: 3, sha256: None, shown, reason: None }
 }
 
-/// An honest run of this source, which records these inputs.
+/// Returns the world of an honest run with this source and these recorded inputs.
 fn world(source: &TreeSource, inputs: Option<Vec<UnverifiedInput>>, required: RequiredInputs) -> World {
     World::new().with(|w| {
         w.run.source = source.clone();
@@ -56,7 +56,7 @@ fn refuses_a_run_over_the_worktree_itself() {
     assert_eq!(world(&TreeSource::SHARED, None, RequiredInputs::Verified).codes(), refused);
     assert_eq!(world(&TreeSource::SHARED, Some(vec![]), RequiredInputs::Verified).codes(), refused);
     assert!(world(&TreeSource::SHARED, None, RequiredInputs::Any).codes().is_empty());
-    // A status file that was edited does not hide what the evidence says.
+    // Editing the status file does not hide the source that the evidence records.
     for source in [TreeSource::PRIVATE, rev()] {
         let skill = world(&source, None, RequiredInputs::Verified);
         assert_eq!(skill.with(|w| w.skills[1].source = TreeSource::SHARED).codes(), refused);

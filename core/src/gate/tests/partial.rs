@@ -1,10 +1,10 @@
-//! A run that left skills of the profile out stands for nothing but itself.
+//! A run that left out skills of the profile does not verify the tree.
 
 use super::{GateCode, World, run_id};
 use crate::names::SkillName;
 use crate::rerun::{self, LastOutcomes};
 
-/// A run that left the skill `b` out, as it passed before.
+/// Returns the world of a run that left out the skill `b` because it passed before.
 fn partial() -> World {
     let mut known = LastOutcomes::new(run_id("r1"));
     let [a, b] = ["a", "b"].map(|name| SkillName::new(name).expect("a name"));
@@ -26,6 +26,6 @@ fn a_partial_run_is_no_whole_one() {
     assert_eq!(world.codes(), [GateCode::RunPartial]);
     let message = &world.laid_out().answer().findings[0].message;
     assert_eq!(message, "the last run, r2, left skills of the profile out: `b`");
-    // Nor where whoever writes the status and our own record keeps silent about it.
+    // The gate also refuses if a forged status file and a forged record omit the selection.
     assert_eq!(world.with(|world| world.run.rerun = None).codes(), [GateCode::OtherPlan]);
 }

@@ -1,4 +1,4 @@
-//! What `run` of a job means: one command, or a few lines of shell, with or without the names of files.
+//! Interprets `run` of a job: one command or a few lines of shell, with or without file names.
 
 use crate::import::Tool;
 use crate::import::check_form::{MENDS, check_form, mends};
@@ -7,27 +7,27 @@ use crate::import::selection::Selection;
 use crate::import::shell::{quote, quote_all, unfit};
 use crate::spec::{Command, Text, quoted};
 
-/// What stands for names of files: those of a commit, those of a push, all, and what a command lists.
+/// Placeholders for file names: staged files, pushed files, all files, and the output of the job's own command.
 const LISTS: [&str; 4] = ["{staged_files}", "{push_files}", "{all_files}", "{files}"];
-/// What stands for names of files here, in the words of a command.
+/// Placeholder for file names in the parsed command.
 const FILES: &str = "{files}";
-/// Commands that list what has changed, of which all tracked files are the whole.
+/// Commands that list changed files. A check of all tracked files covers these.
 const LISTING: [&str; 2] = ["git diff", "git ls-files"];
 
-/// What is asked of a job.
+/// The parts of a job that decide its command.
 pub(super) struct Asked<'a> {
-    /// Its command, a line of shell.
+    /// The command, a line of shell.
     pub(super) run: &'a str,
-    /// The command that lists its files, where there is one.
+    /// The command that lists its files, if there is one.
     pub(super) files: Option<&'a str>,
-    /// The files that it looks at.
+    /// The files that it checks.
     pub(super) selection: &'a Selection,
 }
 
-/// The check that a job's command is.
+/// Returns the check that is equivalent to a job's command.
 ///
 /// # Errors
-/// A step cannot do the same; the text says why.
+/// A step cannot do the same; the text gives the reason.
 pub(super) fn check(asked: &Asked<'_>) -> Result<Check, String> {
     let run = asked.run.trim();
     if run.is_empty() {
@@ -46,12 +46,12 @@ pub(super) fn check(asked: &Asked<'_>) -> Result<Check, String> {
         return Err("a command of its own lists its files, which need not be those of a tree".to_owned());
     }
     let run = LISTS.iter().fold(run.to_owned(), |run, list| run.replace(list, FILES));
-    // lefthook takes quotes around a list for quotes around each name.
+    // lefthook applies quotes around a list to each name.
     let run = run.replace(&format!("\"{FILES}\""), FILES).replace(&format!("'{FILES}'"), FILES);
     if run.contains(FILES) { with_files(&run, asked.selection) } else { Ok(without_files(&run, asked.selection)) }
 }
 
-/// A command that is run as it is, wherever its words come from.
+/// Returns the check for a command without file names.
 pub(super) fn plain(argv: &[String]) -> Check {
     let form = check_form(argv);
     let tools = tool(&form.argv).into_iter().collect();
@@ -94,7 +94,7 @@ fn with_files(run: &str, selection: &Selection) -> Result<Check, String> {
     Ok(check)
 }
 
-/// The end of a pipeline that gives names to a command, at the place where it wants them.
+/// Returns the last command of a pipeline, which inserts the file names at their place in a command.
 fn each(argv: &[String]) -> String {
     match argv.split_last() {
         Some((last, words)) if last == FILES => format!("xargs -0r {}", quote_all(words)),
@@ -106,7 +106,7 @@ fn each(argv: &[String]) -> String {
     }
 }
 
-/// The words of a command that needs no shell.
+/// Splits a command that needs no shell; `None` if it needs one.
 fn words(run: &str) -> Option<Vec<String>> {
     Command::Line(Text(run.to_owned())).argv().ok().map(Into::into)
 }
@@ -115,18 +115,18 @@ fn shell(run: &str) -> Vec<String> {
     ["sh", "-c", run].map(str::to_owned).to_vec()
 }
 
-/// What is said of a script that tells a tool to mend files.
+/// Returns the note for a script that makes a tool fix files.
 fn mending(run: &str) -> Vec<String> {
     let found = run.split_whitespace().any(mends);
     found.then(|| MENDS.to_owned()).into_iter().collect()
 }
 
-/// The tool that a command starts, unless it is one of the repository.
+/// Returns the tool that a command starts, unless the program is a path.
 fn tool(argv: &[String]) -> Option<Tool> {
     argv.first().filter(|program| !program.contains('/')).map(|program| Tool::found(program))
 }
 
-/// The tool that a script begins with, where that is plain.
+/// Returns the tool that a script starts with, if its first word is a plain name.
 fn first_tool(run: &str) -> Vec<Tool> {
     let first = run.split_whitespace().next().unwrap_or_default();
     let plain = first.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
@@ -134,7 +134,7 @@ fn first_tool(run: &str) -> Vec<Tool> {
     found.into_iter().collect()
 }
 
-/// Refuses a list that stands inside of quotes, where it would become one word.
+/// Rejects a list of files inside quotes, where it would become a single word.
 fn in_no_quotes(run: &str) -> Result<(), String> {
     let mut quote = None;
     let mut rest = run;

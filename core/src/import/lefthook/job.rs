@@ -1,4 +1,4 @@
-//! One job of lefthook, with what it has from the groups that it is in.
+//! Imports one job of lefthook, with the settings that it inherits from its groups.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::plan::RelPath;
 use crate::spec::quoted;
 use crate::spec::yaml::{Node, Value};
 
-/// How deep groups may be nested.
+/// Maximum nesting of groups.
 const MAX_GROUPS: usize = 16;
 /// The keys that a job may have.
 const KEYS: [&str; 24] = [
@@ -44,12 +44,12 @@ const KEYS: [&str; 24] = [
     "follow",
 ];
 
-/// What holds for a job because of where it stands.
+/// Settings that a job inherits from its hook and groups.
 #[derive(Debug, Clone)]
 pub(super) struct Scope<'t> {
     common: &'t Common<'t>,
     hook: &'t str,
-    /// The names of hook and groups, for the name of a skill.
+    /// The names of the hook and the groups, for the name of a skill.
     path: Vec<String>,
     root: Option<&'t str>,
     globs: Vec<&'t str>,
@@ -60,7 +60,7 @@ pub(super) struct Scope<'t> {
     files: Option<&'t str>,
     env: BTreeMap<&'t str, &'t str>,
     notes: Vec<String>,
-    /// Why none of the jobs here is carried over.
+    /// The reason why none of the jobs in this scope can be imported.
     refused: Option<String>,
     parallel: bool,
     piped: bool,
@@ -68,10 +68,10 @@ pub(super) struct Scope<'t> {
 }
 
 impl<'t> Scope<'t> {
-    /// What a hook says for all of its jobs.
+    /// Creates the scope of a hook.
     ///
     /// # Errors
-    /// One of its values has another shape than it can have.
+    /// One of its values has the wrong type.
     pub(super) fn of(name: &'t str, hook: &Map<'t, '_>, common: &'t Common<'t>) -> Result<Self, String> {
         let mut scope = Self {
             common,
@@ -95,7 +95,7 @@ impl<'t> Scope<'t> {
         Ok(scope)
     }
 
-    /// The same, with what a job or a group adds.
+    /// Returns the scope with the settings of a job or a group added.
     fn extended(&self, map: &Map<'t, '_>) -> Result<Self, String> {
         let mut scope = self.clone();
         scope.root = map.text("root")?.filter(|root| !root.is_empty()).or(scope.root);
@@ -111,10 +111,10 @@ impl<'t> Scope<'t> {
         Ok(scope)
     }
 
-    /// Takes in when the jobs run.
+    /// Checks the conditions (`only`, `skip`) under which the jobs run.
     ///
     /// # Errors
-    /// It depends on something that a tree has not.
+    /// They depend on something other than the tree.
     fn conditions(&mut self, map: &Map<'t, '_>) -> Result<(), String> {
         match map.get("only").map(|only| (only, map.flag("only"))) {
             None | Some((_, Ok(Some(true)))) => {}
@@ -179,13 +179,13 @@ impl<'t> Scope<'t> {
     }
 }
 
-/// The words of a text, or a list of them.
+/// Returns the words of a text or of a list of texts.
 fn words<'t>(map: &Map<'t, '_>, key: &str) -> Result<Vec<&'t str>, String> {
     let texts = map.texts(key)?.unwrap_or_default();
     Ok(texts.into_iter().flat_map(str::split_whitespace).collect())
 }
 
-/// The jobs of a list, in order.
+/// Imports the jobs of a list, in order.
 pub(super) fn list(jobs: &[Node<'_>], scope: &Scope<'_>, chain: usize, items: &mut Vec<Item>) {
     let chain = if scope.piped { chain + items.len() } else { chain };
     for job in jobs {
@@ -206,7 +206,7 @@ pub(super) fn list(jobs: &[Node<'_>], scope: &Scope<'_>, chain: usize, items: &m
     }
 }
 
-/// A group of jobs. Where it is one of a pipe, its jobs are no part of the chain any more.
+/// Imports a group of jobs. If the group is part of a pipe, its jobs do not belong to the chain of that pipe.
 fn group(node: &Node<'_>, map: &Map<'_, '_>, inner: &Map<'_, '_>, scope: &Scope<'_>, items: &mut Vec<Item>) {
     let name = map.text("name").ok().flatten().unwrap_or("group").to_owned();
     let whole = || -> Result<(Scope<'_>, Vec<Node<'_>>), String> {
@@ -234,10 +234,11 @@ fn group(node: &Node<'_>, map: &Map<'_, '_>, inner: &Map<'_, '_>, scope: &Scope<
     }
 }
 
-/// The commands or scripts of a hook, by name. A pipe goes by priority and then by name.
+/// Imports the commands or scripts of a hook, which are listed by name. A pipe runs them by priority and then by
+/// name.
 ///
 /// # Errors
-/// A priority is no number.
+/// A priority is not a number.
 pub(super) fn named(
     key: &str,
     map: &Map<'_, '_>,
@@ -270,7 +271,7 @@ fn item(name: &str, node: &Node<'_>, scope: &Scope<'_>, chain: usize, fate: Resu
         Some(reason) => Err(reason.clone()),
         None => fate,
     };
-    // The head of a named job is its key; that of one in a list is the job itself.
+    // The head of a named job is its key; that of a job in a list is the job itself.
     Item {
         name: name.to_owned(),
         group: scope.path.join("."),
@@ -281,7 +282,7 @@ fn item(name: &str, node: &Node<'_>, scope: &Scope<'_>, chain: usize, fate: Resu
     }
 }
 
-/// The check that does what a job does.
+/// Returns the check that is equivalent to a job.
 fn check(name: &str, map: &Map<'_, '_>, script: Option<&str>, scope: &Scope<'_>) -> Result<Check, String> {
     if let Some(key) = map.unknown(&KEYS) {
         return Err(unknown_key(key));
@@ -340,7 +341,7 @@ fn script(script: &str, map: &Map<'_, '_>, scope: &Scope<'_>) -> Result<Check, S
     Ok(command::plain(&argv))
 }
 
-/// The variables of a job.
+/// Returns the environment variables of a job.
 fn environment(scope: &Scope<'_>) -> Result<BTreeMap<String, String>, String> {
     let mut env = BTreeMap::new();
     for (name, value) in &scope.env {
@@ -355,7 +356,7 @@ fn environment(scope: &Scope<'_>) -> Result<BTreeMap<String, String>, String> {
     Ok(env)
 }
 
-/// A command with the texts that stand for names in braces.
+/// Replaces the templates in braces in a command.
 fn templated(run: &str, name: &str, scope: &Scope<'_>) -> String {
     let mut run = run.to_owned();
     for (key, text) in &scope.common.templates {

@@ -1,4 +1,4 @@
-//! One hook of pre-commit, and the check that does the same.
+//! Converts one hook of pre-commit to an equivalent check.
 
 use super::{Common, Revision};
 use crate::import::builtin::{self, Builtin, Way};
@@ -41,10 +41,10 @@ const KEYS: [&str; 23] = [
     "priority",
 ];
 
-/// The stages at which a hook looks at files.
+/// The stages at which a hook checks files.
 const FILE_STAGES: [&str; 6] = ["pre-commit", "commit", "pre-push", "push", "pre-merge-commit", "merge-commit"];
 
-/// A hook as it is written.
+/// A hook as written in the configuration.
 pub(super) struct Hook<'t, 'a> {
     map: Map<'t, 'a>,
     id: &'t str,
@@ -54,7 +54,7 @@ pub(super) struct Hook<'t, 'a> {
     common: &'t Common,
 }
 
-/// What a hook's own manifest says where the configuration does not.
+/// Defaults from a hook's own manifest, for keys that the configuration does not set.
 #[derive(Default)]
 struct Manifest {
     files: &'static str,
@@ -63,19 +63,19 @@ struct Manifest {
     exclude_types: Vec<&'static str>,
 }
 
-/// How the names of files come to a command.
+/// The way a command gets file names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Names {
-    /// As arguments, as many as there is room for.
+    /// As arguments, as many as fit.
     Arguments,
-    /// As arguments, this many at a time.
+    /// As arguments, at most this many per call.
     Few(u32),
     /// Not at all.
     None,
 }
 
 impl<'t, 'a> Hook<'t, 'a> {
-    /// The hook at `node`, and what becomes of it.
+    /// Converts the hook at `node`.
     pub(super) fn item(node: &'t Node<'a>, address: &str, rev: Option<&'t Revision>, common: &'t Common) -> Item {
         let hook = Map::of(node).ok_or_else(|| "a hook is a map".to_owned()).and_then(|map| {
             let id = map.text("id")?.ok_or("it has no `id`")?;
@@ -136,7 +136,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         })
     }
 
-    /// A hook of a repository whose manifest is known.
+    /// Converts a hook of a repository whose manifest is known.
     fn known(&self, known: &'static Known) -> Result<Check, String> {
         if let Some(language) = self.map.text("language")? {
             return Err(format!(
@@ -182,7 +182,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         Ok(check)
     }
 
-    /// One of the small checks of pre-commit's own collection.
+    /// Converts one of the small checks of pre-commit's own collection.
     fn builtin(&self) -> Result<Check, String> {
         let args = self.args()?.unwrap_or_default();
         let Some(Builtin { way, types, note }) = builtin::find(self.id, &args) else {
@@ -213,7 +213,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         Ok(check)
     }
 
-    /// A hook whose command stands in the configuration.
+    /// Converts a hook whose command is in the configuration.
     fn local(&self) -> Result<Check, String> {
         let language = self.map.text("language")?.ok_or("it has no `language`")?;
         let entry = self.map.text("entry")?.ok_or("it has no `entry`")?;
@@ -221,7 +221,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         let mut notes = Vec::new();
         match language {
             "pygrep" => {
-                // The spec holds the expression, and need not be found by it.
+                // The spec contains the expression itself, and must not match it.
                 selection.drop.push(the_spec());
                 let line = builtin::pygrep(entry, &self.args()?.unwrap_or_default())?;
                 let mut check = self.end(&selection, line);
@@ -230,7 +230,7 @@ impl<'t, 'a> Hook<'t, 'a> {
             }
             "fail" => {
                 let said = format!("if tr '\\0' '\\n' | grep .; then printf '%s\\n' {}; exit 1; fi", quote(entry));
-                // The names go through `tr` first, so it is a part of the pipeline of its own.
+                // The names go through `tr` first, so this is a separate part of the pipeline.
                 return Ok(self.end(&selection, format!("({said})")));
             }
             "system" | "script" | "unsupported" | "unsupported_script"
@@ -249,7 +249,8 @@ impl<'t, 'a> Hook<'t, 'a> {
         }
         argv.extend(self.args()?.unwrap_or_default());
         if !["system", "script", "unsupported", "unsupported_script"].contains(&language) {
-            // The environment of a local hook is empty but for these: this repository is not installed in it.
+            // The environment of a local hook contains only these dependencies: pre-commit does not install this
+            // repository in it.
             self.dependencies(&argv, &mut notes)?;
             if notes.is_empty() {
                 notes.push(format!("runs the {} of the machine, not of an environment of its own", quoted(&argv[0])));
@@ -259,11 +260,12 @@ impl<'t, 'a> Hook<'t, 'a> {
         self.command(&argv, &selection, names, notes)
     }
 
-    /// What pre-commit would install beside the tool. The tool itself is no addition.
+    /// Checks the packages that pre-commit would install in addition to the tool. The package of the tool itself
+    /// does not count.
     fn dependencies(&self, argv: &[String], notes: &mut Vec<String>) -> Result<(), String> {
         let Some(dependencies) = self.map.texts("additional_dependencies")? else { return Ok(()) };
         let program = program_name(&argv[program_at(argv)]);
-        // codespell reads a configuration with it, and every Python since 3.11 has one of its own.
+        // codespell needs this package to read its configuration; since 3.11, Python includes an equivalent module.
         let spare = |name: &str| program == "codespell" && ["tomli", "toml"].contains(&name);
         let others: Vec<&str> = dependencies
             .iter()
@@ -301,7 +303,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         }
     }
 
-    /// The files that the hook looks at.
+    /// Returns the files that the hook checks.
     fn selection(&self, manifest: &Manifest) -> Result<Selection, String> {
         let mut selection = Selection::default();
         let named = |which: &str, key: &str| format!("{which} `{key}` is ");
@@ -316,7 +318,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         let files = self.map.text("files")?.unwrap_or(manifest.files);
         selection.keep(Pattern::python(files).map_err(|problem| named("its", "files") + &problem)?);
         if let Some(exclude) = self.map.text("exclude")? {
-            // Pre-commit itself takes `^$` for an exclusion of nothing.
+            // pre-commit itself uses `^$` as an exclusion that matches nothing.
             selection.drop.push(Pattern::python(exclude).map_err(|problem| named("its", "exclude") + &problem)?);
         }
         selection.drop.retain(|pattern| pattern.ere != "^$");
@@ -346,7 +348,7 @@ impl<'t, 'a> Hook<'t, 'a> {
             selection.is_text = true;
         } else if !any.is_empty() && !any.contains(&"file") {
             let any: Vec<_> = any.into_iter().map(kind).collect::<Result<_, _>>()?;
-            // A kind that must hold, and is among those of which one must, is all that counts.
+            // If a required kind is among the alternatives, only the required kind matters.
             if kinds.is_empty() {
                 kinds = any;
             } else if !kinds.iter().all(|kind| any.contains(kind)) {
@@ -367,7 +369,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         Ok(())
     }
 
-    /// A command that gets the files, or none.
+    /// Returns the check for a command, with file names as `names` says.
     fn command(
         &self,
         argv: &[String],
@@ -401,7 +403,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         Ok(check)
     }
 
-    /// A pipeline that lists the files, and ends in `line`.
+    /// Returns the check for a pipeline that lists the files and ends in `line`.
     fn end(&self, selection: &Selection, line: String) -> Check {
         let mut lines = selection.lines();
         lines.push(line);
@@ -409,7 +411,7 @@ impl<'t, 'a> Hook<'t, 'a> {
     }
 }
 
-/// The path of the spec itself.
+/// Returns a pattern for the path of the spec.
 fn the_spec() -> Pattern {
     Pattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false }
 }
@@ -418,7 +420,7 @@ fn kind(tag: &str) -> Result<&'static FileType, String> {
     FileType::of(tag).ok_or_else(|| format!("the kind of file {} is not known here", quoted(tag)))
 }
 
-/// Python, with a module that not every one has.
+/// Returns Python as a tool, with a check for a module that not every installation has.
 fn python(module: Option<&str>) -> Tool {
     match module {
         None => Tool::asked("python3", &["--version"], None),
@@ -426,7 +428,7 @@ fn python(module: Option<&str>) -> Tool {
     }
 }
 
-/// The name of a package in `black==24.1`, `prettier@3`, `@scope/name@1`, `isort[colors]`.
+/// Extracts the name of a package from `black==24.1`, `prettier@3`, `@scope/name@1`, `isort[colors]`.
 fn package(dependency: &str) -> String {
     let (scope, rest) = match dependency.strip_prefix('@') {
         Some(rest) => ("@", rest),

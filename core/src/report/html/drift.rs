@@ -1,18 +1,18 @@
-//! What a step changed that it must not: the paths, and each change as a diff.
+//! Writes the forbidden changes of a step: the paths, and a diff of each change.
 
 use crate::drift::{Change, Diff, DriftMethod};
 use crate::evidence::DriftEvidence;
 use crate::report::html::markup::Html;
 use crate::report::html::words::{self, count};
 
-/// How many changed paths of one step are shown; the evidence has more.
+/// Maximum number of changed paths of one step that are shown; the evidence lists more.
 const CHANGES: usize = 200;
-/// How many diffs are open from the start.
+/// Number of diffs that are initially open.
 const OPEN: usize = 3;
-/// How many paths that were applied are named.
+/// Maximum number of applied paths that are named.
 const APPLIED: usize = 50;
 
-/// Writes what a step changed; nothing where it changed nothing.
+/// Writes the changes of a step; writes nothing if it made no changes.
 pub(super) fn write(html: &mut Html, drift: &DriftEvidence) {
     let found = &drift.found;
     if !found.is_empty() {
@@ -98,7 +98,7 @@ fn method_words(method: DriftMethod) -> &'static str {
     }
 }
 
-/// The changes of a `read_only: off` step that reached the worktree.
+/// Writes the changes of a `read_only: off` step that reached the worktree.
 fn applied(html: &mut Html, paths: &[String]) {
     if paths.is_empty() {
         return;

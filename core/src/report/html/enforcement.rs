@@ -1,4 +1,4 @@
-//! What the kernel was made to enforce: control by step, folded to what differs.
+//! Writes which controls the kernel enforced, as a table of controls by step. Steps with equal states share a column.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ use crate::report::html::view::View;
 use crate::report::html::words::{self, count};
 use crate::report::html::{section, table};
 
-/// How many columns a table has: groups of steps that differ.
+/// Maximum number of columns of a table; each is a group of steps.
 const GROUPS: usize = 12;
-/// How many members of a group are named.
+/// Maximum number of members of a group that are named.
 const NAMED: usize = 3;
-/// How many different mechanisms of one control are named.
+/// Maximum number of different mechanisms of one control that are named.
 const MECHANISMS: usize = 4;
-/// How many reasons of one control are told.
+/// Maximum number of reasons of one control that are shown.
 const REASONS: usize = 4;
 
-/// What became of a control, without the words for how.
+/// The state of a control, without the mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cell {
     Enforced,
@@ -27,13 +27,13 @@ enum Cell {
     Unspoken,
 }
 
-/// A command that ran, by its name.
+/// A command that ran, with its name.
 struct Ran<'a> {
     name: String,
     step: &'a StepEvidence,
 }
 
-/// Writes what was enforced; nothing where nothing ran.
+/// Writes the controls; writes nothing if no command ran.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let ran = &commands(view);
     if ran.is_empty() {

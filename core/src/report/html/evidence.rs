@@ -1,14 +1,14 @@
-//! Where the evidence is, with its hashes, and how anybody can look after them.
+//! Writes the list of the evidence with its hashes, and the command that checks them.
 
 use crate::report::html::markup::Html;
 use crate::report::html::section;
 use crate::report::html::view::View;
 use crate::report::html::words;
 
-/// How many files are listed.
+/// Maximum number of files that are listed.
 const LISTED: usize = 1_000;
 
-/// Writes the list; nothing where the run left no evidence.
+/// Writes the list; writes nothing if the run left no evidence.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let record = view.record;
     let directory = record.finished.as_ref().and_then(|finished| finished.evidence_dir.as_deref());
@@ -43,7 +43,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
     });
 }
 
-/// The question that counts later.
+/// Writes the command that checks whether the current tree is verified.
 fn gate(html: &mut Html, view: &View<'_>) {
     let Some(started) = &view.record.started else { return };
     html.class("p", "note", |html| {

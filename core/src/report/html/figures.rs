@@ -1,14 +1,14 @@
-//! What the run cost: the slowest steps, and those that took the most memory.
+//! Writes the resource use of the run: the slowest steps, and those with the largest memory use.
 
 use crate::report::html::markup::Html;
 use crate::report::html::view::{Shown, View};
 use crate::report::html::words::{duration, size};
 use crate::report::html::{section, table};
 
-/// How many steps are listed.
+/// Maximum number of steps that are listed.
 const LISTED: usize = 5;
 
-/// Writes the figures; nothing where nothing ran.
+/// Writes the figures; writes nothing if no step ran.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let mut ran: Vec<&Shown<'_>> = view.steps.iter().filter(|shown| shown.step.was_started()).collect();
     if ran.is_empty() {
@@ -38,7 +38,7 @@ fn row(html: &mut Html, shown: &Shown<'_>) {
     html.leaf("td", "number", &size(memory_kib(shown).saturating_mul(1024)));
 }
 
-/// What all its processes took at one time, or, where nobody counts that, the largest of them.
+/// Returns the peak memory of all processes of the step together or, if that was not measured, of the largest one.
 fn memory_kib(shown: &Shown<'_>) -> u64 {
     shown.step.resources.memory_peak_kib.unwrap_or(shown.step.resources.max_rss_kib)
 }

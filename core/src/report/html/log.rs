@@ -1,4 +1,4 @@
-//! What a step said, opened where it says what is wrong; the rest is folded away before and behind.
+//! Writes the output of a step, opened at its first error. The lines before and after it are folded.
 
 use crate::evidence::{PREVIEW_BYTES, StepEvidence, StreamEvidence};
 use crate::first_error::first_error;
@@ -6,27 +6,28 @@ use crate::report::html::markup::Html;
 use crate::report::html::words::{count, size};
 use crate::safe_text::without_colour;
 
-/// How many lines are shown before the one that matters.
+/// Number of lines that are shown before the error line.
 const BEFORE: usize = 3;
-/// How many are shown from that one on.
+/// Number of lines that are shown from the error line on.
 const AFTER: usize = 16;
-/// How many lines of a stream are shown where no line of it is known to matter: those at its end.
+/// Number of lines at the end of a stream that are shown if it has no known error line.
 const LAST: usize = 20;
-/// What stands in place of an output for which a page has no room.
+/// Replacement for an output that does not fit on the page.
 const LEFT_OUT: &str = "Left out here: the page would be too large. The evidence has its beginning and its end.";
-/// So few folded lines are not worth folding.
+/// Up to this number of lines, the lines are not folded.
 const FEW: usize = 4;
 
-/// How a reader should meet an output.
+/// The initially visible part of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// At what is wrong.
+    /// The lines around the first error.
     AtTheError,
-    /// From its first line.
+    /// All lines from the first one.
     Whole,
 }
 
-/// Writes both streams of a step, standard error first. `command` shows all of them, where the page has their ends only.
+/// Writes both streams of a step, standard error first. If the page contains only the two ends of a stream, it
+/// shows `command`, which prints the whole stream.
 pub(super) fn write(html: &mut Html, step: &StepEvidence, opening: Opening, command: Option<&str>) {
     for (name, stream) in [("stderr", &step.stderr), ("stdout", &step.stdout)] {
         if stream.bytes > 0 || !stream.complete {
@@ -102,10 +103,10 @@ fn folded(html: &mut Html, number: usize, side: &str, content: impl FnOnce(&mut 
     }
 }
 
-/// Lines as they were said. The one that matters and the one that is ours look different.
+/// Writes lines of output. The error line and the line for the gap are highlighted.
 fn block(html: &mut Html, lines: &[&str], error: Option<usize>, gap: Option<usize>) {
     html.class("pre", "log", |html| {
-        // A parser drops a first line end; this one is ours.
+        // An HTML parser drops the first newline of a `pre` element, so add one to be dropped.
         html.verbatim("\n");
         for (at, line) in lines.iter().enumerate() {
             match at {

@@ -1,12 +1,12 @@
-//! HTML as it is written: markup is ours and known when this is compiled, all else is escaped on its way in.
-//! There is no way to put a `String` into a page unescaped.
+//! Builds HTML. Tags and attribute names are compile-time constants; everything else is escaped on insertion. There
+//! is no way to put a `String` into a page unescaped.
 
 use crate::evidence::escape_output;
 
-/// An attribute: its name is ours, its value anybody's.
+/// An attribute: a constant name and an untrusted value.
 pub(super) type Attribute<'a> = (&'static str, &'a str);
 
-/// A page, or a part of one, under way.
+/// A page, or a part of one, under construction.
 #[derive(Debug)]
 pub(super) struct Html {
     markup: String,
@@ -14,17 +14,17 @@ pub(super) struct Html {
 }
 
 impl Html {
-    /// A page that is full when it has `room` bytes.
+    /// Creates an empty page that counts as full when it reaches `room` bytes.
     pub(super) fn with_room(room: usize) -> Self {
         Self { markup: "<!doctype html>\n".to_owned(), room }
     }
 
-    /// What was written.
+    /// Returns the finished markup.
     pub(super) fn finish(self) -> String {
         self.markup
     }
 
-    /// An element, around what `content` writes.
+    /// Writes an element; `content` writes its content.
     pub(super) fn element(&mut self, tag: &'static str, attributes: &[Attribute<'_>], content: impl FnOnce(&mut Self)) {
         self.void(tag, attributes);
         content(self);
@@ -36,32 +36,32 @@ impl Html {
         }
     }
 
-    /// An element that has a class.
+    /// Writes an element with a class.
     pub(super) fn class(&mut self, tag: &'static str, class: &str, content: impl FnOnce(&mut Self)) {
         self.element(tag, &[("class", class)], content);
     }
 
-    /// An element without attributes.
+    /// Writes an element without attributes.
     pub(super) fn plain(&mut self, tag: &'static str, content: impl FnOnce(&mut Self)) {
         self.element(tag, &[], content);
     }
 
-    /// An element with a class that holds text alone.
+    /// Writes an element with a class that contains only text.
     pub(super) fn leaf(&mut self, tag: &'static str, class: &str, text: &str) {
         self.class(tag, class, |html| html.text(text));
     }
 
-    /// An element without a class that holds text alone.
+    /// Writes an element without attributes that contains only text.
     pub(super) fn say(&mut self, tag: &'static str, text: &str) {
         self.plain(tag, |html| html.text(text));
     }
 
-    /// A link to another place of the page.
+    /// Writes a link to another element of the page.
     pub(super) fn link(&mut self, id: &str, text: &str) {
         self.element("a", &[("href", &format!("#{id}"))], |html| html.text(text));
     }
 
-    /// An element that has no content and no end.
+    /// Writes an element without content and without an end tag.
     pub(super) fn void(&mut self, tag: &'static str, attributes: &[Attribute<'_>]) {
         self.markup.push('<');
         self.markup.push_str(tag);
@@ -75,24 +75,24 @@ impl Html {
         self.markup.push('>');
     }
 
-    /// Text of whomever: what a terminal or a reader's eye could be led astray by is shown as an escape, and nothing
-    /// in it is markup.
+    /// Writes untrusted text. Escapes markup, and shows characters that could mislead a terminal or a reader as
+    /// escape sequences.
     pub(super) fn text(&mut self, text: &str) {
         escape(&escape_output(text.as_bytes()), &mut self.markup);
     }
 
-    /// Text of a style or a script of ours, which HTML does not let us escape.
+    /// Writes one of our style sheets or scripts. HTML does not support escapes in these elements.
     pub(super) fn verbatim(&mut self, text: &'static str) {
         self.markup.push_str(text);
     }
 
-    /// Whether what can be left out should be.
+    /// Returns whether the page has reached its size limit, so that optional content should be left out.
     pub(super) fn is_full(&self) -> bool {
         self.markup.len() >= self.room
     }
 }
 
-/// Elements after which a line of the page ends, for who reads its source.
+/// Returns whether a newline follows the element, which keeps the source of the page readable.
 fn is_block(tag: &str) -> bool {
     !matches!(
         tag,
@@ -100,7 +100,7 @@ fn is_block(tag: &str) -> bool {
     )
 }
 
-/// A text on one line, as an attribute has it.
+/// Returns a text on one line, for an attribute.
 fn one_line(text: &str) -> String {
     escape_output(text.as_bytes()).replace('\n', "\\n").replace('\t', "\\t")
 }
@@ -114,7 +114,7 @@ fn escape(text: &str, into: &mut String) {
     }
 }
 
-/// What stands for a character that could be markup in text or in a quoted attribute.
+/// Returns the entity for a character that could be markup in text or in a quoted attribute.
 fn entity(c: char) -> Option<&'static str> {
     match c {
         '&' => Some("&amp;"),

@@ -1,5 +1,5 @@
-//! What a reader should know although it decided nothing: what passed only when repeated or at its limit, what was
-//! written to the worktree, which secrets were taken out.
+//! Writes notes that did not affect the verdict: steps that passed only after a retry or at a limit, applied
+//! changes, left processes, and redacted secrets.
 
 use crate::outcome::Outcome;
 use crate::report::html::markup::Html;
@@ -8,10 +8,10 @@ use crate::report::html::view::{Shown, View};
 use crate::report::html::words::{self, count};
 use crate::words::limit_words;
 
-/// How many notes are shown.
+/// Maximum number of notes that are shown.
 const NOTES: usize = 50;
 
-/// Writes the notes; nothing where there is none.
+/// Writes the notes, if there are any.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let notes: Vec<(&Shown<'_>, String)> =
         view.steps.iter().flat_map(|shown| of(shown).into_iter().map(move |note| (shown, note))).collect();
@@ -49,7 +49,7 @@ fn of(shown: &Shown<'_>) -> Vec<String> {
     [flaky, limits_met(shown), leaked, applied, redacted].into_iter().flatten().collect()
 }
 
-/// That a step passed although it ran into limits.
+/// Returns the note for a step that passed although it reached limits.
 fn limits_met(shown: &Shown<'_>) -> Option<String> {
     let step = shown.step;
     let met: Vec<String> =

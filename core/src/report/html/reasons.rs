@@ -1,4 +1,4 @@
-//! Why the run did not pass: what stands before everything else in the page.
+//! Writes the reasons why the run did not pass; they come first on the page.
 
 use crate::evidence::CheckEvidence;
 use crate::reason;
@@ -7,12 +7,12 @@ use crate::report::html::markup::Html;
 use crate::report::html::view::View;
 use crate::report::html::{section, step, words};
 
-/// How many doubts are shown.
+/// Maximum number of reasons for an inconclusive verdict that are shown.
 const DOUBTS: usize = 50;
-/// How many of the steps are open from the start.
+/// Number of steps that are initially open.
 const OPEN: usize = 10;
 
-/// Writes the reasons; nothing where there is none.
+/// Writes the reasons, if there are any.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let record = view.record;
     let unsatisfied: Vec<_> = record.checks.iter().filter(|check| !check.satisfied).collect();

@@ -1,4 +1,4 @@
-//! What the step's own tools reported: the cases that failed, and what was found, each where the tool says that it is.
+//! Writes the reports of a step's tools: failed cases and findings, each with its location.
 
 use crate::plan::ReportFormat;
 use crate::report::html::markup::Html;
@@ -6,14 +6,14 @@ use crate::report::html::words::{self, count};
 use crate::report::tool::{self, Place, junit, sarif};
 use crate::report::{Content, ToolFile};
 
-/// How many cases or findings of one file are shown; the file has more.
+/// Maximum number of cases or findings of one file that are shown; the file contains more.
 const SHOWN: usize = 200;
-/// How many cases are open from the start.
+/// Number of cases that are initially open.
 const OPEN: usize = 3;
-/// How many characters of what a case said at length are shown.
+/// Maximum number of characters that are shown of a case's detailed message.
 const AT_LENGTH: usize = 4_000;
 
-/// Writes what each file says. One that was not written is no report.
+/// Writes each file. Skips files that the step did not write.
 pub(super) fn write(html: &mut Html, files: &[&ToolFile]) {
     for file in files.iter().filter(|file| file.content != Content::Missing) {
         if html.is_full() {
@@ -87,7 +87,7 @@ fn case(html: &mut Html, case: &junit::Case, end: &junit::End, open: bool) {
         let at_length = end.text.trim_matches('\n');
         if !at_length.trim().is_empty() {
             html.class("pre", "log", |html| {
-                // A parser drops a first line end; this one is ours.
+                // An HTML parser drops the first newline of a `pre` element, so add one to be dropped.
                 html.verbatim("\n");
                 html.text(&words::cut(at_length, AT_LENGTH));
             });
@@ -135,7 +135,7 @@ fn finding(html: &mut Html, tool: &str, finding: &sarif::Finding) {
     html.text(&words::sentence(&finding.message));
 }
 
-/// Where it stands, after what it is.
+/// Writes the location of a case or finding after its name.
 fn place(html: &mut Html, place: Option<&Place>) {
     let Some(place) = place else { return };
     let number = |number: Option<u64>| number.map_or_else(String::new, |number| format!(":{number}"));

@@ -1,5 +1,5 @@
-//! Several runs in one page, as those of a range of commits: what they mean together, a line for each, then each of
-//! them as it would stand alone.
+//! Writes several runs on one page, such as those of a range of commits: the combined verdict, one line for each
+//! run, then each run in full.
 
 use crate::report::html::markup::Html;
 use crate::report::html::view::{MAX_STEPS, View};
@@ -7,7 +7,7 @@ use crate::report::html::words::{self, count};
 use crate::report::html::{Part, parts_of, steps, verdict};
 use crate::verdict::Verdict;
 
-/// How many runs are shown in full.
+/// Maximum number of runs that are shown in full.
 const SHOWN: usize = 100;
 
 /// Writes the runs.
@@ -38,7 +38,7 @@ pub(super) fn write(html: &mut Html, verdict: Verdict, parts: &[Part<'_>]) {
     });
 }
 
-/// The steps that a page has room for are shared by its runs.
+/// Returns the view of a run; the runs share the maximum number of steps of a page.
 fn view<'a>(at: usize, part: &Part<'a>, parts: usize) -> Option<View<'a>> {
     let steps = MAX_STEPS / parts.clamp(1, SHOWN);
     Some(View::beside(part.came_to.ok()?, part.files, format!("{}-", id(at)), steps))

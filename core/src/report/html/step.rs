@@ -1,4 +1,4 @@
-//! One step in full: its command, why it ended as it did, what it changed, what it said, what it used.
+//! Writes one step in full: its command, the reason for its outcome, its changes, its output and its resource use.
 
 use crate::evidence::StepEvidence;
 use crate::outcome::Outcome;
@@ -10,12 +10,12 @@ use crate::report::html::view::Shown;
 use crate::report::html::words::{self, bound, count, duration, size};
 use crate::report::html::{drift, reports};
 
-/// How many earlier attempts are listed.
+/// Maximum number of earlier attempts that are listed.
 const ATTEMPTS: usize = 20;
-/// How many names of variables are listed.
+/// Maximum number of variable names that are listed.
 const VARIABLES: usize = 100;
 
-/// Writes a step that can be opened; `open` where a reader should find it so.
+/// Writes a step as a foldable element; `open` sets whether it is initially open.
 pub(super) fn write(html: &mut Html, shown: &Shown<'_>, open: bool) {
     let class = format!("step {}", shown.step.outcome.as_str());
     let closed = [("class", class.as_str()), ("id", &shown.id)];
@@ -48,7 +48,7 @@ fn summary(html: &mut Html, shown: &Shown<'_>) {
     html.leaf("span", "spent", &if step.was_started() { duration(step.duration_ms) } else { String::new() });
 }
 
-/// The outcome as a sign for eyes and a word for all.
+/// Writes the outcome as a sign and as a word; screen readers get only the word.
 pub(super) fn sign(html: &mut Html, outcome: Outcome) {
     html.class("span", &format!("sign {}", outcome.as_str()), |html| {
         html.element("span", &[("aria-hidden", "true")], |html| html.text(words::sign(Some(outcome))));
@@ -74,7 +74,7 @@ fn inside(html: &mut Html, step: &StepEvidence, shown: &Shown<'_>) {
     });
 }
 
-/// How it went each time, where it was repeated.
+/// Writes the result of each attempt, if the step was retried.
 fn attempts(html: &mut Html, step: &StepEvidence) {
     if step.earlier_attempts.is_empty() {
         return;

@@ -1,4 +1,5 @@
-//! Every skill with its steps: a line each, which opens. What stands among the reasons is only named here.
+//! Writes every skill with its steps: one foldable line each. A step that the reasons show in full is only named
+//! here.
 
 use crate::record::SkillRecord;
 use crate::report::html::markup::Html;
@@ -24,7 +25,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
     });
 }
 
-/// The search. The script that makes it work is what shows it.
+/// Writes the search form. It is hidden until the script that implements it shows it.
 pub(super) fn filter(html: &mut Html) {
     html.element("form", &[("id", "filter"), ("role", "search"), ("hidden", "")], |html| {
         html.element("label", &[("for", "words")], |html| html.text("Search steps and what they said"));
@@ -67,7 +68,7 @@ fn skill(html: &mut Html, view: &View<'_>, index: usize, skill: &SkillRecord) {
     });
 }
 
-/// A step whose place is above.
+/// Writes the name of a step that is shown in full further up.
 fn named(html: &mut Html, shown: &Shown<'_>) {
     html.element("p", &[("class", "step-above"), ("data-step", &shown.id)], |html| {
         step::sign(html, shown.step.outcome);

@@ -1,4 +1,4 @@
-//! The page's structure and bounds, and that nothing gets out of the text that it is.
+//! Checks the structure and size limits of the page, and that untrusted text stays text.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::report::fixture::{file, tools_sarif, with_tools};
 use crate::tier::Tier;
 use crate::verdict::{Doubt, Verdict};
 
-/// The record of a run that passed, from the log of a real one.
+/// Returns the record of a passed run, from a real log.
 fn passed() -> RunRecord {
     let log = include_str!("../../../../fixtures/logs/passed.jsonl");
     let events = log.lines().map(|line| serde_json::from_str::<RunEvent>(line).expect("an event"));
@@ -44,7 +44,7 @@ fn stream(text: &str) -> StreamEvidence {
     StreamEvidence { bytes, kept_bytes: bytes, preview, ..StreamEvidence::empty() }
 }
 
-/// A run in which much went wrong, with `text` wherever text of others can stand.
+/// Returns a run with many problems, and with `text` in every field that can contain untrusted text.
 fn eventful(text: &str) -> RunRecord {
     let mut record = passed();
     let mut failed = step("compile", Outcome::Failed, 1);
@@ -104,7 +104,7 @@ fn eventful(text: &str) -> RunRecord {
     record
 }
 
-/// The page without its style and script, which have files of their own, and their hashes.
+/// Returns the page without its style and script, which have their own files, and without their hashes.
 fn body(record: &RunRecord) -> String {
     let page = page(record, &[]).replace(STYLE, "").replace(SCRIPT, "");
     let (before, rest) = page.split_once("style-src ").expect("there is a policy");
@@ -164,7 +164,7 @@ fn the_policy_names_the_style_and_the_script_by_their_hashes() {
     }
 }
 
-/// RFC 4648, section 10.
+/// Test vectors of RFC 4648, section 10.
 #[test]
 fn base64_is_that_of_the_rfc() {
     let cases = ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
@@ -198,7 +198,7 @@ fn a_page_is_bounded_and_says_what_it_leaves_out() {
     assert!(page.len() < 2 * ROOM, "{} bytes", page.len());
 }
 
-/// What is markup in a page, by a reader that knows only how tags begin and end.
+/// Returns the tags of a page, found by a parser that knows only how tags begin and end.
 fn tags(page: &str) -> Vec<String> {
     let starts = page.split('<').skip(1);
     starts

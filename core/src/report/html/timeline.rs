@@ -1,7 +1,8 @@
-//! When what ran: a lane for the toolchain checks and one for each skill, a bar for each attempt of a step.
+//! Draws when each command ran: a lane for the toolchain checks and one for each skill, with a bar for each attempt
+//! of a step.
 //!
-//! Bars are SVG, because the page's own policy forbids styles that stand on an element. Times are those at which
-//! who followed the run heard of it.
+//! Bars are SVG, because the page's content security policy forbids style attributes. The times are those at which
+//! the recording process received the events.
 
 use crate::outcome::Outcome;
 use crate::record::{SkillRecord, Span};
@@ -10,18 +11,18 @@ use crate::report::html::section;
 use crate::report::html::view::{Shown, View};
 use crate::report::html::words::{self, count, duration};
 
-/// How many lanes are drawn.
+/// Maximum number of lanes that are drawn.
 const LANES: usize = 200;
-/// How many bars are drawn in all.
+/// Maximum number of bars that are drawn in all.
 const BARS: usize = 3_000;
-/// The least part of a lane that a bar takes, in hundredths of a percent: what is there can be seen.
+/// Minimum width of a bar, in hundredths of a percent of the lane, so that every bar is visible.
 const LEAST: u64 = 50;
-/// How many parts the axis has, at most.
+/// Maximum number of divisions of the axis.
 const PARTS: u64 = 5;
 /// The height of a lane.
 const HEIGHT: &str = "26";
 
-/// One bar.
+/// A bar.
 struct Bar {
     span: Span,
     outcome: Outcome,
@@ -29,7 +30,7 @@ struct Bar {
     label: String,
 }
 
-/// Writes the timeline; nothing where nobody saw when anything ran.
+/// Writes the timeline; writes nothing if no times were recorded.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let Some(total) = total(view) else { return };
     section(html, view, "timeline", "Timeline", |html| {
@@ -51,7 +52,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
     });
 }
 
-/// How long the run took, in milliseconds; `None` where there is no time to draw.
+/// Returns the duration of the run, in milliseconds; `None` if there is nothing to draw.
 fn total(view: &View<'_>) -> Option<u64> {
     let record = view.record;
     let spans =
@@ -157,8 +158,8 @@ fn axis(html: &mut Html, total: u64) {
     });
 }
 
-/// Into which parts the axis is divided: how many milliseconds each has, and how many marks there are, the one at zero
-/// included. A mark at the very end would be cut off.
+/// Divides the axis. Returns the milliseconds of a division and the number of marks, including the one at zero. A
+/// mark close to the end is left out, because its label would be cut off.
 fn parts(total: u64) -> (u64, u64) {
     let fits = |step: &u64| total / step <= PARTS;
     let by_tens = (0..16).flat_map(|power| [1, 2, 5].map(|digit| digit * 10u64.pow(power)));
@@ -176,7 +177,7 @@ fn percent(ms: u64, total: u64) -> String {
     say_percent(hundredths(ms, total))
 }
 
-/// A part of the whole, in hundredths of a percent.
+/// Returns a share of the total, in hundredths of a percent.
 fn hundredths(ms: u64, total: u64) -> u64 {
     let share = u128::from(ms) * 10_000 / u128::from(total.max(1));
     u64::try_from(share).unwrap_or(10_000).min(10_000)

@@ -1,4 +1,4 @@
-//! The toolchain checks: what was demanded, and what was found.
+//! Writes the toolchain checks: required and found versions.
 
 use crate::evidence::CheckEvidence;
 use crate::plan::VersionDemand;
@@ -7,10 +7,10 @@ use crate::report::html::view::View;
 use crate::report::html::words::{self, duration};
 use crate::report::html::{section, table};
 
-/// How many checks are listed.
+/// Maximum number of checks that are listed.
 const LISTED: usize = 500;
 
-/// Writes the checks; nothing where there was none.
+/// Writes the checks, if there are any.
 pub(super) fn write(html: &mut Html, view: &View<'_>) {
     let checks = &view.record.checks;
     if checks.is_empty() {

@@ -1,4 +1,4 @@
-//! The head of the page: what the run means, in one look, and what it was a run of.
+//! Writes the head of the page: the verdict, and what was verified.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::report::html::words::{self, count, duration};
 use crate::tier::{Tier, TierReason};
 use crate::verdict::EXIT_USAGE;
 
-/// How many steps are named for a reason.
+/// Maximum number of steps that are named for a reason.
 const NAMED: usize = 3;
-/// How many digits of a snapshot are shown at first.
+/// Number of digits of a snapshot that are shown.
 const SHORT_SNAPSHOT: usize = 16;
-/// How many of a commit.
+/// Number of digits of a commit id that are shown.
 const SHORT_COMMIT: usize = 12;
 
 /// Writes the head.
@@ -46,7 +46,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
     });
 }
 
-/// The word of a verdict behind its sign.
+/// Writes a verdict as a sign and a word.
 pub(super) fn seal(html: &mut Html, word: &str) {
     let sign = match word {
         "passed" => "✓",
@@ -67,7 +67,7 @@ fn meaning(record: &RunRecord) -> String {
     format!("{meaning}{}", interrupted.unwrap_or_default())
 }
 
-/// How many steps have each outcome, the gravest first; those that were never reached count as skipped.
+/// Counts the steps by outcome, the most severe first; steps that were never reached count as skipped.
 fn tally(record: &RunRecord) -> String {
     const ORDER: [Outcome; 7] = [
         Outcome::Drifted,
@@ -108,7 +108,7 @@ fn facts(html: &mut Html, view: &View<'_>) {
     fact(html, "Started", |html| html.element("time", &[("datetime", &started.at)], |html| html.text(&started.at)));
 }
 
-/// What names the run and what it ran on, in full.
+/// Writes the full identifiers of the run and of its inputs.
 fn identity(html: &mut Html, record: &RunRecord) {
     if let Some(finished) = &record.finished {
         fact(html, "Exit code", |html| html.text(&finished.exit_code.to_string()));
@@ -151,7 +151,7 @@ fn tree(html: &mut Html, started: &Started) {
     }
 }
 
-/// What git says of the worktree.
+/// Writes the branch, commit and dirty state of the worktree.
 fn head(html: &mut Html, git: &GitIdentity) {
     if let Some(branch) = &git.branch {
         html.text(&format!("{} at ", words::name(branch)));
@@ -167,13 +167,13 @@ fn head(html: &mut Html, git: &GitIdentity) {
     });
 }
 
-/// As much of a snapshot as tells it from others; all of it stands with the identity.
+/// Returns the first digits of a snapshot; the full id is in the identity section.
 fn short_snapshot(snapshot: &str) -> &str {
     let digits = snapshot.find(':').map_or(0, |at| at + 1) + SHORT_SNAPSHOT;
     snapshot.get(..digits).unwrap_or(snapshot)
 }
 
-/// The tier, and what brought it about: as the evidence derives it from the same steps.
+/// Writes the tier with its reasons. It derives the reasons from the same steps as the evidence does.
 fn tier(html: &mut Html, view: &View<'_>, finished: &Finished) {
     html.leaf("b", "tier", &finished.tier.to_string());
     html.text(match u8::from(finished.tier) {

@@ -1,4 +1,4 @@
-//! A record as the page goes through it: each step with its place and its times, found once.
+//! Prepares a record for the page: finds each step with its element id and its times once.
 
 use crate::evidence::StepEvidence;
 use crate::names::{RunId, SkillName};
@@ -8,44 +8,45 @@ use crate::report::ToolFile;
 use crate::report::html::words;
 use crate::verdict::Verdict;
 
-/// How many steps a page shows; how many more there are is said.
+/// Maximum number of steps on a page; the page reports the number of further steps.
 pub(super) const MAX_STEPS: usize = 2_000;
 
-/// A record, ready to be written.
+/// A record prepared for the page.
 pub(super) struct View<'a> {
     /// The record.
     pub(super) record: &'a RunRecord,
-    /// What opens the names of its places, so that several can stand in one page.
+    /// Prefix of its element ids, which keeps several runs on one page apart.
     prefix: String,
     /// The steps that are shown, in the order of the plan.
     pub(super) steps: Vec<Shown<'a>>,
-    /// How many more there are.
+    /// The number of further steps.
     pub(super) left_out: usize,
 }
 
 /// A step that has an outcome.
 pub(super) struct Shown<'a> {
-    /// Where it stands in the page.
+    /// The element id of the step on the page.
     pub(super) id: String,
-    /// Its skill.
+    /// The skill of the step.
     pub(super) skill: &'a SkillRecord,
-    /// Its run, where that began.
+    /// The id of the run, if the run began.
     run_id: Option<&'a RunId>,
-    /// What it did.
+    /// The evidence of the step.
     pub(super) step: &'a StepEvidence,
-    /// When its attempts ran.
+    /// The times of its attempts.
     pub(super) attempts: Vec<&'a AttemptSpan>,
-    /// What its own tools reported.
+    /// The reports of its tools.
     pub(super) files: Vec<&'a ToolFile>,
 }
 
 impl<'a> View<'a> {
-    /// The view of a record that has the page for itself.
+    /// Creates the view of a record that is alone on the page.
     pub(super) fn of(record: &'a RunRecord, files: &'a [ToolFile]) -> Self {
         Self::beside(record, files, String::new(), MAX_STEPS)
     }
 
-    /// The view of a record whose places are named after `prefix` and of which at most `steps` steps are shown.
+    /// Creates the view of a record whose element ids start with `prefix` and of which at most `steps` steps are
+    /// shown.
     pub(super) fn beside(record: &'a RunRecord, files: &'a [ToolFile], prefix: String, steps: usize) -> Self {
         let left_out = record.steps().count().saturating_sub(steps);
         let run_id = record.started.as_ref().map(|started| &started.run_id);
@@ -58,32 +59,32 @@ impl<'a> View<'a> {
         Self { record, prefix, steps, left_out }
     }
 
-    /// Whether it has the page for itself.
+    /// Returns whether it is alone on the page.
     pub(super) fn is_alone(&self) -> bool {
         self.prefix.is_empty()
     }
 
-    /// The name of a place of this record in the page.
+    /// Returns the id of an element of this record.
     pub(super) fn id(&self, place: &str) -> String {
         format!("{}{place}", self.prefix)
     }
 
-    /// Where a skill stands in the page.
+    /// Returns the element id of a skill.
     pub(super) fn skill_id(&self, index: usize) -> String {
         self.id(&format!("skill-{}", index + 1))
     }
 
-    /// What the run means, where it came to its end.
+    /// Returns the verdict of the run, if it finished.
     pub(super) fn verdict(&self) -> Option<Verdict> {
         self.record.finished.as_ref().map(|finished| finished.verdict)
     }
 
-    /// The word for what it means.
+    /// Returns the word for the verdict, or `unfinished`.
     pub(super) fn verdict_word(&self) -> &'static str {
         self.verdict().map_or("unfinished", Verdict::as_str)
     }
 
-    /// What stands in the title of the window.
+    /// Returns the title of the page.
     pub(super) fn title(&self) -> String {
         let profile = self.record.started.as_ref().map(|started| words::name(started.profile.as_str()));
         let partial = if self.record.partial().is_some() { "partial run " } else { "" };
@@ -91,37 +92,37 @@ impl<'a> View<'a> {
         parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
     }
 
-    /// The steps that kept the run from passing: failures first.
+    /// Returns the steps that kept the run from passing, failures first.
     pub(super) fn reasons(&self) -> Vec<&Shown<'a>> {
         let failed = self.steps.iter().filter(|shown| shown.step.outcome.is_failure());
         let unsure = self.steps.iter().filter(|shown| is_unsure(shown.step));
         failed.chain(unsure).collect()
     }
 
-    /// What a step is called where its skill is not at hand.
+    /// Returns the display name of a step of any skill.
     pub(super) fn path(skill: &SkillName, step: &str) -> String {
         words::name(&format!("{skill}/{step}"))
     }
 }
 
 impl Shown<'_> {
-    /// `skill/step`.
+    /// Returns `skill/step`.
     pub(super) fn path(&self) -> String {
         View::path(&self.skill.skill, self.step.planned.name.as_str())
     }
 
-    /// The command that shows all that is kept of its output.
+    /// Returns the command that prints the kept output of the step.
     pub(super) fn logs_command(&self) -> Option<String> {
         let run_id = self.run_id?.as_str();
         Some(words::sentence(&format!("proctor logs {run_id} {}/{}", self.skill.skill, self.step.planned.name)))
     }
 
-    /// Whether the page shows it among the reasons.
+    /// Returns whether the page shows it among the reasons.
     pub(super) fn is_reason(&self) -> bool {
         self.step.outcome.is_failure() || is_unsure(self.step)
     }
 
-    /// What the attempt with this number meant: those before the last are told apart.
+    /// Returns the outcome of the attempt with this number; the last attempt has the outcome of the step.
     pub(super) fn outcome_of(&self, attempt: u32) -> Outcome {
         let index = usize::try_from(attempt).unwrap_or(usize::MAX).saturating_sub(1);
         self.step.earlier_attempts.get(index).map_or(self.step.outcome, |earlier| earlier.outcome)
@@ -145,7 +146,7 @@ fn shown_steps<'a>(
     })
 }
 
-/// A step without an honest answer. What was never started has nothing to show.
+/// Returns whether a step is inconclusive, or was cancelled after it started.
 fn is_unsure(step: &StepEvidence) -> bool {
     match step.outcome {
         Outcome::Cancelled => step.was_started(),

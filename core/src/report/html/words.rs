@@ -1,5 +1,5 @@
-//! Words for readers of the page: names, commands, outcomes, what a verdict means. Why a step has its outcome is said
-//! by `reason.rs`.
+//! Formats names, commands, outcomes and verdicts for readers of the page. The reasons for outcomes are in
+//! `reason.rs`.
 
 use serde::Serialize;
 
@@ -9,14 +9,14 @@ use crate::verdict::Verdict;
 
 pub(super) use crate::words::{bound, count, duration, size};
 
-/// How many characters of a name or a path are shown.
+/// Maximum number of characters that are shown of a name or a path.
 const NAME_CHARS: usize = 300;
-/// How many characters of a reason are shown.
+/// Maximum number of characters that are shown of a reason.
 const REASON_CHARS: usize = 1_000;
-/// How many characters of a command are shown.
+/// Maximum number of characters that are shown of a command.
 const COMMAND_CHARS: usize = 4_000;
 
-/// A text, cut where it is longer than a page has use for.
+/// Truncates a text to a number of characters.
 pub(super) fn cut(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -24,22 +24,22 @@ pub(super) fn cut(text: &str, chars: usize) -> String {
     }
 }
 
-/// A name or a path, cut where it is longer than a reader has use for.
+/// Truncates a name or a path.
 pub(super) fn name(text: &str) -> String {
     cut(text, NAME_CHARS)
 }
 
-/// A sentence of ours that has words of others in it, or a reason.
+/// Truncates a reason or a sentence that contains untrusted text.
 pub(super) fn sentence(text: &str) -> String {
     cut(text.trim_end(), REASON_CHARS)
 }
 
-/// A command as a shell would have to be told it.
+/// Formats a command in shell syntax.
 pub(super) fn command(step: &PlannedStep) -> String {
     cut(&step.cmd.to_string(), COMMAND_CHARS)
 }
 
-/// The word that a value of ours has in the documents, with spaces in it.
+/// Returns the serialized name of an enum value, with spaces instead of underscores.
 pub(super) fn word<T: Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word.replace('_', " "),
@@ -48,7 +48,7 @@ pub(super) fn word<T: Serialize>(value: &T) -> String {
     }
 }
 
-/// What a verdict means, as a sentence.
+/// Returns a sentence that explains a verdict.
 pub(super) fn meaning(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "Every step ran to its end on the tree that is named here, and did what was expected.",
@@ -57,7 +57,7 @@ pub(super) fn meaning(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What a verdict on several runs means, as a sentence.
+/// Returns a sentence that explains the combined verdict of several runs.
 pub(super) fn meaning_together(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "Each of these runs passed.",
@@ -66,7 +66,7 @@ pub(super) fn meaning_together(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A sign for an outcome, for eyes alone: a word stands beside it.
+/// Returns a sign for an outcome. It is decorative: a word is always shown next to it.
 pub(super) fn sign(outcome: Option<Outcome>) -> &'static str {
     match outcome {
         Some(Outcome::Passed) => "✓",
@@ -79,7 +79,7 @@ pub(super) fn sign(outcome: Option<Outcome>) -> &'static str {
     }
 }
 
-/// An outcome as people say it; a step without one did not end.
+/// Returns an outcome in words; a step without one did not end.
 pub(super) fn outcome(outcome: Option<Outcome>) -> String {
     outcome.map_or_else(|| "did not end".to_owned(), |outcome| word(&outcome))
 }

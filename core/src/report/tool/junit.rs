@@ -1,6 +1,6 @@
-//! JUnit XML of other tools: a tree of suites, read as a stream and flattened. The formats differ between
-//! tools; what they have in common is read (<https://github.com/testmoapp/junitxml>), and the rest is passed over.
-//! A document type, an entity that XML itself does not define, or anything that is not well formed refuses the file.
+//! Reads JUnit XML of other tools: parses the tree of suites as a stream and flattens it. The formats differ
+//! between tools; this module reads their common part (<https://github.com/testmoapp/junitxml>) and ignores the
+//! rest. It rejects files with a document type or a custom entity, and malformed files.
 
 use std::time::Duration;
 
@@ -10,70 +10,70 @@ use quick_xml::events::{BytesRef, BytesStart, Event};
 
 use super::Place;
 
-/// How many cases of one file are read.
+/// Maximum number of cases in a file.
 const MAX_CASES: usize = 50_000;
-/// How deep elements may stand in each other.
+/// Maximum nesting of elements.
 const MAX_DEPTH: usize = 32;
-/// How many attributes an element may have.
+/// Maximum number of attributes of an element.
 const MAX_ATTRIBUTES: usize = 32;
-/// How many bytes of one text are kept: its beginning.
+/// Maximum number of bytes that are kept of a text, from its beginning.
 const MAX_TEXT: usize = 16 << 10;
-/// How many bytes of one attribute are kept.
+/// Maximum number of characters that are kept of an attribute.
 const MAX_ATTRIBUTE: usize = 4 << 10;
 
-/// A suite, without those in it.
+/// A suite without its nested suites.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::report) struct Suite {
-    /// Its name, after those of the suites around it.
+    /// The name, after the names of the enclosing suites.
     pub name: String,
-    /// Its cases.
+    /// The cases of the suite.
     pub cases: Vec<Case>,
-    /// How long it took, as it says.
+    /// The duration as reported.
     pub time: Option<Duration>,
 }
 
-/// A case.
+/// A test case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::report) struct Case {
-    /// Its name.
+    /// The name of the case.
     pub name: String,
-    /// What it belongs to.
+    /// The class name of the case.
     pub class: Option<String>,
-    /// How long it took, as it says.
+    /// The duration as reported.
     pub time: Option<Duration>,
-    /// Where it stands.
+    /// The location of the case.
     pub place: Option<Place>,
-    /// What became of it.
+    /// The results; empty if the case passed.
     pub ends: Vec<End>,
-    /// What it printed.
+    /// The standard output of the case.
     pub out: String,
-    /// What it printed as errors.
+    /// The standard error of the case.
     pub err: String,
 }
 
-/// Something that a case says of how it ended. One without any passed.
+/// A result of a case. A case without results passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::report) struct End {
-    /// What.
+    /// The kind of the result.
     pub kind: EndKind,
-    /// In short.
+    /// The short message.
     pub message: Option<String>,
-    /// Of which kind, in the tool's own word.
+    /// The type, in the tool's terms.
     pub ty: Option<String>,
-    /// At length.
+    /// The detailed message.
     pub text: String,
 }
 
-/// How a case can have ended.
+/// The kind of a case's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::report) enum EndKind {
     Skipped,
     Failure,
     Error,
-    /// An earlier attempt of a case that passed at last.
+    /// A failed attempt of a case that passed in the end.
     FlakyFailure,
     FlakyError,
-    /// An earlier attempt of a case that never passed.
+    /// A failed attempt of a case that never passed.
     RerunFailure,
     RerunError,
 }
@@ -94,16 +94,16 @@ impl EndKind {
 }
 
 impl Case {
-    /// The failure or error that it ended with, where it did.
+    /// Returns the final failure or error of the case, if there is one.
     pub(in crate::report) fn failure(&self) -> Option<&End> {
         self.ends.iter().find(|end| matches!(end.kind, EndKind::Failure | EndKind::Error))
     }
 }
 
-/// Reads a file.
+/// Parses a file.
 ///
 /// # Errors
-/// A phrase that says why it is not one.
+/// The file is invalid; a phrase gives the reason.
 pub(in crate::report) fn read(bytes: &[u8]) -> Result<Vec<Suite>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -119,13 +119,13 @@ pub(in crate::report) fn read(bytes: &[u8]) -> Result<Vec<Suite>, String> {
     }
 }
 
-/// A problem with the line at which it stands.
+/// Prefixes a problem with its line number.
 fn placed(text: &str, at: u64, problem: &str) -> String {
     let before = text.as_bytes().iter().take(usize::try_from(at).unwrap_or(usize::MAX));
     format!("line {}: {problem}", before.filter(|byte| **byte == b'\n').count() + 1)
 }
 
-/// What an open element is to us.
+/// The kind of an open element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     Suites,
@@ -134,15 +134,15 @@ enum Open {
     End,
     Out,
     Err,
-    /// Nothing that is read, with all that is in it.
+    /// An ignored element, including its content.
     Other,
 }
 
-/// A file, as far as it is read.
+/// The state of the parser.
 #[derive(Default)]
 struct Reading {
     open: Vec<Open>,
-    /// The suites that are open, by their places in `suites`.
+    /// The open suites, as indices into `suites`.
     within: Vec<usize>,
     suites: Vec<Suite>,
     cases: usize,
@@ -280,7 +280,7 @@ fn push(kept: &mut String, text: &str, most: usize) {
     kept.push_str(&text[..end]);
 }
 
-/// What is read is UTF-8, whatever is said; another encoding would have been another text.
+/// Rejects declared encodings other than UTF-8, because the file was decoded as UTF-8.
 fn encoding_is_ours(
     said: Option<Result<std::borrow::Cow<'_, [u8]>, quick_xml::events::attributes::AttrError>>,
 ) -> Result<(), String> {
@@ -292,7 +292,7 @@ fn encoding_is_ours(
     }
 }
 
-/// The attributes that are read.
+/// The supported attributes.
 #[derive(Default)]
 struct Attributes {
     name: Option<String>,
@@ -308,7 +308,7 @@ impl Attributes {
     fn of(element: &BytesStart<'_>) -> Result<Self, String> {
         let mut found = Self::default();
         for (index, attribute) in element.attributes().enumerate() {
-            // Each is compared with all before it, so there is a bound.
+            // The parser compares each attribute with all earlier ones, which is quadratic without a limit.
             if index == MAX_ATTRIBUTES {
                 return Err(format!("an element has more than {MAX_ATTRIBUTES} attributes"));
             }
@@ -331,7 +331,7 @@ impl Attributes {
     }
 }
 
-/// Seconds as tools write them: `1.5`, `1,234.5`. What is none is left out.
+/// Parses seconds as tools write them: `1.5`, `1,234.5`. Returns `None` for other text.
 fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().replace(',', "").parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|time| time.as_secs() < 1 << 32)

@@ -1,5 +1,5 @@
-//! SARIF of other tools: each run as the tool wrote it, where the official schema has nothing against it. A result
-//! that breaks the schema is left out and counted; a log that does so elsewhere is refused.
+//! Reads SARIF of other tools. It keeps each run as the tool wrote it, and validates it against the official
+//! schema. A result that violates the schema is left out and counted; any other violation rejects the file.
 
 use std::sync::LazyLock;
 
@@ -8,21 +8,21 @@ use serde_json::{Map, Value, json};
 
 use super::Place;
 
-/// The schema of SARIF 2.1.0 as OASIS publishes it (`$id` says where), from the crate `serde-sarif` 0.8.
+/// The schema of SARIF 2.1.0 as published by OASIS (`$id` has the URL), from the crate `serde-sarif` 0.8.
 const SCHEMA: &str = include_str!("sarif-2.1.0.schema.json");
 
-/// What a run of a tool says.
+/// A run of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::report) struct ToolRun {
-    /// The run, without its results.
+    /// The run without its results.
     pub frame: Map<String, Value>,
-    /// Its results, in order.
+    /// The results of the run, in order.
     pub results: Vec<Value>,
-    /// How many results broke the schema.
+    /// The number of results that violated the schema.
     pub broken: usize,
 }
 
-/// How grave a result is.
+/// The severity of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::report) enum Level {
     Error,
@@ -30,7 +30,7 @@ pub(in crate::report) enum Level {
     Note,
 }
 
-/// The validators: of a whole log, and of one result.
+/// The validators for a whole log and for one result.
 struct Schema {
     log: Validator,
     result: Validator,
@@ -39,7 +39,7 @@ struct Schema {
 static COMPILED: LazyLock<Result<Schema, String>> = LazyLock::new(compile);
 
 fn compile() -> Result<Schema, String> {
-    // The pattern of languages has a lone bracket, which stands for itself in JavaScript and nowhere else.
+    // The pattern for languages has an unescaped bracket, which is valid only in JavaScript.
     let schema = SCHEMA.replace("{2}]?$", r"{2}\\]?$");
     let schema: Value = serde_json::from_str(&schema).map_err(|error| error.to_string())?;
     let result = json!({
@@ -49,16 +49,16 @@ fn compile() -> Result<Schema, String> {
     Ok(Schema { log: compile(&schema)?, result: compile(&result)? })
 }
 
-/// What the schema has against a document, first thing first.
+/// Returns the first violation of the schema in a document.
 fn problem(validator: &Validator, document: &Value) -> Option<String> {
     let error = validator.iter_errors(document).next()?;
     Some(format!("it breaks the schema of SARIF 2.1.0 at `{}`", error.instance_path()))
 }
 
-/// Reads a file.
+/// Parses a file.
 ///
 /// # Errors
-/// A phrase that says why it is not one.
+/// The file is invalid; a phrase gives the reason.
 pub(in crate::report) fn read(bytes: &[u8]) -> Result<Vec<ToolRun>, String> {
     let schema = COMPILED.as_ref().map_err(|error| format!("its schema does not compile: {error}"))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
@@ -77,7 +77,7 @@ pub(in crate::report) fn read(bytes: &[u8]) -> Result<Vec<ToolRun>, String> {
     Ok(runs.collect())
 }
 
-/// Takes the results out of each run; what is no list of them stays, for the schema to refuse.
+/// Takes the results out of each run. A value of the wrong type stays in place, so that the schema rejects it.
 fn take_results(log: &mut Value) -> Vec<Vec<Value>> {
     let Some(runs) = log.get_mut("runs").and_then(Value::as_array_mut) else { return Vec::new() };
     let mut take = |run: &mut Value| match run.get_mut("results") {
@@ -88,12 +88,12 @@ fn take_results(log: &mut Value) -> Vec<Vec<Value>> {
 }
 
 impl ToolRun {
-    /// The name of the tool.
+    /// Returns the name of the tool.
     pub(in crate::report) fn tool(&self) -> &str {
         self.frame.get("tool").and_then(|tool| tool.pointer("/driver/name")).and_then(Value::as_str).unwrap_or("a tool")
     }
 
-    /// What one of its results says, in the words of an annotation.
+    /// Converts one of its results to a finding; `None` if there is nothing to fix.
     pub(in crate::report) fn finding(&self, result: &Value) -> Option<Finding> {
         let level = match result.get("level").and_then(Value::as_str) {
             _ if !is_news(result) => return None,
@@ -115,17 +115,17 @@ impl ToolRun {
 /// A result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::report) struct Finding {
-    /// How grave it is.
+    /// The severity of the result.
     pub level: Level,
-    /// By which rule.
+    /// The id of the rule.
     pub rule: Option<String>,
-    /// What.
+    /// The message.
     pub message: String,
-    /// Where.
+    /// The location.
     pub place: Option<Place>,
 }
 
-/// Whether a result is something to mend: not a pass, not suppressed, not gone since a baseline.
+/// Returns whether a result needs a fix: it is not a pass, not suppressed, and new since the baseline.
 fn is_news(result: &Value) -> bool {
     let is = |field: &str, words: &[&str]| {
         result.get(field).and_then(Value::as_str).is_some_and(|word| words.contains(&word))
@@ -143,7 +143,7 @@ fn place(location: &Value) -> Option<Place> {
     Some(Place { path, line: number("startLine"), column: number("startColumn") })
 }
 
-/// The path of a relative URI; `None` where it is no text.
+/// Decodes the path of a relative URI; `None` if it is not UTF-8.
 fn decoded(uri: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(uri.len());
     let mut rest = uri.bytes();
@@ -154,7 +154,7 @@ fn decoded(uri: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Demands that a document is SARIF 2.1.0.
+/// Asserts that a document is valid SARIF 2.1.0.
 #[cfg(test)]
 pub(in crate::report) fn demand(document: &Value) {
     let schema = COMPILED.as_ref().expect("the schema compiles");
