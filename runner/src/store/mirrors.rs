@@ -31,9 +31,8 @@ use proctor_core::plan::RelPath;
 use proctor_sandbox::{NestedGit, StepUser};
 use proctor_snapshot::protocol::{CommitRef, GitHistory, RepoPath};
 use proctor_snapshot::{
-    Borrowed, CheckoutOf, CommitSource, CommitUpdate, GitHelper, IgnoredInput, IgnoredWanted, MIRROR_RECORD,
-    MIRROR_TREE, Mirror, MirrorError, MirrorOwner, MirrorUpdate, Snapshot, SnapshotError, SnapshotStore, StepRights,
-    TreePlace,
+    CheckoutOf, CommitSource, GitHelper, IgnoredInput, MIRROR_RECORD, MIRROR_TREE, Mirror, MirrorError, MirrorOwner,
+    Snapshot, SnapshotError, SnapshotStore, StepRights, TreePlace,
 };
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, fchown, flock, futimens};
 use rustix::io::Errno;
@@ -45,7 +44,12 @@ use crate::error::EngineError;
 use crate::repository::Repository;
 use crate::source::Keeping;
 
+mod contents;
+mod owner;
 pub(crate) mod upkeep;
+
+use contents::{Contents, Moment, Shown, is_one_moment};
+use owner::{is_mapped, owner_for};
 
 /// The directory of all private copies, in the state directory.
 pub(crate) const MIRRORS: &str = "mirrors";
@@ -64,9 +68,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ATTEMPTS: usize = 5;
 /// The number of files of a copy that are hashed again before each run.
 const SAMPLE: usize = 8;
-/// The first user id of those that belong to nobody and own the copies of a root daemon, and how many there are.
-const FIRST_OWNER: u32 = 1_879_113_728;
-const OWNERS: u32 = (1 << 31) - FIRST_OWNER;
 
 /// A private copy in use. Nothing changes it until this is dropped.
 #[derive(Debug)]
@@ -335,7 +336,7 @@ impl<'a> Mirrors<'a> {
                 Prepared::Ready(ready) => {
                     drop(lock);
                     let inputs = wanted.is_some().then_some(ready.inputs.clone());
-                    let tree = self.in_use(ready, &history);
+                    let tree = self.in_use(*ready, &history);
                     return Ok(Copied::Ready(Box::new(Ready { tree, snapshot, inputs, lfs_pointers: 0 })));
                 }
                 Prepared::Changed(path) if attempt >= ATTEMPTS => return Err(unstable(&path)),
@@ -362,7 +363,7 @@ impl<'a> Mirrors<'a> {
         drop(lock);
         let (lfs_pointers, number) = (ready.lfs_pointers, ready.number);
         let snapshot = Arc::new(ready.mirror.snapshot_of_commit(&self.tree_of(number), &source));
-        let tree = self.in_use(ready, &history);
+        let tree = self.in_use(*ready, &history);
         Ok(Ready { tree, snapshot, inputs: None, lfs_pointers })
     }
 
@@ -496,105 +497,9 @@ impl<'a> Mirrors<'a> {
     }
 }
 
-impl<'a> Show<'a> {
-    /// Returns what is left of the bounds for ignored files.
-    fn wanted(&self, snapshot: &Snapshot) -> Result<Option<IgnoredWanted<'a>>, TooLarge> {
-        let Show { ignored, rights, max_entries, max_bytes } = *self;
-        let (entries, bytes) = snapshot.entries.size();
-        let entries = max_entries.checked_sub(entries).ok_or(TooLarge::Entries(max_entries))?;
-        let bytes = max_bytes.checked_sub(bytes).ok_or(TooLarge::Bytes(max_bytes))?;
-        Ok(ignored.map(|except| IgnoredWanted { except, rights, max_entries: entries, max_bytes: bytes }))
-    }
-}
-
-/// What a copy is to hold.
-enum Contents<'a> {
-    Worktree(Moment<'a>),
-    Commit {
-        source: CommitSource<'a>,
-        history: &'a GitHistory,
-        /// The line in HEAD.
-        head: String,
-    },
-}
-
-/// A work tree at one moment.
-#[derive(Clone, Copy)]
-struct Moment<'a> {
-    snapshot: &'a Snapshot,
-    history: &'a GitHistory,
-    wanted: Option<&'a IgnoredWanted<'a>>,
-}
-
-/// What a copy shows beside the tree.
-#[derive(Default)]
-struct Shown {
-    inputs: Vec<IgnoredInput>,
-    lfs_pointers: u64,
-}
-
-impl Contents<'_> {
-    /// Identifies the tree and the content of its git directories.
-    fn identity(&self) -> Sha256Hex {
-        match self {
-            Self::Worktree(moment) => state_of(moment.snapshot, moment.history),
-            Self::Commit { source, history, head } => {
-                // Plain data of ours is always written.
-                let parts = (&source.commit.id, source.submodules, head, history);
-                Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
-            }
-        }
-    }
-
-    /// Returns what a copy that another run holds shows, if it can be used as it is.
-    fn shown(&self, worktree: &Path, copy: &Mirror) -> Result<Option<Shown>, EngineError> {
-        match self {
-            Self::Worktree(Moment { snapshot, wanted, .. }) => {
-                let inputs = copy.shown(worktree, snapshot, *wanted)?;
-                Ok(inputs.map(|inputs| Shown { inputs, lfs_pointers: 0 }))
-            }
-            Self::Commit { source, .. } => {
-                let lfs_pointers = copy.lfs_pointers_of(source)?;
-                Ok(lfs_pointers.map(|lfs_pointers| Shown { inputs: Vec::new(), lfs_pointers }))
-            }
-        }
-    }
-
-    /// Brings a copy to the tree; answers with a path that was edited meanwhile, if there is one.
-    fn update(&self, worktree: &Path, mirror: &mut Mirror) -> Result<Result<Shown, Vec<u8>>, EngineError> {
-        let (written, bytes, shown) = match self {
-            Self::Worktree(Moment { snapshot, wanted, .. }) => match mirror.update(worktree, snapshot, *wanted)? {
-                MirrorUpdate::Changed(paths) => return Ok(Err(paths.into_iter().next().unwrap_or_default())),
-                MirrorUpdate::Equal { copied, bytes, ignored } => {
-                    (copied, bytes, Shown { inputs: ignored, lfs_pointers: 0 })
-                }
-            },
-            Self::Commit { source, .. } => {
-                let CommitUpdate { written, bytes, lfs_pointers } = mirror.update_to_commit(source)?;
-                (written, bytes, Shown { inputs: Vec::new(), lfs_pointers })
-            }
-        };
-        tracing::debug!(repo = %worktree.display(), written, bytes, "private copy prepared");
-        if let Self::Worktree(Moment { snapshot, .. }) = self
-            && mirror.id() != snapshot.id
-        {
-            let what = format!("the private copy has the tree {}, not {}", mirror.id(), snapshot.id);
-            return Err(EngineError::Internal(what));
-        }
-        Ok(Ok(shown))
-    }
-
-    fn write_git(&self, mirror: &Mirror, place: TreePlace<'_>) -> Result<Vec<Borrowed>, EngineError> {
-        Ok(match self {
-            Self::Worktree(Moment { snapshot, history, .. }) => mirror.write_git(place, snapshot, history)?,
-            Self::Commit { source, history, head } => mirror.write_git_of_commit(place, source, head, history)?,
-        })
-    }
-}
-
 /// A copy, or why there is none.
 enum Prepared {
-    Ready(Held),
+    Ready(Box<Held>),
     /// This path was edited meanwhile.
     Changed(Vec<u8>),
 }
@@ -636,7 +541,7 @@ impl Generation {
             .map_err(StoreError::io("lock", self.directory.name()))?;
         let Shown { inputs, lfs_pointers } = shown;
         let (directory, number, nested) = (self.directory.clone(), self.number, state.nested);
-        Ok(Prepared::Ready(Held { directory, mirror, number, inputs, lfs_pointers, nested }))
+        Ok(Prepared::Ready(Box::new(Held { directory, mirror, number, inputs, lfs_pointers, nested })))
     }
 
     fn state(&self) -> Result<Option<State>, StoreError> {
@@ -679,53 +584,10 @@ fn used_now(lock: &OwnedFd) -> Result<(), Errno> {
     futimens(lock, &Timestamps { last_access: now, last_modification: now })
 }
 
-/// Returns whether the refs say of HEAD's branch what the snapshot says: a commit may have come in between.
-fn is_one_moment(snapshot: &Snapshot, history: &GitHistory) -> bool {
-    let (Some(commit), Some(branch)) = (&snapshot.git.head_commit, &snapshot.git.branch) else { return true };
-    let line = format!("{commit} refs/heads/{branch}");
-    history.refs.0.split(|byte| *byte == b'\n').any(|found| found == line.as_bytes())
-}
-
-/// Identifies a work tree and the content of its git directories.
-fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
-    let git = &snapshot.git;
-    let index = snapshot.index_identity();
-    let nested = if history.nested.is_empty() { None } else { snapshot.listing_identity() };
-    let parts = (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), index, nested, history);
-    // Plain data of ours is always written.
-    Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
-}
-
 /// Returns the name of the directory of a repository's copies, which belong to another user where the repository does.
 fn key_of(repository: &Repository) -> String {
     let path = repository.path().as_os_str().as_encoded_bytes();
     Sha256Hex::of(&[path, b"\0", &repository.facts.uid.to_le_bytes()].concat()).as_str()[..32].to_owned()
-}
-
-/// Picks the user that owns the copies of a repository under a root daemon: an id that belongs to nobody, so that no
-/// process outside of sandboxes can change the copy or a step.
-fn owner_for(key: &str) -> MirrorOwner {
-    let digest = Sha256Hex::of(key.as_bytes()).to_raw();
-    let number = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
-    let id = FIRST_OWNER + number % OWNERS;
-    MirrorOwner { uid: id, gid: id }
-}
-
-/// Returns whether our user namespace has the ids of an owner: in a container it may have few.
-fn is_mapped(owner: MirrorOwner) -> bool {
-    let maps = |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|map| has_id(&map, id));
-    maps("/proc/self/uid_map", owner.uid) && maps("/proc/self/gid_map", owner.gid)
-}
-
-/// Returns whether a map of ids as user_namespaces(7) describes it has `id`.
-fn has_id(map: &str, id: u32) -> bool {
-    map.lines().any(|line| {
-        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
-        let (Some(Ok(first)), _, Some(Ok(count))) = (numbers.next(), numbers.next(), numbers.next()) else {
-            return false;
-        };
-        (first..first.saturating_add(count)).contains(&u64::from(id))
-    })
 }
 
 fn unstable(path: &[u8]) -> EngineError {
@@ -734,17 +596,4 @@ fn unstable(path: &[u8]) -> EngineError {
 
 fn internal(error: impl std::fmt::Display) -> EngineError {
     EngineError::Internal(error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_which_ids_a_user_namespace_has() {
-        let host = "         0          0 4294967295\n";
-        assert!(has_id(host, FIRST_OWNER));
-        assert!(!has_id("0 1000 1\n1 100000 65536\n", FIRST_OWNER) && has_id("0 1000 1\n1 100000 65536\n", 65_536));
-        assert!(!has_id("", 0) && !has_id("no map", 0));
-    }
 }

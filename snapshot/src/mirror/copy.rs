@@ -7,8 +7,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::fs::{chownat, fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat};
 use rustix::fs::{symlinkat, unlinkat, utimensat};
-use rustix::io::{Errno, pread, write};
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
+
+mod bytes;
+
+pub(super) use bytes::write_all;
+use bytes::{Room, copy_hashing, copy_hashing_all, hash};
 
 use super::ignored::{DENIED, IgnoredWanted};
 use super::{DIRECTORY, MirrorError, Owner};
@@ -408,114 +413,6 @@ pub(super) fn date_entry(
 const GONE: &str = "it was removed or replaced while it was copied";
 const GROWN: &str = "it grew while it was copied, and with it there would be more bytes than `tree.max_bytes` in \
                      proctord.toml";
-
-/// The number of bytes that the copy of a file may have.
-struct Room<'a> {
-    bytes: u64,
-    spare: &'a Spare,
-    /// The number of them that were taken from `spare`.
-    taken: u64,
-}
-
-impl Room<'_> {
-    /// Returns whether a copy of `size` bytes is within the bound, and takes spare bytes for it where it needs them.
-    fn holds(&mut self, size: u64) -> bool {
-        let more = size.saturating_sub(self.bytes);
-        if !self.spare.take(more) {
-            return false;
-        }
-        self.bytes += more;
-        self.taken += more;
-        true
-    }
-}
-
-/// Copies a file to its end and returns the sha256 of what was copied; `None` where there is no room for it.
-fn copy_hashing_all(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    room: &mut Room<'_>,
-    buffer: &mut [u8],
-) -> Result<Option<[u8; 32]>, Errno> {
-    let (mut hasher, mut at) = (Sha256::new(), 0);
-    loop {
-        match pread(from, &mut *buffer, at) {
-            Ok(0) => return Ok(Some(hasher.finalize().into())),
-            Ok(count) => {
-                at += count as u64;
-                if !room.holds(at) {
-                    return Ok(None);
-                }
-                hasher.update(&buffer[..count]);
-                write_all(to, &buffer[..count])?;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-}
-
-/// Copies `size` bytes and returns their sha256; `None` where the file is longer or shorter.
-fn copy_hashing(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    size: u64,
-    buffer: &mut [u8],
-) -> Result<Option<[u8; 32]>, Errno> {
-    let mut hasher = Sha256::new();
-    let mut at = 0;
-    // One byte more than the size is read too, so that a file that grows is noticed.
-    while at <= size {
-        let count = match pread(from, &mut *buffer, at) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(Errno::INTR) => continue,
-            // A directory took its place.
-            Err(Errno::ISDIR) => return Ok(None),
-            Err(errno) => return Err(errno),
-        };
-        at += count as u64;
-        if at > size {
-            return Ok(None);
-        }
-        hasher.update(&buffer[..count]);
-        write_all(to, &buffer[..count])?;
-        if at == size && count < buffer.len() {
-            break;
-        }
-    }
-    Ok((at == size).then(|| hasher.finalize().into()))
-}
-
-pub(super) fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match write(to, bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-/// Returns the sha256 of a file of ours; `None` where it does not have `size` bytes.
-fn hash(file: BorrowedFd<'_>, size: u64, buffer: &mut [u8]) -> Result<Option<[u8; 32]>, Errno> {
-    if beneath::size_of(&fstat(file)?) != size {
-        return Ok(None);
-    }
-    let (mut hasher, mut at) = (Sha256::new(), 0);
-    loop {
-        match pread(file, &mut *buffer, at) {
-            Ok(0) => return Ok((at == size).then(|| hasher.finalize().into())),
-            Ok(count) => {
-                hasher.update(&buffer[..count]);
-                at += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-}
 
 pub(super) fn times((tv_sec, nanoseconds): Moment) -> Timestamps {
     let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };

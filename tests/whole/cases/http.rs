@@ -24,11 +24,6 @@ const NEEDS_RUNS: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
 pub(super) const CASES: &[Case] = &[
     case("http::a_run_is_asked_for_waited_for_read_and_cancelled", whole_way).needs(NEEDS_RUNS),
     case("http::as_an_ordinary_user", whole_way).needs(NEEDS_RUNS).unprivileged("http::as_an_ordinary_user"),
-    case("http::promtool_finds_nothing_wrong_with_metrics", promtool).needs(&[
-        Needs::Sandbox,
-        Needs::Program("curl"),
-        Needs::Program("promtool"),
-    ]),
     case("http::events_go_on_behind_the_last_one_that_came", events).needs(NEEDS_RUNS),
     case("http::a_long_poll_is_answered_when_there_is_news", long_poll).needs(NEEDS_RUNS),
     case("http::a_long_output_is_read_whole_and_in_ranges", ranges).needs(NEEDS_RUNS),
@@ -161,7 +156,7 @@ pub(super) fn id_of(submitted: &Value) -> String {
 
 /// Submits a run, and waits for its end.
 #[track_caller]
-fn finished(env: &TestEnvironment, repo: &Repo<'_>, more: &Value) -> Value {
+pub(super) fn finished(env: &TestEnvironment, repo: &Repo<'_>, more: &Value) -> Value {
     let id = id_of(&submit(env, repo, more).is(202).of("Submitted"));
     ended(env, &id)
 }
@@ -491,25 +486,6 @@ fn questions(env: &TestEnvironment) {
     submit(env, &repo, &json!({})).refuses(422, "invalid-spec");
     let no_patch = "/v1/runs/20260101T000000Z-00000000/patch";
     curl(env, &[no_patch]).refuses(404, "not-found");
-    daemon.end().exits(0);
-}
-
-/// The checker that comes with Prometheus, over metrics that a passed, a failed and a refused run have counted.
-fn promtool(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("grep -q good src/lib.rs"));
-    let daemon = env.daemon();
-    assert_eq!(finished(env, &repo, &json!({}))["verdict"], "failed");
-    repo.write("src/lib.rs", "good\n");
-    assert_eq!(finished(env, &repo, &json!({}))["verdict"], "passed");
-    repo.write("spec/verification.yaml", "no spec\n");
-    submit(env, &repo, &json!({})).refuses(422, "invalid-spec");
-    let metrics = curl(env, &["/metrics"]).is(200).body;
-    let file = env.root().join("metrics.txt");
-    machine::write(&file, &metrics);
-    let mut checker = env.program_of_actor("sh");
-    checker.args(["-c", "promtool check metrics < \"$1\"", "sh"]).arg(&file);
-    let checked = Running::start(checker).wait().exits(0);
-    assert_eq!((checked.stdout.as_str(), checked.stderr.as_str()), ("", ""), "{metrics}");
     daemon.end().exits(0);
 }
 

@@ -4,18 +4,24 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::http::{curl, finished, submit};
 use crate::daemon::{self, Daemon};
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, NEEDS_OPENTELEMETRY, OPENTELEMETRY, case};
+use crate::needs::{Case, NEEDS_OPENTELEMETRY, Needs, OPENTELEMETRY, case};
 use crate::process::Running;
 use crate::spec::{Skill, Spec, Step};
 
 pub(super) const CASES: &[Case] = &[
     case("telemetry::a_run_continues_the_trace_of_its_caller", own_process).needs(NEEDS_OPENTELEMETRY),
     case("telemetry::a_daemon_exports_what_it_is_asked_for", daemon_exports).needs(NEEDS_OPENTELEMETRY),
+    case("telemetry::promtool_finds_nothing_wrong_with_metrics", promtool).needs(&[
+        Needs::Sandbox,
+        Needs::Program("curl"),
+        Needs::Program("promtool"),
+    ]),
     case("telemetry::a_trace_is_no_input_of_a_run", no_input),
     case("telemetry::a_receiver_that_hangs_delays_no_run", hanging).needs(NEEDS_OPENTELEMETRY),
     case("telemetry::an_answer_that_is_none_is_counted", nonsense).needs(NEEDS_OPENTELEMETRY),
@@ -279,4 +285,23 @@ fn off(env: &TestEnvironment) {
     repo.run().exits(0);
     assert_eq!(receiver.requests("").len(), 1, "the last run alone is exported");
     receiver.end();
+}
+
+/// Checks the metrics with Prometheus's own tool, after a passed, a failed and a refused run.
+fn promtool(env: &TestEnvironment) {
+    let repo = env.repo(&Spec::of_script("grep -q good src/lib.rs"));
+    let daemon = env.daemon();
+    assert_eq!(finished(env, &repo, &json!({}))["verdict"], "failed");
+    repo.write("src/lib.rs", "good\n");
+    assert_eq!(finished(env, &repo, &json!({}))["verdict"], "passed");
+    repo.write("spec/verification.yaml", "no spec\n");
+    submit(env, &repo, &json!({})).refuses(422, "invalid-spec");
+    let metrics = curl(env, &["/metrics"]).is(200).body;
+    let file = env.root().join("metrics.txt");
+    machine::write(&file, &metrics);
+    let mut checker = env.program_of_actor("sh");
+    checker.args(["-c", "promtool check metrics < \"$1\"", "sh"]).arg(&file);
+    let checked = Running::start(checker).wait().exits(0);
+    assert_eq!((checked.stdout.as_str(), checked.stderr.as_str()), ("", ""), "{metrics}");
+    daemon.end().exits(0);
 }

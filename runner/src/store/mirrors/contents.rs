@@ -1,0 +1,125 @@
+//! The trees that private copies are brought to: a work tree at one moment, or a commit.
+
+use std::path::Path;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_snapshot::protocol::GitHistory;
+use proctor_snapshot::{
+    Borrowed, CommitSource, CommitUpdate, IgnoredInput, IgnoredWanted, Mirror, MirrorUpdate, Snapshot, TreePlace,
+};
+
+use super::{Show, TooLarge};
+use crate::error::EngineError;
+
+impl<'a> Show<'a> {
+    /// Returns what is left of the bounds for ignored files.
+    pub(super) fn wanted(&self, snapshot: &Snapshot) -> Result<Option<IgnoredWanted<'a>>, TooLarge> {
+        let Show { ignored, rights, max_entries, max_bytes } = *self;
+        let (entries, bytes) = snapshot.entries.size();
+        let entries = max_entries.checked_sub(entries).ok_or(TooLarge::Entries(max_entries))?;
+        let bytes = max_bytes.checked_sub(bytes).ok_or(TooLarge::Bytes(max_bytes))?;
+        Ok(ignored.map(|except| IgnoredWanted { except, rights, max_entries: entries, max_bytes: bytes }))
+    }
+}
+
+/// What a copy is to hold.
+pub(super) enum Contents<'a> {
+    Worktree(Moment<'a>),
+    Commit {
+        source: CommitSource<'a>,
+        history: &'a GitHistory,
+        /// The line in HEAD.
+        head: String,
+    },
+}
+
+/// A work tree at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Moment<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) history: &'a GitHistory,
+    pub(super) wanted: Option<&'a IgnoredWanted<'a>>,
+}
+
+/// What a copy shows beside the tree.
+#[derive(Default)]
+pub(super) struct Shown {
+    pub(super) inputs: Vec<IgnoredInput>,
+    pub(super) lfs_pointers: u64,
+}
+
+impl Contents<'_> {
+    /// Identifies the tree and the content of its git directories.
+    pub(super) fn identity(&self) -> Sha256Hex {
+        match self {
+            Self::Worktree(moment) => state_of(moment.snapshot, moment.history),
+            Self::Commit { source, history, head } => {
+                // Plain data of ours is always written.
+                let parts = (&source.commit.id, source.submodules, head, history);
+                Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Returns what a copy that another run holds shows, if it can be used as it is.
+    pub(super) fn shown(&self, worktree: &Path, copy: &Mirror) -> Result<Option<Shown>, EngineError> {
+        match self {
+            Self::Worktree(Moment { snapshot, wanted, .. }) => {
+                let inputs = copy.shown(worktree, snapshot, *wanted)?;
+                Ok(inputs.map(|inputs| Shown { inputs, lfs_pointers: 0 }))
+            }
+            Self::Commit { source, .. } => {
+                let lfs_pointers = copy.lfs_pointers_of(source)?;
+                Ok(lfs_pointers.map(|lfs_pointers| Shown { inputs: Vec::new(), lfs_pointers }))
+            }
+        }
+    }
+
+    /// Brings a copy to the tree; answers with a path that was edited meanwhile, if there is one.
+    pub(super) fn update(&self, worktree: &Path, mirror: &mut Mirror) -> Result<Result<Shown, Vec<u8>>, EngineError> {
+        let (written, bytes, shown) = match self {
+            Self::Worktree(Moment { snapshot, wanted, .. }) => match mirror.update(worktree, snapshot, *wanted)? {
+                MirrorUpdate::Changed(paths) => return Ok(Err(paths.into_iter().next().unwrap_or_default())),
+                MirrorUpdate::Equal { copied, bytes, ignored } => {
+                    (copied, bytes, Shown { inputs: ignored, lfs_pointers: 0 })
+                }
+            },
+            Self::Commit { source, .. } => {
+                let CommitUpdate { written, bytes, lfs_pointers } = mirror.update_to_commit(source)?;
+                (written, bytes, Shown { inputs: Vec::new(), lfs_pointers })
+            }
+        };
+        tracing::debug!(repo = %worktree.display(), written, bytes, "private copy prepared");
+        if let Self::Worktree(Moment { snapshot, .. }) = self
+            && mirror.id() != snapshot.id
+        {
+            let what = format!("the private copy has the tree {}, not {}", mirror.id(), snapshot.id);
+            return Err(EngineError::Internal(what));
+        }
+        Ok(Ok(shown))
+    }
+
+    pub(super) fn write_git(&self, mirror: &Mirror, place: TreePlace<'_>) -> Result<Vec<Borrowed>, EngineError> {
+        Ok(match self {
+            Self::Worktree(Moment { snapshot, history, .. }) => mirror.write_git(place, snapshot, history)?,
+            Self::Commit { source, history, head } => mirror.write_git_of_commit(place, source, head, history)?,
+        })
+    }
+}
+
+/// Returns whether the refs say of HEAD's branch what the snapshot says: a commit may have come in between.
+pub(super) fn is_one_moment(snapshot: &Snapshot, history: &GitHistory) -> bool {
+    let (Some(commit), Some(branch)) = (&snapshot.git.head_commit, &snapshot.git.branch) else { return true };
+    let line = format!("{commit} refs/heads/{branch}");
+    history.refs.0.split(|byte| *byte == b'\n').any(|found| found == line.as_bytes())
+}
+
+/// Identifies a work tree and the content of its git directories.
+fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
+    let git = &snapshot.git;
+    let index = snapshot.index_identity();
+    let nested = if history.nested.is_empty() { None } else { snapshot.listing_identity() };
+    let parts = (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), index, nested, history);
+    // Plain data of ours is always written.
+    Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
+}

@@ -1,0 +1,49 @@
+//! The users that own private copies under a root daemon.
+
+use std::fs;
+
+use proctor_core::digest::Sha256Hex;
+use proctor_snapshot::MirrorOwner;
+
+/// The first user id of those that belong to nobody and own the copies of a root daemon, and how many there are.
+const FIRST_OWNER: u32 = 1_879_113_728;
+const OWNERS: u32 = (1 << 31) - FIRST_OWNER;
+
+/// Picks the user that owns the copies of a repository under a root daemon: an id that belongs to nobody, so that no
+/// process outside of sandboxes can change the copy or a step.
+pub(super) fn owner_for(key: &str) -> MirrorOwner {
+    let digest = Sha256Hex::of(key.as_bytes()).to_raw();
+    let number = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    let id = FIRST_OWNER + number % OWNERS;
+    MirrorOwner { uid: id, gid: id }
+}
+
+/// Returns whether our user namespace has the ids of an owner: in a container it may have few.
+pub(super) fn is_mapped(owner: MirrorOwner) -> bool {
+    let maps = |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|map| has_id(&map, id));
+    maps("/proc/self/uid_map", owner.uid) && maps("/proc/self/gid_map", owner.gid)
+}
+
+/// Returns whether a map of ids as user_namespaces(7) describes it has `id`.
+fn has_id(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), _, Some(Ok(count))) = (numbers.next(), numbers.next(), numbers.next()) else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(id))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_which_ids_a_user_namespace_has() {
+        let host = "         0          0 4294967295\n";
+        assert!(has_id(host, FIRST_OWNER));
+        assert!(!has_id("0 1000 1\n1 100000 65536\n", FIRST_OWNER) && has_id("0 1000 1\n1 100000 65536\n", 65_536));
+        assert!(!has_id("", 0) && !has_id("no map", 0));
+    }
+}

@@ -1,0 +1,118 @@
+//! Copies and hashes the bytes of one file.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::fstat;
+use rustix::io::{Errno, pread, write};
+use sha2::{Digest as _, Sha256};
+
+use super::Spare;
+use crate::beneath;
+
+/// The number of bytes that the copy of a file may have.
+pub(super) struct Room<'a> {
+    pub(super) bytes: u64,
+    pub(super) spare: &'a Spare,
+    /// The number of them that were taken from `spare`.
+    pub(super) taken: u64,
+}
+
+impl Room<'_> {
+    /// Returns whether a copy of `size` bytes is within the bound, and takes spare bytes for it where it needs them.
+    pub(super) fn holds(&mut self, size: u64) -> bool {
+        let more = size.saturating_sub(self.bytes);
+        if !self.spare.take(more) {
+            return false;
+        }
+        self.bytes += more;
+        self.taken += more;
+        true
+    }
+}
+
+/// Copies a file to its end and returns the sha256 of what was copied; `None` where there is no room for it.
+pub(super) fn copy_hashing_all(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    room: &mut Room<'_>,
+    buffer: &mut [u8],
+) -> Result<Option<[u8; 32]>, Errno> {
+    let (mut hasher, mut at) = (Sha256::new(), 0);
+    loop {
+        match pread(from, &mut *buffer, at) {
+            Ok(0) => return Ok(Some(hasher.finalize().into())),
+            Ok(count) => {
+                at += count as u64;
+                if !room.holds(at) {
+                    return Ok(None);
+                }
+                hasher.update(&buffer[..count]);
+                write_all(to, &buffer[..count])?;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Copies `size` bytes and returns their sha256; `None` where the file is longer or shorter.
+pub(super) fn copy_hashing(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    size: u64,
+    buffer: &mut [u8],
+) -> Result<Option<[u8; 32]>, Errno> {
+    let mut hasher = Sha256::new();
+    let mut at = 0;
+    // One byte more than the size is read too, so that a file that grows is noticed.
+    while at <= size {
+        let count = match pread(from, &mut *buffer, at) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(Errno::INTR) => continue,
+            // A directory took its place.
+            Err(Errno::ISDIR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        at += count as u64;
+        if at > size {
+            return Ok(None);
+        }
+        hasher.update(&buffer[..count]);
+        write_all(to, &buffer[..count])?;
+        if at == size && count < buffer.len() {
+            break;
+        }
+    }
+    Ok((at == size).then(|| hasher.finalize().into()))
+}
+
+pub(in crate::mirror) fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(to, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the sha256 of a file of ours; `None` where it does not have `size` bytes.
+pub(super) fn hash(file: BorrowedFd<'_>, size: u64, buffer: &mut [u8]) -> Result<Option<[u8; 32]>, Errno> {
+    if beneath::size_of(&fstat(file)?) != size {
+        return Ok(None);
+    }
+    let (mut hasher, mut at) = (Sha256::new(), 0);
+    loop {
+        match pread(file, &mut *buffer, at) {
+            Ok(0) => return Ok((at == size).then(|| hasher.finalize().into())),
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
