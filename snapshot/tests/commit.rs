@@ -440,7 +440,7 @@ fn made_up() {
     let other = tree.leaves.iter().find(|leaf| leaf.path == b"README.md").expect("a file").id;
     let changes: [fn(&mut CommitTree, ObjectId); 7] = [
         |tree, other| {
-            tree.leaves.iter_mut().filter(|leaf| leaf.path == b"src/main.rs").for_each(|leaf| leaf.id = other)
+            tree.leaves.iter_mut().filter(|leaf| leaf.path == b"src/main.rs").for_each(|leaf| leaf.id = other);
         },
         |tree, _| tree.leaves.retain(|leaf| leaf.path != b"README.md"),
         |tree, _| tree.leaves.retain(|leaf| leaf.path != b"sub/more"),
