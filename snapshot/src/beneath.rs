@@ -193,14 +193,14 @@ pub(crate) fn content(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Resu
     }
 }
 
-/// Room for the content of a file and for what shows that it has grown, at most `limit` bytes: reading into none asks
-/// the system many times.
+/// Allocates a buffer for the content of a file plus one byte that detects growth, at most `limit` bytes. Reading
+/// into an empty buffer would take many system calls.
 pub(crate) fn room_for(stat: &Stat, limit: u64) -> Vec<u8> {
     let bytes = size_of(stat).min(limit).saturating_add(1);
     Vec::with_capacity(usize::try_from(bytes).unwrap_or_default())
 }
 
-/// What changes when a file is written: size, and both times to the nanosecond.
+/// Returns the stat data that change when a file is written: size, and both times in nanoseconds.
 fn stamp(stat: &Stat) -> [i128; 5] {
     [
         stat.st_size.into(),
@@ -211,17 +211,17 @@ fn stamp(stat: &Stat) -> [i128; 5] {
     ]
 }
 
-/// The length of a file in bytes.
+/// Returns the length of a file in bytes.
 pub(crate) fn size_of(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(u64::MAX)
 }
 
-/// Whether the owner may execute it.
+/// Returns whether the owner may execute the file.
 pub(crate) fn is_executable(stat: &Stat) -> bool {
     stat.st_mode & 0o100 != 0
 }
 
-/// The names in the directory `path`, sorted; none where it is no directory.
+/// Returns the names in the directory `path`, sorted; returns no names if `path` is not a directory.
 pub(crate) fn names(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     match open(root, path, OFlags::RDONLY | OFlags::DIRECTORY) {
         Ok(fd) => names_of(fd.as_fd()),
@@ -230,7 +230,7 @@ pub(crate) fn names(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<Vec<u8>
     }
 }
 
-/// The names in an open directory, sorted.
+/// Returns the names in an open directory, sorted.
 pub(crate) fn names_of(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -243,8 +243,8 @@ pub(crate) fn names_of(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Everything below the directory `path` that is no directory, sorted by path. More than
-/// `limit` are not listed: `None`.
+/// Returns all entries below the directory `path` that are not directories, sorted by path. Returns `None` if there
+/// are more than `limit`.
 pub(crate) fn leaves(root: BorrowedFd<'_>, path: &[u8], limit: usize) -> io::Result<Option<Vec<Vec<u8>>>> {
     let mut pending = vec![path.to_vec()];
     let mut found = Vec::new();
@@ -266,13 +266,13 @@ pub(crate) fn leaves(root: BorrowedFd<'_>, path: &[u8], limit: usize) -> io::Res
     Ok(Some(found))
 }
 
-/// Returns whether a directory stands at `path`.
+/// Returns whether `path` is a directory.
 pub(crate) fn is_directory(root: BorrowedFd<'_>, path: &[u8]) -> bool {
     let found = look(root, path).ok().flatten();
     found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// The kind of an entry of an open directory, without following it.
+/// Returns the stat data of an entry in an open directory, without following links.
 pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Stat> {
     Ok(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }
