@@ -46,7 +46,7 @@ impl<'a> Told<'a> {
             .collect())
     }
 
-    /// What one end of a range, or the only one, was found to be.
+    /// Returns how git resolved one end of a range, or a single revision.
     pub(super) fn end(&self, name: &str) -> End {
         let id = |part: &str| self.id(&format!("{name}{part}"));
         End {
