@@ -89,7 +89,8 @@ const MAX_DELETED: usize = 1_000_000;
 
 /// Applies the step's changes. Returns the paths that were written or removed, sorted.
 ///
-/// E The tree changed meanwhile, or a path could not be written. Nothing was written then, except in the case of
+/// # Errors
+/// The tree changed meanwhile, or a path could not be written. Nothing was written then, except in the case of
 /// [`ApplyError::Torn`].
 pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
     let changes = changes(&input)?;

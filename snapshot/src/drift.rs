@@ -64,7 +64,8 @@ pub enum DriftError {
 
 /// Returns the changes of a step that its mode forbids, sorted by path.
 ///
-/// E The ignore rules or the real tree could not be read.
+/// # Errors
+/// The ignore rules or the real tree could not be read.
 pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
     let mut changes = Comparison { input, found: BTreeMap::new() };
     for (path, entry) in &input.scan.entries {

@@ -174,14 +174,16 @@ pub enum ScanError {
 
 /// Reads a sealed layer completely.
 ///
-/// E An entry cannot be read or decoded, or there are too many entries.
+/// # Errors
+/// An entry cannot be read or decoded, or there are too many entries.
 pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan, ScanError> {
     scan(upper, bounds, BTreeSet::new(), IgnoredContent::Hashed)
 }
 
 /// Reads a sealed layer, but spares large directories that git ignores.
 ///
-/// E The same as those of [`scan_layer`], or the git helper could not report which paths are ignored.
+/// # Errors
+/// The same as those of [`scan_layer`], or the git helper could not report which paths are ignored.
 pub fn scan_layer_sparing(upper: BorrowedFd<'_>, bounds: ScanBounds, spare: Spare<'_>) -> Result<LayerScan, ScanError> {
     scan(upper, bounds, spared::directories(upper, spare)?, spare.content)
 }

@@ -114,7 +114,8 @@ impl Counts {
 impl Look<'_> {
     /// Scans every known path of the tree.
     ///
-    /// E A file cannot be read, or keeps changing while it is read.
+    /// # Errors
+    /// A file cannot be read, or keeps changing while it is read.
     pub(crate) fn everywhere(&self) -> Result<Findings, SnapshotError> {
         let mut jobs = Vec::with_capacity(self.known.directories());
         for directory in 0..self.known.directories() {
@@ -129,7 +130,8 @@ impl Look<'_> {
 
     /// Scans some paths of which only the names are known.
     ///
-    /// E The same as those of [`Look::everywhere`].
+    /// # Errors
+    /// The same as those of [`Look::everywhere`].
     pub(crate) fn at_paths<'p>(&self, paths: impl Iterator<Item = &'p [u8]>) -> Result<Findings, SnapshotError> {
         let job = |path: &[u8]| {
             let (directory, name) = paths::split(path);

@@ -64,7 +64,8 @@ pub enum PatchError {
 
 /// Writes a patch of all covered paths that differ; it is empty if none differs.
 ///
-/// E A change cannot be expressed, its content is no longer available, or the patch is too large.
+/// # Errors
+/// A change cannot be expressed, its content is no longer available, or the patch is too large.
 pub fn patch(input: PatchInput<'_>) -> Result<Vec<u8>, PatchError> {
     let mut text = Vec::new();
     for path in input.after.difference(input.before.base()) {

@@ -30,7 +30,8 @@ pub struct InLayer<'a> {
 impl InLayer<'_> {
     /// Returns the bytes of the file at `path`, at most `limit`, or `None` if the step wrote no file.
     ///
-    /// E The entry at the path is not a readable regular file.
+    /// # Errors
+    /// The entry at the path is not a readable regular file.
     pub fn read(&self, path: &RelPath, limit: u64) -> Result<Option<Vec<u8>>, ReportFault> {
         let path = bytes_of(path)?;
         let Some((bytes, stat)) = read(self.upper, path, limit)? else { return Ok(None) };
@@ -64,7 +65,8 @@ impl Mark {
     /// Returns the bytes of the file at `path` below `dir`, at most `limit`. Returns `None` if no file exists, or
     /// if it was not written since the mark.
     ///
-    /// E The entry at the path is not a readable regular file.
+    /// # Errors
+    /// The entry at the path is not a readable regular file.
     pub fn read_since(&self, dir: BorrowedFd<'_>, path: &RelPath, limit: u64) -> Result<Option<Vec<u8>>, ReportFault> {
         let Some((bytes, stat)) = read(dir, bytes_of(path)?, limit)? else { return Ok(None) };
         Ok(Some(bytes).filter(|_| self.0 != Some(Stamp::of(&stat))))

@@ -25,7 +25,8 @@ const MOST_LINKS: usize = 40;
 
 /// Opens `path` below `root` and never leaves `root`; `.` is `root` itself.
 ///
-/// E The errno of openat2(2): ELOOP or EXDEV for links, depending on [`Links`]; EXDEV for an absolute path or one
+/// # Errors
+/// The errno of openat2(2): ELOOP or EXDEV for links, depending on [`Links`]; EXDEV for an absolute path or one
 /// that leaves `root`; otherwise the error of opening the file.
 pub fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

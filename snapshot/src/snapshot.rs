@@ -125,7 +125,8 @@ pub fn find_root(start: &Path) -> Option<PathBuf> {
 impl Snapshot {
     /// Takes the snapshot of the work tree whose top is `repo`.
     ///
-    /// E The repository is refused, a file cannot be read, or a file keeps changing.
+    /// # Errors
+    /// The repository is refused, a file cannot be read, or a file keeps changing.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
         Self::take_after(repo, helper, None, Settling::default())
     }
@@ -133,7 +134,8 @@ impl Snapshot {
     /// Takes a snapshot as [`Snapshot::take`] does, but reuses an earlier snapshot of the same work tree. The
     /// result is the same; unchanged files are not read again.
     ///
-    /// E The same as those of [`Snapshot::take`].
+    /// # Errors
+    /// The same as those of [`Snapshot::take`].
     pub fn take_after(
         repo: &Path,
         helper: &GitHelper,

@@ -45,7 +45,8 @@ impl SnapshotStore {
     /// Takes a snapshot of the work tree whose top is `repo`. Files that did not change since the last snapshot are
     /// not read again.
     ///
-    /// E The same as those of [`Snapshot::take`].
+    /// # Errors
+    /// The same as those of [`Snapshot::take`].
     pub fn take(&self, repo: &Path) -> Result<Arc<Snapshot>, SnapshotError> {
         // If the path cannot be resolved, taking the snapshot reports the error.
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
@@ -62,7 +63,8 @@ impl SnapshotStore {
     /// Takes a snapshot of the work tree whose top is `repo` without storing it as the last one, so that later
     /// calls report the same differences.
     ///
-    /// E The same as those of [`Snapshot::take`].
+    /// # Errors
+    /// The same as those of [`Snapshot::take`].
     pub fn peek(&self, repo: &Path) -> Result<Peek, SnapshotError> {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last(&place);

@@ -62,7 +62,8 @@ impl View {
 
     /// Returns the view with one more layer on top.
     ///
-    /// E The git helper could not report which new paths are ignored.
+    /// # Errors
+    /// The git helper could not report which new paths are ignored.
     pub fn apply(&self, scan: &LayerScan, ignored: &IgnoreQuery) -> Result<Self, GitError> {
         let covered = self.newly_covered(scan, ignored)?;
         let mut next = self.clone();
@@ -105,7 +106,8 @@ impl View {
     /// Reports for each path whether a snapshot of the tree with an entry at this path would cover it: it was
     /// covered before, or it is not ignored. None of the paths may be a directory.
     ///
-    /// E The git helper could not report which paths are ignored.
+    /// # Errors
+    /// The git helper could not report which paths are ignored.
     pub(crate) fn covers(&self, asked: &[&[u8]], ignored: &IgnoreQuery) -> Result<Vec<bool>, GitError> {
         let never = |path: &[u8]| is_our_artifact(path) || paths::in_git_dir(path);
         // A tracked file that is missing is not part of the tree, but would be covered if it existed.

@@ -40,7 +40,8 @@ impl Entries {
     /// Calls `fill` to determine the entry of each leaf, then recomputes the digests of all directories. The tree
     /// that `fill` receives has directories but no leaves.
     ///
-    /// E The errors of `fill`.
+    /// # Errors
+    /// The errors of `fill`.
     pub(crate) fn fill<E>(&mut self, fill: impl FnOnce(&Self, Blanks<'_>) -> Result<Vec<Filled>, E>) -> Result<(), E> {
         let mut leaves = std::mem::take(&mut self.leaves);
         let filled = fill(self, Blanks { names: self, directory: 0, given: 0, rest: &mut leaves });

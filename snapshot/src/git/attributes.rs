@@ -50,7 +50,8 @@ impl<'a> Attributes<'a> {
 
     /// Returns the possible conversion of the file at `path`, relative to its own repository.
     ///
-    /// E An attributes file cannot be read.
+    /// # Errors
+    /// An attributes file cannot be read.
     pub(crate) fn conversion(&mut self, path: &[u8]) -> std::io::Result<Conversion> {
         let mut found = self.everywhere.of(path);
         for directory in std::iter::once(&b""[..]).chain(paths::ancestors(path)) {

@@ -27,7 +27,8 @@ pub(crate) struct Blob {
 
 /// Reads the regular file at `path`. Returns `None` if there is no such file, or if it keeps changing.
 ///
-/// E The file cannot be read.
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn blob_at(top: BorrowedFd<'_>, path: &[u8], format: ObjectFormat) -> io::Result<Option<Blob>> {
     for _ in 0..READ_ATTEMPTS {
         let fd = match beneath::open(top, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {

@@ -147,7 +147,8 @@ pub(super) struct ConfigFile {
 impl ConfigFile {
     /// Reads the config at `path`; returns `None` if it does not exist.
     ///
-    /// E The file, or a file that it includes, is refused or cannot be read.
+    /// # Errors
+    /// The file, or a file that it includes, is refused or cannot be read.
     pub(super) fn read(path: &Path, conditions: &Conditions<'_>) -> Result<Option<Self>, GitError> {
         let Some(bytes) = config_bytes(path)? else { return Ok(None) };
         if include_line(&bytes).is_none() {

@@ -134,7 +134,8 @@ fn write_frame(out: &mut dyn Write, tag: u8, parts: &[&[u8]]) -> io::Result<()> 
 
 /// Removes a complete frame from the front of the received bytes. Returns `None` if the frame is incomplete.
 ///
-/// E The bytes are not valid frames.
+/// # Errors
+/// The bytes are not valid frames.
 pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
     let Some((head, rest)) = received.split_first_chunk::<HEAD>() else { return Ok(None) };
     let length = Reader::new(&head[1..]).u64().and_then(|length| usize::try_from(length).ok());

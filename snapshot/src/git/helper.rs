@@ -78,7 +78,8 @@ impl GitHelper {
     /// passed to `ahead` before the rest is known. If the listing then has `told_ahead` set, the paths of this
     /// index are not in `tracked`; otherwise the early index must be ignored.
     ///
-    /// E The repository is refused or cannot be read; [`GitError`] contains the reason and how to fix it.
+    /// # Errors
+    /// The repository is refused or cannot be read; [`GitError`] contains the reason and how to fix it.
     pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
         let mut told = None;
         let question = self.question(&Request::List { repo: repo.to_owned() })?;
@@ -104,7 +105,8 @@ impl GitHelper {
 
     /// Reports for each path whether the rules on disk ignore it. None of the paths may be a directory.
     ///
-    /// E The same as those of [`GitHelper::list`].
+    /// # Errors
+    /// The same as those of [`GitHelper::list`].
     pub fn ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         self.ignored_among(repo, None, &[], paths)
     }
@@ -112,7 +114,8 @@ impl GitHelper {
     /// Reports for each directory, then for each other path, whether the rules on disk ignore it. If the paths of
     /// submodules are given, the helper does not read the index to find them.
     ///
-    /// E The same as those of [`GitHelper::list`].
+    /// # Errors
+    /// The same as those of [`GitHelper::list`].
     pub(crate) fn ignored_among(
         &self,
         repo: &Path,
@@ -154,7 +157,8 @@ impl GitHelper {
 
     /// Returns the commits that a revision or a range of `repo` names, oldest first; at most `limit`.
     ///
-    /// E [`GitError::Revision`] if the revision names no commit or too many; otherwise the errors of
+    /// # Errors
+    /// [`GitError::Revision`] if the revision names no commit or too many; otherwise the errors of
     /// [`GitHelper::list`].
     pub fn resolve(&self, repo: &Path, revision: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
         let request = Request::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
@@ -166,7 +170,8 @@ impl GitHelper {
 
     /// Returns the contents of a push from `repo`, and the commits that have to be verified for it.
     ///
-    /// E [`GitError::Revision`] if an id names no object, [`GitError::TooMany`] if there are more commits than the
+    /// # Errors
+    /// [`GitError::Revision`] if an id names no object, [`GitError::TooMany`] if there are more commits than the
     /// limit; otherwise the errors of [`GitHelper::list`].
     pub fn pushed(&self, repo: &Path, push: &Push) -> Result<Pushed, GitError> {
         match self.ask_of_commits(repo, &Request::Pushed { repo: repo.to_owned(), push: push.clone() })? {
@@ -177,7 +182,8 @@ impl GitHelper {
 
     /// Returns the commit that an index of `repo` would make. Nothing is written.
     ///
-    /// E [`GitError::Revision`] if paths are in conflict or the file is not an index; otherwise the errors of
+    /// # Errors
+    /// [`GitError::Revision`] if paths are in conflict or the file is not an index; otherwise the errors of
     /// [`GitHelper::list`].
     pub fn staged(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
         match self.ask(repo, &Request::Staged { repo: repo.to_owned(), index: index.clone() })? {
@@ -189,7 +195,8 @@ impl GitHelper {
 
     /// Returns the identity and the spec of a commit's tree.
     ///
-    /// E The same as those of [`GitHelper::tree`].
+    /// # Errors
+    /// The same as those of [`GitHelper::tree`].
     pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitContent, GitError> {
         match self.ask_of_commits(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
             Answer::Content(content) => Ok(content),
@@ -199,7 +206,8 @@ impl GitHelper {
 
     /// Returns the hashes of single files in a commit's tree.
     ///
-    /// E The same as those of [`GitHelper::tree`].
+    /// # Errors
+    /// The same as those of [`GitHelper::tree`].
     pub fn files_of(
         &self,
         repo: &Path,
@@ -215,7 +223,8 @@ impl GitHelper {
 
     /// Returns the entries of a commit's tree.
     ///
-    /// E [`GitError::Tree`] if the commit's tree is refused, [`GitError::Missing`] if objects are missing;
+    /// # Errors
+    /// [`GitError::Tree`] if the commit's tree is refused, [`GitError::Missing`] if objects are missing;
     /// otherwise the errors of [`GitHelper::list`].
     pub fn tree(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<CommitTree, GitError> {
         let request = Request::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
@@ -228,7 +237,8 @@ impl GitHelper {
     /// Sends the contents of the `wanted` files and links of a commit's tree to `take`, in the order of their
     /// numbers. Stops if `take` fails.
     ///
-    /// E The same as those of [`GitHelper::tree`]; [`GitError::Helper`] with the message of `take`.
+    /// # Errors
+    /// The same as those of [`GitHelper::tree`]; [`GitError::Helper`] with the message of `take`.
     pub fn blobs(
         &self,
         repo: &Path,
@@ -254,7 +264,8 @@ impl GitHelper {
 
     /// Returns the refs of `repo` and of its `nested` repositories, and the ignore rules in their git directories.
     ///
-    /// E The same as those of [`GitHelper::list`].
+    /// # Errors
+    /// The same as those of [`GitHelper::list`].
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
         match self.ask_of_commits(repo, &Request::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
             Answer::History(history) => Ok(history),
@@ -495,7 +506,8 @@ impl IgnoreQuery {
     /// its content is, whatever the names. All other paths must not be directories. The helper is asked once about
     /// all paths that are not cached, and not at all if there are none.
     ///
-    /// E The same as those of [`GitHelper::list`].
+    /// # Errors
+    /// The same as those of [`GitHelper::list`].
     pub fn ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let new = paths.iter().copied().filter(|path| !known.contains_key(*path));

@@ -77,7 +77,8 @@ impl<'t> History<'t> {
 
     /// Returns the output of the `git` program if libgit2 cannot read the refs.
     ///
-    /// E The program has not been asked.
+    /// # Errors
+    /// The program has not been asked.
     pub(super) fn told(&self) -> Result<Option<&Told<'t>>, GitError> {
         match &self.source {
             Source::Opened(_) => Ok(None),

@@ -62,7 +62,8 @@ enum State {
 impl Rules {
     /// Returns the rules that apply at the top of `opened`.
     ///
-    /// E A file of rules is refused or cannot be read.
+    /// # Errors
+    /// A file of rules is refused or cannot be read.
     pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Result<Self, GitError> {
         let submodules = submodules.map(|paths| paths.iter().map(|path| path.0.clone()).collect());
         let mut rules = Self { repositories: Vec::new(), directories: HashMap::new(), submodules };

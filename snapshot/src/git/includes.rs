@@ -31,7 +31,8 @@ pub(super) struct Conditions<'a> {
 impl<'a> Conditions<'a> {
     /// Reads the facts of the repository with this git directory.
     ///
-    /// E `HEAD` is not a regular file, or is too large.
+    /// # Errors
+    /// `HEAD` is not a regular file, or is too large.
     pub(super) fn of(git_dir: &'a Path) -> Result<Self, GitError> {
         let head = read_bounded(&git_dir.join("HEAD"), POINTER_BYTES)?.unwrap_or_default();
         let branch = head.strip_prefix(b"ref:").map(|name| name.trim_ascii());
@@ -89,7 +90,8 @@ fn with_everything_below(mut pattern: Vec<u8>) -> Vec<u8> {
 /// Returns the text of the config `file`, whose own text is `bytes`, with the settings of all included files
 /// inserted.
 ///
-/// E A named file is not a regular file or is too large, even if its condition does not hold, since libgit2
+/// # Errors
+/// A named file is not a regular file or is too large, even if its condition does not hold, since libgit2
 /// evaluates conditions itself when it opens a repository. Or a file that applies cannot be read or parsed.
 pub(super) fn flattened(file: &Path, bytes: &[u8], conditions: &Conditions<'_>) -> Result<Vec<u8>, GitError> {
     let settings = parsed(file, bytes)?;

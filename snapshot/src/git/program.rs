@@ -23,7 +23,8 @@ pub(crate) mod parts;
 pub trait GitProgram: fmt::Debug + Send + Sync {
     /// Runs `task` in the repository at `places`.
     ///
-    /// E The task could not be completed; the text is the human-readable reason.
+    /// # Errors
+    /// The task could not be completed; the text is the human-readable reason.
     fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String>;
 }
 

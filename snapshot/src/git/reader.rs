@@ -38,7 +38,8 @@ pub use super::watchdog::watch;
 /// Answers one request in frames, the last of which is the answer. `told` is output of the `git` program, sent
 /// after an earlier answer that libgit2 cannot read the format.
 ///
-/// E The frames cannot be written.
+/// # Errors
+/// The frames cannot be written.
 pub fn serve(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> std_io::Result<()> {
     let answered = answer(request, told, out);
     let answer = answered.unwrap_or_else(|why| Answer::Refused { why });

@@ -27,7 +27,8 @@ pub(crate) struct TreeState {
 /// Computes the state of the work tree `top` from its `listing` and the `entries` found at its covered paths. If
 /// git may convert a file, the `git` program is asked.
 ///
-/// E A file of the tree cannot be read.
+/// # Errors
+/// A file of the tree cannot be read.
 pub(crate) fn tree_state(
     listing: &Listing,
     top: BorrowedFd<'_>,

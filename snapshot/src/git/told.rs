@@ -15,7 +15,8 @@ pub(super) struct Told<'a> {
 impl<'a> Told<'a> {
     /// Parses the output of the script in [`super::program::history`].
     ///
-    /// E The output is malformed, or the content of an object does not match its id.
+    /// # Errors
+    /// The output is malformed, or the content of an object does not match its id.
     pub(super) fn read(printed: &'a [u8], format: ObjectFormat) -> Result<Self, String> {
         let parts = Parts::read(printed).ok_or(NOT_UNDERSTOOD)?;
         let objects = match parts.of("objects") {

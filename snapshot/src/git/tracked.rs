@@ -49,7 +49,8 @@ enum Fate {
 impl<'a> Tracked<'a> {
     /// Examines every path of `index`, below the outermost work tree `top`.
     ///
-    /// E A file cannot be read.
+    /// # Errors
+    /// A file cannot be read.
     pub(crate) fn look(
         index: &'a Index,
         top: BorrowedFd<'a>,

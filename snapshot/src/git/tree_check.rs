@@ -12,7 +12,8 @@ use crate::paths;
 /// Verifies the ids of a commit, of its tree, and of the commits and trees of its submodules. Does not verify the
 /// contents of blobs.
 ///
-/// E A description of the difference.
+/// # Errors
+/// A description of the difference.
 pub(crate) fn verify(tree: &CommitTree, commit: &str) -> Result<(), String> {
     let id = ObjectId::from_hex(commit.as_bytes()).ok_or_else(|| format!("`{commit}` is no object id"))?;
     let modules = tree.submodules.iter().map(|module| (module.path.0.as_slice(), module.commit, &module.object.0));

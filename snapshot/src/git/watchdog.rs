@@ -22,7 +22,8 @@ const MAX_PATH: usize = 4096;
 
 /// Starts to watch the first thread of this process, which answers a request on standard output.
 ///
-/// E The watchdog thread cannot be started.
+/// # Errors
+/// The watchdog thread cannot be started.
 #[expect(clippy::disallowed_methods, reason = "the wait of another thread is not an event")]
 pub fn watch() -> io::Result<()> {
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);

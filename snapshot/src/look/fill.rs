@@ -12,7 +12,8 @@ use crate::snapshot::SnapshotError;
 impl Look<'_> {
     /// Scans every blank.
     ///
-    /// E The same as those of [`Look::everywhere`].
+    /// # Errors
+    /// The same as those of [`Look::everywhere`].
     pub(crate) fn fill(&self, blanks: Blanks<'_>) -> Result<(Vec<Filled>, Counts), SnapshotError> {
         let about = blanks.about();
         // Becomes `None` when a thread fails, so that the other threads stop.

@@ -66,7 +66,8 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
 
 /// Decodes a snapshot; `sidecar` locates the file with git's listing.
 ///
-/// E The problem with the bytes, for the log.
+/// # Errors
+/// The problem with the bytes, for the log.
 pub(super) fn decode(bytes: &[u8], sidecar: impl FnOnce(Seal) -> Sidecar) -> Result<Snapshot, &'static str> {
     let mut reader = Reader::new(bytes);
     if reader.array() != Some(*MAGIC) {

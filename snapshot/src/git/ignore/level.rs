@@ -65,7 +65,8 @@ pub(in crate::git) struct RepositoryRules {
 impl RepositoryRules {
     /// Reads `info/exclude` and the `core.excludesFile` of the repository's config.
     ///
-    /// E A file is refused or cannot be read.
+    /// # Errors
+    /// A file is refused or cannot be read.
     pub(in crate::git) fn read(opened: &Opened) -> Result<Self, GitError> {
         let found = external::read(opened)?;
         let mut outermost = None;
@@ -84,7 +85,8 @@ impl RepositoryRules {
     /// Returns the rules that apply in the directory `path` of the repository, including its own `.gitignore`.
     /// `outer` contains the rules of its parent directory.
     ///
-    /// E The file is refused or cannot be read.
+    /// # Errors
+    /// The file is refused or cannot be read.
     pub(in crate::git) fn read_directory(
         &self,
         opened: &Opened,
@@ -102,7 +104,8 @@ impl RepositoryRules {
 
     /// Adds the `.gitignore` of the directory `path` to the rules `here`; `kind` is the type of this file.
     ///
-    /// E The file is refused or cannot be read.
+    /// # Errors
+    /// The file is refused or cannot be read.
     pub(in crate::git) fn with_file(
         &self,
         opened: &Opened,
@@ -130,7 +133,8 @@ impl RepositoryRules {
 
     /// Returns the verdict on a path in a directory to which the rules `here` apply.
     ///
-    /// E libgit2 cannot answer.
+    /// # Errors
+    /// libgit2 cannot answer.
     pub(in crate::git) fn judge(
         &self,
         opened: &Opened,

@@ -117,7 +117,8 @@ fn without_trailing_spaces(line: &[u8]) -> &[u8] {
 impl Patterns {
     /// Parses the text of a file.
     ///
-    /// E The number of a line with more wildcards than the matcher supports.
+    /// # Errors
+    /// The number of a line with more wildcards than the matcher supports.
     pub(super) fn parse(text: &[u8]) -> Result<Self, usize> {
         let mut patterns = Self { breaks_libgit2: breaks_libgit2(text), ..Self::default() };
         for (number, line) in rule_lines(text) {

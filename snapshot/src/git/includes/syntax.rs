@@ -63,7 +63,8 @@ impl Setting {
 
 /// Returns the settings of a file, in their order.
 ///
-/// E The number of the first line with a syntax error.
+/// # Errors
+/// The number of the first line with a syntax error.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Setting>, usize> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut parser = Parser { rest: bytes, line: 1 };

@@ -30,7 +30,8 @@ git ls-files --stage -z
 
 /// Returns the tree entries that git makes of the files at `unclear`. A path without an entry was deleted.
 ///
-/// E The reason why git failed.
+/// # Errors
+/// The reason why git failed.
 pub(crate) fn converted(
     program: &dyn GitProgram,
     places: &Places,

@@ -90,7 +90,8 @@ fi
 /// Runs the script for `request` in the repository at `places`, whose objects have this `format`, and returns the
 /// output.
 ///
-/// E Git failed.
+/// # Errors
+/// Git failed.
 pub(crate) fn told(
     program: &dyn GitProgram,
     places: &Places,

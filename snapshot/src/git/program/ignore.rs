@@ -20,7 +20,8 @@ git check-ignore --no-index -z --stdin < "$INPUT/paths" || [ $? -eq 1 ]
 /// Reports for each directory, then for each other path, whether the innermost repository that contains it ignores
 /// it. Paths inside a `.git` are ignored if and only if the parent directory of the `.git` is.
 ///
-/// E Git failed.
+/// # Errors
+/// Git failed.
 pub(crate) fn ignored(
     program: &dyn GitProgram,
     places: &Places,

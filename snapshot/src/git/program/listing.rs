@@ -74,7 +74,8 @@ const MOST_NESTED: usize = 256;
 
 /// Lists the work tree of the repository at `places`.
 ///
-/// E Git failed, or a bound was exceeded.
+/// # Errors
+/// Git failed, or a bound was exceeded.
 pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing, GitError> {
     let top = beneath::open_real(&places.worktree).map_err(|error| io(&places.worktree, &error))?;
     let mut reader = Reader {
