@@ -1,7 +1,7 @@
 //! Carries the changes of a `read_only: off` step into the worktree after the step has passed.
 //!
 //! All preconditions are checked before anything is written. Each file is then replaced atomically, and only if the
-//! replaced entry is the one that was checked. If another process changed an entry meanwhile, all changes are
+//! replaced entry is the one that was checked. If another process changed an entry after the check, all changes are
 //! reverted. Anything below a `.git`, special files and our own evidence are never written or removed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ pub struct ApplyInput<'a> {
 /// Why the changes were not applied, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Another process changed the same paths meanwhile. Nothing was written.
+    /// Another process changed the same paths during the run. Nothing was written.
     #[error("the tree changed while the step ran, at {}\nhint: nothing was applied; run again", .paths.join(", "))]
     Conflict {
         /// The paths in human-readable form, sorted.
@@ -90,7 +90,7 @@ const MAX_DELETED: usize = 1_000_000;
 /// Applies the step's changes. Returns the paths that were written or removed, sorted.
 ///
 /// # Errors
-/// The tree changed meanwhile, or a path could not be written. Nothing was written then, except in the case of
+/// The tree changed during the run, or a path could not be written. Nothing was written then, except in the case of
 /// [`ApplyError::Torn`].
 pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
     let changes = changes(&input)?;

@@ -134,7 +134,7 @@ fn read_file(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found>
 pub(crate) enum Hashed {
     /// The file did not change during the read.
     Stable {
-        /// Whether the owner may execute the file.
+        /// True if the owner may execute the file.
         executable: bool,
         /// The sha256 of the file's bytes.
         sha256: Sha256Hex,

@@ -216,7 +216,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Checks whether changes at a path are ignored: it holds evidence of ours, or is in a cache. A cache never
+/// Checks whether changes at a path are ignored: it contains our own evidence, or is in a cache. A cache never
 /// includes the repository's own `.git`, and a cache of the whole tree is ignored.
 pub(crate) fn is_aside(path: &[u8], caches: &[RelPath]) -> bool {
     let in_cache = |cache: &RelPath| {

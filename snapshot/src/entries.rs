@@ -63,12 +63,12 @@ pub(crate) struct Directory {
 pub(crate) struct DirectoryLook {
     /// All zero if the directory did not exist.
     pub(crate) stamp: Stamp,
-    /// Whether the names may change without a change of the stamp.
+    /// True if the names may change without a change of the stamp.
     pub(crate) racy: bool,
     pub(crate) state: State,
 }
 
-/// Whether the ignore rules exclude a directory.
+/// The status of a directory under the ignore rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum State {
     /// The rules were not evaluated, since the directory did not exist.
@@ -84,7 +84,7 @@ pub(crate) enum State {
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     name: Span,
-    /// Whether git tracks the path. A tracked path stays recorded while its file is missing.
+    /// True if git tracks the path. A tracked path stays recorded while its file is missing.
     pub(crate) tracked: bool,
     pub(crate) found: Found,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Leaf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) kind: Kind,
-    /// Whether the content may change without a change of the stamp.
+    /// True if the content may change without a change of the stamp.
     pub(crate) racy: bool,
     pub(crate) sha256: [u8; 32],
     pub(crate) stamp: Stamp,

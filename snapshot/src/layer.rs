@@ -48,7 +48,7 @@ impl LayerScan {
 pub enum LayerEntry {
     /// A regular file.
     File {
-        /// Whether the owner may execute the file.
+        /// True if the owner may execute the file.
         executable: bool,
         /// The length in bytes.
         size: u64,
@@ -66,7 +66,7 @@ pub enum LayerEntry {
     Whiteout,
     /// A directory.
     Directory {
-        /// Whether the directory hides all lower entries below its path.
+        /// True if the directory hides all lower entries below its path.
         opaque: bool,
     },
 }

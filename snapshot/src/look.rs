@@ -57,7 +57,7 @@ pub(crate) enum Before<'a> {
 pub(crate) struct Job {
     directory: usize,
     leaves: Range<usize>,
-    /// Whether the job also covers the directory itself, and not only its leaves.
+    /// True if the job also covers the directory itself, and not only its leaves.
     whole: bool,
 }
 

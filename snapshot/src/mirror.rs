@@ -89,7 +89,7 @@ pub enum Update {
         /// The ignored files in the mirror.
         ignored: Vec<IgnoredInput>,
     },
-    /// The tree was edited meanwhile: the content of these paths differs from the snapshot. The mirror lacks them.
+    /// The tree was edited during the update: the content of these paths differs from the snapshot. The mirror lacks them.
     Changed(ChangedPaths),
 }
 
@@ -238,7 +238,7 @@ impl Mirror {
         Ok(Update::Equal { copied, bytes, ignored })
     }
 
-    /// Returns the number of copied files and of their bytes, or the paths that were edited meanwhile.
+    /// Returns the number of copied files and of their bytes, or the paths that were edited during the update.
     fn update_covered(
         &mut self,
         source: BorrowedFd<'_>,

@@ -77,7 +77,7 @@ impl Walk {
                 FileType::Symlink => self.follow(&found)?,
                 FileType::Directory if !self.to_come.is_empty() => self.here.push(found),
                 _ if !self.to_come.is_empty() => return Err(Errno::NOTDIR),
-                // If another file replaced this entry meanwhile, that file is opened; a link is refused.
+                // If another file has replaced this entry, that file is opened; a link is refused.
                 _ => return self.open_here(&name, flags),
             }
         }

@@ -56,7 +56,7 @@ pub struct SnapshotStats {
     pub reused: usize,
     /// Number of directories that this process listed.
     pub listed: usize,
-    /// Whether git's files were read; false if they were unchanged.
+    /// True if git's files were read, false if they were unchanged.
     pub git_was_read: bool,
 }
 
@@ -87,7 +87,7 @@ pub struct GitFacts {
     /// The tree that `git add -u` and `git write-tree` would make of the tracked content, or the reason why it is
     /// not known.
     pub tree: Result<String, String>,
-    /// Whether covered content differs from HEAD; `None` if that cannot be determined.
+    /// True if covered content differs from HEAD; `None` if that cannot be determined.
     pub dirty: Option<bool>,
     /// The hash algorithm of the object ids above.
     pub object_format: ObjectFormat,

@@ -185,7 +185,7 @@ proptest! {
             })
             .collect();
         prop_assert_eq!(&Entries::assemble(parts), &before);
-        // Some directories come to it, each with one leaf.
+        // Adds directories with one leaf each.
         let mut after = covered(&plain);
         parts = (0..before.directories())
             .map(|at| Part {

@@ -92,7 +92,7 @@ impl<'a> Attributes<'a> {
 /// The relevant content of one attributes file.
 #[derive(Debug, Default)]
 struct Rules {
-    /// Whether the file contains any rule.
+    /// True if the file contains any rule.
     any: bool,
     /// The name suffixes of files to which a program may apply; an empty suffix matches every name.
     programs: Vec<Vec<u8>>,

@@ -21,7 +21,7 @@ const PIECE: usize = 128 << 10;
 pub(crate) struct Blob {
     /// The id of its raw bytes.
     pub(crate) id: ObjectId,
-    /// Whether it contains bytes that git would convert in a text file.
+    /// True if it contains bytes that git would convert in a text file.
     pub(crate) convertible: bool,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct GitDir {
     pub(crate) shallow: Option<Vec<u8>>,
     /// The ignore rules in `info/exclude`; `None` removes the file.
     pub(crate) exclude: Option<Vec<u8>>,
-    /// Whether ignore rules are case-insensitive.
+    /// True if ignore rules are case-insensitive.
     pub(crate) ignore_case: bool,
     /// The user and group of the files; `None` means our own.
     pub(crate) owner: Option<(u32, u32)>,

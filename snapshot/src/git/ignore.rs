@@ -24,7 +24,7 @@ mod wildmatch;
 pub use external::ExternalRules;
 pub(super) use level::{Directory, RepositoryRules, SkippedRules};
 
-/// Which implementations ignore a path. The path is ignored if all of them do.
+/// The implementations that ignore a path. The path is ignored if all of them ignore it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Verdict {
     /// Git, in the interpretation of earlier and later releases.
@@ -134,7 +134,7 @@ impl Rules {
         self.submodules.as_ref().is_some_and(|known| known.contains(directory))
     }
 
-    /// Opens the repository at `directory`; returns `None` if there is none.
+    /// Opens the repository at `directory`; returns `None` if no repository exists there.
     fn repository_at(&mut self, directory: &[u8]) -> Result<Option<State>, GitError> {
         let top = &self.repositories[0].0;
         let place = on_disk(top, directory);

@@ -32,7 +32,7 @@ pub struct Index {
 /// One entry of an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexEntry {
-    /// The path, relative to the top of its own repository.
+    /// The path, relative to the top of the repository that contains it.
     pub path: RepoPath,
     /// The mode of a tree entry: a file, a link or a submodule.
     pub mode: u32,
@@ -40,9 +40,9 @@ pub struct IndexEntry {
     pub id: ObjectId,
     /// 0, or the side of a conflict.
     pub stage: u8,
-    /// Whether the entry only announces a file (`git add -N`).
+    /// True if the entry only announces a file (`git add -N`).
     pub intent_to_add: bool,
-    /// Whether the file may be missing in the work tree.
+    /// True if the file may be missing in the work tree.
     pub skip_worktree: bool,
     /// The stat data of the file when the entry was made; `null` if they are not known.
     pub stat: Option<IndexStat>,
@@ -71,9 +71,9 @@ pub struct FileRules {
     pub file_mode: bool,
     /// `core.symlinks`: if false, a plain file may represent a link.
     pub symlinks: bool,
-    /// Whether `core.autocrlf` is not off.
+    /// True unless `core.autocrlf` is off.
     pub autocrlf: bool,
-    /// Whether attributes come from a file that this module does not read (`core.attributesFile`, `attr.tree`).
+    /// True if attributes come from a file that this module does not read (`core.attributesFile`, `attr.tree`).
     pub foreign_attributes: bool,
     /// The content of `info/attributes`, in hex; `null` if it cannot be read.
     pub own_attributes: Option<RepoPath>,

@@ -37,7 +37,7 @@ pub struct Places {
     pub git_dir: PathBuf,
     /// The directory that contains objects, refs and config; differs from `git_dir` in a linked worktree.
     pub common_dir: PathBuf,
-    /// The original repository, if this one is a checkout of ours.
+    /// The original repository, if this one is a checkout that Proctor made.
     pub checkout_of: Option<CheckoutOf>,
 }
 
@@ -77,7 +77,7 @@ pub struct GitTask {
 /// The result of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitOutput {
-    /// Whether the task succeeded.
+    /// True if the task succeeded.
     pub success: bool,
     /// The complete standard output.
     pub stdout: Vec<u8>,

@@ -84,7 +84,7 @@ pub enum Request {
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// Whether to include the trees of submodules.
+        /// True to include the trees of submodules.
         submodules: bool,
     },
     /// Sends the contents of files and links in a commit's tree.
@@ -93,7 +93,7 @@ pub enum Request {
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// Whether to include the trees of submodules.
+        /// True to include the trees of submodules.
         submodules: bool,
         /// The numbers of the wanted leaves in [`CommitTree::leaves`]; sorted.
         wanted: Vec<u32>,
@@ -116,7 +116,7 @@ pub enum Answer {
     List(Listing),
     /// The answer to [`Request::Ignored`]: one value for each directory, then one for each path, in their order.
     Ignored {
-        /// Whether each path is ignored.
+        /// True for each ignored path.
         ignored: Vec<bool>,
     },
     /// The answer to [`Request::Resolve`], oldest first.
@@ -163,7 +163,7 @@ pub struct GitHistory {
     pub shallow: Option<RepoPath>,
     /// The ignore rules of `core.excludesFile` and `info/exclude`, in the order of their precedence.
     pub exclude: RepoPath,
-    /// Whether `core.ignoreCase` is set.
+    /// True if `core.ignoreCase` is set.
     pub ignore_case: bool,
     /// The repositories inside the work tree, by their directories. Repositories that libgit2 cannot read are
     /// omitted.
@@ -230,14 +230,14 @@ pub struct StagedIndex {
 pub struct CommitContent {
     /// The identity of the tree; `null` if it has submodules.
     pub snapshot: Option<SnapshotId>,
-    /// The spec; `null` if there is none, it is not text, or it is too large.
+    /// The spec; `null` if the tree has no spec, or the spec is not text or too large.
     pub spec: Option<String>,
 }
 
 /// A regular file of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommittedFile {
-    /// Whether the file is executable.
+    /// True if the file is executable.
     pub executable: bool,
     /// The sha256 of its content.
     pub sha256: Sha256Hex,
@@ -266,7 +266,7 @@ pub struct Push {
     pub tips: Vec<String>,
     /// The full ids that the remote has; they may be missing in this repository.
     pub known: Vec<String>,
-    /// Whether to verify each commit that no remote is known to have, instead of only the tips.
+    /// True to verify each commit that no remote is known to have, instead of only the tips.
     pub each: bool,
     /// Maximum number of commits.
     pub limit: usize,
@@ -374,7 +374,7 @@ pub struct Listing {
     pub directories: Vec<WalkedDirectory>,
     /// The ignore rules outside the tree that affect the listing, of the repository and of those inside it.
     pub external_rules: Vec<ExternalRules>,
-    /// Whether an index entry for a file of rules has `skip-worktree`, so that the file may be missing in the work
+    /// True if an index entry for a file of rules has `skip-worktree`, so that the file may be missing in the work
     /// tree.
     pub skips_rules: bool,
     /// The files of git that this listing was read from. The listing is valid while none of them changes. `null` if
@@ -382,7 +382,7 @@ pub struct Listing {
     pub sources: Option<Vec<Source>>,
     /// Submodules and nested repositories, outermost first.
     pub nested: Vec<Nested>,
-    /// Whether the outermost index was sent ahead. Its entries and tracked paths are then omitted in the encoded
+    /// True if the outermost index was sent ahead. Its entries and tracked paths are then omitted in the encoded
     /// listing.
     pub told_ahead: bool,
     /// The index of the repository, then of each repository inside it.
@@ -426,7 +426,7 @@ pub struct Source {
 pub struct Nested {
     /// Its path.
     pub path: RepoPath,
-    /// The commit of its HEAD, or the recorded commit if it is not checked out; `null` if there is none.
+    /// The commit of its HEAD, or the recorded commit if it is not checked out; `null` if neither exists.
     pub commit: Option<String>,
 }
 

@@ -39,7 +39,7 @@ pub(super) fn resolve(history: &History<'_>, text: &str, limit: usize) -> Result
 pub(super) struct Range<'a> {
     pub(super) from: &'a str,
     pub(super) to: &'a str,
-    /// Whether the range is `...`: the commits that only one of the ends has.
+    /// True if the range is `...`: the commits that only one of the ends has.
     pub(super) symmetric: bool,
 }
 

@@ -20,7 +20,7 @@ use crate::entries::Entries;
 pub(crate) struct TreeState {
     /// The tree of the tracked content, or the reason why git would fail.
     pub(crate) tree: Result<ObjectId, String>,
-    /// Whether covered content differs from HEAD; `None` if that cannot be determined.
+    /// True if covered content differs from HEAD; `None` if that cannot be determined.
     pub(crate) dirty: Option<bool>,
 }
 

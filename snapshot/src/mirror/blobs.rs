@@ -24,7 +24,7 @@ const FACT: usize = 1 + 20 + 32 + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlobFact {
     pub(super) sha256: [u8; 32],
-    /// Whether the blob is a git-lfs pointer.
+    /// True if the blob is a git-lfs pointer.
     pub(super) is_lfs_pointer: bool,
 }
 

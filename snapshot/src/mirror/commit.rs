@@ -41,7 +41,7 @@ pub struct CommitSource<'a> {
     pub commit: &'a CommitRef,
     /// The entries of its tree.
     pub tree: &'a CommitTree,
-    /// Whether to include the trees of submodules.
+    /// True to include the trees of submodules.
     pub submodules: bool,
 }
 

@@ -227,7 +227,7 @@ impl Record {
     }
 }
 
-/// Whether the last frame of a journal is complete.
+/// The state of a journal's last frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tail {
     Whole,

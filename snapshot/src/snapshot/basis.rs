@@ -31,7 +31,7 @@ pub(crate) struct Basis {
     pub(crate) repositories: Vec<RepoPath>,
     /// The paths where submodules are, or were.
     pub(crate) submodules: Vec<RepoPath>,
-    /// Whether an index entry for a file of ignore rules has `skip-worktree`.
+    /// True if an index entry for a file of ignore rules has `skip-worktree`.
     pub(crate) skips_rules: bool,
     /// The listing, without its paths.
     pub(crate) listing: Told,

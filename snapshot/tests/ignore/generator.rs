@@ -87,7 +87,7 @@ pub(super) struct Generated {
     pub(super) log: Vec<String>,
     /// Paths for queries, existing or not; a directory ends with a slash.
     pub(super) asked: BTreeSet<Vec<u8>>,
-    /// Whether git releases agree on every rule, and libgit2 neither hangs nor crashes on the rules.
+    /// True if git releases agree on every rule, and libgit2 neither hangs nor crashes on the rules.
     pub(super) libgit2_is_comparable: bool,
 }
 

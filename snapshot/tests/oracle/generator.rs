@@ -163,7 +163,7 @@ struct Generator {
     repo: Repo,
     files: BTreeSet<Vec<u8>>,
     log: Vec<String>,
-    /// Whether everything has been committed, so that the work tree is being edited.
+    /// True if everything has been committed, so that the work tree is being edited.
     editing: bool,
 }
 

@@ -49,7 +49,7 @@ impl Default for Bounds {
 pub(super) enum LeafKind {
     /// A file.
     File {
-        /// Whether the file is executable.
+        /// True if the file is executable.
         executable: bool,
     },
     /// A symbolic link.

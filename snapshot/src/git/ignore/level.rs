@@ -36,9 +36,9 @@ struct Level {
     patterns: Patterns,
     /// Length of the path prefix that names the directory of the file.
     base: usize,
-    /// Whether git releases differ on a rule of this file or of an outer one.
+    /// True if git releases differ on a rule of this file or of an outer one.
     readings_differ: bool,
-    /// Whether one of these files would make libgit2 crash or hang.
+    /// True if one of these files would make libgit2 crash or hang.
     breaks_libgit2: bool,
 }
 

@@ -21,9 +21,9 @@ pub(super) enum Reading {
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
     list: Vec<Pattern>,
-    /// Whether git releases differ on a rule.
+    /// True if git releases differ on a rule.
     pub(super) readings_differ: bool,
-    /// Whether the file would make libgit2 crash or hang.
+    /// True if the file would make libgit2 crash or hang.
     pub(super) breaks_libgit2: bool,
 }
 

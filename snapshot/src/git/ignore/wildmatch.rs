@@ -5,9 +5,9 @@ use std::collections::HashMap;
 /// How a pattern is matched.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mode {
-    /// Whether `*`, `?` and bracket expressions stop at a slash.
+    /// True if `*`, `?` and bracket expressions stop at a slash.
     pub(super) is_path: bool,
-    /// Whether ASCII letters match in either case (`core.ignoreCase`).
+    /// True if ASCII letters match in either case (`core.ignoreCase`).
     pub(super) folds_case: bool,
 }
 

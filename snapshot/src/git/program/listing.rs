@@ -69,7 +69,7 @@ part excludesplace git config --type=path --default= core.excludesFile
 part ignorecase git config --type=bool --default=false core.ignoreCase
 "#;
 
-/// Maximum number of repositories inside a work tree that are listed; each takes a sandbox of its own.
+/// Maximum number of repositories inside a work tree that are listed; each takes a separate sandbox.
 const MOST_NESTED: usize = 256;
 
 /// Lists the work tree of the repository at `places`.
