@@ -44,7 +44,8 @@ pub struct ApplyInput<'a> {
 /// Why the changes were not applied, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Another process changed the same paths during the run. Nothing was written.
+    /// Another process changed the same paths during the run. The tree is unchanged, since changes made before were
+    /// reverted.
     #[error("the tree changed while the step ran, at {}\nhint: nothing was applied; run again", .paths.join(", "))]
     Conflict {
         /// The paths in human-readable form, sorted.
@@ -90,8 +91,8 @@ const MAX_DELETED: usize = 1_000_000;
 /// Applies the step's changes. Returns the paths that were written or removed, sorted.
 ///
 /// # Errors
-/// The tree changed during the run, or a path could not be written. Nothing was written then, except in the case of
-/// [`ApplyError::Torn`].
+/// The tree changed during the run, or a path could not be written. The tree is unchanged then, except in the case
+/// of [`ApplyError::Torn`].
 pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
     let changes = changes(&input)?;
     let seen = check(&input, &changes)?;
@@ -158,7 +159,7 @@ fn untouched(path: &[u8], source: io::Error) -> ApplyError {
 
 /// Checks that the layer's files are readable, and that covered paths which are overwritten or removed are still as
 /// the step saw them. There is no record of ignored files, so an ignored file that was changed since the run began
-/// is a conflict.
+/// is refused too.
 fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyError> {
     let mut seen = Seen::new();
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();

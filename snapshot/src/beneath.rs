@@ -193,8 +193,8 @@ pub(crate) fn content(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Resu
     }
 }
 
-/// Allocates a buffer for the content of a file plus one byte that detects growth, at most `limit` bytes. Reading
-/// into an empty buffer would take many system calls.
+/// Allocates a buffer for the content of a file, of at most `limit` bytes, and for one more byte that detects
+/// growth. Reading into an empty buffer would take many system calls.
 pub(crate) fn room_for(stat: &Stat, limit: u64) -> Vec<u8> {
     let bytes = size_of(stat).min(limit).saturating_add(1);
     Vec::with_capacity(usize::try_from(bytes).unwrap_or_default())

@@ -77,7 +77,8 @@ impl Stamp {
     }
 }
 
-/// Minimum time between a change and the scan, in nanoseconds; it is longer than any tick of the clock.
+/// Minimum time between a change and the scan before a stamp is trusted, in nanoseconds; it is longer than any tick
+/// of the clock.
 const SLACK: u32 = 20_000_000;
 /// Upper bound of the timestamp granularity, in seconds, on file systems that store whole seconds only.
 const WHOLE_SECONDS: i64 = 3;

@@ -83,7 +83,7 @@ impl Watched {
         }
     }
 
-    /// Takes the next snapshot and checks that it equals one without an earlier snapshot. Returns also whether it
+    /// Takes the next snapshot and checks that it equals one without an earlier snapshot. Also returns whether it
     /// differs from `before`.
     fn check(&self, before: &Snapshot) -> (Arc<Snapshot>, bool) {
         let (taken, fresh) = (self.take(), self.repo.snapshot());

@@ -426,7 +426,7 @@ fn special_files_in_git() {
     repo.snapshot();
 }
 
-/// A file of rules that exceeds the size limit is refused without being read.
+/// An ignore file that exceeds the size limit is refused without being read.
 fn large_rules() {
     let repo = Repo::small();
     for path in [".gitignore", "src/.gitignore", ".git/info/exclude", ".git/HEAD", ".git/packed-refs"] {
@@ -463,7 +463,7 @@ fn deadline() {
     let repo = Repo::small();
     let mut helper = helper();
     helper.deadline = Duration::from_millis(200);
-    // The helper detects a blocked read of an object itself, but later than this deadline.
+    // The helper itself detects that it blocks on an object, but only after this deadline.
     let id = repo.git(&["rev-parse", "HEAD"]);
     let (directory, name) = id.trim().split_at(2);
     let object = repo.at(format!(".git/objects/{directory}/{name}"));

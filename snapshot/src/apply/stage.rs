@@ -112,7 +112,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Checks whether a file system does not support a rename flag.
+/// Checks whether an error means that the file system does not support a rename flag.
 fn is_unknown(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }

@@ -1,6 +1,6 @@
 //! Writes the checked changes. All new files are first written to a staging directory; then each is exchanged with
-//! the existing entry, which must be the one that was checked. If it is another one, a different process changed it
-//! meanwhile, and all changes are reverted.
+//! the existing entry, which must be the one that was checked. If another process has replaced it, all changes are
+//! reverted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -187,7 +187,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Checks whether the layer has only reports and directories below `path`; the directory would remain empty
+    /// Checks whether the layer has only reports and directories below `path`; such a directory would remain empty
     /// too.
     fn holds_reports_alone(&self, path: &[u8]) -> bool {
         let scan = self.input.scan;
@@ -296,7 +296,7 @@ impl Writer<'_> {
         stuck
     }
 
-    /// Reverts one change. Returns `false` if another process replaced our entry, which is then kept.
+    /// Reverts one change. Returns `false` if another process has replaced our entry; its entry is kept.
     fn undo(&mut self, done: &Done) -> io::Result<bool> {
         let path = done.path();
         let place = Place::of(self.input.repo, path)?;

@@ -20,7 +20,7 @@ use crate::beneath;
 pub(super) const CONFIG_BYTES: u64 = 1 << 20;
 /// The largest `.git` file or `commondir` that is read, in bytes.
 pub(super) const POINTER_BYTES: u64 = 16 << 10;
-/// The largest file of ignore rules that is read, in bytes.
+/// The largest ignore file that is read, in bytes.
 pub(crate) const RULES_BYTES: u64 = 16 << 20;
 /// The largest index and the largest `packed-refs` that are read, in bytes.
 const TABLE_BYTES: u64 = 1 << 30;
@@ -46,7 +46,7 @@ pub(in crate::git) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec
     Ok(Some(bytes))
 }
 
-/// Refuses a file of rules on which libgit2 would block or take too long. Allowed are a regular file up to the size
+/// Refuses an ignore file on which libgit2 would block or take too long. Allowed are a regular file up to the size
 /// limit, a directory, and a missing file. Links are followed.
 pub(super) fn check_regular(path: &Path) -> Result<(), GitError> {
     check_size(path, RULES_BYTES)
@@ -63,8 +63,8 @@ fn check_size(path: &Path, limit: u64) -> Result<(), GitError> {
     }
 }
 
-/// Refuses files of git that are too large, since libgit2 reads them completely, and special files on which it
-/// would block.
+/// Refuses git files that are too large, since libgit2 reads them completely, and special files on which it would
+/// block.
 pub(super) fn check_files(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
     let own = [("HEAD", POINTER_BYTES), ("index", TABLE_BYTES), ("shallow", RULES_BYTES)];
     let common = [
@@ -94,7 +94,7 @@ pub(super) fn read_attributes(path: &Path) -> Option<Vec<u8>> {
     read_bounded(path, CONFIG_BYTES).map(Option::unwrap_or_default).ok()
 }
 
-/// Makes the error for a file of git that is not a regular file.
+/// Makes the error for a git file that is not a regular file.
 pub(super) fn not_regular(path: &Path) -> GitError {
     refused(path, "it is not a regular file".into(), "put a regular file there")
 }

@@ -63,7 +63,7 @@ impl Rules {
     /// Returns the rules that apply at the top of `opened`.
     ///
     /// # Errors
-    /// A file of rules is refused or cannot be read.
+    /// An ignore file is refused or cannot be read.
     pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Result<Self, GitError> {
         let submodules = submodules.map(|paths| paths.iter().map(|path| path.0.clone()).collect());
         let mut rules = Self { repositories: Vec::new(), directories: HashMap::new(), submodules };
@@ -124,7 +124,7 @@ impl Rules {
             return Ok(repository);
         }
         let (opened, own) = &self.repositories[by];
-        // The index is read only if it may contain skipped files of rules.
+        // The index is read only if it may contain skipped ignore files.
         let skipped = if self.submodules.is_some() { SkippedRules::None } else { SkippedRules::InIndex };
         let rules = own.read_directory(opened, &rules, inside, verdict, skipped)?;
         Ok(State::Ruled { by, prefix, rules })

@@ -84,7 +84,7 @@ pub enum Request {
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// True to include the trees of submodules.
+        /// If true, the trees of submodules are included.
         submodules: bool,
     },
     /// Sends the contents of files and links in a commit's tree.
@@ -93,7 +93,7 @@ pub enum Request {
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// True to include the trees of submodules.
+        /// If true, the trees of submodules are included.
         submodules: bool,
         /// The numbers of the wanted leaves in [`CommitTree::leaves`]; sorted.
         wanted: Vec<u32>,
@@ -266,7 +266,7 @@ pub struct Push {
     pub tips: Vec<String>,
     /// The full ids that the remote has; they may be missing in this repository.
     pub known: Vec<String>,
-    /// True to verify each commit that no remote is known to have, instead of only the tips.
+    /// If true, all commits that no remote is known to have are verified, and not only the tips.
     pub each: bool,
     /// Maximum number of commits.
     pub limit: usize,
@@ -374,10 +374,10 @@ pub struct Listing {
     pub directories: Vec<WalkedDirectory>,
     /// The ignore rules outside the tree that affect the listing, of the repository and of those inside it.
     pub external_rules: Vec<ExternalRules>,
-    /// True if an index entry for a file of rules has `skip-worktree`, so that the file may be missing in the work
+    /// True if an index entry for an ignore file has `skip-worktree`, so that the file may be missing in the work
     /// tree.
     pub skips_rules: bool,
-    /// The files of git that this listing was read from. The listing is valid while none of them changes. `null` if
+    /// The git files that this listing was read from. The listing is valid while none of them changes. `null` if
     /// files alone cannot show that.
     pub sources: Option<Vec<Source>>,
     /// Submodules and nested repositories, outermost first.
@@ -410,7 +410,7 @@ pub struct WalkedDirectory {
     pub(crate) stamp: Stamp,
 }
 
-/// A file of git.
+/// A git file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// A directory, absolute, without symbolic links.

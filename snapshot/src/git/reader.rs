@@ -103,8 +103,8 @@ fn admitted<'t>(repo: &Path, commit: &CommitRef, told: Option<&'t [u8]>) -> Resu
     Ok(History::of(top))
 }
 
-/// Reports a format that only the `git` program reads for the whole work tree, even if only a repository inside it
-/// has this format.
+/// Adjusts the error for a format that only the `git` program reads: even if only a repository inside the tree has
+/// this format, the error names the whole work tree.
 fn of_top<T>(places: Places, answered: Result<T, GitError>) -> Result<T, GitError> {
     answered.map_err(|error| match error {
         GitError::Format { what, mend, objects, .. } => GitError::Format { places, what, mend, objects },

@@ -1,5 +1,5 @@
-//! Tracks the files of git from which a listing is read, with their stat data. The listing is valid while these
-//! files are unchanged.
+//! Tracks the git files from which a listing is read, with their stat data. The listing is valid while these files
+//! are unchanged.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Component, Path, PathBuf};
@@ -119,7 +119,7 @@ pub(crate) fn are_unchanged(sources: &[Source], look: Moment) -> bool {
     })
 }
 
-/// A directory that contains files of git.
+/// A directory that contains git files.
 struct Place {
     directory: std::os::fd::OwnedFd,
     device: u64,
@@ -138,7 +138,7 @@ impl Place {
     }
 }
 
-/// Returns the owners of a work tree's top, of its `.git`, and of the directories that contain its files of git.
+/// Returns the owners of a work tree's top, of its `.git`, and of the directories that contain its git files.
 pub(crate) fn owners(worktree: &Path, sources: &[Source]) -> Option<Vec<u32>> {
     let top = beneath::open_real(worktree).ok()?;
     let (_, dot_git) = beneath::look(top.as_fd(), b".git").ok()??;

@@ -47,8 +47,8 @@ impl Walked {
     }
 }
 
-/// Finds the paths on disk that are neither tracked nor ignored. `tracked` is sorted; `skipped` contains the files
-/// of rules with `skip-worktree` in the index.
+/// Finds the paths on disk that are neither tracked nor ignored. `tracked` is sorted; `skipped` contains the ignore
+/// files with `skip-worktree` in the index.
 pub(super) fn walk(
     opened: &Opened,
     tracked: &[&[u8]],
@@ -73,8 +73,8 @@ pub(super) fn walk(
 struct Place<'a> {
     path: Vec<u8>,
     rules: Directory,
-    /// Sorted. Before the directory is entered, this slice still contains all tracked paths of its parent, among
-    /// which its own are searched.
+    /// Sorted. Until the directory is entered, the slice contains all tracked paths of its parent. These are few,
+    /// so that finding the paths of the directory among them is fast.
     tracked: &'a [&'a [u8]],
 }
 

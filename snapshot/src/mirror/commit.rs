@@ -41,7 +41,7 @@ pub struct CommitSource<'a> {
     pub commit: &'a CommitRef,
     /// The entries of its tree.
     pub tree: &'a CommitTree,
-    /// True to include the trees of submodules.
+    /// If true, the trees of submodules are included.
     pub submodules: bool,
 }
 

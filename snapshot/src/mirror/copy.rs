@@ -105,13 +105,13 @@ struct Directories<'p> {
 }
 
 impl Copier<'_> {
-    /// Copies the files at `paths`, from which the mirror's old entries have been removed, as `wanted` names them.
+    /// Copies the `wanted` entries at `paths`, where the mirror's old entries have been removed.
     pub(super) fn copy(&self, wanted: &Entries, paths: &[Vec<u8>]) -> Result<Copied, MirrorError> {
         self.in_parallel(wanted, paths, |path, place, copied| self.copy_path(wanted, path, place, copied))
     }
 
-    /// Copies the current state of the ignored files `paths`, from which the mirror's old entries have been
-    /// removed. A file is left out if it was deleted, cannot be read, or has grown by more than the `spare` bytes.
+    /// Copies the current state of the ignored files `paths`, where the mirror's old entries have been removed. A
+    /// file is left out if it was deleted, cannot be read, or has grown by more than the `spare` bytes.
     pub(super) fn copy_ignored(
         &self,
         now: &Entries,

@@ -204,7 +204,7 @@ impl Again<'_> {
         }
     }
 
-    /// Checks whether the HEAD that would turn a directory into a repository is among the watched files of git.
+    /// Checks whether the HEAD that would turn a directory into a repository is among the watched git files.
     fn awaits_head(&self, path: &[u8]) -> bool {
         let head = [path, b"/.git/HEAD"].concat();
         let place = |source: &crate::git::protocol::Source| {

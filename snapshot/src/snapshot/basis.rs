@@ -23,7 +23,7 @@ pub(crate) struct Basis {
     pub(crate) top: (u64, u64),
     /// When git's files were read.
     pub(crate) at: Moment,
-    /// The files of git; `None` if git must be asked every time.
+    /// The git files; `None` if git must be asked every time.
     pub(crate) sources: Option<Vec<Source>>,
     /// The owners of the directories that contain these files.
     pub(crate) owners: Vec<u32>,
@@ -31,7 +31,7 @@ pub(crate) struct Basis {
     pub(crate) repositories: Vec<RepoPath>,
     /// The paths where submodules are, or were.
     pub(crate) submodules: Vec<RepoPath>,
-    /// True if an index entry for a file of ignore rules has `skip-worktree`.
+    /// True if an index entry for an ignore file has `skip-worktree`.
     pub(crate) skips_rules: bool,
     /// The listing, without its paths.
     pub(crate) listing: Told,

@@ -241,7 +241,7 @@ impl Generator {
         line
     }
 
-    /// Generates the text of a file of rules.
+    /// Generates the text of an ignore file.
     fn rules(&mut self) -> Vec<u8> {
         let mut text = Vec::new();
         if self.choose.one_in(10) {
@@ -302,7 +302,7 @@ impl Generator {
         }
     }
 
-    /// Removes a file of rules from the work tree but keeps it in the index, as a sparse checkout does.
+    /// Removes an ignore file from the work tree but keeps it in the index, as a sparse checkout does.
     fn skip(&mut self, file: &[u8]) {
         let Ok(name) = String::from_utf8(file.to_vec()) else { return };
         let repo = &self.made.repo;

@@ -42,7 +42,7 @@ struct Level {
     breaks_libgit2: bool,
 }
 
-/// How to find files of rules with `skip-worktree`, which are missing in the work tree and which git reads from the
+/// How to find ignore files with `skip-worktree`, which are missing in the work tree and which git reads from the
 /// index.
 #[derive(Clone, Copy)]
 pub(in crate::git) enum SkippedRules<'a> {
@@ -196,7 +196,7 @@ impl SkippedRules<'_> {
     }
 }
 
-/// Reads a file of rules that is a regular file.
+/// Reads an ignore file that is a regular file.
 fn text_of(opened: &Opened, file: &[u8]) -> Result<Vec<u8>, GitError> {
     let place = on_disk(opened, file);
     check_regular(&place)?;

@@ -1,4 +1,4 @@
-//! Parses a file of ignore rules and finds the rule that decides about a path, following `gitignore(5)` and git's
+//! Parses an ignore file and finds the rule that decides about a path, following `gitignore(5)` and git's
 //! implementation.
 //!
 //! `gix-ignore` (0.24) was evaluated and is not exact. It drops patterns that consist of spaces and keeps a
@@ -78,7 +78,7 @@ pub(super) fn rule_lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     lines.filter(|(_, line)| !line.is_empty())
 }
 
-/// Returns whether a file of rules could make libgit2 (1.9) crash or hang. It hangs on a pattern that begins with a
+/// Returns whether an ignore file could make libgit2 (1.9) crash or hang. It hangs on a pattern that begins with a
 /// form feed or a vertical tab, and crashes on `!` before an empty pattern such as `//`.
 pub(super) fn breaks_libgit2(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);

@@ -20,8 +20,8 @@ const SKIP_WORKTREE: u16 = 1 << 14;
 
 /// Reads the index of `opened`, whose work tree is at `at` in the outermost one.
 ///
-/// `ahead` receives the index without its entries and the bytes of its file before they are parsed here. Returns
-/// also whether these bytes were passed on and [`from_file::parse`] finds the same entries in them.
+/// `ahead` receives the index without its entries and the bytes of its file before they are parsed here. Also
+/// returns whether these bytes were passed on and [`from_file::parse`] finds the same entries in them.
 pub(in crate::git) fn read(
     opened: &Opened,
     at: &[u8],
@@ -29,8 +29,7 @@ pub(in crate::git) fn read(
     ahead: Option<TellAhead<'_>>,
 ) -> Result<(Index, bool), GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
-    // The time is read before the entries, so that an index that is written meanwhile does not appear older than it
-    // is.
+    // The time is read before the entries, so that an index that is being written does not appear older than it is.
     let written = written(opened)?;
     let head_tree = head.map(|head| opened.repository.find_commit(head).map(|commit| commit.tree_id()));
     let file = from_file::bytes(&opened.git_dir.join("index"));
