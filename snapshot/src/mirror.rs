@@ -89,7 +89,8 @@ pub enum Update {
         /// The ignored files in the mirror.
         ignored: Vec<IgnoredInput>,
     },
-    /// The tree was edited during the update: the content of these paths differs from the snapshot. The mirror lacks them.
+    /// The tree was edited during the update: the content of these paths differs from the snapshot. The mirror lacks
+    /// them.
     Changed(ChangedPaths),
 }
 

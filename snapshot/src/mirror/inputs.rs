@@ -20,8 +20,8 @@ impl Mirror {
     /// Returns the ignored files that a mirror would contain after an update to `snapshot`. Returns `None` if too
     /// many of them would have to be read, or if they change during the call.
     ///
-    /// `directory` belongs to a mirror that no other process may open or update during the call. If the stat data of a file
-    /// equal those in the mirror's record, the recorded digest is used; otherwise the file is hashed.
+    /// `directory` belongs to a mirror that no other process may open or update during the call. If the stat data
+    /// of a file equal those in the mirror's record, the recorded digest is used; otherwise the file is hashed.
     ///
     /// # Errors
     /// The work tree cannot be read.
