@@ -1,8 +1,8 @@
-//! Carries the changes of a `read_only: off` step into the worktree, after it has passed.
+//! Carries the changes of a `read_only: off` step into the worktree after the step has passed.
 //!
-//! Everything is checked before anything is written. What was checked is written file by file, each
-//! atomically, in place of exactly what was checked; where somebody was faster, all of it is taken back.
-//! Nothing below a `.git` is ever written or removed, nor are special files or evidence of ours.
+//! All preconditions are checked before anything is written. Each file is then replaced atomically, and only if the
+//! replaced entry is the one that was checked. If another process changed an entry after the check, all changes are
+//! reverted. Anything below a `.git`, special files and our own evidence are never written or removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,7 +24,7 @@ use crate::view::{Standing, View, standing_of};
 mod stage;
 mod write;
 
-/// What is carried where.
+/// The inputs of [`apply_back`].
 #[derive(Debug, Clone, Copy)]
 pub struct ApplyInput<'a> {
     /// The top of the real tree.
@@ -37,70 +37,72 @@ pub struct ApplyInput<'a> {
     pub upper: BorrowedFd<'a>,
     /// The ignore rules of the real tree.
     pub ignored: &'a IgnoreQuery,
-    /// The skill's caches, which are no part of the tree.
+    /// The skill's caches, which are not part of the tree.
     pub caches: &'a [RelPath],
 }
 
-/// Why the changes were not applied, or not all of them.
+/// Why the changes were not applied, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Someone changed the same paths meanwhile. Nothing was written.
+    /// Another process changed the same paths during the run. The tree is unchanged, since changes made before were
+    /// reverted.
     #[error("the tree changed while the step ran, at {}\nhint: nothing was applied; run again", .paths.join(", "))]
     Conflict {
-        /// The paths, for people; sorted.
+        /// The paths in human-readable form, sorted.
         paths: Vec<String>,
     },
-    /// The step wrote something that is not carried over. Nothing was written.
+    /// The step wrote an entry that cannot be applied. Nothing was written.
     #[error("`{path}` cannot be applied to the tree: {problem}\nhint: nothing was applied; change the step")]
     Refused {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
-        /// Why.
+        /// The reason.
         problem: &'static str,
     },
-    /// The git helper could not say which paths are ignored. Nothing was written.
+    /// The git helper could not report which paths are ignored. Nothing was written.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A path could not be read or written. What was written by then was taken back.
+    /// A path could not be read or written. The changes made before were reverted.
     #[error(
         "cannot apply the step's change of `{path}`: {source}\nhint: nothing was applied; mend that, and run again"
     )]
     Io {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
-        /// The system's own words.
+        /// The system error.
         source: io::Error,
     },
-    /// Somebody changed the same paths while they were written, and again while that was taken back.
+    /// Another process changed the same paths while they were written, and again while the changes were reverted.
     #[error(
         "the step's changes were taken back, but not at {}, where somebody was faster\nhint: what stood there before may lie in `{kept}`; look at both, then remove that",
         .paths.join(", ")
     )]
     Torn {
-        /// The paths, for people; sorted.
+        /// The paths in human-readable form, sorted.
         paths: Vec<String>,
-        /// The directory at the top of the tree that holds what stood there.
+        /// The directory at the top of the tree that contains the original entries.
         kept: String,
     },
 }
 
-/// How many entries of a deleted directory are looked at.
+/// Maximum number of entries of a deleted directory that are examined.
 const MAX_DELETED: usize = 1_000_000;
 
-/// Applies the step's changes; the paths that were written or removed, sorted.
+/// Applies the step's changes. Returns the paths that were written or removed, sorted.
 ///
 /// # Errors
-/// The tree changed meanwhile, or a path could not be written; nothing was, then.
+/// The tree changed during the run, or a path could not be written. The tree is unchanged then, except in the case
+/// of [`ApplyError::Torn`].
 pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
     let changes = changes(&input)?;
     let seen = check(&input, &changes)?;
     write::write(&input, &changes, &seen)
 }
 
-/// What really stood at each path that is overwritten or removed, when it was checked.
+/// The actual entries, at the time of the check, of all paths that are overwritten or removed.
 type Seen = BTreeMap<Vec<u8>, Standing>;
 
-/// The entries of the layer that are carried over, by path: those that differ from the tree.
+/// The entries of the layer that are applied, by path: those that differ from the tree.
 type Changes<'a> = BTreeMap<&'a [u8], &'a LayerEntry>;
 
 fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
@@ -119,12 +121,12 @@ fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
     Ok(changes)
 }
 
-/// Whether a path is never written or removed.
+/// Checks whether a path must never be written or removed.
 fn stays(input: &ApplyInput<'_>, path: &[u8]) -> bool {
     paths::in_git_dir(path) || is_aside(path, input.caches) || input.scan.reports.contains(path)
 }
 
-/// Whether an entry is anything new; of what the view does not know, the real tree is asked.
+/// Checks whether an entry differs from the tree. The real tree is read for paths that the view does not cover.
 fn must_write(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result<bool, ApplyError> {
     let after = standing_of(entry);
     if !matches!(after, Standing::Entry(_)) {
@@ -150,14 +152,14 @@ fn standing_in(found: Found) -> Standing {
     }
 }
 
-/// The error for a path that could not be read before anything was written.
+/// Makes the error for a path that could not be read before anything was written.
 fn untouched(path: &[u8], source: io::Error) -> ApplyError {
     ApplyError::Io { path: display_path(path), source }
 }
 
-/// Checks that the layer's files can be read, and that the real tree still is what the step saw,
-/// wherever something is overwritten or removed that a snapshot would cover. Ignored files have
-/// no record to be compared with: those count that were changed since the run began.
+/// Checks that the layer's files are readable, and that covered paths which are overwritten or removed are still as
+/// the step saw them. There is no record of ignored files, so an ignored file that was changed since the run began
+/// is refused too.
 fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyError> {
     let mut seen = Seen::new();
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -193,9 +195,9 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyErr
     Ok(seen)
 }
 
-/// Why what stands at a path that no snapshot covers would be lost, although the step never saw it.
+/// Returns why an entry that no snapshot covers would be lost although the step never saw it.
 fn unseen(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, ApplyError> {
-    // An earlier step removed it in a layer that is never applied, so this one began without it.
+    // An earlier step removed the file in a layer that is never applied, so the current step did not see it.
     if input.view.standing(path) == Standing::Absent {
         return Ok(Some("the tree has an ignored file there that the step never saw, and that would be lost"));
     }
@@ -210,7 +212,7 @@ fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) 
     is_leaf && (is_repository(&input.view.standing(path)) || input.view.known_below(path).values().any(is_repository))
 }
 
-/// Whether what really stands at `path` is what the view has there, or what the step made of it.
+/// Checks whether the real entry at `path` is the one in the view, or already the step's result.
 fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry, real: &Standing) -> bool {
     if *real == standing_of(entry) {
         return true;
@@ -218,7 +220,7 @@ fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry, real: &Standi
     match input.view.standing(path) {
         Standing::Entry(before) if before.kind == EntryKind::Gitlink => *real == Standing::Directory,
         Standing::Entry(before) => *real == Standing::Entry(before),
-        // A directory is judged by what is in it.
+        // The content of a directory is compared separately.
         Standing::Absent | Standing::Uncovered | Standing::Directory => {
             matches!(real, Standing::Absent | Standing::Directory)
         }
@@ -226,15 +228,15 @@ fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry, real: &Standi
     }
 }
 
-/// What really stands below a directory that the step removed or replaced, and differs from
-/// what the view has there. All that stands there is noted.
+/// Returns the entries below a directory that the step removed or replaced, if they differ from the view. All
+/// entries below the directory are added to `seen`.
 fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8], seen: &mut Seen) -> Result<Vec<Vec<u8>>, ApplyError> {
     let listed = beneath::leaves(input.repo, path, MAX_DELETED).map_err(|source| untouched(path, source))?;
     let problem = "the directory that it replaces has too many entries to be checked";
     let leaves = listed.ok_or_else(|| ApplyError::Refused { path: display_path(path), problem })?;
     let mut found = Vec::new();
     for leaf in leaves {
-        // What is in the layer too is compared by its own entry.
+        // Entries that are also in the layer are compared by their own paths.
         let is_own = input.scan.entries.contains_key(&leaf);
         if is_own || stays(input, &leaf) {
             continue;

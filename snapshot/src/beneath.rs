@@ -1,5 +1,5 @@
-//! Looking at what stands below an open directory, without following a symbolic link anywhere
-//! on the way and without opening anything but regular files and directories.
+//! Reads files below an open directory. It follows no symbolic link in any part of a path, and opens only regular
+//! files and directories.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,33 +16,34 @@ use sha2::{Digest as _, Sha256};
 use crate::resolve::{Links, open_beneath};
 use crate::stamp::Stamp;
 
-/// How often a file that changes under our eyes is read before we give up.
+/// Number of attempts to read a file that changes during the read.
 const READ_ATTEMPTS: u32 = 5;
 
-/// What stands at a path.
+/// The kind of entry at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Something that is hashed: a file, a link, or a special file, which is only named.
+    /// A hashed entry: a file, a link, or a special file, whose content is not read.
     Entry(Entry),
-    /// A file beyond the bound, or one that kept changing while it was read.
+    /// A file that is larger than the bound, or that kept changing during the read.
     Unread(Unread),
     /// A directory.
     Directory,
-    /// Nothing, or something behind a symbolic link, which is no part of the tree.
+    /// Nothing exists at the path, or the path leads through a symbolic link and so is not part of the tree.
     Nothing,
 }
 
 /// Why a file was not hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// It is larger than the bound.
+    /// The file is larger than the bound.
     TooLarge,
-    /// It kept changing.
+    /// The file kept changing.
     Unstable,
 }
 
-/// Opens the directory at a canonical path. Whoever owns a directory above it may have put a
-/// link there since it was resolved, which must not lead a reader with more power elsewhere.
+/// Opens the directory at a canonical path without following links. The owner of a parent directory may have
+/// replaced a part of the path with a link since it was resolved; a process with more privileges must not follow
+/// it.
 pub(crate) fn open_real(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open("/", flags, Mode::empty())?;
@@ -51,9 +52,9 @@ pub(crate) fn open_real(path: &Path) -> io::Result<OwnedFd> {
     Ok(open_beneath(root.as_fd(), below, flags, Links::Refuse)?)
 }
 
-/// The device of a directory, where its file system's times tell of changes; none where they do not.
+/// Returns the device of a directory if timestamps on its file system reveal every change, else `None`.
 pub(crate) fn trusted_device(directory: BorrowedFd<'_>) -> io::Result<Option<u64>> {
-    // fstatfs refuses no O_PATH descriptor since Linux 2.6.39.
+    // fstatfs accepts O_PATH descriptors since Linux 2.6.39.
     let kind = rustix::fs::fstatfs(directory)?.f_type;
     let trusted = u64::try_from(kind).is_ok_and(times_tell_of_changes);
     Ok(if trusted { Some(fstat(directory)?.st_dev) } else { None })
@@ -65,7 +66,7 @@ pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Resu
     Ok(open_beneath(root, path, flags | OFlags::NOFOLLOW, Links::Refuse)?)
 }
 
-/// Opens what stands at `path` without touching it, or nothing where nothing of the tree does.
+/// Opens the entry at `path` with `O_PATH`. Returns `None` if no entry of the tree exists there.
 pub(crate) fn look(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Option<(OwnedFd, Stat)>> {
     match open(root, path, OFlags::PATH) {
         Ok(fd) => {
@@ -77,19 +78,19 @@ pub(crate) fn look(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Option<(Owne
     }
 }
 
-/// Whether an error says that nothing of the tree stands at a path: it is not there, or a part
-/// of the way to it is no directory but a file or a symbolic link.
+/// Checks whether an error means that the tree has no entry at the path: the path does not exist, or a parent is a
+/// file or a symbolic link instead of a directory.
 pub(crate) fn is_nothing(error: &io::Error) -> bool {
     let nothing = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
     nothing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Reads and hashes what stands at `path`; files of more than `limit` bytes are not read.
+/// Reads and hashes the entry at `path`; files of more than `limit` bytes are not read.
 pub(crate) fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found> {
     Ok(read_stamped(root, path, limit)?.0)
 }
 
-/// As [`read`], with the stamp from before it was read.
+/// Does the same as [`read`], and also returns the stat data from before the read.
 pub(crate) fn read_stamped(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<(Found, Stamp)> {
     let Some((fd, stat)) = look(root, path)? else { return Ok((Found::Nothing, Stamp::default())) };
     let found = read_known(root, path, limit, fd.as_fd(), &stat)?;
@@ -106,7 +107,7 @@ fn read_known(root: BorrowedFd<'_>, path: &[u8], limit: u64, fd: BorrowedFd<'_>,
     })
 }
 
-/// The target of the symbolic link that `fd` was opened on with `O_PATH`.
+/// Returns the target of the symbolic link that `fd` was opened on with `O_PATH`.
 pub(crate) fn link_target(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(readlinkat(fd, "", Vec::new())?.into_bytes())
 }
@@ -129,22 +130,22 @@ fn read_file(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Found>
     Ok(Found::Unread(Unread::Unstable))
 }
 
-/// What came of hashing an open file once.
+/// The result of one attempt to hash an open file.
 pub(crate) enum Hashed {
-    /// It stood still.
+    /// The file did not change during the read.
     Stable {
-        /// Whether its owner may execute it.
+        /// True if the owner may execute the file.
         executable: bool,
-        /// The sha256 of its bytes.
+        /// The sha256 of the file's bytes.
         sha256: Sha256Hex,
     },
-    /// It is larger than the bound; nothing was read.
+    /// The file is larger than the bound; nothing was read.
     TooLarge,
-    /// It changed while it was read, or is no regular file any more.
+    /// The file changed during the read, or is no longer a regular file.
     Changed,
 }
 
-/// Hashes an open file, from its start.
+/// Hashes an open file from its start.
 pub(crate) fn hash_open(fd: BorrowedFd<'_>, limit: u64) -> io::Result<Hashed> {
     let before = fstat(fd)?;
     if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
@@ -157,8 +158,7 @@ pub(crate) fn hash_open(fd: BorrowedFd<'_>, limit: u64) -> io::Result<Hashed> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 128 << 10];
     let mut at = 0;
-    // One byte past the size is asked for too, so that a file that grows is noticed and a
-    // writer that never ends is not followed.
+    // Reading one byte past the size detects a file that grows, and bounds the read if a writer never stops.
     while at <= size {
         match rustix::io::pread(fd, &mut buffer, at) {
             Ok(0) => break,
@@ -177,8 +177,8 @@ pub(crate) fn hash_open(fd: BorrowedFd<'_>, limit: u64) -> io::Result<Hashed> {
     Ok(Hashed::Stable { executable: is_executable(&before), sha256 })
 }
 
-/// The whole of the regular file at `path`, or the target of the link; nothing where it is
-/// neither or larger than `limit`.
+/// Returns the whole content of the regular file at `path`, or the target of the link. Returns `None` for anything
+/// else and for files larger than `limit`.
 pub(crate) fn content(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Result<Option<Vec<u8>>> {
     let Some((fd, stat)) = look(root, path)? else { return Ok(None) };
     match FileType::from_raw_mode(stat.st_mode) {
@@ -193,14 +193,14 @@ pub(crate) fn content(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> io::Resu
     }
 }
 
-/// Room for the content of a file and for what shows that it has grown, at most `limit` bytes: reading into none asks
-/// the system many times.
+/// Allocates a buffer for the content of a file, of at most `limit` bytes, and for one more byte that detects
+/// growth. Reading into an empty buffer would take many system calls.
 pub(crate) fn room_for(stat: &Stat, limit: u64) -> Vec<u8> {
     let bytes = size_of(stat).min(limit).saturating_add(1);
     Vec::with_capacity(usize::try_from(bytes).unwrap_or_default())
 }
 
-/// What changes when a file is written: size, and both times to the nanosecond.
+/// Returns the stat data that change when a file is written: size, and both times in nanoseconds.
 fn stamp(stat: &Stat) -> [i128; 5] {
     [
         stat.st_size.into(),
@@ -211,17 +211,17 @@ fn stamp(stat: &Stat) -> [i128; 5] {
     ]
 }
 
-/// The length of a file in bytes.
+/// Returns the length of a file in bytes.
 pub(crate) fn size_of(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(u64::MAX)
 }
 
-/// Whether the owner may execute it.
+/// Returns whether the owner may execute the file.
 pub(crate) fn is_executable(stat: &Stat) -> bool {
     stat.st_mode & 0o100 != 0
 }
 
-/// The names in the directory `path`, sorted; none where it is no directory.
+/// Returns the names in the directory `path`, sorted; returns no names if `path` is not a directory.
 pub(crate) fn names(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     match open(root, path, OFlags::RDONLY | OFlags::DIRECTORY) {
         Ok(fd) => names_of(fd.as_fd()),
@@ -230,7 +230,7 @@ pub(crate) fn names(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<Vec<u8>
     }
 }
 
-/// The names in an open directory, sorted.
+/// Returns the names in an open directory, sorted.
 pub(crate) fn names_of(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -243,8 +243,8 @@ pub(crate) fn names_of(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Everything below the directory `path` that is no directory, sorted by path. More than
-/// `limit` are not listed: `None`.
+/// Returns all entries below the directory `path` that are not directories, sorted by path. Returns `None` if there
+/// are more than `limit`.
 pub(crate) fn leaves(root: BorrowedFd<'_>, path: &[u8], limit: usize) -> io::Result<Option<Vec<Vec<u8>>>> {
     let mut pending = vec![path.to_vec()];
     let mut found = Vec::new();
@@ -266,13 +266,13 @@ pub(crate) fn leaves(root: BorrowedFd<'_>, path: &[u8], limit: usize) -> io::Res
     Ok(Some(found))
 }
 
-/// Returns whether a directory stands at `path`.
+/// Returns whether `path` is a directory.
 pub(crate) fn is_directory(root: BorrowedFd<'_>, path: &[u8]) -> bool {
     let found = look(root, path).ok().flatten();
     found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// The kind of an entry of an open directory, without following it.
+/// Returns the stat data of an entry in an open directory, without following links.
 pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Stat> {
     Ok(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }

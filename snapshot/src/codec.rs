@@ -1,7 +1,7 @@
-//! Numbers and byte strings one after the other, for what is too much for JSON: little-endian, each byte
-//! string and list with its length before it.
+//! Reads and writes numbers and byte strings in sequence, for data that are too large for JSON. Numbers are
+//! little-endian; byte strings and lists are prefixed with their length.
 
-/// Writes one value after the other.
+/// Appends encoded values to a buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -24,12 +24,12 @@ impl Writer {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Bytes whose number the reader knows.
+    /// Writes bytes without their length, which the reader must know.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// How many values follow.
+    /// Writes the number of values that follow.
     pub(crate) fn count(&mut self, count: usize) {
         self.u64(count as u64);
     }
@@ -39,9 +39,9 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// A byte string of less than 4 GiB, in four bytes less.
+    /// Writes a byte string of less than 4 GiB with a four-byte length.
     pub(crate) fn short(&mut self, bytes: &[u8]) {
-        // No path is as long as that; what would be cut short is refused by its reader.
+        // No path is that long; the reader would reject a truncated length.
         self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         self.raw(bytes);
     }
@@ -51,7 +51,7 @@ impl Writer {
     }
 }
 
-/// Reads what a [`Writer`] wrote; nothing where the bytes are others.
+/// Reads the output of a [`Writer`]. The methods return `None` if the bytes do not match.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -90,8 +90,8 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// How many values follow, each of which takes `least` bytes at least: a count that the bytes
-    /// cannot hold is none, so that nothing is made room for that is not there.
+    /// Reads the number of values that follow, each of which takes at least `least` bytes. Rejects a number that
+    /// the remaining bytes cannot hold, so that the caller never allocates too much memory.
     pub(crate) fn count(&mut self, least: usize) -> Option<usize> {
         let count = usize::try_from(self.u64()?).ok()?;
         (count.checked_mul(least.max(1))? <= self.rest.len()).then_some(count)
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         self.raw(count)
     }
 
-    /// Whether everything was read.
+    /// Returns whether all bytes were read.
     pub(crate) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }

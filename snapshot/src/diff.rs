@@ -1,4 +1,4 @@
-//! Bounded unified diffs of two contents, escaped for people.
+//! Makes bounded unified diffs of two contents, escaped for terminals.
 
 use proctor_core::drift::{Diff, MAX_FILE_DIFF, display_path};
 use proctor_core::evidence::escape_output;
@@ -6,15 +6,15 @@ use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 
 /// The largest content that is compared line by line, in bytes.
 pub(crate) const MAX_INPUT: u64 = 1 << 20;
-/// How many lines, of both sides, may differ before they are shown as one replacement: finding
-/// the shortest script costs their product.
+/// Maximum number of differing lines, on both sides together, before they are shown as one replacement. The cost of
+/// finding the shortest script grows with their product.
 const MAX_LINES: usize = 10_000;
-/// How many lines are shown around a change.
+/// Number of context lines around a change.
 const CONTEXT: usize = 3;
-/// How much of a content is searched for a NUL byte, as git does.
+/// Number of bytes that are searched for a NUL byte, as in git.
 const BINARY_PROBE: usize = 8_000;
 
-/// The difference between two contents of `path`; a side that is not there is `None`.
+/// Returns the diff between two contents of `path`; a missing side is `None`.
 pub(crate) fn unified(path: &[u8], old: Option<&[u8]>, new: Option<&[u8]>) -> Diff {
     if [old, new].into_iter().flatten().any(is_binary) {
         return Diff::Binary;
@@ -75,7 +75,7 @@ fn push_hunk(text: &mut Bounded, hunk: &[DiffOp], a: &[&[u8]], b: &[&[u8]]) {
     }
 }
 
-/// A range as unified diffs write it: from one, and the line before where it is empty.
+/// Formats a range for a unified diff: lines count from one, and an empty range names the line before it.
 fn range(range: &std::ops::Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),
@@ -98,7 +98,7 @@ fn push_lines(text: &mut Bounded, sign: char, lines: &[&[u8]]) {
     }
 }
 
-/// Whole lines up to the bound for one file; what is beyond is counted.
+/// Collects whole lines up to the bound for one file, and counts the lines beyond it.
 #[derive(Default)]
 struct Bounded {
     text: String,

@@ -1,4 +1,4 @@
-//! What a step changed that the plan does not allow.
+//! Finds the changes of a step that the plan does not allow.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -17,16 +17,16 @@ use crate::layer::{LayerEntry, LayerScan};
 use crate::paths;
 use crate::view::{Standing, View, standing_of};
 
-/// What the drift of one step is read from.
+/// Everything that the drift of one step is computed from.
 #[derive(Debug, Clone, Copy)]
 pub struct DriftInput<'a> {
     /// The tree before the step.
     pub view: &'a View,
     /// The step's layer.
     pub scan: &'a LayerScan,
-    /// What it must not change.
+    /// The protection mode of the step.
     pub mode: ReadOnly,
-    /// The ignore rules of the real tree; asked only where the answer depends on them.
+    /// The ignore rules of the real tree; queried only if the result depends on them.
     pub ignored: &'a IgnoreQuery,
     /// The top of the real tree.
     pub repo: BorrowedFd<'a>,
@@ -34,25 +34,25 @@ pub struct DriftInput<'a> {
     pub upper: BorrowedFd<'a>,
     /// The upper directories of the layers in `view`, newest first.
     pub lower_uppers: &'a [BorrowedFd<'a>],
-    /// The skill's caches, which are no part of the tree.
+    /// The skill's caches, which are not part of the tree.
     pub caches: &'a [RelPath],
 }
 
-/// Why the drift of a step could not be found. The step has no honest outcome then.
+/// Why the drift of a step could not be determined. The step is then inconclusive.
 #[derive(Debug, thiserror::Error)]
 pub enum DriftError {
-    /// The git helper could not say which paths are ignored.
+    /// The git helper could not report which paths are ignored.
     #[error(transparent)]
     Git(#[from] GitError),
     /// The real tree could not be read.
     #[error("cannot read `{path}`: {source}\nhint: mend its permissions; `read_only: strict` reads ignored files too")]
     Io {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
-        /// The system's own words.
+        /// The system error.
         source: std::io::Error,
     },
-    /// A deleted directory has more entries than we list.
+    /// A deleted directory has more entries than the bound.
     #[error(
         "the step deleted directories with more than {limit} entries\nhint: name them in the skill's `caches`, or use `read_only: tracked`"
     )]
@@ -62,14 +62,14 @@ pub enum DriftError {
     },
 }
 
-/// Finds what the step changed that it must not, sorted by path.
+/// Returns the changes of a step that its mode forbids, sorted by path.
 ///
 /// # Errors
 /// The ignore rules or the real tree could not be read.
 pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
     let mut changes = Comparison { input, found: BTreeMap::new() };
     for (path, entry) in &input.scan.entries {
-        // No mode but strict protects what is ignored, and nothing covered lies there.
+        // Only `strict` protects ignored paths, and an ignored directory contains no covered path.
         if input.mode == ReadOnly::Strict || !input.scan.ignores(path) {
             changes.compare(path, entry)?;
         }
@@ -84,22 +84,22 @@ pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
     Ok(StepDrift { changes: changes.collect::<Result<_, _>>()?, omitted })
 }
 
-/// How many entries of deleted directories are listed.
+/// Maximum number of entries of deleted directories that are listed.
 const MAX_DELETED: usize = 1_000_000;
 /// The largest file of the real tree that is hashed for a comparison, in bytes.
 const MAX_HASHED: u64 = 4 << 30;
 /// The directory that the sandbox mounts read-only.
 const GIT_DIR: &[u8] = b".git";
 
-/// What stood at a path, and what stands there now. Where `before` is left
-/// [`Standing::Uncovered`], something stood there that only the real tree knows.
+/// The entries at a path before and after the step. If `before` stays [`Standing::Uncovered`], an entry existed
+/// that only the real tree records.
 #[derive(Debug, Clone)]
 struct Pair {
     before: Standing,
     after: Standing,
 }
 
-/// The layer against the view, entry by entry.
+/// Compares the layer with the view, entry by entry.
 struct Comparison<'a> {
     input: DriftInput<'a>,
     found: BTreeMap<Vec<u8>, Pair>,
@@ -136,7 +136,7 @@ impl Comparison<'_> {
         self.input.scan.reports.contains(path) || is_aside(path, self.input.caches)
     }
 
-    /// What was spared cannot be compared, and so counts as changed.
+    /// Records each spared directory as changed, since its content cannot be compared.
     fn count_spared(&mut self) {
         let scan = self.input.scan;
         for path in &scan.ignored {
@@ -147,15 +147,15 @@ impl Comparison<'_> {
         }
     }
 
-    /// A directory may stand where our status file or a report belongs; what is in it is the tree's.
+    /// If a directory exists at the path of our status file or of a report, its content still belongs to the tree.
     fn compare_aside(&mut self, path: &[u8], entry: &LayerEntry) -> Result<(), DriftError> {
         let hides = *entry != (LayerEntry::Directory { opaque: false });
         let is_file = is_our_artifact(path) || self.input.scan.reports.contains(path);
         if hides && is_file { self.delete_below(path) } else { Ok(()) }
     }
 
-    /// What stood at `path`. The real tree is asked only where the answer matters: where it is
-    /// protected as a whole, and inside a `.git`, which no snapshot covers.
+    /// Returns the entry at `path` before the step. The real tree is read only if the result matters: under
+    /// `strict`, and inside a `.git`, which no snapshot covers.
     fn before(&self, path: &[u8]) -> Result<Standing, DriftError> {
         match self.input.view.standing(path) {
             Standing::Uncovered if self.input.mode == ReadOnly::Strict || paths::in_git_dir(path) => {
@@ -166,8 +166,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// A directory counts only where it stands in place of something else. A repository stands
-    /// as long as its `.git` does, which is compared by itself.
+    /// Records a directory only if it replaces something else. A repository still exists if its `.git` exists,
+    /// which is compared separately.
     fn compare_directory(&mut self, path: &[u8], before: Standing, opaque: bool) {
         let keeps_git = self.input.scan.entries.contains_key(&paths::join(path, GIT_DIR));
         let replaces = match &before {
@@ -180,7 +180,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// A deleted directory counts by what stood in it, a `.git` by itself.
+    /// Records a whiteout. A deleted directory is recorded by the entries that it contained, except a `.git`, which
+    /// is recorded itself.
     fn compare_whiteout(&mut self, path: &[u8], before: Standing) {
         let counts = match before {
             Standing::Entry(_) | Standing::Unhashed(_) => true,
@@ -192,7 +193,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Everything that stood below `path` and is not in the layer is gone.
+    /// Records everything that existed below `path` and is not in the layer as deleted.
     fn delete_below(&mut self, path: &[u8]) -> Result<(), DriftError> {
         let mut gone = self.input.view.known_below(path);
         if self.input.mode == ReadOnly::Strict {
@@ -215,8 +216,8 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether a path is none of the step's business: evidence of ours, or in a cache. The
-/// repository's own `.git` is in no cache, and the whole tree is none.
+/// Checks whether changes at a path are ignored: it contains our own evidence, or is in a cache. A cache never
+/// includes the repository's own `.git`, and a cache of the whole tree is ignored.
 pub(crate) fn is_aside(path: &[u8], caches: &[RelPath]) -> bool {
     let in_cache = |cache: &RelPath| {
         let cache = cache.as_str().as_bytes();
@@ -225,17 +226,17 @@ pub(crate) fn is_aside(path: &[u8], caches: &[RelPath]) -> bool {
     is_our_artifact(path) || !in_own_git(path) && caches.iter().any(in_cache)
 }
 
-/// Whether a path is the repository's own `.git`, or in it.
+/// Checks whether a path is the repository's own `.git`, or in it.
 fn in_own_git(path: &[u8]) -> bool {
     path == GIT_DIR || paths::is_below(path, GIT_DIR)
 }
 
 pub(crate) fn differs(before: &Standing, after: &Standing) -> bool {
-    // What was not hashed is never equal to anything.
+    // A file that was not hashed never equals anything.
     before != after || matches!(before, Standing::Unhashed(_))
 }
 
-/// What the real tree has at `path`.
+/// Returns the entry of the real tree at `path`.
 pub(crate) fn read_real(repo: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result<Standing, DriftError> {
     Ok(match beneath::read(repo, path, limit).map_err(|source| io_error(path, source))? {
         Found::Entry(entry) => Standing::Entry(entry),
@@ -245,7 +246,7 @@ pub(crate) fn read_real(repo: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result
     })
 }
 
-/// Leaves the changes that the mode forbids. The repository's own `.git` is always among them.
+/// Keeps the changes that the mode forbids. Changes of the repository's own `.git` are always kept.
 fn keep_protected(
     input: &DriftInput<'_>,
     found: BTreeMap<Vec<u8>, Pair>,
@@ -267,16 +268,16 @@ fn keep_protected(
         _ if in_own_git(path) => true,
         ReadOnly::Off => false,
         ReadOnly::Strict => true,
-        // What nobody was asked about is protected.
+        // A path without an answer is protected.
         ReadOnly::Tracked => answers.get(path).copied().unwrap_or(true),
     };
     Ok(found.into_iter().filter(|(path, _)| is_protected(path)).collect())
 }
 
-/// Turns pairs into recorded changes, within the bound on a step's diffs.
+/// Converts pairs to recorded changes, within the bound on a step's diffs.
 struct Recorder<'a> {
     input: DriftInput<'a>,
-    /// How many bytes of diff may still be recorded; none once the bound was met.
+    /// Number of bytes of diff that may still be recorded; `None` once the bound was exceeded.
     budget: Option<usize>,
 }
 
@@ -325,7 +326,7 @@ fn omitted(reason: &str) -> Diff {
     Diff::Omitted { reason: reason.to_owned() }
 }
 
-/// The entry of a side that has a content to show.
+/// Returns the entry of a side that has content to show.
 fn content_entry(side: &Standing) -> Option<&Entry> {
     match side {
         Standing::Entry(entry) if matches!(entry.kind, EntryKind::File | EntryKind::Symlink) => Some(entry),
@@ -333,8 +334,8 @@ fn content_entry(side: &Standing) -> Option<&Entry> {
     }
 }
 
-/// The content of a side, from the first place that still has exactly it: `Some(None)` where
-/// the side has none, `None` where no place has it.
+/// Returns the content of a side, from the first directory that still has exactly these bytes. Returns `Some(None)`
+/// if the side has no content, and `None` if no directory has the bytes.
 fn read_side<'a>(
     mut places: impl Iterator<Item = BorrowedFd<'a>>,
     path: &[u8],

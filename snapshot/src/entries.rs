@@ -1,6 +1,7 @@
-//! What stands at the covered paths of a tree, in a form that stays small and is searched, walked and
-//! hashed by directory. It holds beside it what the next look needs: stat data, and which paths git
-//! tracks that are not there. What is covered is decided elsewhere.
+//! Stores the covered paths of a tree in a compact form that can be searched, traversed and hashed by directory.
+//!
+//! It also stores the data that the next scan needs: stat data, and tracked paths that are missing from the work
+//! tree. This module does not decide which paths are covered.
 
 mod assemble;
 mod compare;
@@ -25,81 +26,81 @@ pub(crate) use encoding::KINDS;
 pub(crate) use fill::{Blank, Blanks, Filled, PIECE};
 pub(crate) use overlay::Overlay;
 
-/// What stands at the covered paths of a tree, sorted by the bytes of their paths.
+/// The entries at the covered paths of a tree, sorted by the bytes of their paths.
 #[derive(Clone)]
 pub struct Entries {
-    /// Paths of directories and names of leaves, one after the other.
+    /// Paths of directories and names of leaves, concatenated.
     names: Vec<u8>,
-    /// Each followed by those below it; the first is the top, which is always there.
+    /// Each directory is followed by its descendants. The first element is the top directory, which always exists.
     directories: Vec<Directory>,
-    /// Grouped by directory in the same order, sorted by name in each.
+    /// Grouped by directory in the order of `directories`, and sorted by name within each group.
     leaves: Vec<Leaf>,
-    /// How many leaves are covered.
+    /// Number of covered leaves.
     covered: usize,
 }
 
-/// Where a name stands in `names`.
+/// The range of a name in `names`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     at: usize,
     len: usize,
 }
 
-/// A directory that holds something covered or that was looked into.
+/// A directory that contains covered entries, or that was listed.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     path: Span,
-    /// Behind the last directory below it.
+    /// Index after the last descendant.
     end: usize,
     leaves: Span,
-    /// Nothing where nothing covered stands in it.
+    /// `None` if the directory contains no covered entry.
     digest: Option<[u8; 32]>,
     pub(crate) look: DirectoryLook,
 }
 
-/// How a directory was found.
+/// The state of a directory when it was scanned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DirectoryLook {
-    /// All zero where no directory stood there.
+    /// All zero if the directory did not exist.
     pub(crate) stamp: Stamp,
-    /// Its names may differ although its stamp does not.
+    /// True if the names may change without a change of the stamp.
     pub(crate) racy: bool,
     pub(crate) state: State,
 }
 
-/// What the ignore rules say of a directory.
+/// The status of a directory under the ignore rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum State {
-    /// They were not asked: no directory stood there.
+    /// The rules were not evaluated, since the directory did not exist.
     #[default]
     Unasked,
-    /// It is not ignored, and what is in it was looked for.
+    /// The directory is not ignored, and was searched for untracked files.
     Walked,
-    /// It is ignored; what is tracked in it counts all the same.
+    /// The directory is ignored; tracked files in it are covered all the same.
     Ignored,
 }
 
-/// One name in a directory that is no directory, or a repository.
+/// A name in a directory that is not a plain directory; a nested repository counts as a leaf too.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     name: Span,
-    /// Whether git tracks it: it is then remembered while it is not there.
+    /// True if git tracks the path. A tracked path stays recorded while its file is missing.
     pub(crate) tracked: bool,
     pub(crate) found: Found,
 }
 
-/// What stands at a leaf.
+/// The entry that a scan found at a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) kind: Kind,
-    /// Its content may differ although its stamp does not.
+    /// True if the content may change without a change of the stamp.
     pub(crate) racy: bool,
     pub(crate) sha256: [u8; 32],
     pub(crate) stamp: Stamp,
 }
 
 impl Found {
-    /// A path at which nothing of the tree stands.
+    /// The result for a path at which the tree has no entry.
     pub(crate) const MISSING: Self = Self {
         kind: Kind::Missing,
         racy: false,
@@ -108,7 +109,7 @@ impl Found {
     };
 }
 
-/// What kind of thing stands at a leaf.
+/// The kind of entry at a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -116,16 +117,16 @@ pub(crate) enum Kind {
     Symlink,
     Gitlink,
     Special,
-    /// An empty directory, which only ignored files count.
+    /// An empty directory; only the record of ignored files contains these.
     EmptyDirectory,
-    /// Nothing of the tree.
+    /// The tree has no entry here.
     Missing,
-    /// A `.gitignore` that the tree does not cover, but that has a say in what it covers.
+    /// A `.gitignore` that the tree does not cover, but whose rules affect what it covers.
     Rules,
 }
 
 impl Kind {
-    /// The tag in the identity; none where it is not covered.
+    /// Returns the tag in the identity, or `None` if the leaf is not covered.
     fn tag(self) -> Option<u8> {
         match self {
             Self::File => Some(b'f'),
@@ -162,7 +163,7 @@ impl Leaf {
     }
 }
 
-/// Where paths that are looked up one after the other have come to.
+/// The position of the last lookup, for lookups in sorted order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     directory: usize,
@@ -170,61 +171,61 @@ pub(crate) struct Place {
 }
 
 impl Entries {
-    /// How many paths are covered.
+    /// Returns the number of covered paths.
     pub fn len(&self) -> usize {
         self.covered
     }
 
-    /// Whether nothing is covered.
+    /// Returns whether no path is covered.
     pub fn is_empty(&self) -> bool {
         self.covered == 0
     }
 
-    /// What stands at `path`; nothing where it is not covered. The cost grows with the logarithm of
-    /// the number of paths.
+    /// Returns the entry at `path`, or `None` if it is not covered. The cost grows with the logarithm of the number
+    /// of paths.
     pub fn get(&self, path: &[u8]) -> Option<Entry> {
         self.leaf(path)?.entry()
     }
 
-    /// Whether `path` is covered.
+    /// Checks whether `path` is covered.
     pub fn contains(&self, path: &[u8]) -> bool {
         self.leaf(path).is_some_and(|leaf| leaf.found.kind.tag().is_some())
     }
 
-    /// Whether something at `path` is covered, or would be if it were there, as far as is known
-    /// without asking for rules: git tracks it.
+    /// Checks whether `path` is covered, or is tracked and would be covered if it existed. Does not evaluate ignore
+    /// rules.
     pub(crate) fn would_cover(&self, path: &[u8]) -> bool {
         self.leaf(path).is_some_and(|leaf| leaf.tracked || leaf.merkle().is_some())
     }
 
-    /// All covered paths and what stands at them, sorted.
+    /// Returns all covered paths with their entries, sorted.
     pub fn iter(&self) -> impl Iterator<Item = (Vec<u8>, Entry)> {
         self.covered_from(0)
     }
 
-    /// All covered paths, sorted.
+    /// Returns all covered paths, sorted.
     pub fn paths(&self) -> impl Iterator<Item = Vec<u8>> {
         self.walk(0).map(|(directory, leaf)| self.path_of(directory, leaf))
     }
 
-    /// The covered paths below `directory`, sorted.
+    /// Returns the covered paths below `directory`, sorted.
     pub fn below(&self, directory: &[u8]) -> impl Iterator<Item = (Vec<u8>, Entry)> {
         self.find(directory).into_iter().flat_map(|at| self.covered_from(at))
     }
 
-    /// The identity: the root of the Merkle tree over all directories.
+    /// Returns the identity: the root of the Merkle tree over all directories.
     pub(crate) fn id(&self) -> SnapshotId {
         id_of(self.directories[0].digest)
     }
 
-    /// The leaf at a path, covered or not.
+    /// Returns the leaf at a path, covered or not.
     pub(crate) fn leaf(&self, path: &[u8]) -> Option<&Leaf> {
         let (directory, name) = paths::split(path);
         self.leaf_in(self.find(directory)?, name).map(|at| &self.leaves[at])
     }
 
-    /// The same for paths that are asked for in their order, more or less: `place` is where the last one was,
-    /// and most are right behind it.
+    /// Returns the leaf at a path, for lookups in roughly sorted order. `place` is the position after the previous
+    /// lookup, where most paths are found immediately.
     pub(crate) fn leaf_behind(&self, place: &mut Place, path: &[u8]) -> Option<&Leaf> {
         let (directory, name) = paths::split(path);
         if self.directory_path(place.directory) != directory {
@@ -236,47 +237,47 @@ impl Entries {
         Some(&self.leaves[at])
     }
 
-    /// The covered paths that git does not track, repositories aside.
+    /// Returns the covered paths that git does not track, except nested repositories.
     pub(crate) fn untracked(&self) -> impl Iterator<Item = Vec<u8>> {
         let counts = |leaf: &Leaf| !leaf.tracked && leaf.found.kind != Kind::Gitlink;
         let found = self.walk(0).filter(move |(_, leaf)| counts(&self.leaves[*leaf]));
         found.map(|(directory, leaf)| self.path_of(directory, leaf))
     }
 
-    /// Where the directory `path` is among the directories.
+    /// Returns the index of the directory `path`.
     pub(crate) fn find(&self, path: &[u8]) -> Option<usize> {
         self.directories.binary_search_by(|directory| order(self.text(directory.path), path)).ok()
     }
 
-    /// Where the leaf `name` of a directory is among the leaves.
+    /// Returns the index of the leaf `name` of a directory.
     pub(crate) fn leaf_in(&self, directory: usize, name: &[u8]) -> Option<usize> {
         let range = self.leaves_of(directory);
         let found = self.leaves[range.clone()].binary_search_by(|leaf| self.text(leaf.name).cmp(name));
         found.ok().map(|at| range.start + at)
     }
 
-    /// How many directories there are.
+    /// Returns the number of directories.
     pub(crate) fn directories(&self) -> usize {
         self.directories.len()
     }
 
-    /// One directory.
+    /// Returns the directory at an index.
     pub(crate) fn directory(&self, at: usize) -> &Directory {
         &self.directories[at]
     }
 
-    /// Returns whether a directory stands there that was looked into and in which nothing is covered.
+    /// Returns whether a directory exists and was listed but contains no covered entry.
     pub(crate) fn is_bare(&self, at: usize) -> bool {
         let Directory { digest, look, .. } = &self.directories[at];
         digest.is_none() && look.state == State::Walked && look.stamp != Stamp::default()
     }
 
-    /// The path of a directory.
+    /// Returns the path of a directory.
     pub(crate) fn directory_path(&self, at: usize) -> &[u8] {
         self.text(self.directories[at].path)
     }
 
-    /// Which leaves stand in a directory.
+    /// Returns the indexes of a directory's leaves.
     pub(crate) fn leaves_of(&self, directory: usize) -> Range<usize> {
         let Span { at, len } = self.directories[directory].leaves;
         at..at + len
@@ -302,7 +303,7 @@ impl Entries {
         self.leaves.len()
     }
 
-    /// Returns the directory that a leaf stands in.
+    /// Returns the index of the directory that contains a leaf.
     pub(crate) fn directory_of(&self, leaf: usize) -> usize {
         self.directories.partition_point(|directory| directory.leaves.at + directory.leaves.len <= leaf)
     }
@@ -312,22 +313,22 @@ impl Entries {
         self.leaves.iter().map(|leaf| leaf.found.stamp.mtime).max().unwrap_or_default()
     }
 
-    /// One leaf.
+    /// Returns the leaf at an index.
     pub(crate) fn leaf_at(&self, at: usize) -> &Leaf {
         &self.leaves[at]
     }
 
-    /// The name of a leaf.
+    /// Returns the name of a leaf.
     pub(crate) fn name_of(&self, leaf: usize) -> &[u8] {
         self.text(self.leaves[leaf].name)
     }
 
-    /// The path of a leaf of a directory.
+    /// Returns the path of a leaf in a directory.
     pub(crate) fn path_of(&self, directory: usize, leaf: usize) -> Vec<u8> {
         paths::join(self.directory_path(directory), self.name_of(leaf))
     }
 
-    /// The directories right in a directory.
+    /// Returns the immediate subdirectories of a directory.
     pub(crate) fn children(&self, directory: usize) -> impl Iterator<Item = usize> {
         let end = self.directories[directory].end;
         let first = Some(directory + 1).filter(|first| *first < end);
@@ -339,24 +340,24 @@ impl Entries {
     }
 }
 
-/// The identity of a tree whose top has this digest.
+/// Returns the identity of a tree whose top directory has this digest.
 fn id_of(top: Option<[u8; 32]>) -> SnapshotId {
     SnapshotId::from_root(&Sha256Hex::from_raw(top.unwrap_or_else(|| merkle::directory_digest(&mut []))))
 }
 
-/// The order of directories: each is followed at once by those below it. It is that of their
-/// paths with a `/` behind each.
+/// Compares directory paths so that each directory is immediately followed by its descendants. This is the order of
+/// the paths with a `/` appended.
 fn order(left: &[u8], right: &[u8]) -> Ordering {
     let common = left.len().min(right.len());
     let next = |path: &[u8]| path.get(common).copied().unwrap_or(b'/');
     left[..common]
         .cmp(&right[..common])
-        // The top has no name, and comes first.
+        // The top directory has an empty path and comes first.
         .then_with(|| if common == 0 { left.len().cmp(&right.len()) } else { next(left).cmp(&next(right)) })
         .then_with(|| left.len().cmp(&right.len()))
 }
 
-/// What is covered is equal; stat data do not count.
+/// Compares the covered content; stat data are ignored.
 impl PartialEq for Entries {
     fn eq(&self, other: &Self) -> bool {
         self.directories[0].digest == other.directories[0].digest

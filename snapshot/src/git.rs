@@ -1,7 +1,7 @@
-//! Reading git's own files, in a process of its own: the errors, and the parts.
+//! Reads git's own files in a separate process. This module defines the errors and the submodules.
 //!
-//! A repository's config is hostile input, so libgit2 never runs in this process: [`helper`]
-//! starts `proctor-git`, which answers by [`reader`] in the words of [`protocol`].
+//! A repository's config is hostile input, so libgit2 never runs in this process: [`helper`] starts `proctor-git`,
+//! which runs [`reader`] and answers over [`protocol`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +39,7 @@ mod tree_id;
 mod walk;
 mod watchdog;
 
-/// Why a repository could not be read. Every message ends with how to mend it, on a `hint:` line.
+/// Why a repository could not be read. Each message ends with a `hint:` line that says how to fix the problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum GitError {
@@ -49,7 +49,7 @@ pub enum GitError {
         /// The directory.
         path: PathBuf,
     },
-    /// The directory lies below the top of a work tree. Runs, specs and evidence belong to the top.
+    /// The directory is below the top of a work tree. Runs, specs and evidence belong to the top.
     #[error(
         "`{}` is not the top of its repository, and Proctor reads a spec at the top only\nhint: name the top (`--repo {}`) and give the steps `workdir: {}`",
         path.display(),
@@ -62,7 +62,7 @@ pub enum GitError {
         /// The top of the work tree that contains it.
         top: PathBuf,
     },
-    /// There is a repository, but no work tree.
+    /// The repository has no work tree.
     #[error("`{}` is a bare repository; there is no tree to verify\nhint: clone it, and verify the clone", path.display())]
     Bare {
         /// The repository.
@@ -77,39 +77,39 @@ pub enum GitError {
         /// The repository.
         path: PathBuf,
     },
-    /// The config would make git read something else than this repository.
+    /// The config would make git read something other than this repository.
     #[error("{} is refused: {problem}\nhint: {mend}", path.display())]
     Config {
         /// The config file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file.
         problem: String,
-        /// How to mend it.
+        /// How to fix it.
         mend: String,
     },
-    /// A format of git that libgit2 cannot read.
+    /// The repository uses a git format that libgit2 cannot read.
     #[error("`{}` uses {what}, which cannot be read yet\nhint: {mend}", path.display())]
     Unsupported {
         /// The repository.
         path: PathBuf,
         /// The format.
         what: String,
-        /// How to mend it.
+        /// How to fix it.
         mend: String,
     },
-    /// A format of git that libgit2 cannot read and the `git` program can.
+    /// The repository uses a git format that libgit2 cannot read but the `git` program can.
     #[error(
         "`{}` uses {what}, which only the `git` program can read, in a sandbox that was not at hand\nhint: {mend}",
         places.worktree.display()
     )]
     Format {
-        /// Where the repository is; it was checked like any other.
+        /// The paths of the repository, which passed all checks.
         places: program::Places,
-        /// How it names objects.
+        /// The hash algorithm of its object ids.
         objects: object::ObjectFormat,
         /// The format.
         what: String,
-        /// How to do without it.
+        /// How to avoid the format.
         mend: String,
     },
     /// libgit2 could not read the repository.
@@ -117,7 +117,7 @@ pub enum GitError {
     Unreadable {
         /// The repository.
         path: PathBuf,
-        /// libgit2's own words.
+        /// The message of libgit2.
         problem: String,
     },
     /// A file or directory of the work tree or of `.git` could not be read.
@@ -125,44 +125,44 @@ pub enum GitError {
     Io {
         /// The path.
         path: PathBuf,
-        /// The system's own words.
+        /// The system error.
         problem: String,
     },
-    /// The repository is larger than we read.
+    /// The repository exceeds a bound.
     #[error("`{}` has more than {limit} {what}\nhint: have git ignore what does not belong to the tree", path.display())]
     TooMany {
         /// The repository.
         path: PathBuf,
         /// The bound.
         limit: usize,
-        /// Of what.
+        /// The kind of item that is counted.
         what: String,
     },
-    /// What the caller calls a revision is none, or not one that can be verified.
+    /// A revision is invalid, or cannot be verified.
     #[error("cannot use the revision `{revision}`: {problem}\nhint: {mend}")]
     Revision {
         /// The repository.
         path: PathBuf,
-        /// What was asked for, for people.
+        /// The requested revision, in human-readable form.
         revision: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
-        /// How to mend it.
+        /// How to fix it.
         mend: String,
     },
-    /// A commit has a tree that cannot be what it says, or one that is too large.
+    /// The tree of a commit is invalid or too large.
     #[error(
         "the tree of commit {commit} is not checked out: `{path}` {problem}\nhint: `git ls-tree -r -t {commit}` shows it"
     )]
     Tree {
         /// The commit.
         commit: String,
-        /// The path in its tree, for people.
+        /// The path in the commit's tree, in human-readable form.
         path: String,
-        /// What is wrong there.
+        /// The problem at that path.
         problem: String,
     },
-    /// Objects of a commit are not here, as of a partial clone, which fetches them when they are wanted; we never do.
+    /// Objects of a commit are missing. In a partial clone, git fetches objects on demand; Proctor never does.
     #[error(
         "commit {commit} cannot be checked out: {count} of its files and directories are not in this clone, and nothing is fetched: {}\nhint: in a partial clone, `git ls-tree -r -l {commit}` fetches them; in any other, `git fsck` says what is lost",
         some_of(paths, *count)
@@ -170,27 +170,27 @@ pub enum GitError {
     Missing {
         /// The commit.
         commit: String,
-        /// The first of their paths, for people.
+        /// The first of the affected paths, in human-readable form.
         paths: Vec<String>,
-        /// How many there are.
+        /// The number of missing objects.
         count: usize,
     },
-    /// A submodule that is to be checked out is not here.
+    /// A submodule that should be checked out is missing.
     #[error(
         "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory stays empty"
     )]
     Submodule {
-        /// Where it stands, for people.
+        /// The path of the submodule, in human-readable form.
         path: String,
         /// The commit that is recorded for it.
         commit: String,
     },
-    /// A checkout of ours could not be written.
+    /// A checkout in the state directory could not be written.
     #[error("cannot write the checkout `{}`: {problem}\nhint: mend the permissions of the state directory, or make room there", path.display())]
     CheckOut {
         /// The path.
         path: PathBuf,
-        /// The system's own words.
+        /// The system error.
         problem: String,
     },
     /// The helper did not answer in time, and was killed.
@@ -201,25 +201,26 @@ pub enum GitError {
     Deadline {
         /// The repository.
         path: PathBuf,
-        /// The time that it had.
+        /// The deadline.
         deadline: Duration,
     },
-    /// The helper could not be started, died, or did not speak its protocol.
+    /// The helper could not be started, died, or violated the protocol.
     #[error("the git helper `{}` failed: {problem}\nhint: it is installed beside `proctor`; reinstall both together", exe.display())]
     Helper {
         /// The program.
         exe: PathBuf,
-        /// What happened.
+        /// The problem.
         problem: String,
     },
 }
 
-/// What the system answers where the machine is at fault and not what is read: `EIO`, `ENOMEM`, `ENFILE`, `EMFILE`,
+/// System errors that are caused by the machine and not by the repository: `EIO`, `ENOMEM`, `ENFILE`, `EMFILE`,
 /// `ENOSPC`.
 const OF_THE_MACHINE: [&str; 5] = ["(os error 5)", "(os error 12)", "(os error 23)", "(os error 24)", "(os error 28)"];
 
 impl GitError {
-    /// Whether the repository itself is refused: asking again gives the same answer until somebody changes it.
+    /// Returns whether the repository itself is refused, so that a retry gives the same result until a user changes
+    /// it.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Io { problem, .. } => !OF_THE_MACHINE.iter().any(|code| problem.contains(code)),
@@ -241,7 +242,7 @@ impl GitError {
     }
 }
 
-/// The first paths of `count`, each in backquotes.
+/// Formats the first paths of `count`, each in backquotes.
 fn some_of(paths: &[String], count: usize) -> String {
     let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
     match count.saturating_sub(paths.len()) {

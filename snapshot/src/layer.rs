@@ -1,4 +1,4 @@
-//! What a step wrote: an overlay's upper directory, read.
+//! Reads the writes of a step from an overlay's upper directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,27 +17,27 @@ use crate::view::View;
 
 mod spared;
 
-/// Everything that one layer holds, by path.
+/// All entries of one layer, by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerScan {
-    /// The entries, by their bytes; the top directory itself is not among them.
+    /// The entries by path in bytes, without the top directory itself.
     pub entries: BTreeMap<Vec<u8>, LayerEntry>,
-    /// New directories that git ignores with all that is in them, as far as that was asked.
+    /// New directories that git ignores as a whole. Contains only directories that git was asked about.
     pub ignored: BTreeSet<Vec<u8>>,
-    /// What was done with them.
+    /// How these directories were read.
     pub ignored_content: IgnoredContent,
-    /// Files that the step was to write as reports, and that are no part of the tree:
+    /// Report files of the step that are not part of the tree, set by
     /// [`set_reports_aside`](Self::set_reports_aside).
     pub reports: BTreeSet<Vec<u8>>,
 }
 
 impl LayerScan {
-    /// Whether `path` lies in a directory that is known to be ignored.
+    /// Checks whether `path` is inside a directory that is known to be ignored.
     pub(crate) fn ignores(&self, path: &[u8]) -> bool {
         !self.ignored.is_empty() && paths::ancestors(path).any(|above| self.ignored.contains(above))
     }
 
-    /// Whether nothing but names is known of what lies in ignored directories.
+    /// Checks whether at most the names in ignored directories were read.
     pub(crate) fn spares(&self) -> bool {
         self.ignored_content != IgnoredContent::Hashed
     }
@@ -48,71 +48,71 @@ impl LayerScan {
 pub enum LayerEntry {
     /// A regular file.
     File {
-        /// Whether its owner may execute it.
+        /// True if the owner may execute the file.
         executable: bool,
-        /// Its length in bytes.
+        /// The length in bytes.
         size: u64,
-        /// What it holds.
+        /// The content.
         content: FileContent,
     },
     /// A symbolic link.
     Symlink {
-        /// What it names.
+        /// The target of the link.
         target: Vec<u8>,
     },
     /// A fifo, socket or device; never opened.
     Special,
-    /// What stood here below is deleted.
+    /// A deletion of the lower entry at this path.
     Whiteout,
     /// A directory.
     Directory {
-        /// Whether it hides everything below it in the layers underneath.
+        /// True if the directory hides all lower entries below its path.
         opaque: bool,
     },
 }
 
-/// What a file of a layer holds.
+/// The content of a file in a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileContent {
-    /// The sha256 of its bytes.
+    /// The sha256 of the bytes.
     Sha256(Sha256Hex),
-    /// It lies beyond the bound on hashed bytes; it counts as changed.
+    /// The file exceeds the bound on hashed bytes; it counts as changed.
     BeyondBound,
-    /// It was not looked at: it lies in a directory that was spared.
+    /// The file was not read, because it is in a spared directory.
     Spared,
 }
 
-/// What is done with a directory of the layer that git ignores as a whole.
+/// How a directory of the layer that git ignores as a whole is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IgnoredContent {
-    /// It is read like any other: somebody compares or applies ignored files.
+    /// It is read like any other directory, since ignored files are compared or applied later.
     #[default]
     Hashed,
-    /// Names alone: somebody asks who touched which path.
+    /// Only the names are read, to find paths that two skills both touched.
     Listed,
     /// It is not entered.
     Skipped,
 }
 
-/// What decides which directories of a layer are spared.
+/// The inputs that decide which directories of a layer are spared.
 #[derive(Debug, Clone, Copy)]
 pub struct Spare<'a> {
-    /// The tree before the step. A directory in which it has a covered path is read.
+    /// The tree before the step. Directories that contain covered paths are always read.
     pub view: &'a View,
     /// The ignore rules of the real tree.
     pub ignored: &'a IgnoreQuery,
-    /// What is done with what they ignore.
+    /// How ignored directories are read.
     pub content: IgnoredContent,
 }
 
-/// How much of a layer is read.
+/// Bounds on reading a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanBounds {
-    /// How many entries it may have.
+    /// Maximum number of entries.
     pub entries: usize,
     /// The largest file that is hashed, in bytes.
     pub file_bytes: u64,
-    /// How many bytes are hashed in all.
+    /// Maximum number of bytes that are hashed in total.
     pub total_bytes: u64,
 }
 
@@ -122,18 +122,18 @@ impl Default for ScanBounds {
     }
 }
 
-/// Why a layer could not be read. The step that wrote it has no honest outcome then.
+/// Why a layer could not be read. The step that wrote it is then inconclusive.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// An entry could not be read.
     #[error("cannot read `{path}` in the step's layer: {source}")]
     Io {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
-        /// The system's own words.
+        /// The system error.
         source: std::io::Error,
     },
-    /// The git helper could not say which directories are ignored.
+    /// The git helper could not report which directories are ignored.
     #[error(transparent)]
     Git(#[from] GitError),
     /// An entry has a form that our overlays do not produce.
@@ -141,20 +141,20 @@ pub enum ScanError {
         "cannot decode `{path}` in the step's layer: it carries `{xattr}`\nhint: this kernel writes layers in a form that we do not read; please report it"
     )]
     CannotDecode {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
         /// The extended attribute.
         xattr: String,
     },
-    /// A file changed while it was read: something still writes to the layer.
+    /// A file changed while it was read: a process still writes to the layer.
     #[error(
         "`{path}` in the step's layer changed while it was read\nhint: a process of the step outlived it; please report it"
     )]
     NotSealed {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
     },
-    /// Directories lie deeper in each other than the bound.
+    /// Directories are nested deeper than the bound.
     #[error(
         "the step made directories more than {limit} levels deep\nhint: name the directory that it fills in the skill's `caches`"
     )]
@@ -172,18 +172,18 @@ pub enum ScanError {
     },
 }
 
-/// Reads a sealed layer, all of it.
+/// Reads a sealed layer completely.
 ///
 /// # Errors
-/// An entry cannot be read or decoded, or there are too many.
+/// An entry cannot be read or decoded, or there are too many entries.
 pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan, ScanError> {
     scan(upper, bounds, BTreeSet::new(), IgnoredContent::Hashed)
 }
 
-/// Reads a sealed layer, sparing directories that git ignores where there is much in them.
+/// Reads a sealed layer, but spares large directories that git ignores.
 ///
 /// # Errors
-/// As [`scan_layer`], or the git helper could not say what is ignored.
+/// The same as those of [`scan_layer`], or the git helper could not report which paths are ignored.
 pub fn scan_layer_sparing(upper: BorrowedFd<'_>, bounds: ScanBounds, spare: Spare<'_>) -> Result<LayerScan, ScanError> {
     scan(upper, bounds, spared::directories(upper, spare)?, spare.content)
 }
@@ -197,7 +197,7 @@ fn scan(
     let mut scanner = Scanner { bounds, content, ignored, hashed: 0, entries: BTreeMap::new() };
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
     if decode(top.as_fd(), b".")? {
-        // It would hide the whole tree; no kernel makes one.
+        // An opaque top directory would hide the whole tree; no kernel creates one.
         return Err(ScanError::CannotDecode { path: ".".into(), xattr: "user.overlay.opaque".into() });
     }
     scanner.directory(top.as_fd(), b"", Place { depth: 0, is_spared: false })?;
@@ -205,7 +205,7 @@ fn scan(
     Ok(LayerScan { entries, ignored, ignored_content: content, reports: BTreeSet::new() })
 }
 
-/// How deep directories may lie in each other; each level takes a descriptor and some stack.
+/// Maximum depth of nested directories; each level takes a descriptor and some stack.
 const MAX_DEPTH: usize = 256;
 
 struct Scanner {
@@ -216,7 +216,7 @@ struct Scanner {
     entries: BTreeMap<Vec<u8>, LayerEntry>,
 }
 
-/// Where the scan is.
+/// Position of the scan.
 #[derive(Clone, Copy)]
 struct Place {
     depth: usize,
@@ -295,10 +295,10 @@ impl Scanner {
     }
 }
 
-/// A file or directory that was opened for reading, whatever mode the step gave it.
+/// A file or directory that was opened for reading regardless of the mode that the step gave it.
 ///
-/// A mode without read permission would hide it from an unprivileged daemon; as the owner of the
-/// layer it may change the mode and change it back, since later steps see it.
+/// A mode without read permission would keep an unprivileged daemon from reading the file. The daemon owns the
+/// layer, so it changes the mode and restores it afterwards, since later steps see it.
 struct Unlocked {
     fd: OwnedFd,
     restore: Option<Mode>,
@@ -313,13 +313,13 @@ impl Unlocked {
         if mode.contains(needed) || rustix::process::geteuid().is_root() {
             return Ok(Self { fd: openat(dir, name, flags, Mode::empty())?, restore: None });
         }
-        // chmod of an O_PATH descriptor works by its name in /proc only.
+        // chmod through an O_PATH descriptor only works by its path in /proc.
         let held = openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode | needed)?;
         Ok(Self { fd: openat(dir, name, flags, Mode::empty())?, restore: Some(mode) })
     }
 
-    /// Gives it back the mode that the step gave it.
+    /// Restores the mode that the step set.
     fn lock(self) -> io::Result<()> {
         match self.restore {
             Some(mode) => Ok(rustix::fs::fchmod(&self.fd, mode)?),
@@ -328,16 +328,16 @@ impl Unlocked {
     }
 }
 
-/// Opens a directory for reading of which we hold any descriptor, an `O_PATH` one too.
+/// Reopens a directory for reading; also works with an `O_PATH` descriptor.
 fn reopen_directory(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Overlay attributes that say nothing about content: bookkeeping of the kernel.
+/// Overlay attributes that do not affect content, which the kernel uses for bookkeeping.
 const BOOKKEEPING: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
 
-/// Whether the kernel marked a directory as opaque. A mark that we do not know is an error,
-/// since it could change what the layer means.
+/// Checks whether the kernel marked a directory as opaque. An unknown mark is an error, since it could change the
+/// meaning of the layer.
 fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
     let mut opaque = false;
     for name in xattr_names(fd).map_err(|source| io_error(path, source))? {
@@ -345,7 +345,7 @@ fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
         if name.starts_with(b"trusted.overlay.") {
             return Err(unknown());
         }
-        // The kernel escapes what the step itself set as `user.overlay.overlay.*`.
+        // The kernel escapes attributes that the step itself set as `user.overlay.overlay.*`.
         let Some(mark) = name.strip_prefix(b"user.overlay.") else { continue };
         if mark == b"opaque" && xattr_value(fd, &name).map_err(|source| io_error(path, source))? == b"y" {
             opaque = true;
@@ -357,12 +357,12 @@ fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
 }
 
 fn xattr_names(fd: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
-    // Mostly there are none, and a large buffer costs more than the call.
+    // There are usually no attributes, and a large buffer costs more than the call.
     let mut few = [0; 512];
     match flistxattr(fd, few.as_mut_slice()) {
         Ok(count) => Ok(split_names(&few[..count])),
         Err(Errno::RANGE) => {
-            // 64 KiB is the kernel's own bound on the list.
+            // 64 KiB is the kernel's bound on the list.
             let mut list = vec![0; 64 << 10];
             let count = flistxattr(fd, list.as_mut_slice())?;
             Ok(split_names(&list[..count]))

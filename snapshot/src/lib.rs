@@ -1,10 +1,10 @@
-//! What a tree is, and what changed in it.
+//! Takes snapshots of work trees and finds the changes that steps make to them.
 //!
-//! A [`Snapshot`] is the content identity of the tree that a run verifies; git is asked by a
-//! short-lived [`GitHelper`]. A step's writes lie in an overlay's upper directory: [`scan_layer`]
-//! reads it, a [`View`] says what stood at each path before, [`find_drift`] compares the two and
-//! [`apply_back`] carries the changes of a `read_only: off` step into the worktree. This crate
-//! mounts nothing, runs no step and decides nothing about passing or failing.
+//! A [`Snapshot`] is the content identity of the tree that a run verifies. A short-lived process, the
+//! [`GitHelper`], reads the repository's git data. The writes of a step end up in the upper directory of an
+//! overlay: [`scan_layer`] reads that directory, a [`View`] describes the tree before the step, [`find_drift`]
+//! compares the two, and [`apply_back`] carries the changes of a `read_only: off` step into the worktree. This
+//! crate mounts nothing, runs no step, and does not decide whether a step passes.
 
 mod apply;
 mod beneath;

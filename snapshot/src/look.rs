@@ -1,5 +1,5 @@
-//! Looking at known paths, directory by directory: what stat data tell to be as before is not read
-//! again. What the names in a directory mean is decided elsewhere.
+//! Scans known paths, directory by directory. A file whose stat data are unchanged is not read again. This module
+//! does not decide which names in a directory are covered.
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -21,63 +21,63 @@ mod read;
 
 use read::Eye;
 
-/// How many threads look and hash.
+/// Number of threads that scan and hash.
 const READERS: usize = 2;
 
-/// A look at the paths of a tree.
+/// A scan of the paths of a tree.
 #[derive(Clone, Copy)]
 pub(crate) struct Look<'a> {
-    /// The top of the tree.
+    /// Top directory of the tree.
     pub(crate) top: BorrowedFd<'a>,
-    /// The device whose times tell of changes; where there is none, everything is read.
+    /// Device whose timestamps reveal every change; with `None`, every file is read.
     pub(crate) device: Option<u64>,
-    /// When it began.
+    /// Start time of the scan.
     pub(crate) at: Moment,
-    /// How old a content must be to be believed.
+    /// Minimum age of a file's content before its stat data are trusted.
     pub(crate) settling: Settling,
-    /// The paths.
+    /// The paths to scan.
     pub(crate) known: &'a Entries,
-    /// What stood at them.
+    /// Earlier results for these paths.
     pub(crate) before: Before<'a>,
-    /// Set where somebody has no use for the look any more.
+    /// Set by another thread to cancel the scan.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What stood at the paths when they were looked at before.
+/// Earlier results that a scan compares stat data with.
 #[derive(Clone, Copy)]
 pub(crate) enum Before<'a> {
-    /// What the tree itself says. Directories that changed are looked into for new names.
+    /// The entries in `known` themselves. In directories that changed, the scan also lists the names.
     Known,
-    /// What another tree says of the same paths, where it has them.
+    /// The entries of another tree, for the paths that it contains.
     Other(Option<&'a Entries>),
 }
 
-/// A part of a look.
+/// A part of a scan, done by one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     directory: usize,
     leaves: Range<usize>,
-    /// Whether the directory itself is looked at too.
+    /// True if the job also covers the directory itself, and not only its leaves.
     whole: bool,
 }
 
-/// What differs from what was known.
+/// The differences between the scanned tree and the known entries.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// Directory, leaf, and what stands there.
+    /// Directory, leaf, and the entry that was found.
     pub(crate) leaves: Vec<(usize, usize, Found)>,
     pub(crate) directories: Vec<(usize, DirectoryLook)>,
     /// The names in directories that changed.
     pub(crate) names: Vec<(usize, Names)>,
-    /// Why what is covered cannot be told from what is known.
+    /// Why the known entries no longer determine which paths are covered.
     pub(crate) upset: Option<&'static str>,
     pub(crate) counts: Counts,
 }
 
-/// The names in a directory, each with its type.
+/// The names in a directory, each with its file type.
 pub(crate) type Names = Vec<(Vec<u8>, FileType)>;
 
-/// What a look cost.
+/// The amount of work that a scan did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
     pub(crate) looked: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Counts {
 }
 
 impl Findings {
-    /// Those of all readers.
+    /// Merges the findings of all threads.
     fn joined(parts: Vec<Self>) -> Self {
         let mut parts = parts.into_iter();
         let mut all = parts.next().unwrap_or_default();
@@ -112,10 +112,10 @@ impl Counts {
 }
 
 impl Look<'_> {
-    /// Looks at everything in a tree that is known.
+    /// Scans every known path of the tree.
     ///
     /// # Errors
-    /// Something cannot be read, or does not stand still.
+    /// A file cannot be read, or keeps changing while it is read.
     pub(crate) fn everywhere(&self) -> Result<Findings, SnapshotError> {
         let mut jobs = Vec::with_capacity(self.known.directories());
         for directory in 0..self.known.directories() {
@@ -128,10 +128,10 @@ impl Look<'_> {
         self.carry_out(&jobs)
     }
 
-    /// Looks at some paths, of which the tree knows nothing but the names.
+    /// Scans some paths of which only the names are known.
     ///
     /// # Errors
-    /// As [`Look::everywhere`].
+    /// The same as those of [`Look::everywhere`].
     pub(crate) fn at_paths<'p>(&self, paths: impl Iterator<Item = &'p [u8]>) -> Result<Findings, SnapshotError> {
         let job = |path: &[u8]| {
             let (directory, name) = paths::split(path);
@@ -148,7 +148,7 @@ impl Look<'_> {
         self.carry_out(&jobs)
     }
 
-    /// Does the jobs by several threads that take the next one in turn.
+    /// Distributes the jobs over several threads; each thread takes the next job when it is done with one.
     fn carry_out(&self, jobs: &[Job]) -> Result<Findings, SnapshotError> {
         let next = AtomicUsize::new(0);
         let parts = by_readers(jobs.len(), || {
@@ -171,7 +171,8 @@ impl Look<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Opens a directory, with what it is like before it is looked into; nothing where none stands there.
+    /// Opens a directory and returns its stat data from before it is listed. Returns `None` if no directory exists
+    /// at the path.
     fn open(&self, path: &[u8]) -> Result<Option<(OwnedFd, Stamp)>, SnapshotError> {
         let opened = match beneath::open(self.top, path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(opened) => opened,
@@ -201,7 +202,8 @@ impl Look<'_> {
         matches!(self.before, Before::Known)
     }
 
-    /// Looks at the leaves of a directory. Answers whether one was gone that could not be.
+    /// Scans the leaves of a directory. Returns whether a leaf is missing although the directory's stat data are
+    /// unchanged.
     fn leaves(
         &self,
         job: &Job,
@@ -243,20 +245,21 @@ impl Look<'_> {
         Ok(vanished)
     }
 
-    /// Why a changed leaf puts in doubt what is covered.
+    /// Returns the reason why a changed leaf may change which paths are covered.
     fn upset(&self, directory: usize, name: &[u8], before: &Found, now: &Found) -> Option<&'static str> {
         let differs = before != now;
         let walked = self.known.directory(directory).look.state == State::Walked;
         match (before.kind, name) {
             (Kind::Gitlink, _) if differs => Some("a repository inside came or went"),
             (Kind::Rules, _) if differs => Some("rules changed"),
-            // Git does not follow it, libgit2 does: whether it leads somewhere is asked each time.
+            // Git does not follow a `.gitignore` that is a symbolic link, but libgit2 does, so the target is
+            // checked in every scan.
             (_, b".gitignore") if walked && (differs || now.kind == Kind::Symlink) => Some("ignore rules changed"),
             _ => None,
         }
     }
 
-    /// Nothing stands at a directory any more.
+    /// Records that a directory no longer exists.
     fn gone(&self, job: &Job, found: &mut Findings) {
         for leaf in job.leaves.clone() {
             let known = self.known.leaf_at(leaf).found;
@@ -275,7 +278,7 @@ impl Look<'_> {
         }
     }
 
-    /// Notes what a directory is like that is not as it was, and its names where they count.
+    /// Records the new stat data of a directory that changed, and its names if the directory is not ignored.
     fn directory(
         &self,
         at: usize,
@@ -300,18 +303,18 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// The same of the content of a file.
+    /// Checks whether the content of a file may change after this scan without a change of its stat data.
     pub(crate) fn is_content_racy(&self, stamp: &Stamp) -> bool {
         self.is_racy(stamp) || stamp.is_settling(self.at, self.settling)
     }
 
-    /// Whether something may change after this look without its stamp changing.
+    /// Checks whether a file or directory may change after this scan without a change of its stat data.
     pub(crate) fn is_racy(&self, stamp: &Stamp) -> bool {
         self.device != Some(stamp.dev) || stamp.is_racy(self.at)
     }
 }
 
-/// Has up to [`READERS`] threads do some work, this one among them; there is work for `most`.
+/// Runs `work` on up to [`READERS`] threads, including the calling one, but on no more than `most` threads.
 fn by_readers<T: Send>(
     most: usize,
     work: impl Fn() -> Result<T, SnapshotError> + Sync,

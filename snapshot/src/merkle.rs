@@ -1,20 +1,20 @@
-//! The digest of a directory; docs/snapshot.md has the byte format.
+//! Computes the digest of a directory; docs/snapshot.md describes the byte format.
 
 use proctor_core::drift::{Entry, EntryKind};
 use sha2::{Digest as _, Sha256};
 
-/// What each directory's digest begins with, so that it can be no file's.
+/// Prefix of the hashed bytes of each directory, which keeps directory digests distinct from file hashes.
 const DIRECTORY_DOMAIN: &[u8] = b"proctor-tree-v1\0";
 
-/// What stands at a leaf: its tag and 32 bytes.
+/// The tag and the 32 bytes of a leaf.
 pub(crate) type Leaf = (u8, [u8; 32]);
 
-/// The tag of something that was too large to be hashed; never part of a snapshot.
+/// The tag of a file that was too large to be hashed; never part of a snapshot.
 pub(crate) const UNHASHED: u8 = b'u';
 /// The tag of a directory.
 pub(crate) const DIRECTORY: u8 = b'd';
 
-/// The leaf of an entry.
+/// Returns the leaf of an entry.
 pub(crate) fn leaf(entry: &Entry) -> Leaf {
     let tag = match (entry.kind, entry.executable) {
         (EntryKind::File, false) => b'f',
@@ -27,7 +27,7 @@ pub(crate) fn leaf(entry: &Entry) -> Leaf {
     (tag, entry.sha256.to_raw())
 }
 
-/// The digest of the directory with these entries, in any order.
+/// Returns the digest of a directory with these entries, which may be in any order.
 pub(crate) fn directory_digest(entries: &mut [(&[u8], Leaf)]) -> [u8; 32] {
     entries.sort_unstable();
     let mut hasher = Sha256::new_with_prefix(DIRECTORY_DOMAIN);

@@ -1,16 +1,17 @@
 //! Keeps a private copy of a tree equal to its snapshot.
 //!
-//! A mirror is a directory that only this program can reach. [`Mirror::update`] copies each file whose content the
-//! mirror lacks and hashes the bytes that it writes, so the mirror never holds other content than the snapshot names:
-//! a writer that races the copy can only cause a mismatch, which the caller answers with a new snapshot.
+//! A mirror is a directory that only this program can access. [`Mirror::update`] copies the files whose content the
+//! mirror lacks, and hashes the bytes that it writes. The mirror therefore never contains other content than the
+//! snapshot names: a concurrent write to the source can only cause a mismatch, after which the caller takes a new
+//! snapshot.
 //!
 //! ```text
 //! tree/     the files
-//! record    what `tree` holds, as of the last time that the journal was folded into it
-//! journal   the updates since then: the paths that an update is going to change, then what it left there
+//! record    the content of `tree`, as of the last time that the journal was folded into it
+//! journal   the updates since then: the paths that an update is about to change, then their new entries
 //! ```
 //!
-//! Beside the covered files a mirror can hold copies of ignored ones, with a record and a journal of their own.
+//! A mirror can also contain copies of ignored files, which have a separate record and journal.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -47,11 +48,11 @@ use record::{COVERED, IGNORED, Record};
 
 /// The directory of the files, in the directory of a mirror.
 pub const TREE: &str = "tree";
-/// The file that says what `tree` holds; without it, each file is hashed again.
+/// The file that records the content of `tree`; without it, all files are hashed again.
 pub const RECORD: &str = "record";
-/// The directory of git in the tree: the caller writes it, and no snapshot covers it.
+/// The git directory in the tree. The caller writes it, and no snapshot covers it.
 const GIT: &[u8] = b".git";
-/// The number of files that a mirror may hold, those of git included.
+/// Maximum number of files in a mirror, including those of git.
 const MAX_FILES: usize = 4_000_000;
 
 /// The user and group that own a mirror's files.
@@ -73,22 +74,23 @@ pub struct Mirror {
     ignored: Record,
 }
 
-/// The paths that hold other content than a snapshot names.
+/// The paths whose content differs from the snapshot.
 type ChangedPaths = Vec<Vec<u8>>;
 
 /// The result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
-    /// The mirror holds the tree of the snapshot.
+    /// The mirror contains the tree of the snapshot.
     Equal {
-        /// The number of covered files and links that were copied.
+        /// Number of covered files and links that were copied.
         copied: usize,
-        /// The number of their bytes.
+        /// Total size of these files, in bytes.
         bytes: u64,
-        /// The ignored files that the mirror shows.
+        /// The ignored files in the mirror.
         ignored: Vec<IgnoredInput>,
     },
-    /// The tree was edited meanwhile: these paths hold other content than the snapshot names. The mirror lacks them.
+    /// The tree was edited during the update: the content of these paths differs from the snapshot. The mirror lacks
+    /// them.
     Changed(ChangedPaths),
 }
 
@@ -100,25 +102,25 @@ pub enum MirrorError {
         "cannot copy `{path}` into the private tree: {source}\nhint: check the permissions of the file, and free space below the state directory"
     )]
     Io {
-        /// The path, escaped for people.
+        /// The path, in human-readable form.
         path: String,
-        /// The system's error.
+        /// The system error.
         source: std::io::Error,
     },
-    /// The mirror holds something that its record does not name.
+    /// The mirror contains an entry that differs from its record.
     #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; the private tree is made anew")]
     Damaged {
-        /// The path, escaped for people.
+        /// The path, in human-readable form.
         path: String,
         /// The problem, as a predicate.
         problem: &'static str,
     },
-    /// A file of a commit has another content than its id names.
+    /// The content of a file in a commit does not match its id.
     #[error(
         "cannot copy `{path}` of the commit: what was read is not the blob {id}\nhint: `git fsck` finds objects that are damaged; fetch them again"
     )]
     OtherBlob {
-        /// The path, escaped for people.
+        /// The path, in human-readable form.
         path: String,
         /// The id of the blob.
         id: String,
@@ -136,8 +138,9 @@ impl MirrorError {
 }
 
 impl Mirror {
-    /// Opens the mirror in `directory`, which only this program can reach; makes it where there is none. Files get
-    /// `owner`, else our own. After an unclean end, each file of the mirror is hashed again.
+    /// Opens the mirror in `directory`, which only this program can access, and creates it if it does not exist.
+    /// Its files get `owner`, or our own ids without one. After an unclean exit, all files of the mirror are hashed
+    /// again.
     ///
     /// # Errors
     /// The directory cannot be read or written.
@@ -148,7 +151,7 @@ impl Mirror {
             Some(records) => records,
             None => {
                 remove::nested_git_dirs(tree.as_fd())?;
-                // Ignored files are then taken for covered ones, and go with the next update.
+                // Ignored files are treated as covered here; the next update removes them.
                 let held = survey(tree.as_fd())?;
                 let ignored = Record::create(directory.as_fd(), IGNORED, Entries::of_leaves([]))?;
                 (Record::create(directory.as_fd(), COVERED, held)?, ignored)
@@ -159,24 +162,24 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Returns the identity of the tree that the mirror holds.
+    /// Returns the identity of the tree in the mirror.
     pub fn id(&self) -> SnapshotId {
         self.record.held().id()
     }
 
-    /// Returns the directory that holds the files.
+    /// Returns the directory of the files.
     pub fn tree(&self) -> BorrowedFd<'_> {
         self.tree.as_fd()
     }
 
-    /// Makes the mirror hold the tree of `snapshot`, which was taken of the work tree at `worktree`, and the `wanted`
-    /// ignored files.
+    /// Updates the mirror to the tree of `snapshot`, which was taken of the work tree at `worktree`, and to the
+    /// `wanted` ignored files.
     ///
-    /// A file whose content changes gets a modification time that is newer than each time that the mirror gave out
-    /// before, by a whole second at least. Other files keep theirs.
+    /// A file whose content changes gets a modification time that is at least a whole second newer than all times
+    /// that the mirror has used before. Other files keep their times.
     ///
     /// # Errors
-    /// A file cannot be read or written. The mirror can be updated again.
+    /// A file cannot be read or written. The update can be retried.
     pub fn update(
         &mut self,
         worktree: &Path,
@@ -187,8 +190,8 @@ impl Mirror {
         self.update_from(source.as_fd(), (&snapshot.entries, &snapshot.ignored), wanted)
     }
 
-    /// Returns the ignored files that the mirror shows, if they are the `wanted` ones as they stand in the work tree;
-    /// nothing is changed.
+    /// Returns the ignored files in the mirror if they equal the `wanted` files in the work tree. Does not change
+    /// anything.
     ///
     /// # Errors
     /// The work tree cannot be read.
@@ -216,7 +219,7 @@ impl Mirror {
             Some(wanted) => Survey::take(source, tree, wanted, self.ignored.held())?,
             None => Survey::of_none(self.ignored.held()),
         };
-        // Something else may stand at these paths in the new tree.
+        // Covered entries of the new tree may be at the paths of these files.
         self.remove_ignored(&survey)?;
         let (copied, bytes) = match self.update_covered(source, tree.0) {
             Ok(Ok(copied)) => copied,
@@ -236,7 +239,7 @@ impl Mirror {
         Ok(Update::Equal { copied, bytes, ignored })
     }
 
-    /// Returns the number of files that were copied and of their bytes, or the paths that were edited meanwhile.
+    /// Returns the number of copied files and of their bytes, or the paths that were edited during the update.
     fn update_covered(
         &mut self,
         source: BorrowedFd<'_>,
@@ -258,7 +261,8 @@ impl Mirror {
         })
     }
 
-    /// Removes what the mirror holds at `paths`, the git directories of repositories included. `paths` are sorted.
+    /// Removes the entries of the mirror at `paths`, including the git directories of repositories. `paths` must be
+    /// sorted.
     fn remove_outdated(&self, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
         let (tree, held) = (self.tree.as_fd(), self.record.held());
         let is_repository = |path: &&Vec<u8>| held.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink);
@@ -266,16 +270,16 @@ impl Mirror {
         remove::outdated(tree, held, paths)
     }
 
-    /// Hashes `count` files of the mirror, chosen by `seed`, and compares them with the record.
+    /// Hashes `count` files of the mirror, selected by `seed`, and compares them with the record.
     ///
     /// # Errors
-    /// [`MirrorError::Damaged`] where one differs; the mirror must be made anew.
+    /// [`MirrorError::Damaged`] if a file differs; the mirror must then be created anew.
     pub fn verify_sample(&self, count: usize, seed: u64) -> Result<(), MirrorError> {
         let held = self.record.held();
         let leaves = held.leaves();
         let mut state = seed;
         for _ in 0..count.min(leaves) {
-            // Weyl sequence with the odd constant of SplitMix64: it spreads over all leaves.
+            // A Weyl sequence with the odd constant of SplitMix64 covers all leaves evenly.
             state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let at = usize::try_from(state % leaves as u64).unwrap_or_default();
             self.verify_leaf(held, at)?;
@@ -294,17 +298,17 @@ impl Mirror {
         if is_same { Ok(()) } else { Err(MirrorError::Damaged { path: display_path(&path), problem: "has changed" }) }
     }
 
-    /// Hashes each file of the mirror, the ignored ones included, and compares all of it with the records. In the git
-    /// directory only the names are compared: a caller who must be sure of it writes it again.
+    /// Hashes all files of the mirror, including the ignored ones, and compares them with the records. In the git
+    /// directory only the names are compared; to be certain of its content, a caller must write it again.
     ///
     /// # Errors
-    /// [`MirrorError::Damaged`] where something differs; the mirror must be made anew.
+    /// [`MirrorError::Damaged`] if an entry differs; the mirror must then be created anew.
     pub fn verify_all(&self) -> Result<(), MirrorError> {
         let found = survey(self.tree.as_fd())?;
         let (held, ignored) = (self.record.held(), self.ignored.held());
         let differs = |path: &Vec<u8>| {
             let is_link = held.get(path).is_some_and(|entry| entry.kind == proctor_core::drift::EntryKind::Gitlink);
-            // A survey sees the directory of a repository, and not its commit.
+            // A survey finds the directory of a repository, but not its commit.
             !(is_link && beneath::is_directory(self.tree.as_fd(), path)
                 || !held.contains(path) && ignored.contains(path)
                 || is_git_of_repository(held, path))
@@ -318,7 +322,7 @@ impl Mirror {
         }
     }
 
-    /// Returns the first ignored file that is not as it was copied.
+    /// Returns the first ignored file that differs from its copy in the record.
     fn damaged_ignored(&self, found: &Entries) -> Option<Vec<u8>> {
         let ignored = self.ignored.held();
         let is_as_copied = |path: &Vec<u8>| {
@@ -332,7 +336,7 @@ impl Mirror {
         ignored.paths().find(|path| !is_as_copied(path))
     }
 
-    /// Makes another mirror with the same tree in the empty directory `into`, by hard links.
+    /// Creates another mirror of the same tree in the empty directory `into`, with hard links.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -348,7 +352,7 @@ impl Mirror {
         Ok(Self { directory: into, tree, owner: self.owner, record, ignored })
     }
 
-    /// Returns what stands at a path of the mirror, with its stat data.
+    /// Returns the recorded entry at a path of the mirror, with its stat data.
     pub(crate) fn found(&self, path: &[u8]) -> Option<Found> {
         Some(self.record.held().leaf(path)?.found)
     }
@@ -358,13 +362,13 @@ impl Mirror {
         self.directory.as_fd()
     }
 
-    /// Looks again at the paths that an update was changing when it was interrupted.
+    /// Examines the paths that an interrupted update was changing.
     fn examine_unfinished(&mut self) -> Result<(), MirrorError> {
         self.remove_unfinished_ignored()?;
         let Some(paths) = self.record.unfinished().cloned() else { return Ok(()) };
         let names = Entries::of_leaves(paths.iter().map(|path| (path.clone(), false, Found::MISSING)));
         let found = fill(self.tree.as_fd(), names)?;
-        // The git directory of a repository is no part of any record.
+        // Records do not contain the git directories of repositories.
         paths.iter().try_for_each(|path| remove::git_dir(self.tree.as_fd(), path))?;
         let found = paths.into_iter().map(|path| {
             let found = found.leaf(&path).map_or(Found::MISSING, |leaf| leaf.found);
@@ -375,7 +379,7 @@ impl Mirror {
     }
 }
 
-/// Opens the directory of the files, and makes it where there is none.
+/// Opens the directory of the files, and creates it if it does not exist.
 fn open_tree(directory: BorrowedFd<'_>, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
     match mkdirat(directory, TREE, Mode::from_raw_mode(0o700)) {
         Ok(()) => {
@@ -390,7 +394,7 @@ fn open_tree(directory: BorrowedFd<'_>, owner: Option<Owner>) -> Result<OwnedFd,
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Hashes everything in a tree but git's directory at its top.
+/// Hashes everything in a tree except the git directory at its top.
 fn survey(tree: BorrowedFd<'_>) -> Result<Entries, MirrorError> {
     let leaves = beneath::leaves(tree, b"", MAX_FILES).map_err(|error| MirrorError::io(b"", error))?;
     let leaves = leaves.ok_or(MirrorError::Damaged { path: ".".to_owned(), problem: "holds too many files" })?;
@@ -398,7 +402,7 @@ fn survey(tree: BorrowedFd<'_>) -> Result<Entries, MirrorError> {
     fill(tree, Entries::of_leaves(covered.map(|path| (path, false, Found::MISSING))))
 }
 
-/// Returns whether a path lies in the git directory of a repository inside the tree.
+/// Returns whether a path is inside the git directory of a nested repository.
 fn is_git_of_repository(held: &Entries, path: &[u8]) -> bool {
     crate::paths::ancestors(path).any(|git| {
         let (repository, name) = crate::paths::split(git);
@@ -406,7 +410,7 @@ fn is_git_of_repository(held: &Entries, path: &[u8]) -> bool {
     })
 }
 
-/// Returns the first path in git's directory at the top that [`Mirror::write_git`] does not write.
+/// Returns the first path in the top's git directory that [`Mirror::write_git`] does not write.
 fn strays_of_git(tree: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, MirrorError> {
     if !beneath::is_directory(tree, GIT) {
         let names = beneath::names_of(tree).map_err(|error| MirrorError::io(b"", error))?;
@@ -420,7 +424,7 @@ fn strays_of_git(tree: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, MirrorError> {
     Ok(leaves.unwrap_or_default().into_iter().find(is_stray))
 }
 
-/// Finds out what stands at each path of `names`.
+/// Scans the entry at each path of `names`.
 fn fill(tree: BorrowedFd<'_>, mut names: Entries) -> Result<Entries, MirrorError> {
     let stop = AtomicBool::new(false);
     let device = beneath::trusted_device(tree).map_err(|error| MirrorError::io(b"", error))?;
@@ -433,7 +437,7 @@ fn fill(tree: BorrowedFd<'_>, mut names: Entries) -> Result<Entries, MirrorError
     Ok(names)
 }
 
-/// Opens a file of a mirror's directory for reading; `None` where there is none.
+/// Opens a file in a mirror's directory for reading; returns `None` if that fails.
 fn open_file(directory: BorrowedFd<'_>, name: &str) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::empty()).ok().map(File::from)

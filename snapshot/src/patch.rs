@@ -1,7 +1,8 @@
-//! What layers changed, as a patch that `git apply` takes: git's extended diff format
-//! (git-diff(1), "Generating patch text with -p").
+//! Writes the changes of layers as a patch that `git apply` accepts, in git's extended diff format (git-diff(1),
+//! "Generating patch text with -p").
 //!
-//! A patch says all or nothing: what it cannot say is refused by name.
+//! A patch is complete or not written at all. A change that the format cannot express is an error that names the
+//! path.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -20,21 +21,21 @@ mod names;
 
 use self::names::quoted;
 
-/// The largest file that is put into a patch, in bytes.
+/// The largest file in a patch, in bytes.
 const MAX_FILE: u64 = 32 << 20;
 /// The largest patch, in bytes.
 const MAX_PATCH: usize = 64 << 20;
-/// How many lines, of both sides, may differ before they are written as one replacement.
+/// Maximum number of differing lines, on both sides together, before they are written as one replacement.
 const MAX_LINES: usize = 10_000;
-/// How many lines are written around a change.
+/// Number of context lines around a change.
 const CONTEXT: usize = 3;
 
-/// What a patch is made of.
+/// The inputs of [`patch`].
 #[derive(Debug, Clone, Copy)]
 pub struct PatchInput<'a> {
     /// The tree without layers.
     pub before: &'a View,
-    /// The tree with all of them.
+    /// The tree with all layers.
     pub after: &'a View,
     /// The top of the tree without layers.
     pub repo: BorrowedFd<'a>,
@@ -42,29 +43,29 @@ pub struct PatchInput<'a> {
     pub uppers: &'a [BorrowedFd<'a>],
 }
 
-/// Why a change cannot be said by a patch.
+/// Why a change cannot be written as a patch.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
-    /// What a path became, or was, is nothing that git keeps.
+    /// Git cannot store the old or new entry at a path.
     #[error("`{path}` {problem}")]
     Unsayable {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
-        /// Why.
+        /// The reason.
         problem: &'static str,
     },
-    /// It is too large.
+    /// The patch is too large.
     #[error("the patch has more than {} MiB at `{path}`", MAX_PATCH >> 20)]
     TooLarge {
-        /// Where the bound was met.
+        /// The path at which the bound was exceeded.
         path: String,
     },
 }
 
-/// Writes the patch of everything that is covered and differs; empty where nothing does.
+/// Writes a patch of all covered paths that differ; it is empty if none differs.
 ///
 /// # Errors
-/// A change cannot be said, its content is not there any more, or there is too much.
+/// A change cannot be expressed, its content is no longer available, or the patch is too large.
 pub fn patch(input: PatchInput<'_>) -> Result<Vec<u8>, PatchError> {
     let mut text = Vec::new();
     for path in input.after.difference(input.before.base()) {
@@ -111,7 +112,7 @@ impl FilePatch<'_> {
         Ok(())
     }
 
-    /// Whether some directory above the path is a repository, before or after.
+    /// Checks whether a parent directory of the path is a repository, before or after the changes.
     fn in_repository(&self) -> bool {
         let is_repository = |view: &View, path: &[u8]| matches!(view.standing(path), Standing::Entry(entry) if entry.kind == EntryKind::Gitlink);
         let [before, after] = [self.input.before, self.input.after];
@@ -138,14 +139,14 @@ impl FilePatch<'_> {
         Ok(Some(Side { mode, content }))
     }
 
-    /// The content from the first place that still has exactly it.
+    /// Returns the content from the first directory that still has exactly these bytes.
     fn content(&self, entry: &Entry, places: &[BorrowedFd<'_>]) -> Result<Vec<u8>, PatchError> {
         let read = |place: &BorrowedFd<'_>| beneath::content(*place, self.path, MAX_FILE).ok().flatten();
         let found = places.iter().find_map(|place| read(place).filter(|bytes| Sha256Hex::of(bytes) == entry.sha256));
         found.ok_or_else(|| self.unsayable("has more than 32 MiB, or is not there any more as it was read"))
     }
 
-    /// The id of a content as git has it; of none, zeros.
+    /// Returns git's object id of a content, or zeros for a missing side.
     fn id(&self, side: Option<&Side>) -> String {
         let id = |content: &[u8]| {
             object_id(self.input.before.base().git.object_format, ObjectKind::Blob, content).to_string()
@@ -156,8 +157,7 @@ impl FilePatch<'_> {
         }
     }
 
-    /// The change of a file, or of a link, in one piece. `None` on one side means that it is made, or
-    /// deleted.
+    /// Writes the change of one file or link. `None` on one side means that the file is created or deleted.
     fn file(&self, old: Option<&Side>, new: Option<&Side>, text: &mut Vec<u8>) {
         let (a, b) = (quoted(b"a/", self.path), quoted(b"b/", self.path));
         let mut line = |parts: &[&[u8]]| {
@@ -193,7 +193,7 @@ impl FilePatch<'_> {
     }
 }
 
-/// What git calls the type of an entry: the first half of its mode.
+/// Returns the file type of an entry: the first half of its mode.
 fn kind(side: &Side) -> &'static str {
     &side.mode[..3]
 }
@@ -220,9 +220,9 @@ fn lines(content: &[u8]) -> Vec<&[u8]> {
     content.split_inclusive(|byte| *byte == b'\n').collect()
 }
 
-/// The shortest script; one replacement where finding that would take long.
+/// Returns the shortest edit script, or one replacement if finding it would take too long.
 fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
-    // By number, so that long lines are compared once.
+    // Lines are replaced by numbers, so that each long line is compared only once.
     let mut numbers = BTreeMap::new();
     let mut number = |line: &&[u8]| {
         let next = numbers.len();
@@ -243,7 +243,7 @@ fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
     ]
 }
 
-/// A range as unified diffs write it: from one, and the line before where it is empty.
+/// Formats a range for a unified diff: lines count from one, and an empty range names the line before it.
 fn range(range: &std::ops::Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),

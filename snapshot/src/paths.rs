@@ -1,23 +1,23 @@
-//! Paths as bytes, relative to the repository, `/` between their parts.
+//! Helpers for paths as bytes, relative to the repository, with `/` between their parts.
 
 use std::collections::BTreeMap;
 
-/// Whether `path` lies below `dir`.
+/// Checks whether `path` is below `dir`.
 pub(crate) fn is_below(path: &[u8], dir: &[u8]) -> bool {
     path.len() > dir.len() && path.starts_with(dir) && path[dir.len()] == b'/'
 }
 
-/// The directories above `path`, outermost first.
+/// Returns the parent directories of `path`, outermost first.
 pub(crate) fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| &path[..at])
 }
 
-/// The last part of `path`.
+/// Returns the last part of `path`.
 pub(crate) fn name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
-/// The directory that `path` is in, empty for the top, and its last part.
+/// Splits `path` into its directory, which is empty for the top, and its last part.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -25,28 +25,28 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Whether some part of `path` is `.git`.
+/// Checks whether any part of `path` is `.git`.
 pub(crate) fn in_git_dir(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').any(|part| part == b".git")
 }
 
-/// `dir` and `name` joined; `dir` may be empty.
+/// Joins `dir` and `name`; `dir` may be empty.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// The part of `map` that lies below `dir`.
+/// Returns the elements of `map` below `dir`.
 pub(crate) fn below<'a, V>(map: &'a BTreeMap<Vec<u8>, V>, dir: &[u8]) -> impl Iterator<Item = (&'a Vec<u8>, &'a V)> {
     let (from, to) = range_below(dir);
     map.range(from..to)
 }
 
-/// The first path that may lie below `dir`, and the first behind all that do.
+/// Returns the half-open range of all paths below `dir`.
 pub(crate) fn range_below(dir: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([dir, b"/"].concat(), [dir, b"0"].concat())
 }
 
-/// The keys at which two sorted lists differ.
+/// Returns the keys at which two sorted lists differ.
 pub(crate) fn difference<V: PartialEq, K: AsRef<[u8]> + Ord>(
     left: impl Iterator<Item = (K, V)>,
     right: impl Iterator<Item = (K, V)>,

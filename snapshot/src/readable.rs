@@ -36,7 +36,7 @@ impl StepRights {
         self.hold(stat, DIRECTORY_BITS)
     }
 
-    /// Whether the permission bits that apply to the user hold all of `wanted`.
+    /// Returns whether the permission bits that apply to the user include all of `wanted`.
     fn hold(self, stat: &Stat, wanted: u32) -> bool {
         let mode = stat.st_mode;
         let class = if stat.st_uid == self.uid {
@@ -79,7 +79,7 @@ impl Snapshot {
     }
 }
 
-/// Whether the rights lack some of the `wanted` permission bits of what stands at a path.
+/// Checks whether the rights lack some of the `wanted` permission bits at a path.
 fn is_denied(top: BorrowedFd<'_>, path: &[u8], stamp: &Stamp, rights: StepRights, wanted: u32) -> io::Result<bool> {
     if stamp.mode & wanted == wanted {
         return Ok(false);

@@ -1,6 +1,8 @@
-//! The files that a step was to write as reports: which of them are no part of the tree, and their
-//! bytes, where it was this step that wrote them. What stands there is the step's, and may be made to
-//! mislead: no link is followed, and nothing but a regular file is opened.
+//! Reads the report files of a step, if the step itself wrote them, and determines which of them are not part of
+//! the tree.
+//!
+//! A step controls these files and may try to mislead the reader, so no link is followed and only regular files are
+//! opened.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -16,28 +18,28 @@ use crate::paths;
 use crate::stamp::Stamp;
 use crate::view::View;
 
-/// Where a step was to write a file, in the layer that it left.
+/// The layer in which a step may have written report files.
 #[derive(Debug, Clone, Copy)]
 pub struct InLayer<'a> {
-    /// The upper directory of its layer.
+    /// The upper directory of the step's layer.
     pub upper: BorrowedFd<'a>,
-    /// What lay below that: the upper directories of earlier layers, newest first, and the tree.
+    /// The directories below the layer: the upper directories of earlier layers, newest first, and the tree.
     pub below: &'a [BorrowedFd<'a>],
 }
 
 impl InLayer<'_> {
-    /// The bytes of the file at `path`, at most `limit`; nothing where the step wrote none.
+    /// Returns the bytes of the file at `path`, at most `limit`, or `None` if the step wrote no file.
     ///
     /// # Errors
-    /// Something stands there that is not read.
+    /// The entry at the path is not a readable regular file.
     pub fn read(&self, path: &RelPath, limit: u64) -> Result<Option<Vec<u8>>, ReportFault> {
         let path = bytes_of(path)?;
         let Some((bytes, stat)) = read(self.upper, path, limit)? else { return Ok(None) };
         Ok(Some(bytes).filter(|bytes| !self.is_copy(path, bytes, &stat)))
     }
 
-    /// Whether it is what stood below, brought into the layer by a look at it or a change of its mode:
-    /// the kernel copies a file with its time, which writing changes.
+    /// Checks whether the file is only a copy of the lower file that the kernel made when the file was opened or
+    /// its mode was changed. The kernel copies the modification time, and a write changes it.
     fn is_copy(&self, path: &[u8], bytes: &[u8], copy: &Stat) -> bool {
         let time = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
         let found = |place| Some((place, beneath::look(place, path).ok().flatten()?.1));
@@ -49,29 +51,29 @@ impl InLayer<'_> {
     }
 }
 
-/// What stood at a path of a directory that outlives runs, before the step.
+/// The stat data of a path before the step, in a directory that exists longer than one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark(Option<Stamp>);
 
 impl Mark {
-    /// Looks at `path` below `dir`. What cannot be looked at counts as not there.
+    /// Records the stat data of `path` below `dir`. A path that cannot be examined counts as missing.
     pub fn of(dir: BorrowedFd<'_>, path: &RelPath) -> Self {
         let look = bytes_of(path).ok().and_then(|path| beneath::look(dir, path).ok().flatten());
         Self(look.map(|(_, stat)| Stamp::of(&stat)))
     }
 
-    /// The bytes of the file at `path` below `dir`, at most `limit`; nothing where none is there, or
-    /// the one that was there has not been written since.
+    /// Returns the bytes of the file at `path` below `dir`, at most `limit`. Returns `None` if no file exists, or
+    /// if it was not written since the mark.
     ///
     /// # Errors
-    /// Something stands there that is not read.
+    /// The entry at the path is not a readable regular file.
     pub fn read_since(&self, dir: BorrowedFd<'_>, path: &RelPath, limit: u64) -> Result<Option<Vec<u8>>, ReportFault> {
         let Some((bytes, stat)) = read(dir, bytes_of(path)?, limit)? else { return Ok(None) };
         Ok(Some(bytes).filter(|_| self.0 != Some(Stamp::of(&stat))))
     }
 }
 
-/// The path as bytes; `.git` is nobody's report.
+/// Returns the path as bytes; a report inside `.git` is refused.
 fn bytes_of(path: &RelPath) -> Result<&[u8], ReportFault> {
     let path = path.as_str().as_bytes();
     if paths::in_git_dir(path) { Err(ReportFault::InGit) } else { Ok(path) }
@@ -86,7 +88,7 @@ fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result<Option<(Vec<u8>
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
         FileType::Symlink => return Err(ReportFault::SymbolicLink),
-        // What stood there below was deleted.
+        // A whiteout: the step deleted the lower file.
         FileType::CharacterDevice if stat.st_rdev == 0 => return Ok(None),
         _ => return Err(ReportFault::NoRegularFile),
     }
@@ -96,7 +98,7 @@ fn read(root: BorrowedFd<'_>, path: &[u8], limit: u64) -> Result<Option<(Vec<u8>
     }
 }
 
-/// Why nothing could be opened: nothing is there, or that is not to be opened.
+/// Maps the error of opening a report: returns `Ok(None)` if the file does not exist, or the fault of the entry.
 fn absent<T>(error: &io::Error) -> Result<Option<T>, ReportFault> {
     if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
         return Err(ReportFault::SymbolicLink);
@@ -104,7 +106,8 @@ fn absent<T>(error: &io::Error) -> Result<Option<T>, ReportFault> {
     if beneath::is_nothing(error) { Ok(None) } else { Err(unreadable(error)) }
 }
 
-/// All of a file that nobody writes; one that is not what was looked at is not read.
+/// Returns the whole content of a file. Fails if the file is not the one that was examined before, or changes
+/// during the read.
 fn whole(file: &std::fs::File, looked_at: &Stat, limit: u64) -> Result<(Vec<u8>, Stat), ReportFault> {
     let stat = || fstat(file.as_fd()).map_err(|errno| unreadable(&errno.into()));
     let before = stat()?;
@@ -128,9 +131,9 @@ fn unreadable(error: &io::Error) -> ReportFault {
 }
 
 impl LayerScan {
-    /// Notes which of the files that the step was to write are no part of the tree, so that writing
-    /// them is none of its changes: those that git does not track and that are files, or gone. `view`
-    /// is the tree before the step.
+    /// Determines which report files of the step are not part of the tree, so that writing them does not count as a
+    /// change: those that git does not track and that are files, or were deleted. `view` is the tree before the
+    /// step.
     pub fn set_reports_aside<'a>(&mut self, declared: impl IntoIterator<Item = &'a RelPath>, view: &View) {
         let paths = declared.into_iter().filter_map(|path| bytes_of(path).ok());
         let is_aside = |path: &&[u8]| {

@@ -1,6 +1,6 @@
-//! Opening what lies below a directory, as openat2(2) does it; and by hand where the call is
-//! refused: container runtimes and our own sandbox refuse it, since a filter of system calls does
-//! not see what it asks for.
+//! Opens paths below a directory with openat2(2). If the call is refused, the module resolves the path in user
+//! space. Container runtimes and our own sandbox refuse openat2, since a seccomp filter cannot inspect its
+//! arguments.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,23 +11,23 @@ use std::path::{Component, Path};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
-/// What becomes of symbolic links.
+/// How symbolic links are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Any on the way is an error, ELOOP.
+    /// A link in any part of the path is an error, ELOOP.
     Refuse,
-    /// They are followed as long as they do not lead out, which is EXDEV.
+    /// Links are followed if they stay below the root; otherwise the error is EXDEV.
     Within,
 }
 
-/// How many links are followed, as in the kernel (path_resolution(7)).
+/// Maximum number of links that are followed, as in the kernel (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// Opens `path` below `root` and never leaves it; `.` is `root` itself.
+/// Opens `path` below `root` and never leaves `root`; `.` is `root` itself.
 ///
 /// # Errors
-/// The errno of openat2(2): ELOOP and EXDEV for links as [`Links`] has it, EXDEV for an absolute path
-/// or one that leads out, and what opening says.
+/// The errno of openat2(2): ELOOP or EXDEV for links, depending on [`Links`]; EXDEV for an absolute path or one
+/// that leaves `root`; otherwise the error of opening the file.
 pub fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     resolve.set(ResolveFlags::NO_SYMLINKS, links == Links::Refuse);
@@ -38,10 +38,10 @@ pub fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Lin
     }
 }
 
-/// A way down from a directory, component by component.
+/// Resolves a path component by component.
 struct Walk {
     links: Links,
-    /// The root, and the directories below it that lead to where we are.
+    /// The root, and the directories below it that lead to the current position.
     here: Vec<OwnedFd>,
     to_come: VecDeque<OsString>,
     followed: usize,
@@ -58,7 +58,7 @@ impl Walk {
         while let Some(name) = self.to_come.pop_front() {
             if name == ".." {
                 self.here.pop();
-                // The root itself must stay.
+                // The root itself must not be left.
                 if self.here.is_empty() {
                     return Err(Errno::XDEV);
                 }
@@ -66,7 +66,7 @@ impl Walk {
             }
             let found = openat(self.last()?, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             match FileType::from_raw_mode(fstat(&found)?.st_mode) {
-                // Not to be followed, a link is no step of the way: the directory that was asked for it is not.
+                // A final link that is not followed is not a directory, so `O_DIRECTORY` fails with ENOTDIR.
                 FileType::Symlink if self.to_come.is_empty() && flags.contains(OFlags::NOFOLLOW) => {
                     return match (flags.contains(OFlags::DIRECTORY), flags.contains(ITSELF)) {
                         (true, _) => Err(Errno::NOTDIR),
@@ -77,7 +77,7 @@ impl Walk {
                 FileType::Symlink => self.follow(&found)?,
                 FileType::Directory if !self.to_come.is_empty() => self.here.push(found),
                 _ if !self.to_come.is_empty() => return Err(Errno::NOTDIR),
-                // What took its place since is opened as itself, and a link not at all.
+                // If another file has replaced this entry, that file is opened; a link is refused.
                 _ => return self.open_here(&name, flags),
             }
         }
@@ -87,7 +87,7 @@ impl Walk {
     fn open_here(&self, name: &OsString, flags: OFlags) -> Result<OwnedFd, Errno> {
         let opened = openat(self.last()?, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let is_link = || fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
-        // With O_PATH a link would be opened as itself.
+        // With O_PATH, openat would open the link itself.
         if flags.contains(OFlags::PATH) && !flags.contains(ITSELF) && is_link()? {
             Err(Errno::LOOP)
         } else {
@@ -124,7 +124,7 @@ impl Walk {
     }
 }
 
-/// By these flags a link at the end is opened as itself.
+/// With these flags a final link itself is opened.
 const ITSELF: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -145,7 +145,8 @@ mod tests {
         NOFOLLOW.union(OFlags::DIRECTORY),
     ];
 
-    /// What the kernel answers and what we answer by hand, for every path, kind of link and way of opening.
+    /// Compares the results of the kernel with those of our resolution, for each path, kind of link and set of
+    /// flags.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a fixture")]
     fn by_hand_it_is_as_by_the_kernel() {

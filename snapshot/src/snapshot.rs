@@ -1,4 +1,4 @@
-//! The content identity of a work tree.
+//! Takes the content identity of a work tree.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,79 +23,79 @@ mod fresh;
 
 pub(crate) use basis::{Basis, Told};
 
-/// What the tree of a repository was at one moment.
+/// The state of a repository's work tree at one moment.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The Merkle root over `entries`.
     pub id: SnapshotId,
-    /// What stands at each covered path.
+    /// The entry at each covered path.
     pub entries: Arc<Entries>,
-    /// What git alone says of the same tree.
+    /// Git's description of the same tree.
     pub git: GitFacts,
-    /// How it was taken, and what that cost.
+    /// How the snapshot was taken, and how much work that was.
     pub stats: SnapshotStats,
-    /// The ignored files and directories that lie in directories which are not ignored; sorted. The identity does not
-    /// cover them.
+    /// The ignored files and directories whose parent directory is not ignored; sorted. The identity does not cover
+    /// them.
     pub(crate) ignored: Arc<Vec<Vec<u8>>>,
-    /// What git said of the tree.
+    /// Git's listing of the tree.
     pub(crate) listing: Told,
-    /// When its taking began.
+    /// Start time of the snapshot.
     pub(crate) at: Moment,
-    /// What the next one can begin with; nothing where stat data do not tell of changes.
+    /// Data that the next snapshot can reuse; `None` if stat data do not reveal every change.
     pub(crate) basis: Option<Arc<Basis>>,
 }
 
 /// How a snapshot was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotStats {
-    /// In which way.
+    /// The method.
     pub method: SnapshotMethod,
-    /// How many files and links were read and hashed.
+    /// Number of files and links that were read and hashed.
     pub hashed: usize,
-    /// How many were found to be as they were, by stat data alone.
+    /// Number of files and links whose unchanged stat data made reading unnecessary.
     pub reused: usize,
-    /// In how many directories names were looked for, by this process.
+    /// Number of directories that this process listed.
     pub listed: usize,
-    /// Whether git's files were read, or were as they were.
+    /// True if git's files were read, false if they were unchanged.
     pub git_was_read: bool,
 }
 
-/// In which way a snapshot was taken.
+/// The method by which a snapshot was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotMethod {
-    /// Nothing was known of the tree: everything was read.
+    /// No earlier snapshot existed: everything was read.
     First,
-    /// What stat data told to be as before was not read again.
+    /// Files with unchanged stat data were not read again.
     Stat,
-    /// The tree lies where stat data do not tell of every change: everything was read.
+    /// Stat data do not reveal every change on this file system: everything was read.
     Rehash,
 }
 
-/// What git says of a work tree, so that a reader can find the same tree without us.
+/// Git's description of a work tree, with which a reader of the evidence can find the same tree without Proctor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitFacts {
     /// The top of the work tree, absolute, without symbolic links.
     pub worktree: PathBuf,
-    /// Where HEAD and the index are.
+    /// The directory that contains HEAD and the index.
     pub git_dir: PathBuf,
-    /// Where objects, refs and config are.
+    /// The directory that contains objects, refs and config.
     pub common_dir: PathBuf,
-    /// The commit that HEAD names; none before the first.
+    /// The commit of HEAD; `None` before the first commit.
     pub head_commit: Option<String>,
-    /// The branch that HEAD names; none where it names a commit.
+    /// The branch that HEAD names; `None` if HEAD is detached.
     pub branch: Option<String>,
-    /// The tree that `git add -u` and `git write-tree` would make of the tracked content, or why
-    /// there is none.
+    /// The tree that `git add -u` and `git write-tree` would make of the tracked content, or the reason why it is
+    /// not known.
     pub tree: Result<String, String>,
-    /// Whether something covered is not that of HEAD; none where that cannot be told.
+    /// True if covered content differs from HEAD; `None` if that cannot be determined.
     pub dirty: Option<bool>,
-    /// How the object ids above were made.
+    /// The hash algorithm of the object ids above.
     pub object_format: ObjectFormat,
-    /// The ignore rules outside of the tree that decided what is covered, sorted by name.
+    /// The ignore rules outside the tree that affect what is covered, sorted by name.
     pub external_rules: Vec<ExternalRules>,
 }
 
-/// Why no snapshot could be taken.
+/// Why a snapshot could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The repository could not be read.
@@ -104,20 +104,20 @@ pub enum SnapshotError {
     /// A file of the tree could not be read.
     #[error("cannot read `{path}`: {source}\nhint: mend its permissions, or have git ignore it")]
     Io {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
-        /// The system's own words.
+        /// The system error.
         source: std::io::Error,
     },
-    /// A file did not stand still.
+    /// A file kept changing while it was read.
     #[error("`{path}` kept changing while it was read\nhint: end what writes to it, and run again")]
     Unstable {
-        /// The path, for people.
+        /// The path, in human-readable form.
         path: String,
     },
 }
 
-/// The nearest directory at or above `start` that holds a `.git`.
+/// Returns the nearest directory at or above `start` that contains a `.git`.
 pub fn find_root(start: &Path) -> Option<PathBuf> {
     start.ancestors().find(|dir| dir.join(".git").symlink_metadata().is_ok()).map(Path::to_owned)
 }
@@ -126,16 +126,16 @@ impl Snapshot {
     /// Takes the snapshot of the work tree whose top is `repo`.
     ///
     /// # Errors
-    /// The repository is refused, a file cannot be read, or one does not stand still.
+    /// The repository is refused, a file cannot be read, or a file keeps changing.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
         Self::take_after(repo, helper, None, Settling::default())
     }
 
-    /// Takes a snapshot as [`Snapshot::take`] does, which begins with one of the same work tree from
-    /// before. The result is the same; what did not change is not read again.
+    /// Takes a snapshot as [`Snapshot::take`] does, but reuses an earlier snapshot of the same work tree. The
+    /// result is the same; unchanged files are not read again.
     ///
     /// # Errors
-    /// As [`Snapshot::take`].
+    /// The same as those of [`Snapshot::take`].
     pub fn take_after(
         repo: &Path,
         helper: &GitHelper,
@@ -167,8 +167,8 @@ impl Snapshot {
         index?.stamp
     }
 
-    /// Returns what differs between two indexes: the stat data of the file where these tell of changes, else the sha256
-    /// of what git says of it.
+    /// Returns values that differ if the index differs: the stat data of the index file if they reveal changes,
+    /// else the sha256 of git's listing.
     pub fn index_identity(&self) -> (Option<Stamp>, Option<Sha256Hex>) {
         match self.index_stamp() {
             Some(stamp) => (Some(stamp), None),
@@ -176,7 +176,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the sha256 of what git said of the tree; `None` where that is lost.
+    /// Returns the sha256 of git's listing of the tree, or `None` if the listing is lost.
     pub fn listing_identity(&self) -> Option<Sha256Hex> {
         self.listing.sha256()
     }
@@ -192,14 +192,14 @@ impl Snapshot {
         }
     }
 
-    /// Returns the ignored files and directories that lie in directories which are not ignored, sorted. A directory may
-    /// hold covered files all the same.
+    /// Returns the ignored files and directories whose parent directory is not ignored, sorted. An ignored
+    /// directory may still contain covered files.
     pub fn ignored(&self) -> &[Vec<u8>] {
         &self.ignored
     }
 
-    /// The first covered path that lies at or below `directory`. A cache that is mounted there
-    /// would hide it, and a step would verify other bytes than those of the tree.
+    /// Returns the first covered path at or below `directory`. A cache mounted at that directory would hide the
+    /// path, and a step would verify other bytes than those of the tree.
     pub fn first_in(&self, directory: &RelPath) -> Option<Vec<u8>> {
         let directory = directory.as_str().as_bytes();
         if directory == b"." {
@@ -209,7 +209,7 @@ impl Snapshot {
         own.or_else(|| self.entries.below(directory).next().map(|(path, _)| path))
     }
 
-    /// The snapshot of a commit's tree: nothing of it is left to git.
+    /// Makes the snapshot of a commit's tree, which needs no listing from git.
     pub(crate) fn of_commit(entries: Entries, git: GitFacts) -> Self {
         let counts = Counts { looked: entries.len(), ..Counts::default() };
         Self {
@@ -224,14 +224,14 @@ impl Snapshot {
         }
     }
 
-    /// The paths at which the two differ, sorted.
+    /// Returns the paths at which the two snapshots differ, sorted.
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
         self.entries.difference(&other.entries, Difference::Identity)
     }
 
-    /// The paths that somebody touched between this snapshot and a later one of the same tree,
-    /// sorted: where the two differ, and where a file was changed and is the same again. Who
-    /// read it in between saw something else.
+    /// Returns the paths that changed between this snapshot and a later one of the same tree, sorted: paths that
+    /// differ, and files that were changed and then restored. A process that read such a file in between saw other
+    /// content.
     pub fn touched(&self, later: &Self) -> Vec<Vec<u8>> {
         self.entries.difference(&later.entries, Difference::Change)
     }

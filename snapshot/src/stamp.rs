@@ -1,4 +1,4 @@
-//! What the system says of a file without opening it, and whether that tells of every change.
+//! Stat data of a file, and rules for when they reveal every change.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::git::protocol::IndexStat;
 
-/// A moment of the clock by which file systems set times: seconds and nanoseconds.
+/// A time of the clock that file systems use for timestamps: seconds and nanoseconds.
 pub(crate) type Moment = (i64, u32);
 
-/// How long after its last change the content of a file may still change without its stamp: through
-/// a shared mapping, until the kernel has brought the page to the disk.
+/// Time after its last change during which a file's content may still change without a change of its stat data.
+/// This happens through a shared mapping, until the kernel writes the page to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settling(pub Duration);
 
-/// Longer than the kernel lets a page be dirty: `vm.dirty_expire_centisecs` and
+/// The default is longer than the kernel keeps a page dirty: `vm.dirty_expire_centisecs` and
 /// `vm.dirty_writeback_centisecs` are 30 s and 5 s.
 impl Default for Settling {
     fn default() -> Self {
@@ -24,20 +24,20 @@ impl Default for Settling {
     }
 }
 
-/// What differs after a file was changed, on a file system that sets `st_ctime` by itself.
+/// The stat data that differ after a file was changed, on a file system that maintains `st_ctime`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stamp {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
     pub(crate) size: u64,
     pub(crate) mtime: Moment,
-    /// Nobody but the kernel sets it (inode(7)).
+    /// Only the kernel sets this time (inode(7)).
     pub(crate) ctime: Moment,
     pub(crate) mode: u32,
 }
 
 impl Stamp {
-    /// That of a file.
+    /// Extracts the stamp from the result of a `stat` call.
     #[expect(clippy::useless_conversion, reason = "the types of these fields differ by architecture")]
     pub(crate) fn of(stat: &Stat) -> Self {
         let moment = |seconds: i64, nanoseconds: i64| (seconds, u32::try_from(nanoseconds).unwrap_or(0));
@@ -51,34 +51,36 @@ impl Stamp {
         }
     }
 
-    /// What an index would remember of the file.
+    /// Returns the stat data in the form that a git index stores.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index keeps the low 32 bits")]
     pub(crate) fn in_index(&self) -> IndexStat {
         let moment = |(seconds, nanoseconds): Moment| (seconds as u32, nanoseconds);
         IndexStat { mtime: moment(self.mtime), ctime: moment(self.ctime), ino: self.ino as u32, size: self.size as u32 }
     }
 
-    /// Whether the file was changed so shortly before `look` that its content may still change unseen.
+    /// Checks whether the file changed so shortly before `look` that its content may still change without a new
+    /// stamp.
     pub(crate) fn is_settling(&self, look: Moment, Settling(settling): Settling) -> bool {
         let age = |(seconds, nanoseconds): Moment| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
         age(look) - age(self.ctime) < i128::try_from(settling.as_nanos()).unwrap_or(i128::MAX)
     }
 
-    /// Whether the file was changed after `look`, and not within the same tick of the clock.
+    /// Checks whether the file changed after `look`, and more than one clock tick later.
     pub(crate) fn is_after(&self, look: Moment) -> bool {
         before(self.ctime, SLACK) > look
     }
 
-    /// Whether a change after `look` could leave this stamp as it is: the file changed so late
-    /// that the next change may be given the same time.
+    /// Checks whether a change after `look` could leave this stamp unchanged, because the file changed so late that
+    /// the next change may get the same timestamp.
     pub(crate) fn is_racy(&self, look: Moment) -> bool {
         self.ctime > before(look, SLACK) || (self.ctime.1 == 0 && self.ctime.0 + WHOLE_SECONDS > look.0)
     }
 }
 
-/// How much older than the look a change must be, in nanoseconds: more than any tick of the clock.
+/// Minimum time between a change and the scan before a stamp is trusted, in nanoseconds; it is longer than any tick
+/// of the clock.
 const SLACK: u32 = 20_000_000;
-/// How coarse the times of a file system may be that has no parts of a second, in seconds.
+/// Upper bound of the timestamp granularity, in seconds, on file systems that store whole seconds only.
 const WHOLE_SECONDS: i64 = 3;
 
 fn before(moment: Moment, nanoseconds: u32) -> Moment {
@@ -88,7 +90,7 @@ fn before(moment: Moment, nanoseconds: u32) -> Moment {
     }
 }
 
-/// What the clock of file systems says now. No change from now on is given an earlier time.
+/// Returns the current time of the clock that file systems use. No later change gets an earlier timestamp.
 pub(crate) fn now() -> Moment {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -106,7 +108,7 @@ mod tests {
         assert!(!at(99, 980_000_000).is_racy(look) && !at(50, 1).is_racy(look));
         let settling = |seconds, of| at(seconds, 0).is_settling(look, Settling(Duration::from_secs(of)));
         assert!(settling(70, 40) && settling(100, 1) && settling(101, 1) && !settling(60, 40) && !settling(99, 0));
-        // Times in whole seconds are rounded down, on some file systems to even ones.
+        // Timestamps in whole seconds are rounded down, on some file systems to even seconds.
         assert!(at(98, 0).is_racy(look) && !at(97, 0).is_racy(look));
     }
 }

@@ -1,5 +1,5 @@
-//! The last snapshot of each repository: in memory for this process, in a file for the next one. Both save
-//! time and decide nothing; without them a snapshot is the same.
+//! Keeps the last snapshot of each repository: in memory for this process, and in a file for the next one. Both are
+//! caches; they do not change the result of a snapshot.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,40 +16,39 @@ use file::Files;
 
 pub(crate) use file::Sidecar;
 
-/// Of how many repositories the last snapshot is kept in memory.
+/// Number of repositories whose last snapshot is kept in memory.
 const MOST_KEPT: usize = 8;
 
-/// Takes snapshots, and remembers the last one of each repository.
+/// Takes snapshots, and keeps the last one of each repository.
 #[derive(Debug)]
 pub struct SnapshotStore {
     helper: GitHelper,
     settling: Settling,
     files: Option<Files>,
-    /// The repository used last comes last.
+    /// Ordered by last use; the most recently used repository is at the end.
     kept: Mutex<Vec<(PathBuf, Arc<Snapshot>)>>,
 }
 
 impl SnapshotStore {
-    /// A store that keeps its files in `directory`, a directory that only we can write to; without
-    /// one, nothing outlives the process.
+    /// Creates a store that keeps its files in `directory`, which only we can write to. Without a directory, the
+    /// snapshots are lost when the process ends.
     pub fn new(helper: GitHelper, directory: Option<OwnedFd>) -> Self {
         let (files, kept) = (directory.map(Files::new), Mutex::new(Vec::new()));
         Self { helper, settling: Settling::default(), files, kept }
     }
 
-    /// The same store, which believes contents of another age: for trees of which it is known that
-    /// nobody maps their files.
+    /// Returns the store with another settling time, for trees whose files no process maps.
     pub fn settling(self, settling: Settling) -> Self {
         Self { settling, ..self }
     }
 
-    /// Takes a snapshot of the work tree whose top is `repo`; what is as it was when the last one was taken is
+    /// Takes a snapshot of the work tree whose top is `repo`. Files that did not change since the last snapshot are
     /// not read again.
     ///
     /// # Errors
-    /// As [`Snapshot::take`].
+    /// The same as those of [`Snapshot::take`].
     pub fn take(&self, repo: &Path) -> Result<Arc<Snapshot>, SnapshotError> {
-        // Where it cannot be resolved, whoever reads it says so.
+        // If the path cannot be resolved, taking the snapshot reports the error.
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let before = self.last(&place);
         let taken = Arc::new(Snapshot::take_after(&place, &self.helper, before.as_deref(), self.settling)?);
@@ -61,23 +60,23 @@ impl SnapshotStore {
         Ok(taken)
     }
 
-    /// Takes a snapshot of the work tree whose top is `repo` and does not keep it, so that what differs
-    /// from the last one that was kept can be told again and again.
+    /// Takes a snapshot of the work tree whose top is `repo` without storing it as the last one, so that later
+    /// calls report the same differences.
     ///
     /// # Errors
-    /// As [`Snapshot::take`].
+    /// The same as those of [`Snapshot::take`].
     pub fn peek(&self, repo: &Path) -> Result<Peek, SnapshotError> {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last(&place);
         let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref(), self.settling)?);
-        // What came from the file need not be read from it again; and of the same tree, the later one
-        // knows more.
+        // Keeping the snapshot in memory avoids reading the file again. If the tree is unchanged, the later
+        // snapshot is kept, since its stat data are newer.
         let kept = last.as_ref().map(|last| if last.id == now.id { &now } else { last });
         kept.into_iter().for_each(|kept| self.keep(&place, kept));
         Ok(Peek { last, now })
     }
 
-    /// The last snapshot of a work tree.
+    /// Returns the last snapshot of a work tree.
     fn last(&self, place: &Path) -> Option<Arc<Snapshot>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.iter().find(|(at, _)| at == place).map(|(_, snapshot)| Arc::clone(snapshot));
@@ -95,16 +94,16 @@ impl SnapshotStore {
     }
 }
 
-/// What a tree is, and what it was when its snapshot was kept last.
+/// The current snapshot of a tree, and the last one that was kept.
 #[derive(Debug, Clone)]
 pub struct Peek {
-    /// As it was; none where none was kept.
+    /// The last snapshot; `None` if none was kept.
     pub last: Option<Arc<Snapshot>>,
-    /// As it is.
+    /// The current snapshot.
     pub now: Arc<Snapshot>,
 }
 
-/// Whether the later one knows nothing that the earlier one does not.
+/// Checks whether the later snapshot contains no information beyond the earlier one.
 fn is_same(before: &Snapshot, later: &Snapshot) -> bool {
     !later.stats.git_was_read && Arc::ptr_eq(&before.entries, &later.entries)
 }

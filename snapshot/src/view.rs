@@ -1,4 +1,4 @@
-//! What stands at each path before a step: the snapshot, and the sealed layers on top of it.
+//! Describes the tree before a step: the snapshot, and the sealed layers on top of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::merkle;
 use crate::paths;
 use crate::snapshot::Snapshot;
 
-/// The tree as a step sees it at its start. Cheap to clone: it holds what the layers touched,
-/// and shares the snapshot.
+/// The tree as a step sees it at its start. A clone is cheap: it copies the paths that layers touched, and shares
+/// the snapshot.
 #[derive(Debug, Clone)]
 pub struct View {
     base: Arc<Snapshot>,
-    /// What the layers left, by path; directories too.
+    /// The entries that the layers left, by path, including directories.
     touched: BTreeMap<Vec<u8>, Touched>,
-    /// Paths at and below which the snapshot and the real tree are hidden by a layer.
+    /// Paths at and below which a layer hides the snapshot and the real tree.
     hidden: BTreeSet<Vec<u8>>,
 }
 
@@ -31,39 +31,39 @@ struct Touched {
     covered: bool,
 }
 
-/// What is known of an entry of a layer beside itself.
+/// Facts about a layer entry that the entry itself does not contain.
 #[derive(Debug, Clone, Copy)]
 struct Laid {
     covered: bool,
-    /// The layer has a `.git` in it.
+    /// The layer contains a `.git` in this directory.
     keeps_repository: bool,
 }
 
-/// What is known of one path.
+/// The entry at a path, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// This stands there.
+    /// This entry exists.
     Entry(Entry),
-    /// A file of a layer that was too large to be hashed, or spared; its length in bytes.
+    /// A file of a layer that was too large to be hashed, or that was spared; its length in bytes.
     Unhashed(u64),
-    /// A layer's directory; what stands below it is known by its own paths.
+    /// A directory of a layer; the entries below it have their own paths.
     Directory,
-    /// Nothing stands there.
+    /// Nothing exists at the path.
     Absent,
-    /// The snapshot does not cover it, and no layer touched it: the real tree has the answer.
+    /// The snapshot does not cover the path, and no layer touched it: only the real tree has the answer.
     Uncovered,
 }
 
 impl View {
-    /// The tree without layers.
+    /// Creates the view of the tree without layers.
     pub fn new(base: Arc<Snapshot>) -> Self {
         Self { base, touched: BTreeMap::new(), hidden: BTreeSet::new() }
     }
 
-    /// The tree with one more layer on top.
+    /// Returns the view with one more layer on top.
     ///
     /// # Errors
-    /// The git helper could not say which new paths are ignored.
+    /// The git helper could not report which new paths are ignored.
     pub fn apply(&self, scan: &LayerScan, ignored: &IgnoreQuery) -> Result<Self, GitError> {
         let covered = self.newly_covered(scan, ignored)?;
         let mut next = self.clone();
@@ -75,8 +75,8 @@ impl View {
         Ok(next)
     }
 
-    /// A report that the layer holds is no part of the tree. Where a covered file stood at its path, an
-    /// untracked one, the tree has that one still.
+    /// Excludes the reports in the layer from the tree. If a covered but untracked file existed at a report's path,
+    /// the tree still contains that file.
     fn keep_reports(&mut self, before: &Self, scan: &LayerScan) {
         for path in &scan.reports {
             let standing = before.standing(path);
@@ -88,12 +88,12 @@ impl View {
         }
     }
 
-    /// Whether git tracks `path`, as the snapshot has it.
+    /// Checks whether git tracked `path` when the snapshot was taken.
     pub(crate) fn tracks(&self, path: &[u8]) -> bool {
         self.base.entries.leaf(path).is_some_and(|leaf| leaf.tracked)
     }
 
-    /// The paths of the layer that hold something and that the snapshot covers, or would.
+    /// Returns the paths of files, links and special files in the layer that a snapshot covers or would cover.
     fn newly_covered<'a>(&self, scan: &'a LayerScan, ignored: &IgnoreQuery) -> Result<BTreeSet<&'a [u8]>, GitError> {
         let holds = |entry: &LayerEntry| !matches!(entry, LayerEntry::Whiteout | LayerEntry::Directory { .. });
         let counts = |path: &[u8]| !scan.ignores(path) && !scan.reports.contains(path);
@@ -103,14 +103,14 @@ impl View {
         Ok(leaves.into_iter().zip(covered).filter(|(_, covered)| *covered).map(|(path, _)| path).collect())
     }
 
-    /// Says of each path, none of them a directory, whether a snapshot of the tree with something
-    /// at it would cover it: it was covered already, or is not ignored.
+    /// Reports for each path whether a snapshot of the tree with an entry at this path would cover it: it was
+    /// covered before, or it is not ignored. None of the paths may be a directory.
     ///
     /// # Errors
-    /// The git helper could not say which paths are ignored.
+    /// The git helper could not report which paths are ignored.
     pub(crate) fn covers(&self, asked: &[&[u8]], ignored: &IgnoreQuery) -> Result<Vec<bool>, GitError> {
         let never = |path: &[u8]| is_our_artifact(path) || paths::in_git_dir(path);
-        // A tracked file that is missing is none of the tree, and would be once it is there.
+        // A tracked file that is missing is not part of the tree, but would be covered if it existed.
         let known = |path: &[u8]| {
             self.base.entries.would_cover(path) || self.touched.get(path).is_some_and(|touched| touched.covered)
         };
@@ -120,7 +120,7 @@ impl View {
         Ok(asked.iter().map(|path| decide(path)).collect())
     }
 
-    /// Whether something covered or tracked stands at or below `path`, or once did in this run.
+    /// Checks whether a covered or tracked entry exists at or below `path`, or existed earlier in this run.
     pub(crate) fn covers_below(&self, path: &[u8]) -> bool {
         self.base.entries.would_cover(path)
             || self.base.entries.find(path).is_some_and(|at| holds_leaf(&self.base.entries, at))
@@ -128,7 +128,7 @@ impl View {
             || paths::below(&self.touched, path).any(|(_, touched)| touched.covered)
     }
 
-    /// Lays one entry of a layer; those above it were laid before.
+    /// Applies one entry of a layer. Its parent directories were applied before.
     fn lay(&mut self, path: &[u8], entry: &LayerEntry, laid: Laid) {
         let standing = match entry {
             LayerEntry::Whiteout => Standing::Absent,
@@ -145,7 +145,7 @@ impl View {
         self.touched.insert(path.to_vec(), Touched { standing, covered });
     }
 
-    /// Whether a directory stands at `path`, as far as is known; a repository is one.
+    /// Checks whether a directory is known to exist at `path`; a repository counts as a directory.
     fn has_directory(&self, path: &[u8]) -> bool {
         self.standing(path) == Standing::Directory || self.has_repository(path)
     }
@@ -154,7 +154,7 @@ impl View {
         matches!(self.standing(path), Standing::Entry(entry) if entry.kind == EntryKind::Gitlink)
     }
 
-    /// Forgets what stood below `path`.
+    /// Removes all entries at and below `path` from the view.
     fn hide(&mut self, path: &[u8]) {
         let gone: Vec<Vec<u8>> = paths::below(&self.touched, path).map(|(path, _)| path.clone()).collect();
         for path in gone {
@@ -163,13 +163,13 @@ impl View {
         self.hidden.insert(path.to_vec());
     }
 
-    /// Whether some layer hides the real tree at `path`.
+    /// Checks whether a layer hides the real tree at `path`.
     pub(crate) fn hides(&self, path: &[u8]) -> bool {
         !self.hidden.is_empty()
             && (self.hidden.contains(path) || paths::ancestors(path).any(|above| self.hidden.contains(above)))
     }
 
-    /// What stands at `path`.
+    /// Returns the entry at `path`.
     pub fn standing(&self, path: &[u8]) -> Standing {
         if let Some(touched) = self.touched.get(path) {
             return touched.standing.clone();
@@ -181,7 +181,7 @@ impl View {
         }
     }
 
-    /// What is known to stand below `path`, directories aside; sorted by path.
+    /// Returns the known entries below `path`, without directories, sorted by path.
     pub(crate) fn known_below(&self, path: &[u8]) -> BTreeMap<Vec<u8>, Standing> {
         let of_base = self.base.entries.below(path);
         let of_base = of_base
@@ -193,7 +193,8 @@ impl View {
         of_base.chain(of_layers).collect()
     }
 
-    /// The regular files that git sees: tracked ones, and untracked ones that are not ignored. In no order.
+    /// Returns the regular files that git sees: tracked files, and untracked files that are not ignored. The order
+    /// is unspecified.
     pub fn files(&self) -> impl Iterator<Item = Vec<u8>> {
         let is_file = |standing: &Standing| match standing {
             Standing::Entry(entry) => entry.kind == EntryKind::File,
@@ -203,14 +204,14 @@ impl View {
         self.covered().filter(move |(_, standing)| is_file(standing)).map(|(path, _)| path)
     }
 
-    /// The snapshot below all layers.
+    /// Returns the snapshot below all layers.
     pub fn base(&self) -> &Arc<Snapshot> {
         &self.base
     }
 
-    /// The Merkle root over the covered paths as they stand now: what [`Snapshot::take`] would
-    /// find if the layers were applied. A file that was too large to be hashed makes it the
-    /// root of no snapshot.
+    /// Returns the Merkle root over the covered paths with the layers applied. It equals the root that
+    /// [`Snapshot::take`] would compute. If a file was too large to be hashed, the result is not the root of any
+    /// snapshot.
     pub fn id(&self) -> SnapshotId {
         if self.touched.is_empty() {
             return self.base.id.clone();
@@ -220,14 +221,14 @@ impl View {
         self.base.entries.id_with(&Overlay { leaves, hidden: &self.hidden })
     }
 
-    /// The covered paths at which a real snapshot differs from this, sorted.
+    /// Returns the covered paths at which a real snapshot differs from this view, sorted.
     pub fn difference(&self, real: &Snapshot) -> Vec<Vec<u8>> {
         let here: BTreeMap<Vec<u8>, Standing> = self.covered().collect();
         let there = real.entries.iter().map(|(path, entry)| (path, Standing::Entry(entry)));
         paths::difference(here.into_iter(), there)
     }
 
-    /// What stands at the covered paths; in no order.
+    /// Returns the entries at the covered paths, in unspecified order.
     fn covered(&self) -> impl Iterator<Item = (Vec<u8>, Standing)> {
         let of_base =
             self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(path) && !self.hides(path));
@@ -239,12 +240,12 @@ impl View {
     }
 }
 
-/// Whether anything that is covered or tracked stands below a directory of the snapshot.
+/// Checks whether a covered or tracked entry exists below a directory of the snapshot.
 fn holds_leaf(entries: &Entries, directory: usize) -> bool {
     !entries.leaves_of(directory).is_empty() || entries.children(directory).any(|inner| holds_leaf(entries, inner))
 }
 
-/// What a file, link or special file of a layer is to those above it.
+/// Converts a layer entry to the state of its path.
 pub(crate) fn standing_of(entry: &LayerEntry) -> Standing {
     let hashed = |kind, executable, sha256| Standing::Entry(Entry { kind, executable, sha256 });
     match entry {
@@ -269,8 +270,9 @@ fn leaf_of(standing: &Standing) -> Option<merkle::Leaf> {
     }
 }
 
-/// The paths that two lists of layers both touched, sorted. A directory that merely exists in
-/// both is no conflict; what one deletes or replaces, and the other touches inside, is.
+/// Returns the paths that two lists of layers both touched, sorted. A directory that merely exists in both is no
+/// conflict. A path that one side deletes or replaces, and in which the other side changes something, is a
+/// conflict.
 pub fn conflicts(a: &[&LayerScan], b: &[&LayerScan]) -> Vec<Vec<u8>> {
     let mut found = BTreeSet::new();
     for (left, right) in [(a, b), (b, a)] {

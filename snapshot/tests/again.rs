@@ -1,4 +1,4 @@
-//! Snapshots that begin with an earlier one: each is what it would be without.
+//! Incremental snapshots: each must equal the snapshot that is taken without an earlier one.
 
 pub(crate) mod mapped;
 pub(crate) mod stored;
@@ -40,21 +40,22 @@ pub(crate) const CASES: &[Case] = &[
     ("again: random scripts of edits", Need::TimesTell, random_scripts),
 ];
 
-/// Whether snapshots of this machine's temporary directory can begin with earlier ones.
+/// Checks whether timestamps in this machine's temporary directory reveal every change, so that snapshots can be
+/// incremental.
 pub(crate) fn times_tell() -> bool {
     Repo::empty().snapshot().stats.method != SnapshotMethod::Rehash
 }
 
-/// A repository and the store that its snapshots come from.
+/// A repository, and the store that takes its snapshots.
 struct Watched {
     repo: Repo,
     store: SnapshotStore,
 }
 
-/// Nobody maps files of these trees, but where that is tried.
+/// No process maps files of these trees, except in the tests of mappings.
 const AT_ONCE: Settling = Settling(Duration::ZERO);
 
-/// How long a snapshot may take to know everything.
+/// Time limit until a snapshot reuses all data of the earlier one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Watched {
@@ -70,7 +71,7 @@ impl Watched {
         self.store.take(&self.repo.top).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Takes snapshots until nothing is too young to be trusted.
+    /// Takes snapshots until no file is too recent to be trusted.
     fn settle(&self) -> Arc<Snapshot> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -82,7 +83,8 @@ impl Watched {
         }
     }
 
-    /// The next snapshot, which must be what it is without any earlier one; and whether it differs from that.
+    /// Takes the next snapshot and checks that it equals one without an earlier snapshot. Also returns whether it
+    /// differs from `before`.
     fn check(&self, before: &Snapshot) -> (Arc<Snapshot>, bool) {
         let (taken, fresh) = (self.take(), self.repo.snapshot());
         same(&taken, &fresh, "");
@@ -90,7 +92,7 @@ impl Watched {
         (taken, differs)
     }
 
-    /// Settles, changes something, and looks.
+    /// Settles the tree, applies a change, and checks the next snapshot.
     fn after(&self, change: impl FnOnce(&Repo)) -> (Arc<Snapshot>, bool) {
         let before = self.settle();
         change(&self.repo);
@@ -124,7 +126,7 @@ fn set_mtime(path: &Path, to: &fs::Metadata) {
     utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("sets times");
 }
 
-/// Writes without making the file anew.
+/// Overwrites the beginning of a file without creating a new file.
 fn in_place(path: &Path, bytes: &[u8]) {
     fs::OpenOptions::new().write(true).open(path).expect("opens").write_all_at(bytes, 0).expect("writes");
 }
@@ -365,7 +367,7 @@ fn repositories_inside() {
     watched.changes("it is gone", |repo| fs::remove_dir_all(repo.at("sub")).expect("removes"));
 }
 
-/// `target/` is ignored, and nobody walks into it.
+/// `target/` is ignored, so the scan does not enter it.
 fn submodule_in_ignored() {
     let watched = Watched::small();
     let inner = Repo::small();
@@ -380,7 +382,7 @@ fn submodule_in_ignored() {
     watched.changes("it is there again", check_out);
 }
 
-/// A file that is in the index as it was before an attribute came is converted when it is touched.
+/// A file that was added before an attribute existed is converted when it is touched.
 fn touched_and_converted() {
     let repo = Repo::small();
     repo.write("a.txt", "a\r\n").commit();
@@ -458,7 +460,7 @@ fn linked_worktree() {
     });
 }
 
-/// Numbers that are the same each time.
+/// A pseudo-random number generator with a fixed sequence.
 struct Numbers(u64);
 
 impl Numbers {
@@ -476,7 +478,7 @@ const PLACES: [&str; 12] =
     ["a", "b.log", "d/a", "d/b", "d/e/a", "d/e/b.log", "target/a", "d/target/a", "d-", "d.x/a", "f/g/h/a", "new"];
 const DIRECTORIES: [&str; 6] = ["d", "d/e", "target", "d.x", "f", "f/g"];
 
-/// One edit, which may fail as anybody's may.
+/// Makes one edit, which may fail.
 fn edit(repo: &Repo, numbers: &mut Numbers) -> String {
     let (path, directory) = (numbers.of(&PLACES), numbers.of(&DIRECTORIES));
     let clear = |path: &str| {
@@ -511,7 +513,7 @@ fn edit(repo: &Repo, numbers: &mut Numbers) -> String {
             drop(symlink("d", repo.at(directory)));
         }
         11 => {
-            // A directory that holds a `.git` of its own may stand there, whose rules are its own.
+            // The directory may be a nested repository with its own rules.
             let rules = numbers.of(&["", "d/", "d/e/", "f/"]);
             let content =
                 numbers.of(&["target/\n*.log\n", "a\n", "*.log\n!b.log\n", "d/\n", "/new\n", "e\n.gitignore\n"]);
@@ -557,7 +559,7 @@ fn random_scripts() {
                 (Err(taken), Err(fresh)) => assert_eq!(taken.to_string(), fresh.to_string()),
                 (taken, fresh) => panic!("seed {seed}: {script:#?}: {:?} {:?}", taken.err(), fresh.err()),
             }
-            // Half of the time the next edit meets what is settled, else what is racy.
+            // In half of the cases the next edit starts from a settled tree, otherwise from a racy one.
             if numbers.below(2) == 0 && watched.repo.take().is_ok() && script.len() % 3 == 0 {
                 watched.settle_if_it_does();
             }
@@ -566,7 +568,7 @@ fn random_scripts() {
 }
 
 impl Watched {
-    /// Some trees are asked about each time.
+    /// Waits only a short time, since for some trees git must be asked every time.
     fn settle_if_it_does(&self) {
         let until = Instant::now() + Duration::from_millis(100);
         while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What a `read_only: off` step brings into the worktree.
+//! Tests which changes of a `read_only: off` step reach the worktree.
 
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -34,7 +34,7 @@ pub(crate) const CASES: &[Case] = &[
     ("apply: a directory swapped for a link meanwhile is all or nothing", Need::Nothing, swapped_meanwhile),
 ];
 
-/// Whoever builds while a step deletes.
+/// Another process builds while a step deletes.
 fn ignored_meanwhile() {
     changed_while_built(|layer| layer.opaque("target"));
     changed_while_built(|layer| layer.write("target/mine", "the step's"));
@@ -55,7 +55,7 @@ fn changed_while_built(change: fn(&Layer) -> &Layer) {
     assert_eq!((repo.read("target/old"), repo.read("target/mine")), ("theirs".into(), "mine".into()));
 }
 
-/// Writes `mine` until it is dated some ticks of the clock later than the other.
+/// Writes `mine` until its modification time is some clock ticks later than that of the other file.
 fn written_well_after(repo: &Repo, path: &str, other: &str) {
     let date = |path: &str| fs::metadata(repo.at(path)).expect("stats").modified().expect("a time");
     let (wanted, until) = (date(other) + Duration::from_millis(200), Instant::now() + Duration::from_secs(20));
@@ -67,7 +67,7 @@ fn written_well_after(repo: &Repo, path: &str, other: &str) {
     }
 }
 
-/// Applies a layer; the paths.
+/// Applies a layer and returns the changed paths.
 pub(crate) fn apply_on(repo: &Repo, view: &View, layer: &Layer) -> Result<Vec<String>, ApplyError> {
     let (top, upper) = (open(&repo.top), layer.open());
     let (scan, ignored) = (layer.scan(), repo.rules());
@@ -123,7 +123,7 @@ fn tree_equals_view() {
 fn modes() {
     let (repo, layer) = (Repo::small(), Layer::new());
     chmod(&repo.at("README.md"), 0o640);
-    // In a sandbox of ours nobody makes a set-user-id file: there the other bit has to do.
+    // A set-user-id file cannot be created in our sandbox; there the set-group-id bit is tested.
     let set_id = if may_set_user_id(&repo) { 0o6000 } else { 0o2000 };
     layer.write("README.md", "#!\n").chmod("README.md", set_id | 0o777).write("new", "x").chmod("new", 0o600);
     layer.write("run", "x").chmod("run", set_id | 0o711);
@@ -263,7 +263,7 @@ fn taken_back() {
     repo.write("old/a", "a").write("old/b/c", "c").write("z/.git/not-a-repository", "x");
     fs::set_permissions(repo.at("old/b"), fs::Permissions::from_mode(0o711)).expect("a mode");
     layer.write("README.md", "new\n").write("made/x", "x").whiteout("old").link("src/main.rs", "x").mkdir("empty");
-    // A directory that holds a `.git` is never removed, and so nothing can stand in its place.
+    // A directory that contains a `.git` is never removed, so no file can replace it.
     layer.write("z", "file");
     let before = repo.snapshot().id;
     let error = apply_on(&repo, &repo.view(), &layer).expect_err("it cannot be finished");
@@ -274,10 +274,10 @@ fn taken_back() {
     assert_eq!(leftovers(&repo), 0);
 }
 
-/// How often an editor and we meet.
+/// Number of attempts to make an edit collide with an update.
 const MEETINGS: usize = 300;
 
-/// Applies a layer while `edit` happens, at another moment each time.
+/// Applies a layer while another thread runs `edit`, with a different delay in each round.
 fn meet(
     repo: &Repo,
     view: &View,
@@ -289,7 +289,7 @@ fn meet(
     std::thread::scope(|scope| {
         scope.spawn(|| {
             start.wait();
-            // From before the check to after the last rename, as the machine goes.
+            // The delays range from before the check to after the last rename, depending on the machine.
             (0..round * 4_000).for_each(|n| {
                 std::hint::black_box(n);
             });
@@ -300,7 +300,7 @@ fn meet(
     })
 }
 
-/// Saves a file as editors do: beside it, and renamed over it.
+/// Saves a file as editors do: writes a temporary file and renames it over the original.
 fn save(repo: &Repo, path: &str, content: &str) {
     let beside = repo.room.path().join("saved");
     crate::repository::put(&beside, content.as_bytes());
@@ -315,7 +315,7 @@ fn saved_meanwhile() {
     for round in 0..MEETINGS {
         repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
         let met = meet(&repo, &view, &layer, round, || save(&repo, "src/main.rs", "mine\n"));
-        // Whoever came first, a person's save stands in the end.
+        // The user's save wins in any order of events.
         assert_eq!(repo.read("src/main.rs"), "mine\n", "{met:?}");
         match met {
             Ok(_) => assert_eq!(repo.read("README.md"), "the step's\n"),
@@ -354,7 +354,7 @@ fn edited_while_deleted() {
         let met = meet(&repo, &view, &layer, round, || {
             let beside = repo.room.path().join("saved");
             crate::repository::put(&beside, b"mine\n");
-            // Where the directory is gone by now, an editor says so.
+            // If the directory has been removed by then, the editor reports an error.
             let done = fs::rename(beside, repo.at("src/main.rs")).is_ok();
             saved.store(done, std::sync::atomic::Ordering::Release);
         });
@@ -401,7 +401,7 @@ fn two(a: &str, b: &str) -> (String, String) {
     (a.to_owned(), b.to_owned())
 }
 
-/// Removes what a torn one kept.
+/// Removes the staging directories that torn updates left.
 fn clear_stages(repo: &Repo) {
     for entry in fs::read_dir(&repo.top).expect("lists").flatten() {
         if entry.file_name().to_string_lossy().starts_with(".proctor-") {

@@ -1,4 +1,4 @@
-//! Revisions, and private copies of the trees of commits.
+//! Tests revisions, and private copies of the trees of commits.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -67,7 +67,7 @@ impl Place {
         Mirror::open(directory.into(), None).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Brings the copy to a commit.
+    /// Updates the copy to a commit.
     fn update(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<Copied, MirrorError> {
         let failed = |error: GitError| MirrorError::from(SnapshotError::from(error));
         let tree = helper().tree(repo, commit, submodules).map_err(failed)?;
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-/// What a copy holds.
+/// The content of a copy.
 struct Copied {
     update: CommitUpdate,
     snapshot: Snapshot,
@@ -125,7 +125,7 @@ fn revisions() {
         let expected = repo.git(&["rev-parse", &format!("{revision}^{{commit}}")]);
         assert_eq!(resolve(&repo, revision).expect(revision), [expected], "{revision}");
     }
-    // A branch that is called like an id of something that is not there.
+    // A branch with the name of an object id that does not exist.
     let id = "1234567890123456789012345678901234567890";
     repo.git(&["update-ref", &format!("refs/heads/{id}"), "HEAD"]);
     assert!(resolve(&repo, id).is_err());
@@ -191,7 +191,7 @@ fn same_tree() {
     let repo = odd_tree();
     let commit = repo.git(&["rev-parse", "HEAD"]);
     let clean = repo.snapshot();
-    // What is not committed is not in it.
+    // Uncommitted changes are not part of the copy.
     repo.write("README.md", "edited").write("new", "untracked").git(&["rm", "-q", "--cached", "run.sh"]);
     let before = fs::read(repo.at(".git/index")).expect("reads");
     let (place, copied) = copy(&repo, &commit);
@@ -205,7 +205,7 @@ fn same_tree() {
     assert!(!repo.at(".git/worktrees").exists());
 }
 
-/// What a commit is said to be without a copy is what its copy is.
+/// The identity that is reported for a commit without a copy equals that of its copy.
 fn told_without_copy() {
     let repo = odd_tree();
     repo.write("changes/1/verify/a.json", "{}").write("spec/verification.yaml", "version: 1\n");
@@ -269,7 +269,7 @@ fn raw_blobs() {
     assert_eq!(place.git(&["status", "--porcelain"]), "");
 }
 
-/// Writes an object as it is; its id.
+/// Writes an object without validation and returns its id.
 fn object(repo: &Repo, kind: &str, content: &[u8]) -> String {
     let file = repo.room.path().join("object");
     crate::repository::put(&file, content);
@@ -312,7 +312,7 @@ fn hostile_names() {
         let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[(mode, b"x", &blob)])));
         assert!(refused.contains("has the mode") || refused.contains("cannot"), "{mode}: {refused}");
     }
-    // A link, and a file behind it.
+    // A link, and a file below a directory of the same name.
     let link = object(&repo, "blob", b"/tmp");
     let inner = tree(&repo, &[("100644", b"escaped", &blob)]);
     let both = tree(&repo, &[("120000", b"a", &link), ("40000", b"a", &inner)]);
@@ -350,7 +350,7 @@ fn deep() {
     let repo = Repo::small();
     let blob = object(&repo, "blob", b"deep");
     let id = tree(&repo, &[("100644", b"a", &blob)]);
-    // Objects of one chain, made by one program: a hundred thousand starts of git would take minutes.
+    // One program writes all objects of the chain, since a hundred thousand calls of git would take minutes.
     let script = "import hashlib,os,sys,zlib\nid=bytes.fromhex(sys.argv[1])\n\
         for n in range(100000):\n body=b'40000 d\\0'+id\n raw=b'tree %d\\0'%len(body)+body\n h=hashlib.sha1(raw)\n id=h.digest()\n\
         \x20if n<400 or n>99600:\n  x=h.hexdigest()\n  os.makedirs('.git/objects/'+x[:2],exist_ok=True)\n  open('.git/objects/'+x[:2]+'/'+x[2:],'wb').write(zlib.compress(raw))\nprint(id.hex())";
@@ -361,7 +361,7 @@ fn deep() {
     assert!(refusal.contains("more than 256 directories deep"), "{refusal}");
 }
 
-/// An object whose head says that it has so many bytes, and that has none of them.
+/// Writes an object whose header claims a number of bytes that it does not contain.
 fn claims(repo: &Repo, id: &str, bytes: u64) -> String {
     let script = "import os,sys,zlib\nid=sys.argv[1]\nos.makedirs('.git/objects/'+id[:2],exist_ok=True)\n\
         open('.git/objects/'+id[:2]+'/'+id[2:],'wb').write(zlib.compress(b'blob '+sys.argv[2].encode()+b'\\0x'))";
@@ -381,7 +381,7 @@ fn huge() {
         names.iter().map(|name| ("100644", name.as_bytes(), many.as_str())).collect();
     let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &entries)));
     assert!(refused.contains("is too much"), "{refused}");
-    // One that says less than it has.
+    // An object whose header claims fewer bytes than it contains.
     let short = claims(&repo, "3234567890123456789012345678901234567890", 100);
     let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[("100644", b"short", &short)])));
     assert!(refused.contains("`short`"), "{refused}");
@@ -404,7 +404,7 @@ fn wrong_kind() {
     }
 }
 
-/// Returns what tells whether a file was written anew: inode and modification time.
+/// Returns the inode and the modification time of a file, which show whether it was rewritten.
 fn file(place: &Place, path: &str) -> (u64, i64) {
     let found = fs::symlink_metadata(place.tree().join(path)).expect("it is there");
     (found.ino(), found.mtime())
@@ -457,7 +457,7 @@ fn made_up() {
         let refused = Place::new().mirror().update_to_commit(&source);
         assert!(refused.is_err(), "change {number}");
     }
-    // A size that is not that of the blob: no tree names it.
+    // Trees do not contain sizes, so only the size of the blob reveals a wrong one.
     let mut wrong = tree.clone();
     wrong.leaves[0].size += 1;
     let source = CommitSource { repo: &outer.top, helper: &helper(), commit: &commit, tree: &wrong, submodules: true };
@@ -523,7 +523,7 @@ fn submodules() {
     place.git(&["-C", "sub", "fsck", "--strict"]);
     let whole = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((&whole.id, &copied.snapshot.id), (&outer.snapshot().id, &whole.id));
-    // Without them, and with them again.
+    // First without submodules, then with them again.
     place.update(&outer.top, &wanted, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
     assert_eq!(place.git(&["status", "--porcelain"]), "");

@@ -1,4 +1,4 @@
-//! What counts as drift, and what does not.
+//! Tests which changes count as drift.
 
 use std::os::unix::fs::symlink;
 

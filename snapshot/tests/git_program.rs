@@ -1,4 +1,4 @@
-//! The `git` program for tests, without a sandbox: their repositories are their own.
+//! Runs the `git` program without a sandbox, which is safe for the tests' own repositories.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
 use tempfile::TempDir;
 
-/// Runs `git` as this user, in the work tree itself.
+/// Runs `git` as the current user, in the work tree itself.
 #[derive(Debug)]
 pub(crate) struct PlainGit;
 

@@ -1,5 +1,5 @@
-//! Ignore rules, with git as the oracle and libgit2 as the other reader: what git would add is covered, and nothing is
-//! covered that both ignore.
+//! Tests ignore rules against git and libgit2: every path that git would add is covered, and no path is covered
+//! that both ignore.
 
 mod generator;
 
@@ -18,7 +18,7 @@ use crate::repository::{Repo, git_output, put, run_program};
 use crate::{Case, Need};
 use generator::{Generated, generate};
 
-/// The number of repositories of each generated case, unless `PROCTOR_IGNORE_ROUNDS` says another.
+/// Number of repositories in each generated case, unless `PROCTOR_IGNORE_ROUNDS` is set.
 const ROUNDS: u64 = 16;
 
 pub(crate) const CASES: &[Case] = &[
@@ -48,7 +48,7 @@ fn generated(case: u64) {
     }
 }
 
-/// Compares what is covered, and what is said of paths that need not be there, with git and libgit2.
+/// Compares the covered paths, and the answers about paths that may be missing, with git and libgit2.
 #[track_caller]
 fn compare(generated: &Generated) {
     let Generated { repo, log, asked, libgit2_is_comparable } = generated;
@@ -60,10 +60,10 @@ fn compare(generated: &Generated) {
     let hidden: Vec<_> = by_git.difference(&covered).collect();
     assert!(hidden.is_empty(), "git would add {:?}\n{}", shown(&hidden), told());
     let more = covered.difference(&by_git).filter(|_| *libgit2_is_comparable);
-    // Git lists nothing that is tracked in another case, where it ignores case.
+    // With `core.ignoreCase`, git does not list a file that is tracked with another case.
     let tracked = git_output(&repo.top, &["ls-files", "-z"]);
     let is_known = |path: &[u8]| tracked.split(|byte| *byte == 0).any(|file| file.eq_ignore_ascii_case(path));
-    // Where only libgit2 shows a repository, git tells nothing of what is in it.
+    // If only libgit2 shows a repository, git does not list the files in it.
     let is_unseen = |path: &[u8]| {
         let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
         above.into_iter().any(|above| repo.at(above).join(".git").exists() && !by_git.contains(above))
@@ -74,18 +74,18 @@ fn compare(generated: &Generated) {
     compare_answers(repo, asked, &told);
 }
 
-/// Compares what is said of paths of the outermost repository, whether or not something is there.
+/// Compares the answers about paths of the outermost repository, whether or not they exist.
 fn compare_answers(repo: &Repo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> String) {
     let tracked = git_output(&repo.top, &["ls-files", "-z"]);
     let tracked: Vec<&[u8]> = tracked.split(|byte| *byte == 0).collect();
     let is_plain = |path: &&[u8]| {
         let bare = path.strip_suffix(b"/").unwrap_or(path);
-        // Git takes what it is asked about for a pattern of what it knows.
+        // Git treats the paths of a query as patterns for tracked files.
         let is_pattern = tracked.len() > 1 && path.iter().any(|byte| b"*?[\\".contains(byte));
         let is_tracked = tracked.iter().any(|file| *file == bare || file.starts_with(&[bare, b"/"].concat()));
         let place = repo.at(bare);
         let is_other = |place: &Path| place.is_symlink() || place.join(".git").exists();
-        // Git looks at what is there, and we are told what is to be there.
+        // Git examines the existing file, while our query describes a file that may be created.
         let is_there = place.symlink_metadata().is_ok_and(|found| found.is_dir() != path.ends_with(b"/"));
         !is_pattern
             && !is_tracked
@@ -104,7 +104,8 @@ fn compare_answers(repo: &Repo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> St
     }
 }
 
-/// Whether libgit2 ignores a path or a directory that it is in, by the rules of the innermost repository.
+/// Checks whether libgit2 ignores a path or one of its parent directories, by the rules of the innermost
+/// repository.
 fn libgit2_ignores(top: &Path, path: &[u8]) -> bool {
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let ends: Vec<usize> = slashes.chain([path.len()]).collect();
@@ -160,7 +161,7 @@ fn virtual_environment() {
     let snapshot = repo.snapshot();
     assert_eq!((snapshot.git.dirty, repo.git(&["status", "--porcelain"]).as_str()), (Some(false), ""));
     assert!(!snapshot.entries.paths().any(|path| path.starts_with(b".venv")));
-    // A rule for directories does not ignore a link to one.
+    // A rule for directories does not ignore a link to a directory.
     repo.write(".gitignore", "target/\nlib64/\n");
     symlink("src", repo.at("lib64")).expect("links");
     assert!(covers(&repo.snapshot(), "lib64"));
@@ -189,7 +190,7 @@ fn rules_in_the_index() {
     assert_eq!(rules.ignored(&[b"d/k.log", b"e/k.log"]).expect("answers"), [false, true]);
 }
 
-/// Some editors take a form feed for the border of a page.
+/// Some editors use a form feed as a page separator.
 fn form_feed() {
     let repo = Repo::small();
     repo.write(".gitignore", "target/\n*.log\n\u{c}\n").write("a.log", "x").write("target/x", "x").write("new", "x");
@@ -201,7 +202,7 @@ fn form_feed() {
     assert!(!covers(&repo.snapshot(), "build/x"));
 }
 
-/// Libgit2 reads through a null pointer there.
+/// libgit2 dereferences a null pointer for this pattern.
 fn empty_negation() {
     let repo = Repo::small();
     repo.write(".gitignore", "target/\n*.log\n!//\n").write("a.log", "x").write("target/x", "x").write("new", "x");
@@ -209,7 +210,7 @@ fn empty_negation() {
     assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
 }
 
-/// What an index tracks is found in it, however libgit2 sorts its entries.
+/// Entries of an index are found regardless of the order in which libgit2 returns them.
 fn index_in_another_order() {
     let repo = Repo::empty();
     repo.git(&["config", "core.ignoreCase", "true"]);
@@ -217,7 +218,7 @@ fn index_in_another_order() {
         repo.write(path, "");
     }
     repo.commit();
-    // Only libgit2 reads an index with a path of this kind.
+    // Only libgit2 can read an index with such a path.
     repo.git(&["update-index", "--skip-worktree", "a b/\\b/.gitignore"]);
     repo.git(&["add", "--intent-to-add", "--force", "K.LOG"]);
     fs::remove_file(repo.at("a b/\\b/.gitignore")).expect("removes");

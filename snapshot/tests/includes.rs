@@ -1,4 +1,4 @@
-//! Config files that include others.
+//! Tests config files with includes.
 
 use proctor_snapshot::Snapshot;
 
@@ -14,7 +14,7 @@ pub(crate) fn include_of_a_fifo() {
     assert_refused(&repo, &["fifo", "not a regular file"]);
 }
 
-/// What `actions/checkout` writes since its version 6, in a repository, a linked worktree and a submodule.
+/// The includes that `actions/checkout` writes since version 6, in a repository, a linked worktree and a submodule.
 pub(crate) fn includes_of_a_ci_checkout() {
     let repo = Repo::small();
     let expected = repo.snapshot().id;
@@ -38,7 +38,7 @@ pub(crate) fn includes_of_a_ci_checkout() {
     assert_eq!(Snapshot::take(&linked, &helper()).expect("a tree").id, expected);
 }
 
-/// An included file has the say that the config itself has, and no more.
+/// Settings in an included file have the same effect as in the config itself.
 pub(crate) fn included_settings() {
     let repo = Repo::small();
     repo.write("a.extra", "x");

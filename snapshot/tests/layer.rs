@@ -1,4 +1,4 @@
-//! What is found in an upper directory.
+//! Tests the entries that a scan finds in an upper directory.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ fn too_deep() {
     assert!(matches!(error, ScanError::TooDeep { limit: 256 }), "{error}");
 }
 
-/// A layer with so much in each of these directories that asking pays.
+/// Makes a layer with enough files in each of these directories to make a query of the rules worthwhile.
 fn built(directories: &[&str]) -> Layer {
     let layer = Layer::new();
     for directory in directories {
@@ -156,7 +156,7 @@ fn spared() {
         assert_eq!(drift, of_whole);
         let after = |scan| view.apply(scan, &rules).expect("applies").id();
         assert_eq!(after(&scan), after(&whole));
-        // Nothing that was not read is the same as before.
+        // Spared files were not read, so each of them counts as changed.
         let strict = repo.drift_of(&layer, &scan, Strict);
         assert!(spared.iter().all(|path| kinds(&strict).contains_key(path.as_str())), "{strict:?}");
     }

@@ -1,7 +1,7 @@
-//! The tests of the whole crate over real repositories and real directories, in one binary.
+//! The integration tests of this crate, which use real repositories and directories, in one binary.
 //!
-//! A test that needs something of the machine says so by a [`Need`]; where the machine lacks
-//! it, the test is counted as ignored and its name says why.
+//! A test declares its requirements on the machine as a [`Need`]. If the machine does not meet them, the test is
+//! reported as ignored, with the reason in its name.
 
 mod again;
 mod apply;
@@ -21,7 +21,7 @@ mod view;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// What a test needs of the machine.
+/// A requirement of a test on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Nothing,
@@ -34,7 +34,7 @@ enum Need {
     Python,
 }
 
-/// A test: its name, what it needs, and itself.
+/// A test: its name, its requirement, and its function.
 type Case = (&'static str, Need, fn());
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Generated repositories, with git as the oracle: the tree id is the one that `git add -u` and `git
-//! write-tree` make, and what is covered is what `git ls-files` lists.
+//! Compares snapshots of generated repositories with git: the tree id equals that of `git add -u` and `git
+//! write-tree`, and the covered paths are those of `git ls-files`.
 
 pub(crate) mod generator;
 
@@ -18,7 +18,7 @@ use crate::repository::{Repo, git_output, helper, tree_by_git, word};
 use crate::{Case, Need};
 use generator::{Generated, generate};
 
-/// How many repositories each case makes.
+/// Number of repositories in each case.
 const REPOSITORIES: u64 = 7;
 
 pub(crate) const CASES: &[Case] = &[
@@ -51,7 +51,7 @@ fn another_format_inside() {
     let snapshot = take(&repo).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&repo.top, b""));
     assert_eq!((snapshot.git.tree, snapshot.git.dirty), (Ok(repo.tree_as_it_stands()), Some(true)));
-    // In place of a file, git would add the first half of its commit's id.
+    // If the repository replaces a file, git would add a truncated commit id.
     fs::remove_file(repo.at("README.md")).expect("removes");
     fs::rename(repo.at("vendored"), repo.at("README.md")).expect("moves");
     let snapshot = take(&repo).unwrap_or_else(|error| panic!("{error}"));
@@ -87,12 +87,12 @@ fn unseen_attributes() {
     assert!(tree.as_ref().is_err_and(|why| why.contains("core.attributesFile")), "{tree:?}");
 }
 
-/// Takes a snapshot, with git at hand for what libgit2 cannot tell.
+/// Takes a snapshot, with the `git` program for formats that libgit2 cannot read.
 fn take(repo: &Repo) -> Result<Snapshot, SnapshotError> {
     Snapshot::take(&repo.top, &helper().with_program(Arc::new(PlainGit)))
 }
 
-/// Compares what is said of a generated repository with what git says of it.
+/// Compares the snapshot of a generated repository with the results of git.
 #[track_caller]
 fn compare(generated: Generated) {
     let Generated { seed, repo, log } = generated;
@@ -108,12 +108,12 @@ fn compare(generated: Generated) {
     let shown = |paths: Vec<&Vec<u8>>| paths.into_iter().map(|path| display_path(path)).collect::<Vec<_>>();
     let (more, less) = (found.difference(&expected), expected.difference(&found));
     let (more, less) = (shown(more.collect()), shown(less.collect()));
-    // What git lists as untracked it can add: special files are none of it.
+    // Git lists only untracked files that it can add, so special files are excluded.
     let more: Vec<_> = more.into_iter().filter(|path| !repo.is_special(path)).collect();
     assert!(more.is_empty() && less.is_empty(), "too many {more:?}, too few {less:?}\n{}", told());
 }
 
-/// Whether git finds anything that is not as in HEAD, in the repository at `top` or in one inside it.
+/// Checks whether git reports a difference from HEAD, in the repository at `top` or in a repository inside it.
 fn is_dirty_by_git(top: &Path) -> Option<bool> {
     let list = |args: &[&str]| -> Vec<Vec<u8>> {
         git_output(top, args).split(|b| *b == 0).filter(|path| !path.is_empty()).map(<[u8]>::to_vec).collect()
@@ -141,7 +141,7 @@ fn is_dirty_by_git(top: &Path) -> Option<bool> {
     (tree.is_ok() && inner.iter().all(Option::is_some)).then_some(false)
 }
 
-/// What git lists of the repository at `at`, and of the repositories inside it, as far as it is there.
+/// Returns the files that git lists in the repository at `at` and in those inside it, if they exist.
 pub(crate) fn covered_by_git(top: &Path, at: &[u8]) -> BTreeSet<Vec<u8>> {
     let here = top.join(OsStr::from_bytes(at));
     let list = |args: &[&str]| -> Vec<Vec<u8>> {

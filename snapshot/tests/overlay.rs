@@ -1,5 +1,5 @@
-//! One law over real overlays: what a script does in an overlay, read off the layer, is what it
-//! does in a plain copy of the tree.
+//! Tests one property with real overlays: the changes found in the layer of a script equal the changes that the
+//! script makes in a plain copy of the tree.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     ("overlay: what is no change in a copy is no drift", Need::OverlayMounts, no_change_is_no_drift),
 ];
 
-/// Whether an overlay as the sandbox makes them can be mounted here.
+/// Checks whether an overlay with the sandbox's options can be mounted on this machine.
 pub(crate) fn can_be_mounted() -> bool {
     let lower = TempDir::new().expect("a temporary directory");
     rustix::process::geteuid().is_root() && Layer::by_script(&[lower.path()], "true").is_some()
@@ -69,7 +69,7 @@ fn tree() -> Repo {
     repo
 }
 
-/// The snapshot of a copy of the tree in which the scripts ran.
+/// Returns the snapshot of a copy of the tree in which the scripts were run.
 fn copied(repo: &Repo, scripts: &[&str]) -> Snapshot {
     let room = TempDir::new().expect("a temporary directory");
     let copy = room.path().join("repo");
@@ -98,7 +98,7 @@ fn layer_equals_copy() {
         let repo = tree();
         let (view, copy) = (repo.view(), copied(&repo, &[script]));
         let (layer, after) = laid(&repo, &view, &[], script);
-        // In the copy the step's own rules hold; on the layer those from before it do.
+        // The copy is judged by the ignore rules that the script wrote, the layer by those from before the script.
         let own_rules = script.contains(".gitignore");
         if !own_rules {
             assert_eq!(shown(&after.difference(&copy)), Vec::<String>::new(), "{script}");

@@ -1,4 +1,4 @@
-//! What layers changed as a patch: git itself says whether it is one.
+//! Tests that git accepts the patches made of layers.
 
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -17,10 +17,10 @@ pub(crate) const CASES: &[Case] = &[
     ("patch::what_is_not_there_any_more_is_refused_by_name", Need::Nothing, gone),
 ];
 
-/// How many random scripts are run.
+/// Number of random scripts.
 const SCRIPTS: u64 = 300;
 
-/// Paths that scripts work on, quoted for a shell.
+/// Paths for the scripts, quoted for a shell.
 const PATHS: [&str; 18] = [
     "README.md",
     "src/main.rs",
@@ -42,7 +42,7 @@ const PATHS: [&str; 18] = [
     "crlf.txt",
 ];
 
-/// A generator of numbers that are the same every time (Knuth's MMIX constants).
+/// A pseudo-random number generator with a fixed sequence (Knuth's MMIX constants).
 struct Numbers(u64);
 
 impl Numbers {
@@ -100,7 +100,7 @@ fn varied() -> Repo {
     repo
 }
 
-/// The patch of one layer, with the tree that it leads to.
+/// Returns the patch of one layer, and the resulting tree.
 fn patch_of(repo: &Repo, before: &View, layer: &Layer) -> (Result<Vec<u8>, String>, View) {
     let after = before.apply(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
     let (top, upper) = (open(&repo.top), layer.open());
@@ -108,7 +108,7 @@ fn patch_of(repo: &Repo, before: &View, layer: &Layer) -> (Result<Vec<u8>, Strin
     (patch(input).map_err(|error| error.to_string()), after)
 }
 
-/// A clone in which patches are tried.
+/// A clone to which patches are applied.
 struct Clone {
     repo: Repo,
     patch: PathBuf,
@@ -123,7 +123,7 @@ impl Clone {
         Self { repo: clone, patch }
     }
 
-    /// Applies a patch to the clean clone, and looks at the tree.
+    /// Applies a patch to the clean clone and checks the resulting tree.
     fn check(&self, patch: &[u8], after: &View, script: &str) {
         self.repo.git(&["reset", "-q", "--hard"]);
         self.repo.git(&["clean", "-ffdxq"]);

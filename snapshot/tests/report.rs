@@ -1,4 +1,4 @@
-//! Files that a step was to write: what is read of them, and what of the tree they are.
+//! Tests how report files of a step are read, and which of them are part of the tree.
 
 use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -64,7 +64,7 @@ fn deleted() {
     assert_eq!((read_in(&layer, &[], "r.xml"), read_in(&layer, &[], "out/r.xml")), (Ok(None), Ok(None)));
 }
 
-/// Dates a file, as the kernel dates a copy like its original.
+/// Sets the modification time of a file, as the kernel does when it copies a file up.
 fn date(at: &std::path::Path, time: SystemTime) {
     fs::File::options().write(true).open(at).and_then(|file| file.set_modified(time)).expect("dates");
 }
@@ -83,7 +83,7 @@ fn copies() {
     layer.write("r.xml", "new");
     date(&layer.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(Some(b"new".to_vec())), "a date says nothing by itself");
-    // The nearest layer is what stood there.
+    // The original is the entry in the nearest layer.
     earlier.write("r.xml", "new");
     date(&earlier.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(None));

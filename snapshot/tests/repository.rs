@@ -1,4 +1,4 @@
-//! Real repositories in temporary directories, made by the `git` program, and layers beside them.
+//! Creates real repositories in temporary directories with the `git` program, and layers for them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,12 +17,12 @@ use proctor_snapshot::{
 };
 use tempfile::TempDir;
 
-/// Runs `git` in `dir`, apart from the config of the machine and the user.
+/// Runs `git` in `dir`, isolated from the config of the machine and the user.
 fn run_git(dir: &Path, args: &[&str]) -> Output {
     git_command(dir, args).output().expect("git runs")
 }
 
-/// What git printed in `dir`; nothing where it failed.
+/// Returns the output of git in `dir`, or nothing if it failed.
 pub(crate) fn git_output(dir: &Path, args: &[&str]) -> Vec<u8> {
     let output = run_git(dir, args);
     if output.status.success() { output.stdout } else { Vec::new() }
@@ -52,49 +52,50 @@ pub(crate) fn run_program(dir: &Path, program: &str, args: &[&str]) -> Output {
     command.args(args).current_dir(dir).output().expect("the program runs")
 }
 
-/// Whether this machine has Python.
+/// Checks whether this machine has Python.
 pub(crate) fn has_python() -> bool {
     run_program(Path::new("/"), "sh", &["-c", "command -v python3"]).status.success()
 }
 
-/// Whether this machine's git can do something, tried in a directory of its own.
+/// Checks whether a git command succeeds on this machine, in a temporary directory.
 pub(crate) fn git_can(args: &[&str]) -> bool {
     let dir = TempDir::new().expect("a temporary directory");
     run_git(dir.path(), args).status.success()
 }
 
-/// Whether whiteouts can be made here, tried: a sandbox lets no device be made, whoever its root is.
+/// Checks whether whiteouts can be created, by trying it. A sandbox forbids creating devices, even to root.
 pub(crate) fn can_make_whiteouts() -> bool {
     let dir = TempDir::new().expect("a temporary directory");
     whiteout(&dir.path().join("whiteout")).is_ok()
 }
 
-/// Whether files can be given to somebody else, tried: the root of a sandbox has nobody to give them to.
+/// Checks whether the owner of files can be changed, by trying it. The root user of a sandbox has no other user
+/// ids.
 pub(crate) fn can_give_away() -> bool {
     let dir = TempDir::new().expect("a temporary directory");
     std::os::unix::fs::chown(dir.path(), Some(4242), Some(4343)).is_ok()
 }
 
-/// The helper that cargo built beside this test.
+/// Returns the helper that cargo built with this test.
 pub(crate) fn helper() -> GitHelper {
     GitHelper::new(env!("CARGO_BIN_EXE_proctor-git"))
 }
 
-/// A repository, and room beside it.
+/// A repository, with space for other files next to it.
 pub(crate) struct Repo {
-    /// Holds `repo`, and whatever a test puts beside it.
+    /// The directory that contains `repo` and other files of a test.
     pub(crate) room: TempDir,
     /// The top of the work tree.
     pub(crate) top: PathBuf,
 }
 
 impl Repo {
-    /// An empty repository.
+    /// Creates an empty repository.
     pub(crate) fn empty() -> Self {
         Self::with_options(&[])
     }
 
-    /// An empty repository that `git init` makes with these options.
+    /// Creates an empty repository with these options of `git init`.
     pub(crate) fn with_options(options: &[&str]) -> Self {
         let room = TempDir::new().expect("a temporary directory");
         let top = room.path().canonicalize().expect("it is there").join("repo");
@@ -104,7 +105,7 @@ impl Repo {
         repo
     }
 
-    /// A repository with two committed files and rules that ignore `target/` and `*.log`.
+    /// Creates a repository with two committed files and rules that ignore `target/` and `*.log`.
     pub(crate) fn small() -> Self {
         let repo = Self::empty();
         repo.write("src/main.rs", "fn main() {}\n").write("README.md", "hello\n");
@@ -112,29 +113,29 @@ impl Repo {
         repo
     }
 
-    /// Runs git in the work tree; what it printed, trimmed.
+    /// Runs git in the work tree and returns its output, trimmed.
     pub(crate) fn git(&self, args: &[&str]) -> String {
         let output = run_git(&self.top, args);
         assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Whether git succeeds in the work tree.
+    /// Runs git in the work tree and returns whether it succeeds.
     pub(crate) fn git_tries(&self, args: &[&str]) -> bool {
         run_git(&self.top, args).status.success()
     }
 
-    /// What git makes of the tracked content as it stands.
+    /// Returns the tree that git makes of the current tracked content.
     pub(crate) fn tree_as_it_stands(&self) -> String {
         self.tree_by_git().unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// The same, or why git refuses.
+    /// Returns the same tree, or the reason why git refuses.
     pub(crate) fn tree_by_git(&self) -> Result<String, String> {
         tree_by_git(&self.top)
     }
 
-    /// Whether a path, written for people, is a fifo, socket or device.
+    /// Checks whether a path, in human-readable form, is a fifo.
     pub(crate) fn is_special(&self, shown: &str) -> bool {
         use std::os::unix::fs::FileTypeExt as _;
         self.at(shown).symlink_metadata().is_ok_and(|found| found.file_type().is_fifo())
@@ -147,7 +148,7 @@ impl Repo {
         self
     }
 
-    /// Where a path of the work tree is.
+    /// Returns the path on disk of a path in the work tree.
     pub(crate) fn at(&self, path: impl AsRef<[u8]>) -> PathBuf {
         self.top.join(OsStr::from_bytes(path.as_ref()))
     }
@@ -158,7 +159,7 @@ impl Repo {
         self
     }
 
-    /// What a file of the work tree holds.
+    /// Returns the content of a file in the work tree.
     pub(crate) fn read(&self, path: &str) -> String {
         fs::read_to_string(self.at(path)).expect("reads")
     }
@@ -168,37 +169,37 @@ impl Repo {
         Snapshot::take(&self.top, &helper())
     }
 
-    /// A snapshot of what can be read.
+    /// Takes a snapshot, which must succeed.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.take().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The view before any layer.
+    /// Returns the view without layers.
     pub(crate) fn view(&self) -> View {
         View::new(Arc::new(self.snapshot()))
     }
 
-    /// The ignore rules.
+    /// Returns the ignore rules.
     pub(crate) fn rules(&self) -> IgnoreQuery {
         IgnoreQuery::new(helper(), &self.top)
     }
 
-    /// The message with which a snapshot is refused.
+    /// Returns the error message of a snapshot that is refused.
     pub(crate) fn refusal(&self) -> String {
         self.take().expect_err("it is refused").to_string()
     }
 
-    /// The drift of one layer on the tree.
+    /// Returns the drift of one layer on the tree.
     pub(crate) fn drift(&self, layer: &Layer, mode: ReadOnly) -> StepDrift {
         self.drift_on(&self.view(), layer, &[], mode)
     }
 
-    /// The drift of one layer on others.
+    /// Returns the drift of one layer on top of others.
     pub(crate) fn drift_on(&self, view: &View, layer: &Layer, below: &[&Layer], mode: ReadOnly) -> StepDrift {
         self.drift_by(view, layer, &layer.scan(), below, mode)
     }
 
-    /// The drift of one layer on the tree, as a scan shows it.
+    /// Returns the drift of one layer on the tree, computed from a given scan.
     pub(crate) fn drift_of(&self, layer: &Layer, scan: &LayerScan, mode: ReadOnly) -> StepDrift {
         self.drift_by(&self.view(), layer, scan, &[], mode)
     }
@@ -223,9 +224,9 @@ impl Repo {
     }
 }
 
-/// `git add -u` and `git write-tree` on a copy of the index, as old as that, with objects of its
-/// own: flags that hide changes are off, and paths that a sparse checkout left out stay as they are
-/// while they are not there.
+/// Runs `git add -u` and `git write-tree` on a copy of the index with the same modification time, and with a
+/// temporary object directory. Flags that hide changes are cleared. Paths that a sparse checkout omitted are kept
+/// while they are missing.
 pub(crate) fn tree_by_git(top: &Path) -> Result<String, String> {
     let room = TempDir::new().expect("a temporary directory");
     let git_dir = PathBuf::from(word(top, &["rev-parse", "--absolute-git-dir"]));
@@ -259,25 +260,25 @@ pub(crate) fn tree_by_git(top: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&run(&["write-tree"])?).trim().to_owned())
 }
 
-/// The one word that git prints in `dir`; empty where it fails.
+/// Returns git's output in `dir`, trimmed; empty if git fails.
 pub(crate) fn word(dir: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&git_output(dir, args)).trim().to_owned()
 }
 
-/// An upper directory, written by hand as the kernel would.
+/// An upper directory that the test writes in the form that the kernel uses.
 pub(crate) struct Layer {
     room: TempDir,
     upper: &'static str,
 }
 
 impl Layer {
-    /// One without entries.
+    /// Creates a layer without entries.
     pub(crate) fn new() -> Self {
         Self { room: TempDir::new().expect("a temporary directory"), upper: "" }
     }
 
-    /// What the kernel writes when a shell runs `script` in an overlay of `lowers`, newest first;
-    /// `None` where it cannot be mounted or the script fails.
+    /// Returns the layer that the kernel writes when a shell runs `script` in an overlay of `lowers`, newest first.
+    /// Returns `None` if the overlay cannot be mounted or the script fails.
     pub(crate) fn by_script(lowers: &[&Path], script: &str) -> Option<Self> {
         let room = TempDir::new().expect("a temporary directory");
         for name in ["upper", "work", "merged"] {
@@ -290,12 +291,12 @@ impl Layer {
         ran.status.success().then_some(Self { room, upper: "upper" })
     }
 
-    /// The upper directory.
+    /// Returns the upper directory.
     pub(crate) fn path(&self) -> PathBuf {
         self.room.path().join(self.upper)
     }
 
-    /// Where a path of the layer is.
+    /// Returns the path on disk of a path in the layer.
     pub(crate) fn at(&self, path: impl AsRef<[u8]>) -> PathBuf {
         self.path().join(OsStr::from_bytes(path.as_ref()))
     }
@@ -306,13 +307,13 @@ impl Layer {
         self
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub(crate) fn mkdir(&self, path: &str) -> &Self {
         fs::create_dir_all(self.at(path)).expect("creates");
         self
     }
 
-    /// Makes an opaque directory.
+    /// Creates an opaque directory.
     pub(crate) fn opaque(&self, path: &str) -> &Self {
         self.mkdir(path).xattr(path, "user.overlay.opaque", "y")
     }
@@ -324,21 +325,21 @@ impl Layer {
         self
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
         fs::create_dir_all(self.at(path).parent().expect("a parent")).expect("creates");
         symlink(target, self.at(path)).expect("links");
         self
     }
 
-    /// Makes a whiteout, which takes root before Linux 5.8.
+    /// Creates a whiteout, which requires root before Linux 5.8.
     pub(crate) fn whiteout(&self, path: &str) -> &Self {
         fs::create_dir_all(self.at(path).parent().expect("a parent")).expect("creates");
         whiteout(&self.at(path)).expect("makes a device");
         self
     }
 
-    /// Makes a fifo.
+    /// Creates a fifo.
     pub(crate) fn fifo(&self, path: &str) -> &Self {
         fifo(&self.at(path));
         self
@@ -350,18 +351,18 @@ impl Layer {
         self
     }
 
-    /// Opens it.
+    /// Opens the upper directory.
     pub(crate) fn open(&self) -> OwnedFd {
         open(&self.path())
     }
 
-    /// Scans it with the default bounds.
+    /// Scans the layer with the default bounds.
     pub(crate) fn scan(&self) -> LayerScan {
         scan_layer(self.open().as_fd(), ScanBounds::default()).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
-/// Writes a file and the directories above it.
+/// Writes a file and creates its parent directories.
 pub(crate) fn put(path: &Path, content: &[u8]) {
     fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
     #[expect(clippy::disallowed_methods, reason = "the files of tests need not be written atomically")]
@@ -373,7 +374,7 @@ fn whiteout(path: &Path) -> rustix::io::Result<()> {
     mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0)
 }
 
-/// Makes a fifo.
+/// Creates a fifo.
 pub(crate) fn fifo(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
@@ -390,7 +391,7 @@ pub(crate) fn open(path: &Path) -> OwnedFd {
     OwnedFd::from(fs::File::open(path).expect("opens"))
 }
 
-/// The paths and kinds of a drift.
+/// Returns the paths and kinds of the changes.
 pub(crate) fn kinds(drift: &StepDrift) -> BTreeMap<&str, ChangeKind> {
     drift.changes.iter().map(|change| (change.path.as_str(), change.kind)).collect()
 }

@@ -1,4 +1,4 @@
-//! What a snapshot covers, and which repositories are refused.
+//! Tests which paths a snapshot covers, and which repositories are refused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -88,7 +88,7 @@ fn tree_id_is_gits() {
     assert_eq!(repo.snapshot().git.branch, None);
 }
 
-/// More files than one thread looks at, in the index and in one directory.
+/// A tree with more files than one thread handles, in the index and in one directory.
 fn a_large_tree_is_gits() {
     let repo = Repo::small();
     for number in 0..5000 {
@@ -98,7 +98,7 @@ fn a_large_tree_is_gits() {
     repo.commit();
     let clean = repo.snapshot();
     assert_eq!((&clean.git.tree, clean.git.dirty), (&Ok(repo.git(&["write-tree"])), Some(false)));
-    // Something in each part: changed, gone, of another kind, and new.
+    // A change in each part: modified, deleted, of another kind, and new.
     for (changed, gone, link) in [("flat/7", "flat/1499", "flat/800"), ("deep/4/2300", "deep/9/4999", "deep/9/4500")] {
         repo.write(changed, "changed\n");
         [gone, link].iter().for_each(|path| fs::remove_file(repo.at(path)).expect("removes"));
@@ -112,7 +112,7 @@ fn a_large_tree_is_gits() {
     assert_eq!(paths(&changed).into_iter().collect::<BTreeSet<_>>(), expected);
     assert_eq!((&changed.git.tree, changed.git.dirty), (&Ok(repo.tree_as_it_stands()), Some(true)));
     assert_eq!(clean.difference(&changed).len(), 8);
-    // What is taken anew is what was brought up to date.
+    // An incremental snapshot equals the full one.
     let again = Snapshot::take_after(&repo.at(""), &helper(), Some(&clean), Settling::default()).expect("a snapshot");
     assert_eq!((again.id, again.git), (changed.id, changed.git));
 }
@@ -307,7 +307,7 @@ fn changed_and_back() {
     let repo = Repo::small();
     let before = repo.snapshot();
     assert_eq!(before.touched(&repo.snapshot()), Vec::<Vec<u8>>::new());
-    // The clock of the file system ticks slower than we write.
+    // The clock of the file system ticks more slowly than the test writes.
     while before.touched(&repo.snapshot()).is_empty() {
         repo.write("README.md", "edited\n").write("README.md", "hello\n");
     }
@@ -365,7 +365,7 @@ fn separate_git_dir() {
     assert_eq!((snapshot.id, snapshot.git.git_dir), (id, elsewhere));
 }
 
-/// What is somebody's own private repository would be shown to every step.
+/// Otherwise every step could see another user's private repository.
 fn strange_gitfile() {
     let (private, repo) = (Repo::small(), Repo::small());
     private.git(&["worktree", "add", "-q", "../linked"]);
@@ -386,7 +386,7 @@ pub(crate) fn assert_refused(repo: &Repo, words: &[&str]) {
     assert!(started.elapsed() < Duration::from_secs(30), "it took {:?}", started.elapsed());
 }
 
-/// Something else in place of each file that git reads is refused soon, by name.
+/// A special file in place of any file that git reads is refused quickly, by name.
 fn special_files_in_git() {
     let repo = Repo::small();
     repo.snapshot();
@@ -426,7 +426,7 @@ fn special_files_in_git() {
     repo.snapshot();
 }
 
-/// A file of rules that is larger than any is refused without being read.
+/// An ignore file that exceeds the size limit is refused without being read.
 fn large_rules() {
     let repo = Repo::small();
     for path in [".gitignore", "src/.gitignore", ".git/info/exclude", ".git/HEAD", ".git/packed-refs"] {
@@ -463,7 +463,7 @@ fn deadline() {
     let repo = Repo::small();
     let mut helper = helper();
     helper.deadline = Duration::from_millis(200);
-    // The helper notices by itself that it waits for an object, and later than that.
+    // The helper itself detects that it blocks on an object, but only after this deadline.
     let id = repo.git(&["rev-parse", "HEAD"]);
     let (directory, name) = id.trim().split_at(2);
     let object = repo.at(format!(".git/objects/{directory}/{name}"));
@@ -528,7 +528,7 @@ fn split_and_sparse_indexes() {
     assert!(!found.contains(&"other/a".to_owned()), "{found:?}");
 }
 
-/// Its entries are told before the sum is looked at, and must not be believed.
+/// The helper sends the entries ahead before it verifies the checksum, so they must be discarded.
 fn index_with_a_wrong_sum() {
     let repo = Repo::small();
     let index = repo.at(".git/index");
@@ -538,7 +538,7 @@ fn index_with_a_wrong_sum() {
     assert_refused(&repo, &["checksum"]);
 }
 
-/// The first is told, and is nothing that is read but by libgit2; the second is read as it is told.
+/// The first index is sent ahead, but only libgit2 can read it. The second one is used as it was sent.
 fn index_of_another_kind() {
     let repo = Repo::small();
     repo.git(&["-c", "index.skipHash=true", "update-index", "--force-write-index"]);

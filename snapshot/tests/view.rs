@@ -1,4 +1,4 @@
-//! What stands before a step, and where two skills collide.
+//! Tests the tree before a step, and conflicts between two skills.
 
 use proctor_snapshot::{Standing, conflicts};
 

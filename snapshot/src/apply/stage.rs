@@ -1,5 +1,5 @@
-//! A directory of ours at the top of the tree, on the same file system: what is going to be put in
-//! place, whole and on the disk, and what was taken from there, until all is done.
+//! Manages the staging directory at the top of the tree, on the same file system. It holds complete, synced files
+//! to be moved into the tree, and original entries that were moved out, until all changes are done.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use crate::beneath;
 use crate::view::Standing;
 
-/// The directory.
+/// The staging directory.
 pub(super) struct Stage<'a> {
     repo: BorrowedFd<'a>,
     name: String,
@@ -22,7 +22,7 @@ pub(super) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Makes it, under a name that nobody can foresee.
+    /// Creates the directory under an unpredictable name.
     pub(super) fn make(repo: BorrowedFd<'a>) -> io::Result<Self> {
         let mut random = [0; 12];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -32,18 +32,18 @@ impl<'a> Stage<'a> {
         Ok(Self { repo, name, dir, used: 0 })
     }
 
-    /// Its name at the top of the tree.
+    /// Returns the name of the directory at the top of the tree.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// A name in it that was not used yet.
+    /// Returns an unused name in the directory.
     pub(super) fn fresh(&mut self) -> String {
         self.used += 1;
         self.used.to_string()
     }
 
-    /// Copies a file into it, which must be as it was scanned; answers its name.
+    /// Copies a file to the directory and returns its name. The content must be the one that was scanned.
     pub(super) fn file(&mut self, source: OwnedFd, sha256: &Sha256Hex, look: &Look) -> io::Result<String> {
         let name = self.fresh();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -52,7 +52,7 @@ impl<'a> Stage<'a> {
         Ok(name)
     }
 
-    /// Makes a link in it; answers its name.
+    /// Creates a link in the directory and returns its name.
     pub(super) fn link(&mut self, target: &[u8], look: &Look) -> io::Result<String> {
         let name = self.fresh();
         rustix::fs::symlinkat(target, &self.dir, &name)?;
@@ -60,15 +60,15 @@ impl<'a> Stage<'a> {
         Ok(name)
     }
 
-    /// What lies in it under a name.
+    /// Returns the entry with a name in the directory.
     pub(super) fn holds(&self, name: &str) -> io::Result<Standing> {
         Ok(super::standing_in(beneath::read(self.dir.as_fd(), name.as_bytes(), u64::MAX)?))
     }
 
-    /// Puts what lies in it where nothing stands: EEXIST where something does.
+    /// Moves an entry of the directory to a path where no entry exists; fails with EEXIST otherwise.
     pub(super) fn put(&self, name: &str, parent: BorrowedFd<'_>, at: &[u8]) -> io::Result<()> {
         match rustix::fs::renameat_with(&self.dir, name, parent, at, RenameFlags::NOREPLACE) {
-            // A file system without that can link, which replaces nothing either.
+            // On a file system without NOREPLACE, link(2) does not replace an existing entry either.
             Err(error) if is_unknown(error) => {
                 rustix::fs::linkat(&self.dir, name, parent, at, AtFlags::empty())?;
                 Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
@@ -77,15 +77,15 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Takes what stands somewhere; answers the name under which it lies here now.
+    /// Moves an entry of the tree into the directory and returns its new name.
     pub(super) fn take(&mut self, parent: BorrowedFd<'_>, at: &[u8]) -> io::Result<String> {
         let name = self.fresh();
         rustix::fs::renameat(parent, at, &self.dir, &name)?;
         Ok(name)
     }
 
-    /// Exchanges what lies here for what stands somewhere, in one step; `false` where the file system
-    /// cannot.
+    /// Atomically exchanges an entry of the directory with one of the tree. Returns `false` if the file system does
+    /// not support this.
     pub(super) fn exchange(&self, name: &str, parent: BorrowedFd<'_>, at: &[u8]) -> io::Result<bool> {
         match rustix::fs::renameat_with(&self.dir, name, parent, at, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(true),
@@ -94,8 +94,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The same in two steps: what stood there is linked, and then replaced. Answers the name under
-    /// which it lies here now.
+    /// Replaces an entry of the tree in two steps: it is linked into the directory, then replaced. Returns the name
+    /// of the original in the directory.
     pub(super) fn replace(&mut self, name: &str, parent: BorrowedFd<'_>, at: &[u8]) -> io::Result<String> {
         let kept = self.fresh();
         rustix::fs::linkat(parent, at, &self.dir, &kept, AtFlags::empty())?;
@@ -103,7 +103,7 @@ impl<'a> Stage<'a> {
         Ok(kept)
     }
 
-    /// Removes it with what is in it.
+    /// Removes the directory and its content.
     pub(super) fn clear(&self) -> io::Result<()> {
         for name in beneath::names_of(self.dir.as_fd())? {
             rustix::fs::unlinkat(&self.dir, name.as_slice(), AtFlags::empty())?;
@@ -112,12 +112,12 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Whether a file system does not know a way to rename.
+/// Checks whether an error means that the file system does not support a rename flag.
 fn is_unknown(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
-/// Whose something is.
+/// The owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     uid: u32,
@@ -125,7 +125,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// The owner of what was looked at.
+    /// Returns the owner in the stat data.
     pub(super) fn of(stat: &Stat) -> Self {
         Self { uid: stat.st_uid, gid: stat.st_gid }
     }
@@ -142,7 +142,7 @@ impl Owner {
         Ok(rustix::fs::fchown(fd, uid, gid)?)
     }
 
-    /// Gives a link or directory to this owner.
+    /// Changes the owner of a link or directory.
     pub(super) fn give_at(self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         if Self::of(&rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?) == self {
             return Ok(());
@@ -152,7 +152,7 @@ impl Owner {
     }
 }
 
-/// How a new file looks from outside.
+/// The owner and mode of a new file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
     pub(super) owner: Owner,
@@ -160,8 +160,8 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// That of the file that is replaced, with the layer's exec bit and nothing else of the layer's; a
-    /// new one has the owner of its directory.
+    /// Determines the owner and mode. A replacement takes both from the file that it replaces, a new file takes its
+    /// owner from its directory. Only the exec bit comes from the layer.
     pub(super) fn new(replaced: Option<&Stat>, directory: &Stat, executable: bool) -> Self {
         let is_file = |stat: &&Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let mode = replaced.filter(is_file).map_or(0o644, |stat| stat.st_mode & 0o777);
@@ -170,7 +170,7 @@ impl Look {
     }
 }
 
-/// Copies the layer's file, which must still be the one that was scanned, to the disk.
+/// Copies a file of the layer, checks that its content is the one that was scanned, and syncs the copy.
 fn copy(source: OwnedFd, into: OwnedFd, sha256: &Sha256Hex, look: &Look) -> io::Result<()> {
     let (mut source, mut into) = (File::from(source), File::from(into));
     let mut hasher = Sha256::new();

@@ -1,6 +1,6 @@
-//! Writes what was checked. Everything new is written beside the tree first; then each file is
-//! exchanged for what stands at its place, and what came out of there must be what was checked. Where it
-//! is something else, somebody was faster: all that was done is taken back.
+//! Writes the checked changes. All new files are first written to a staging directory; then each is exchanged with
+//! the existing entry, which must be the one that was checked. If another process has replaced it, all changes are
+//! reverted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,7 +17,7 @@ use crate::layer::{FileContent, LayerEntry};
 use crate::paths;
 use crate::view::{Standing, standing_of};
 
-/// Writes the changes, in the order of their paths: a directory before what is in it.
+/// Writes the changes in the order of their paths, so that a directory comes before its content.
 pub(super) fn write(input: &ApplyInput<'_>, changes: &Changes<'_>, seen: &Seen) -> Result<Vec<Vec<u8>>, ApplyError> {
     if changes.is_empty() {
         return Ok(Vec::new());
@@ -32,21 +32,21 @@ pub(super) fn write(input: &ApplyInput<'_>, changes: &Changes<'_>, seen: &Seen) 
 
 /// Why a change was not carried out.
 enum Trouble {
-    /// Somebody changed the path after it was checked.
+    /// Another process changed the path after the check.
     Changed(Vec<u8>),
-    /// The system refused.
+    /// A system call failed.
     Io(Vec<u8>, io::Error),
 }
 
-/// A change of the tree, and what takes it back.
+/// A completed change, with the data needed to revert it.
 enum Done {
-    /// A file or link stands where another one stood.
+    /// A file or link replaced another one.
     Replaced { path: Vec<u8>, kept: String },
-    /// A file or link stands where nothing stood.
+    /// A file or link was created where no entry existed.
     Put { path: Vec<u8> },
-    /// Nothing stands there any more.
+    /// An entry was removed.
     Taken { path: Vec<u8>, kept: String },
-    /// A directory was made.
+    /// A directory was created.
     Made { path: Vec<u8> },
     /// An empty directory was removed.
     Removed { path: Vec<u8>, mode: Mode, owner: Owner },
@@ -57,14 +57,14 @@ struct Writer<'a> {
     changes: &'a Changes<'a>,
     seen: &'a Seen,
     stage: Stage<'a>,
-    /// Under which name what is to stand at a path lies beside the tree.
+    /// Names in the staging directory, by path.
     staged: BTreeMap<Vec<u8>, String>,
-    /// In order.
+    /// In the order in which they were made.
     done: Vec<Done>,
 }
 
 impl Writer<'_> {
-    /// Writes every file and link beside the tree: what fails there has changed nothing.
+    /// Writes all files and links to the staging directory. A failure here leaves the tree unchanged.
     fn stage_all(&mut self) -> Result<(), Trouble> {
         for (path, entry) in self.changes {
             let staged = match entry {
@@ -85,8 +85,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// How a new file is going to look: like the one that it replaces, or else as its directory says,
-    /// or the nearest one above it that is there.
+    /// Determines the owner and mode of a new file: those of the file that it replaces, or else the defaults for
+    /// its nearest existing parent directory.
     fn look(&self, path: &[u8], executable: bool) -> io::Result<Look> {
         let replaced = beneath::look(self.input.repo, path)?.map(|(_, stat)| stat);
         let is_there = |path: &[u8]| -> io::Result<Option<Stat>> {
@@ -123,7 +123,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Puts what was staged for `path` there, in place of exactly what was seen there.
+    /// Moves the staged entry to `path`, replacing exactly the entry that was checked.
     fn put(&mut self, path: &[u8]) -> Result<(), Trouble> {
         if self.kind(path)? == Some(FileType::Directory) {
             self.remove(path)?;
@@ -143,7 +143,7 @@ impl Writer<'_> {
     fn replace(&mut self, path: &[u8], place: &Place<'_>, staged: String, seen: &Standing) -> Result<(), Trouble> {
         let (parent, io) = (place.parent.as_fd(), |error| troubled(path, error));
         if !self.stage.exchange(&staged, parent, place.name).map_err(io)? {
-            // What happens between these two is not noticed.
+            // A change between this check and the replacement is not noticed.
             if standing(self.input.repo, path).map_err(io)? != *seen {
                 return Err(Trouble::Changed(path.to_vec()));
             }
@@ -169,7 +169,7 @@ impl Writer<'_> {
     }
 
     fn make_directory(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        // Nothing in it is ever applied, so that it would stand empty.
+        // Nothing inside this directory is ever applied, so it would remain empty.
         if holds_our_artifacts(path) {
             return Ok(());
         }
@@ -187,7 +187,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Whether the layer has nothing but reports and directories below `path`: it would stand empty too.
+    /// Checks whether the layer has only reports and directories below `path`; such a directory would remain empty
+    /// too.
     fn holds_reports_alone(&self, path: &[u8]) -> bool {
         let scan = self.input.scan;
         let is_directory = |entry: &LayerEntry| matches!(entry, LayerEntry::Directory { .. });
@@ -196,8 +197,8 @@ impl Writer<'_> {
                 .all(|(inner, entry)| is_directory(entry) || scan.reports.contains(inner))
     }
 
-    /// Removes what stands at `path` and below it, but what the layer has there too, and what
-    /// is never removed.
+    /// Removes the entry at `path` and everything below it, except entries that the layer also contains and entries
+    /// that are never removed.
     fn remove(&mut self, path: &[u8]) -> Result<(), Trouble> {
         if stays(self.input, path) {
             return Ok(());
@@ -234,17 +235,17 @@ impl Writer<'_> {
                 self.done.push(Done::Removed { path: path.to_vec(), mode, owner: Owner::of(&stat) });
                 Ok(())
             }
-            // A directory stays that holds something which is never removed.
+            // A directory stays if it contains an entry that is never removed.
             Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
             Err(error) => Err(troubled(path, error.into())),
         }
     }
 
-    /// Takes exactly what was seen at `path` out of the tree.
+    /// Moves the entry at `path` out of the tree if it is the one that was checked.
     fn take(&mut self, path: &[u8]) -> Result<(), Trouble> {
         let (place, io) = (self.place(path)?, |error| troubled(path, error));
         let kept = match self.stage.take(place.parent.as_fd(), place.name) {
-            // Somebody else has removed it too.
+            // Another process already removed the entry.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(io)?,
         };
@@ -256,13 +257,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Brings the directories of everything that was done to the disk.
+    /// Flushes the parent directories of all changes to the disk.
     fn sync(&self) -> Result<(), Trouble> {
         let parents: BTreeSet<&[u8]> = self.done.iter().map(|done| parent(done.path())).collect();
         for path in parents {
             let synced = match beneath::open(self.input.repo, path, OFlags::RDONLY | OFlags::DIRECTORY) {
                 Ok(fd) => rustix::fs::fsync(fd).map_err(io::Error::from),
-                // It was removed after something in it was.
+                // The directory was removed after an entry in it.
                 Err(error) if beneath::is_nothing(&error) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -271,9 +272,9 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Throws away what stood in the tree; the paths of files and links that changed, sorted.
+    /// Deletes the original entries. Returns the paths of files and links that changed, sorted.
     fn finish(self) -> Vec<Vec<u8>> {
-        // What stays there is in nobody's way, and has a name that says whose it is.
+        // A leftover staging directory does no harm, and its name shows that it is ours.
         let _ = self.stage.clear();
         let changed = self.done.into_iter().filter_map(|done| match done {
             Done::Replaced { path, .. } | Done::Put { path } | Done::Taken { path, .. } => Some(path),
@@ -283,7 +284,7 @@ impl Writer<'_> {
         sorted.into_iter().collect()
     }
 
-    /// Takes back what was done, the last first; the paths at which somebody was faster again.
+    /// Reverts the completed changes in reverse order. Returns the paths that another process changed again.
     fn take_back(&mut self) -> Vec<Vec<u8>> {
         let mut stuck = Vec::new();
         while let Some(done) = self.done.pop() {
@@ -295,7 +296,7 @@ impl Writer<'_> {
         stuck
     }
 
-    /// `false` where what stands there is not ours any more, and stays.
+    /// Reverts one change. Returns `false` if another process has replaced our entry; its entry is kept.
     fn undo(&mut self, done: &Done) -> io::Result<bool> {
         let path = done.path();
         let place = Place::of(self.input.repo, path)?;
@@ -331,7 +332,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether something is what the step made of a path.
+    /// Checks whether an entry is the step's result for a path.
     fn is_ours(&self, path: &[u8], found: &Standing) -> bool {
         self.changes.get(path).is_some_and(|entry| standing_of(entry) == *found)
     }
@@ -342,7 +343,7 @@ impl Writer<'_> {
             let paths = stuck.iter().map(|path| shown(path)).collect();
             return ApplyError::Torn { paths, kept: self.stage.name().to_owned() };
         }
-        // Nothing of the tree's is in it any more.
+        // The staging directory contains no original entries any more.
         let _ = self.stage.clear();
         match trouble {
             Trouble::Changed(path) => ApplyError::Conflict { paths: vec![shown(&path)] },
@@ -363,8 +364,7 @@ impl Done {
     }
 }
 
-/// What a refusal says of a path: that it is not what was checked any more, or that the system
-/// refuses.
+/// Classifies an error: the path is no longer the entry that was checked, or the system call failed.
 fn troubled(path: &[u8], error: io::Error) -> Trouble {
     let moved = beneath::is_nothing(&error) || error.kind() == io::ErrorKind::AlreadyExists;
     if moved { Trouble::Changed(path.to_vec()) } else { Trouble::Io(path.to_vec(), error) }
@@ -374,7 +374,7 @@ fn standing(repo: BorrowedFd<'_>, path: &[u8]) -> io::Result<Standing> {
     Ok(super::standing_in(beneath::read(repo, path, u64::MAX)?))
 }
 
-/// Where a path is made: the open directory above it, and its name there.
+/// A path to write: its open parent directory, and its name.
 struct Place<'a> {
     parent: OwnedFd,
     name: &'a [u8],
@@ -386,7 +386,7 @@ impl<'a> Place<'a> {
         Ok(Self { parent, name: paths::name(path) })
     }
 
-    /// Makes a directory that has the owner of the one above it.
+    /// Creates a directory with the owner of its parent.
     fn make_directory(&self) -> io::Result<()> {
         rustix::fs::mkdirat(&self.parent, self.name, Mode::from_raw_mode(0o755))?;
         Owner::of(&rustix::fs::fstat(&self.parent)?).give_at(self.parent.as_fd(), self.name)
@@ -397,7 +397,7 @@ fn parent(path: &[u8]) -> &[u8] {
     path.iter().rposition(|b| *b == b'/').map_or(b"", |at| &path[..at])
 }
 
-/// Whether `path` is the directory of a changeset's evidence.
+/// Checks whether `path` is the directory of a changeset's evidence.
 fn holds_our_artifacts(path: &[u8]) -> bool {
     path.ends_with(b"/verify") && proctor_core::drift::is_our_artifact(&paths::join(path, b"x"))
 }

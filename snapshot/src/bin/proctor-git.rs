@@ -1,15 +1,15 @@
-//! `proctor-git`: reads one repository for `proctor`, and ends.
+//! `proctor-git`: reads one repository for `proctor`, and exits.
 //!
-//! One request on standard input, a line of JSON with what the `git` program told for it behind it, where it was asked;
-//! one answer in frames on standard output. It is started
-//! as the repository's owner, with an empty environment, and ended at a deadline by its parent.
+//! Standard input contains one request as a line of JSON, optionally followed by output of the `git` program. The
+//! answer is written to standard output in frames. The parent starts this program as the repository's owner with an
+//! empty environment, and kills it at a deadline.
 
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
 use proctor_snapshot::protocol::Request;
 
-/// The largest request that is read.
+/// The largest request that is read, in bytes.
 const REQUEST_BYTES: u64 = 1 << 30;
 
 fn main() -> ExitCode {

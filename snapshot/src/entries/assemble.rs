@@ -1,4 +1,4 @@
-//! Making the entries of a tree from its directories, some of them as they were before.
+//! Builds the entries of a tree from directories, some of which are taken unchanged from an earlier tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use super::{Directory, DirectoryLook, Entries, Found, Kind, Leaf, Span, order};
 use crate::merkle;
 use crate::paths;
 
-/// One directory of a tree to be made.
+/// One directory of a tree to build.
 pub(crate) struct Part<'a> {
     pub(crate) path: Vec<u8>,
     pub(crate) look: DirectoryLook,
@@ -15,16 +15,16 @@ pub(crate) struct Part<'a> {
 
 /// The leaves of a directory.
 pub(crate) enum Leaves<'a> {
-    /// Those of a directory of another tree.
+    /// The leaves of a directory in another tree.
     Kept { of: &'a Entries, at: usize },
-    /// Others, in any order.
+    /// New leaves, in any order.
     New(Vec<NewLeaf>),
-    /// Names that git tracks, sorted, of which nothing else is known.
+    /// Sorted names that git tracks; their entries are not known yet.
     Tracked(Vec<&'a [u8]>),
 }
 
 impl Leaves<'_> {
-    /// How many there are at most.
+    /// Returns the maximum number of leaves.
     fn len(&self) -> usize {
         match self {
             Self::Kept { of, at } => of.leaves_of(*at).len(),
@@ -34,7 +34,7 @@ impl Leaves<'_> {
     }
 }
 
-/// One leaf of a tree to be made.
+/// One leaf of a tree to build.
 #[derive(Debug, Clone)]
 pub(crate) struct NewLeaf {
     pub(crate) name: Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) struct NewLeaf {
 }
 
 impl Entries {
-    /// The tree of some directories; those above them need not be named.
+    /// Builds a tree from directories. Missing parent directories are added.
     pub(crate) fn assemble(mut parts: Vec<Part<'_>>) -> Self {
         add_directories_above(&mut parts);
         parts.sort_by(|left, right| order(&left.path, &right.path));
@@ -70,11 +70,11 @@ impl Entries {
         made
     }
 
-    /// The tree of the paths that git tracks, of which nothing else is known; they are sorted, and each comes once.
+    /// Builds a tree from tracked paths whose entries are not known yet. The paths are sorted and unique.
     pub(crate) fn of_tracked<'p>(paths: impl Iterator<Item = &'p [u8]>) -> Self {
         let mut parts: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
         let mut places: HashMap<&[u8], usize> = HashMap::new();
-        // Files that come one after the other are mostly of one directory.
+        // Consecutive files are mostly in the same directory.
         let mut open = 0;
         for path in paths {
             let (directory, name) = paths::split(path);
@@ -94,14 +94,14 @@ impl Entries {
         Self::assemble(parts.into_iter().map(part).collect())
     }
 
-    /// The tree of some leaves, each with its path.
+    /// Builds a tree from leaves, each with its path.
     pub(crate) fn of_leaves(leaves: impl IntoIterator<Item = (Vec<u8>, bool, Found)>) -> Self {
         let part = |(path, leaves)| Part { path, look: DirectoryLook::default(), leaves: Leaves::New(leaves) };
         Self::assemble(by_directory(leaves).into_iter().map(part).collect())
     }
 
-    /// Takes other looks of directories, by their paths, where that changes nothing but them. Answers whether it did:
-    /// not where a directory is not known, or a leaf is to be forgotten.
+    /// Replaces the scan states of some directories, given by path, if nothing else has to change. Returns whether
+    /// it did: it fails if a directory is unknown, or if a leaf has to be removed.
     pub(crate) fn take_looks(&mut self, looks: &[(&[u8], DirectoryLook)]) -> bool {
         let at: Option<Vec<usize>> = looks.iter().map(|(path, _)| self.find(path)).collect();
         let Some(at) = at.filter(|_| !(0..self.leaves.len()).any(|leaf| self.is_forgotten(leaf))) else { return false };
@@ -111,15 +111,14 @@ impl Entries {
         true
     }
 
-    /// Puts leaves in place of those at the same paths, and adds the others. A leaf that is [`Kind::Missing`] is
-    /// forgotten.
+    /// Replaces the leaves at the given paths and adds new ones. A leaf that is [`Kind::Missing`] is removed.
     pub(crate) fn put(&mut self, found: Vec<(Vec<u8>, Found)>) {
         let place = |(path, found): &(Vec<u8>, Found)| {
             let (directory, name) = paths::split(path);
             let directory = self.find(directory)?;
             Some((directory, self.leaf_in(directory, name)?, *found)).filter(|_| found.kind != Kind::Missing)
         };
-        // Where each path is known, nothing but the leaves and the digests above them changes.
+        // If all paths are known, only the leaves and the digests of their parent directories change.
         match found.iter().map(place).collect::<Option<Vec<_>>>() {
             Some(places) => self.take_over(&places, &[]),
             None => {
@@ -129,8 +128,8 @@ impl Entries {
         }
     }
 
-    /// The same tree with more leaves, and with other looks of directories, by their paths. What is
-    /// neither there nor tracked is forgotten.
+    /// Returns a tree with additional leaves and new scan states of directories, given by path. Leaves that are
+    /// missing and not tracked are removed.
     pub(crate) fn with(&self, added: Vec<(Vec<u8>, bool, Found)>, mut looks: HashMap<Vec<u8>, DirectoryLook>) -> Self {
         let mut added = by_directory(added);
         let mut parts = Vec::with_capacity(self.directories.len() + added.len());
@@ -155,13 +154,13 @@ impl Entries {
         Self::assemble(parts)
     }
 
-    /// Whether a leaf is known for nothing but that something stood there.
+    /// Checks whether a leaf is both missing and untracked, so that it can be removed.
     fn is_forgotten(&self, leaf: usize) -> bool {
         let leaf = &self.leaves[leaf];
         leaf.found.kind == Kind::Missing && !leaf.tracked
     }
 
-    /// The leaves of a directory, and some more; of two with one name the later one stands.
+    /// Returns the leaves of a directory merged with new leaves. A new leaf replaces an old one of the same name.
     fn merged(&self, directory: usize, more: Vec<NewLeaf>) -> Vec<NewLeaf> {
         let kept = self.leaves_of(directory).filter(|leaf| !self.is_forgotten(*leaf));
         let kept = kept.map(|at| (self.name_of(at).to_vec(), (self.leaves[at].tracked, self.leaves[at].found)));
@@ -173,7 +172,7 @@ impl Entries {
         leaves.into_iter().map(|(name, (tracked, found))| NewLeaf { name, tracked, found }).collect()
     }
 
-    /// Takes over what a look has found.
+    /// Applies the results of a scan.
     pub(crate) fn take_over<'a>(
         &mut self,
         leaves: impl IntoIterator<Item = &'a (usize, usize, Found)>,
@@ -255,7 +254,8 @@ impl Entries {
         outer == 0 || paths::is_below(self.directory_path(at), self.directory_path(outer))
     }
 
-    /// Finds the digest of every directory; that of one which was kept with all below it is known.
+    /// Computes the digest of every directory. The digest of a directory that was kept with all its descendants is
+    /// copied.
     fn find_digests(&mut self, kept: &[Option<(&Self, usize)>]) {
         let mut is_same = vec![false; kept.len()];
         for at in (0..kept.len()).rev() {
@@ -280,7 +280,7 @@ impl Entries {
         self.digest_over(directory, &self.leaves[self.leaves_of(directory)])
     }
 
-    /// The digest of a directory that has these leaves; those of the directories in it are known.
+    /// Computes the digest of a directory with these leaves from the known digests of its subdirectories.
     pub(super) fn digest_over(&self, directory: usize, leaves: &[Leaf]) -> Option<[u8; 32]> {
         let mut lines: Vec<(&[u8], merkle::Leaf)> =
             leaves.iter().filter_map(|leaf| Some((self.text(leaf.name), leaf.merkle()?))).collect();

@@ -1,21 +1,21 @@
-//! Where two trees differ.
+//! Compares two trees.
 
 use std::collections::BTreeSet;
 
 use super::{Entries, Kind, Leaf};
 use crate::paths;
 
-/// What counts as a difference.
+/// The kind of difference to report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// Another kind, exec bit or content.
+    /// A different kind, exec bit or content.
     Identity,
-    /// That, or a file that was changed and is the same again.
+    /// The same, and also files with a new `st_ctime` whose content is equal.
     Change,
 }
 
 impl Entries {
-    /// The covered paths at which the two differ, sorted.
+    /// Returns the covered paths at which the two trees differ, sorted.
     pub(crate) fn difference(&self, other: &Self, what: Difference) -> Vec<Vec<u8>> {
         let mut comparison = Comparison { left: self, right: other, what, found: BTreeSet::new() };
         comparison.directories(Some(0), Some(0), b"");
@@ -66,7 +66,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Pairs what two sorted lists have under the same name.
+/// Pairs the elements of two sorted lists by name.
 fn merge<'a>(
     left: impl Iterator<Item = (&'a [u8], usize)>,
     right: impl Iterator<Item = (&'a [u8], usize)>,

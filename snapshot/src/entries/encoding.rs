@@ -1,10 +1,11 @@
-//! The bytes of entries in a file. A name's place follows from those before it.
+//! Encodes entries for storage in a file. The file does not store the offset of a name; it follows from the lengths
+//! of the names before it.
 
 use super::{Directory, DirectoryLook, Entries, Found, Kind, Leaf, Span, State};
 use crate::codec::{Reader, Writer};
 use crate::git::bulk::{read_stamp, write_stamp};
 
-/// The kinds in the order of their numbers in files.
+/// The kinds, in the order of their numbers in files.
 pub(crate) const KINDS: [Kind; 8] = [
     Kind::File,
     Kind::Executable,
@@ -21,15 +22,15 @@ const RACY: u8 = 1;
 const TRACKED: u8 = 2;
 const HAS_DIGEST: u8 = 4;
 
-/// How few bytes a directory and a leaf take.
+/// Minimum encoded sizes of a directory and of a leaf, in bytes.
 const DIRECTORY: usize = 4 + 8 + 8 + 1 + 1 + 52;
 const LEAF: usize = 4 + 1 + 1 + 32 + 52;
 
-/// How long names are as a rule; longer ones make the room grow.
+/// Typical length of a name, in bytes, for the initial allocation.
 const USUAL_NAME: usize = 24;
 
 impl Entries {
-    /// Writes them.
+    /// Writes the entries.
     pub(crate) fn write(&self, writer: &mut Writer) {
         writer.count(self.directories.len());
         for directory in &self.directories {
@@ -52,7 +53,7 @@ impl Entries {
         }
     }
 
-    /// Reads them; nothing where the bytes are no tree.
+    /// Reads the entries. Returns `None` if the bytes do not encode a tree.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut read = Self { names: Vec::new(), directories: Vec::new(), leaves: Vec::new(), covered: 0 };
         let mut leaves = 0;
@@ -99,7 +100,8 @@ impl Entries {
         Some(Span { at, len: name.len() })
     }
 
-    /// Whether there is a top and every directory ends behind itself and inside the one around it.
+    /// Checks that there is a top directory, and that each directory ends after its own index and within its
+    /// parent.
     fn is_a_tree(&self) -> bool {
         let mut ends = vec![self.directories.len()];
         let is_inside = |(at, directory): (usize, &Directory)| {
@@ -117,7 +119,7 @@ fn flag(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
 }
 
-/// The number of a value in its list.
+/// Returns the index of a value in its list.
 fn place<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
     let at = all.iter().position(|one| *one == value);
     at.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)

@@ -1,22 +1,22 @@
-//! Filling in a tree of which nothing is known but its names, by several threads at once: each has the leaves of one
-//! directory to itself, where they stay. How they are looked at is decided elsewhere.
+//! Fills in a tree of which only the names are known, with several threads. Each thread has exclusive access to
+//! some leaves of one directory, and writes the results in place. The caller does the scanning.
 
 use super::{DirectoryLook, Entries, Found, Leaf};
 
-/// How many leaves of one directory a thread takes at a time.
+/// Maximum number of leaves of one directory that a thread takes at a time.
 pub(crate) const PIECE: usize = 512;
 
-/// The parts of a tree that are to be filled in, each once.
+/// Iterator over the parts of a tree that need to be filled in, each returned once.
 pub(crate) struct Blanks<'a> {
     /// The tree without its leaves.
     names: &'a Entries,
     directory: usize,
-    /// How many leaves of the directory are given out.
+    /// Number of the directory's leaves that were already handed out.
     given: usize,
     rest: &'a mut [Leaf],
 }
 
-/// Leaves of one directory; none where nothing stands right in it.
+/// Some leaves of one directory; empty if the directory has no leaves.
 pub(crate) struct Blank<'a> {
     pub(crate) directory: usize,
     names: &'a Entries,
@@ -25,23 +25,23 @@ pub(crate) struct Blank<'a> {
     is_last: bool,
 }
 
-/// What is known of a directory after its leaves, or a part of them, were filled in.
+/// The result for a directory, or for a part of its leaves.
 pub(crate) struct Filled {
     directory: usize,
-    /// How many of the leaves are covered.
+    /// Number of these leaves that are covered.
     covered: usize,
-    /// Said once for each directory.
+    /// Set in exactly one part of each directory.
     look: Option<DirectoryLook>,
-    /// Said where no other part of the directory has a share in it.
+    /// Set if this part alone determines the digest of the directory.
     digest: Option<Option<[u8; 32]>>,
 }
 
 impl Entries {
-    /// Has `fill` find out what stands at each leaf, and finds the digests of all directories anew. Meanwhile the tree
-    /// has directories and no leaves.
+    /// Calls `fill` to determine the entry of each leaf, then recomputes the digests of all directories. The tree
+    /// that `fill` receives has directories but no leaves.
     ///
     /// # Errors
-    /// Those of `fill`.
+    /// The errors of `fill`.
     pub(crate) fn fill<E>(&mut self, fill: impl FnOnce(&Self, Blanks<'_>) -> Result<Vec<Filled>, E>) -> Result<(), E> {
         let mut leaves = std::mem::take(&mut self.leaves);
         let filled = fill(self, Blanks { names: self, directory: 0, given: 0, rest: &mut leaves });
@@ -67,7 +67,7 @@ impl Entries {
 }
 
 impl Blanks<'_> {
-    /// How many there are, about.
+    /// Returns the approximate number of parts.
     pub(crate) fn about(&self) -> usize {
         self.names.directories.len() + self.rest.len() / PIECE
     }
@@ -88,13 +88,13 @@ impl<'a> Iterator for Blanks<'a> {
 }
 
 impl Blank<'_> {
-    /// The names of the leaves, and what is known to stand there.
+    /// Returns the names of the leaves, with mutable access to their entries.
     pub(crate) fn leaves(&mut self) -> impl Iterator<Item = (&[u8], &mut Found)> {
         let names = self.names;
         self.leaves.iter_mut().map(move |leaf| (names.text(leaf.name), &mut leaf.found))
     }
 
-    /// What is known now, where the directory was found to be like this.
+    /// Returns the result for this part, given the state of its directory.
     pub(crate) fn filled(self, look: DirectoryLook) -> Filled {
         let (names, directory) = (self.names, self.directory);
         let is_all = self.is_first && self.is_last && names.children(directory).next().is_none();

@@ -1,5 +1,5 @@
-//! The identity of a tree with changes laid over it. The cost grows with the changes, the depth at
-//! which they lie and the size of the directories on the way, and not with the tree.
+//! Computes the identity of a tree with changes applied on top. The cost depends on the number of changes, their
+//! depth, and the size of the directories on their paths, but not on the size of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -12,14 +12,14 @@ use crate::paths;
 
 /// Changes to a tree.
 pub(crate) struct Overlay<'a> {
-    /// What stands at a path now; nothing where it is not covered any more.
+    /// The new entry at each path; `None` if the path is no longer covered.
     pub(crate) leaves: BTreeMap<&'a [u8], Option<merkle::Leaf>>,
-    /// The paths at and below which nothing of the tree underneath is left.
+    /// Paths at and below which all entries of the underlying tree are removed.
     pub(crate) hidden: &'a BTreeSet<Vec<u8>>,
 }
 
 impl Entries {
-    /// The identity with changes laid over it.
+    /// Returns the identity of the tree with the changes applied.
     pub(crate) fn id_with(&self, overlay: &Overlay<'_>) -> SnapshotId {
         id_of(self.digest_with(Some(0), b"", overlay))
     }
@@ -57,15 +57,15 @@ impl Entries {
     }
 }
 
-/// One change as a directory sees it.
+/// A change as seen from one directory.
 enum Change {
     Leaf(Option<merkle::Leaf>),
-    /// Something changes below a directory of that name.
+    /// Something changes below a subdirectory of that name.
     Below,
 }
 
 impl<'a> Overlay<'a> {
-    /// Whether anything changes below `directory`.
+    /// Checks whether anything changes below `directory`.
     fn reaches(&self, directory: &[u8]) -> bool {
         if directory.is_empty() {
             return !self.leaves.is_empty() || !self.hidden.is_empty();
@@ -75,7 +75,7 @@ impl<'a> Overlay<'a> {
             || self.hidden.range(from..to).next().is_some()
     }
 
-    /// The changes below `directory`, by the names in it.
+    /// Returns the changes below `directory`, each with the name of the directory's child that it affects.
     fn changes_in<'b>(&'b self, directory: &[u8]) -> impl Iterator<Item = (&'a [u8], Change)> + use<'a, 'b> {
         let skip = if directory.is_empty() { 0 } else { directory.len() + 1 };
         let (from, to) = paths::range_below(directory);

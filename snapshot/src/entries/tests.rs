@@ -1,4 +1,4 @@
-//! What holds for every tree: lookups, order and identity are those of a plain map.
+//! Checks lookups, order and identity of generated trees against a plain map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::*;
 
 type Plain = BTreeMap<Vec<u8>, (u8, [u8; 32])>;
 
-/// The identity by the words of docs/snapshot.md, one directory at a time.
+/// Computes the identity as described in docs/snapshot.md, one directory at a time.
 fn plain_digest(entries: &Plain, directory: &[u8]) -> Option<[u8; 32]> {
     let mut lines = BTreeSet::new();
     for (path, leaf) in entries {
@@ -46,7 +46,7 @@ fn entries_of(plain: &Plain) -> Entries {
     Entries::of_leaves(plain.iter().map(|(path, leaf)| (path.clone(), true, found(leaf))))
 }
 
-/// Paths of few names, so that they meet: `a`, `a-`, `a/…`, `a0` are what sorts in odd ways.
+/// Generates paths from few names, so that they collide. `a`, `a-`, `a/…` and `a0` sort in unusual ways.
 fn a_path() -> impl Strategy<Value = Vec<u8>> {
     let name = prop::sample::select(vec![&b"a"[..], b"a-", b"a0", b"b", b"\xff", b"-"]);
     prop::collection::vec(name, 1..4).prop_map(|names| names.join(&b"/"[..]))
@@ -61,12 +61,12 @@ fn covered(plain: &Plain) -> Plain {
     plain.iter().filter(|(_, leaf)| leaf.0 != b'?').map(|(path, leaf)| (path.clone(), *leaf)).collect()
 }
 
-/// Another look for each directory.
+/// Returns a different scan state for each directory.
 fn look_of(directory: usize) -> DirectoryLook {
     DirectoryLook { stamp: Stamp { ino: directory as u64, ..Stamp::default() }, ..DirectoryLook::default() }
 }
 
-/// Fills in what a plain tree has, the last part first.
+/// Fills in the entries of a plain tree, in reverse order of the parts.
 fn fill(entries: &mut Entries, plain: &Plain) -> Result<(), ()> {
     entries.fill(|names, blanks| {
         let mut filled: Vec<Filled> = blanks
@@ -84,7 +84,7 @@ fn fill(entries: &mut Entries, plain: &Plain) -> Result<(), ()> {
     })
 }
 
-/// A directory that several readers share, with another one in it and one beside it.
+/// The directory is shared by several threads, and has a subdirectory and a sibling.
 #[test]
 fn large_directories_are_filled_in_part_by_part() {
     let name = |number: usize| format!("d/{number:05}").into_bytes();
@@ -185,7 +185,7 @@ proptest! {
             })
             .collect();
         prop_assert_eq!(&Entries::assemble(parts), &before);
-        // Some directories come to it, each with one leaf.
+        // Adds directories with one leaf each.
         let mut after = covered(&plain);
         parts = (0..before.directories())
             .map(|at| Part {

@@ -1,4 +1,4 @@
-//! Going through the covered paths in the order of their bytes.
+//! Iterates over the covered paths in the order of their bytes.
 
 use std::cmp::Ordering;
 
@@ -7,13 +7,13 @@ use proctor_core::drift::Entry;
 use super::Entries;
 use crate::paths;
 
-/// A way through the covered leaves at and below a directory.
+/// Iterator over the covered leaves at and below a directory.
 pub(super) struct Walk<'a> {
     entries: &'a Entries,
     open: Vec<Position>,
 }
 
-/// Where the way is in a directory: the next of its leaves, and the next directory in it.
+/// Position in a directory: its next leaf and its next subdirectory.
 struct Position {
     directory: usize,
     leaf: usize,
@@ -42,7 +42,7 @@ impl Position {
 impl Iterator for Walk<'_> {
     type Item = (usize, usize);
 
-    /// The next covered leaf, and the directory that it is in.
+    /// Returns the directory and the index of the next covered leaf.
     fn next(&mut self) -> Option<(usize, usize)> {
         loop {
             let entries = self.entries;
@@ -63,7 +63,7 @@ impl Iterator for Walk<'_> {
                     here.child = entries.directories[child].end;
                     self.open.push(Position::at(entries, child));
                 }
-                // A leaf without a child beside it was taken above.
+                // A leaf without a sibling directory was handled above.
                 (Some(_), None) => return None,
             }
         }
@@ -71,7 +71,7 @@ impl Iterator for Walk<'_> {
 }
 
 impl Entries {
-    /// Whether a leaf comes before what lies below a directory beside it.
+    /// Checks whether a leaf sorts before the descendants of a sibling directory.
     fn leaf_is_first(&self, leaf: usize, child: usize) -> bool {
         let child = paths::name(self.directory_path(child)).iter().chain(b"/");
         self.name_of(leaf).iter().cmp(child) == Ordering::Less

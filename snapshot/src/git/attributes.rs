@@ -1,5 +1,5 @@
-//! Whether git may convert a file on its way into a blob: by line endings, `$Id$`, an encoding, or
-//! a filter program. The answer is never too little: where it is not clear, git itself is asked.
+//! Determines whether git may convert a file when it makes a blob of it: line endings, `$Id$`, an encoding, or a
+//! filter program. The result never understates the conversion; if it is uncertain, git itself is asked.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -10,30 +10,30 @@ use rustix::fs::FileType;
 use super::index::{FileRules, Index};
 use crate::{beneath, paths};
 
-/// The largest file of attributes that is read; git reads no line beyond 2 KiB.
+/// The largest attributes file that is read, in bytes; git ignores lines of more than 2 KiB.
 const ATTRIBUTES_BYTES: u64 = 1 << 20;
-/// What only git itself can apply.
+/// Attributes that only git itself can apply.
 const PROGRAMS: [&[u8]; 2] = [b"filter", b"working-tree-encoding"];
 
-/// What may become of the content of a file.
+/// The possible conversion of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Conversion {
-    /// Its bytes are the blob.
+    /// None: the bytes are the blob.
     Nothing,
-    /// Line endings and `$Id$`: bytes without CR LF and `$Id:` are the blob.
+    /// Line endings and `$Id$`: if the bytes contain neither CR LF nor `$Id:`, they are the blob.
     Text,
-    /// Whatever a program or an encoding makes of it.
+    /// Any result of a program or an encoding.
     Anything,
 }
 
-/// The attributes of one repository, read where they are asked for.
+/// The attributes of one repository, read on demand.
 pub(crate) struct Attributes<'a> {
     index: &'a Index,
     /// The top of the outermost work tree.
     top: BorrowedFd<'a>,
-    /// What holds in the whole repository.
+    /// The rules that apply to the whole repository.
     everywhere: Rules,
-    /// What the file of each directory says.
+    /// The rules in the file of each directory.
     directories: HashMap<Vec<u8>, Rules>,
 }
 
@@ -48,10 +48,10 @@ impl<'a> Attributes<'a> {
         Self { index, top, everywhere, directories: HashMap::new() }
     }
 
-    /// What may become of the file at `path`, relative to its own repository.
+    /// Returns the possible conversion of the file at `path`, relative to its own repository.
     ///
     /// # Errors
-    /// A file of attributes cannot be read.
+    /// An attributes file cannot be read.
     pub(crate) fn conversion(&mut self, path: &[u8]) -> std::io::Result<Conversion> {
         let mut found = self.everywhere.of(path);
         for directory in std::iter::once(&b""[..]).chain(paths::ancestors(path)) {
@@ -71,13 +71,13 @@ impl<'a> Attributes<'a> {
         let path = paths::join(directory, b".gitattributes");
         let whole = paths::join(&self.index.at.0, &path);
         let Some((_, stat)) = beneath::look(self.top, &whole)? else {
-            // Git falls back to the index, as far as that still has it.
+            // Git falls back to the file in the index, if it is there.
             return Ok(if self.is_indexed(&path) { Rules::unclear() } else { Rules::default() });
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory | FileType::Symlink => return Ok(Rules::unclear()),
-            // The `git` program would open it, and wait for the other end of a FIFO.
+            // The `git` program would open it, and block on a FIFO.
             _ => return Err(std::io::Error::other(format!("`{}` is not a regular file", display_path(&whole)))),
         }
         let text = beneath::content(self.top, &whole, ATTRIBUTES_BYTES)?;
@@ -89,13 +89,12 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// What one file of attributes says, as far as it matters here.
+/// The relevant content of one attributes file.
 #[derive(Debug, Default)]
 struct Rules {
-    /// It says something.
+    /// True if the file contains any rule.
     any: bool,
-    /// The ends of the names of files that a program may apply to; an empty one is the end of every
-    /// name.
+    /// The name suffixes of files to which a program may apply; an empty suffix matches every name.
     programs: Vec<Vec<u8>>,
 }
 
@@ -112,7 +111,7 @@ impl Rules {
     }
 
     fn of(&self, path: &[u8]) -> Conversion {
-        // Patterns ignore case where `core.ignoreCase` says so.
+        // Patterns ignore case if `core.ignoreCase` is set.
         let ends_in =
             |end: &Vec<u8>| path.len() >= end.len() && path[path.len() - end.len()..].eq_ignore_ascii_case(end);
         match () {
@@ -123,8 +122,8 @@ impl Rules {
     }
 }
 
-/// The end of the names that a line may give to a program. A pattern such as `*.png` is the only one
-/// that is understood; every other may match any name.
+/// Returns the suffix of the names to which a line may apply a program. Only patterns such as `*.png` are
+/// supported; any other pattern is assumed to match every name.
 fn program_of(line: &[u8]) -> Option<Vec<u8>> {
     if line.starts_with(b"#") || !PROGRAMS.iter().any(|program| contains(line, program)) {
         return None;
@@ -139,16 +138,16 @@ fn contains(text: &[u8], what: &[u8]) -> bool {
     text.windows(what.len()).any(|window| window == what)
 }
 
-/// Looks through bytes that come piece by piece for what git would convert in a text.
+/// Searches bytes that arrive in pieces for content that git would convert in a text file.
 #[derive(Debug, Default)]
 pub(crate) struct TextScan {
     last: Vec<u8>,
     found: bool,
 }
 
-/// What git turns into a line feed; what it cuts back to `$Id$`.
+/// The sequences that git replaces: a line end, and the beginning of an expanded `$Id$`.
 const CONVERTED: [&[u8]; 2] = [b"\r\n", b"$Id:"];
-/// How many bytes of a piece the longest of them needs of the one before.
+/// Number of bytes from the preceding piece that are needed to find the longest sequence.
 const OVERLAP: usize = 3;
 
 impl TextScan {
@@ -162,7 +161,7 @@ impl TextScan {
         self.last = kept[kept.len().saturating_sub(OVERLAP)..].to_vec();
     }
 
-    /// Whether there was any of it.
+    /// Returns whether such content was found.
     pub(crate) fn found(&self) -> bool {
         self.found
     }

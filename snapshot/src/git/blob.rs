@@ -1,4 +1,4 @@
-//! The blob that a file is, and what of it git might convert.
+//! Computes the blob id of a file, and detects content that git might convert.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,9 +11,9 @@ use super::object::{ObjectFormat, ObjectHasher, ObjectId, ObjectKind};
 use crate::beneath;
 use crate::stamp::Stamp;
 
-/// How often a file that changes under our eyes is read before we give up.
+/// Number of attempts to read a file that changes during the read.
 const READ_ATTEMPTS: u32 = 5;
-/// How much of a file is read at a time.
+/// Size of the read buffer, in bytes.
 const PIECE: usize = 128 << 10;
 
 /// A file as a blob.
@@ -21,14 +21,14 @@ const PIECE: usize = 128 << 10;
 pub(crate) struct Blob {
     /// The id of its raw bytes.
     pub(crate) id: ObjectId,
-    /// Whether it holds what git would convert in a text.
+    /// True if it contains bytes that git would convert in a text file.
     pub(crate) convertible: bool,
 }
 
-/// The regular file at `path`; none where no such file stands still there.
+/// Reads the regular file at `path`. Returns `None` if there is no such file, or if it keeps changing.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(crate) fn blob_at(top: BorrowedFd<'_>, path: &[u8], format: ObjectFormat) -> io::Result<Option<Blob>> {
     for _ in 0..READ_ATTEMPTS {
         let fd = match beneath::open(top, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
@@ -43,7 +43,7 @@ pub(crate) fn blob_at(top: BorrowedFd<'_>, path: &[u8], format: ObjectFormat) ->
     Ok(None)
 }
 
-/// Reads an open file once; none where it changed meanwhile or is no regular file.
+/// Reads an open file once. Returns `None` if it changed during the read or is not a regular file.
 fn read(fd: BorrowedFd<'_>, format: ObjectFormat) -> io::Result<Option<Blob>> {
     let before = fstat(fd)?;
     if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
@@ -52,7 +52,7 @@ fn read(fd: BorrowedFd<'_>, format: ObjectFormat) -> io::Result<Option<Blob>> {
     let size = beneath::size_of(&before);
     let (mut hasher, mut scan) = (ObjectHasher::new(format, ObjectKind::Blob, size), TextScan::default());
     let (mut buffer, mut at) = (vec![0; PIECE], 0);
-    // One byte past the size is asked for too, so that a file that grows is noticed.
+    // Reading one byte past the size detects a file that grows.
     while at <= size {
         match rustix::io::pread(fd, &mut buffer, at) {
             Ok(0) => break,

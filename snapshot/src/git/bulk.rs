@@ -1,4 +1,4 @@
-//! The parts of a listing that are too many for JSON: paths, directories and the entries of indexes.
+//! Encodes the parts of a listing that are too large for JSON: paths, directories and the entries of indexes.
 
 use std::sync::Arc;
 
@@ -45,11 +45,11 @@ pub(crate) fn read_stamp(reader: &mut Reader<'_>) -> Option<Stamp> {
     })
 }
 
-/// How many bytes a stamp takes.
+/// Encoded size of a stamp, in bytes.
 const STAMP: usize = 52;
 
 impl Listing {
-    /// Where the indexes have submodules, relative to the outermost work tree.
+    /// Returns the paths of submodules in the indexes, relative to the outermost work tree.
     pub(crate) fn submodules(&self) -> Vec<RepoPath> {
         let gitlinks = |index: &Arc<Index>| -> Vec<RepoPath> {
             let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
@@ -58,7 +58,7 @@ impl Listing {
         self.indexes.iter().flat_map(gitlinks).collect()
     }
 
-    /// Writes what JSON leaves out.
+    /// Writes the fields that the JSON omits.
     pub(crate) fn write_bulk(&self, writer: &mut Writer) {
         for paths in [&self.tracked, &self.untracked, &self.rules, &self.ignored] {
             write_paths(writer, paths.iter().map(|path| path.0.as_slice()));
@@ -71,7 +71,7 @@ impl Listing {
         self.write_indexes(writer);
     }
 
-    /// Reads what JSON left out.
+    /// Reads the fields that the JSON omits.
     pub(crate) fn read_bulk(&mut self, reader: &mut Reader<'_>) -> Option<()> {
         self.tracked = read_paths(reader)?;
         self.untracked = read_paths(reader)?;
@@ -100,7 +100,7 @@ impl Listing {
 }
 
 impl CommitTree {
-    /// Writes what JSON leaves out.
+    /// Writes the fields that the JSON omits.
     pub(crate) fn write_bulk(&self, writer: &mut Writer) {
         writer.count(self.leaves.len());
         for leaf in &self.leaves {
@@ -111,7 +111,7 @@ impl CommitTree {
         }
     }
 
-    /// Reads what JSON left out.
+    /// Reads the fields that the JSON omits.
     pub(crate) fn read_bulk(&mut self, reader: &mut Reader<'_>) -> Option<()> {
         let leaf = |reader: &mut Reader<'_>| {
             let (path, mode, size) = (reader.short()?.to_vec(), reader.u32()?, reader.u64()?);
@@ -123,7 +123,7 @@ impl CommitTree {
     }
 }
 
-/// How few bytes a leaf of a commit's tree takes.
+/// Minimum encoded size of a leaf in a commit's tree, in bytes.
 const LEAF: usize = 4 + 4 + 8 + 1 + 20;
 
 /// Writes an object id.
@@ -139,9 +139,9 @@ pub(crate) fn read_id(reader: &mut Reader<'_>) -> Option<ObjectId> {
     ObjectId::from_raw(reader.raw(usize::from(width))?)
 }
 
-/// How few bytes an entry takes.
+/// Minimum encoded size of an entry, in bytes.
 const ENTRY: usize = 4 + 4 + 3 + 20;
-/// The bits of the flags of an entry; the two lowest are its stage.
+/// Bits in the flags of an entry; the two lowest bits are its stage.
 const INTENT_TO_ADD: u8 = 1 << 2;
 const SKIP_WORKTREE: u8 = 1 << 3;
 const HAS_STAT: u8 = 1 << 4;

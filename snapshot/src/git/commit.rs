@@ -1,8 +1,8 @@
-//! Reads what a commit names: the tree of files, and their blobs.
+//! Reads the tree of a commit and its blobs.
 //!
-//! The blobs are sent as they are: no filter, conversion of line ends or hook takes part, so that the bytes are those
-//! that the commit's tree names. A tree that no repository should have (`..`, `.git`, a million levels) is refused by
-//! name before any blob is read.
+//! The blobs are sent unchanged: no filter, line-ending conversion or hook takes part, so that the bytes are
+//! exactly those of the commit's tree. An invalid or excessive tree (`..`, `.git`, a million levels) is refused
+//! with the offending name before any blob is read.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -25,7 +25,7 @@ pub(super) mod names;
 mod plan;
 mod submodules;
 
-/// A repository whose commit is read: the top one or a submodule.
+/// A repository whose commit is read: the top repository or a submodule.
 struct Part<'a> {
     /// The path of the submodule; empty for the top.
     path: &'a [u8],
@@ -35,7 +35,7 @@ struct Part<'a> {
     plan: &'a Plan,
 }
 
-/// Returns what stands at each path of a commit's tree, and of the commits of its submodules where these are wanted.
+/// Returns the entries of a commit's tree, and those of its submodules if requested.
 pub(super) fn tree(history: &History<'_>, commit: &CommitRef, submodules: bool) -> Result<CommitTree, GitError> {
     let source = Source::of(history, &commit.id)?;
     let object = source.object()?;
@@ -63,7 +63,7 @@ pub(super) fn tree(history: &History<'_>, commit: &CommitRef, submodules: bool) 
     Ok(tree)
 }
 
-/// Sends the blobs of the `wanted` leaves of a tree, which are sorted and numbered in the order that [`tree`] has them.
+/// Sends the blobs of the `wanted` leaves of a tree. The numbers are sorted and refer to the order of [`tree`].
 pub(super) fn blobs(
     history: &History<'_>,
     commit: &CommitRef,
@@ -111,21 +111,21 @@ fn committed(prefix: &[u8], leaf: &Leaf) -> CommittedLeaf {
     CommittedLeaf { path: paths::join(prefix, &leaf.path), mode: leaf.mode, id: leaf.id, size: leaf.size }
 }
 
-/// A commit of a repository, of the top or of a submodule.
+/// A commit of a repository, either the top or a submodule.
 struct Source<'a> {
     objects: Objects<'a>,
     commit: Commit,
 }
 
 impl<'a> Source<'a> {
-    /// The commit with this id, of the repository itself.
+    /// Returns the commit with this id in the repository itself.
     fn of(history: &'a History<'_>, commit: &str) -> Result<Self, GitError> {
         let objects = history.objects()?;
         let commit = objects.commit(history.id(commit)?).map_err(|problem| history.unreadable(problem))?;
         Ok(Self { objects, commit })
     }
 
-    /// As the commit names it: whether it is here, the plan finds out.
+    /// Returns the tree that the commit names; making the plan checks whether it exists.
     fn tree(&self) -> ObjectId {
         self.commit.tree
     }
@@ -139,7 +139,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Returns what a file holds, or where a link leads.
+    /// Returns the content of a file, or the target of a link.
     fn content(&self, leaf: &Leaf) -> Result<Cow<'a, [u8]>, GitError> {
         let content = self.blob(leaf)?;
         if leaf.kind == LeafKind::Symlink && content.contains(&0) {
@@ -148,7 +148,7 @@ impl<'a> Source<'a> {
         Ok(content)
     }
 
-    /// What a planned file or link holds.
+    /// Returns the blob of a planned file or link.
     fn blob(&self, leaf: &Leaf) -> Result<Cow<'a, [u8]>, GitError> {
         let read = self.objects.read(leaf.id);
         match read.map_err(|problem| self.refused(&leaf.path, format!("cannot be read: {problem}")))? {
@@ -157,13 +157,13 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The refusal of a tree that cannot be what it says.
+    /// Makes the error for an invalid tree.
     fn refused(&self, path: &[u8], problem: impl Into<String>) -> GitError {
         GitError::Tree { commit: self.commit.id.to_string(), path: display_path(path), problem: problem.into() }
     }
 }
 
-/// Whether a leaf is a submodule.
+/// Checks whether a leaf is a submodule.
 fn is_gitlink(leaf: &Leaf) -> bool {
     leaf.kind == LeafKind::Gitlink
 }

@@ -1,5 +1,5 @@
-//! Reads git's small files with bounds, before libgit2 is let near them: the config, a `.git`
-//! file, and `commondir`.
+//! Reads git's small files with size limits before libgit2 accesses them: the config, a `.git` file, and
+//! `commondir`.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,16 +16,16 @@ use super::object::ObjectFormat;
 use super::program::Places;
 use crate::beneath;
 
-/// The largest config that is read.
+/// The largest config that is read, in bytes.
 pub(super) const CONFIG_BYTES: u64 = 1 << 20;
-/// The largest `.git` file or `commondir` that is read.
+/// The largest `.git` file or `commondir` that is read, in bytes.
 pub(super) const POINTER_BYTES: u64 = 16 << 10;
-/// The largest file of ignore rules that is read.
+/// The largest ignore file that is read, in bytes.
 pub(crate) const RULES_BYTES: u64 = 16 << 20;
-/// The largest index, and the largest `packed-refs`, that is read.
+/// The largest index and the largest `packed-refs` that are read, in bytes.
 const TABLE_BYTES: u64 = 1 << 30;
 
-/// Reads a regular file of at most `limit` bytes; `None` where there is none.
+/// Reads a regular file of at most `limit` bytes; returns `None` if it does not exist.
 pub(in crate::git) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, GitError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match open(path, flags, Mode::empty()) {
@@ -46,24 +46,25 @@ pub(in crate::git) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec
     Ok(Some(bytes))
 }
 
-/// Refuses what libgit2 would open as a file of rules and wait for, or read for long: anything but a file of a usual
-/// size, a directory or nothing, where links lead.
+/// Refuses an ignore file on which libgit2 would block or take too long. Allowed are a regular file up to the size
+/// limit, a directory, and a missing file. Links are followed.
 pub(super) fn check_regular(path: &Path) -> Result<(), GitError> {
     check_size(path, RULES_BYTES)
 }
 
-/// Refuses anything but a file of at most `limit` bytes, a directory or nothing.
+/// Refuses anything but a file of at most `limit` bytes, a directory or a missing file.
 fn check_size(path: &Path, limit: u64) -> Result<(), GitError> {
     match path.metadata() {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(found) if !found.is_file() => Err(not_regular(path)),
         Ok(found) if found.len() > limit => Err(too_large(path, limit)),
-        // Where it cannot be looked at, libgit2 says so.
+        // If the file cannot be examined, libgit2 reports the error.
         _ => Ok(()),
     }
 }
 
-/// Refuses files of git that libgit2 would read whole although they are too large, or wait for.
+/// Refuses git files that are too large, since libgit2 reads them completely, and special files on which it would
+/// block.
 pub(super) fn check_files(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
     let own = [("HEAD", POINTER_BYTES), ("index", TABLE_BYTES), ("shallow", RULES_BYTES)];
     let common = [
@@ -82,33 +83,33 @@ pub(super) fn check_files(worktree: &Path, git_dir: &Path, common_dir: &Path) ->
     [git_dir, common_dir].iter().try_for_each(|dir| check_size(&dir.join(branch), POINTER_BYTES))
 }
 
-/// The error for a file that is larger than any that git writes.
+/// Makes the error for a file that exceeds its size limit.
 pub(super) fn too_large(path: &Path, limit: u64) -> GitError {
     refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller")
 }
 
-/// A file of attributes beside the config; none where it is no regular file of a usual size, and
-/// empty where there is none.
+/// Reads an attributes file in the git directory. Returns `None` if it is not a regular file or is too large, and
+/// an empty text if it does not exist.
 pub(super) fn read_attributes(path: &Path) -> Option<Vec<u8>> {
     read_bounded(path, CONFIG_BYTES).map(Option::unwrap_or_default).ok()
 }
 
-/// The error for something else in place of a regular file of git.
+/// Makes the error for a git file that is not a regular file.
 pub(super) fn not_regular(path: &Path) -> GitError {
     refused(path, "it is not a regular file".into(), "put a regular file there")
 }
 
-/// The error for a file that makes git read something else than this repository.
+/// Makes the error for a file that would make git read something other than this repository.
 pub(super) fn refused(path: &Path, problem: String, mend: &str) -> GitError {
     GitError::Config { path: path.to_owned(), problem, mend: mend.to_owned() }
 }
 
-/// The error for a path that the system does not let us read.
+/// Makes the error for a path that cannot be read.
 pub(super) fn io(path: &Path, error: &std::io::Error) -> GitError {
     GitError::Io { path: path.to_owned(), problem: error.to_string() }
 }
 
-/// The path that a `.git` file names, relative to the directory that the file is in.
+/// Returns the path that a `.git` file names, relative to the directory of the file.
 pub(super) fn gitfile_target(path: &Path) -> Result<PathBuf, GitError> {
     let bytes = read_bounded(path, POINTER_BYTES)?.unwrap_or_default();
     let Some(target) = bytes.strip_prefix(b"gitdir:") else {
@@ -117,13 +118,13 @@ pub(super) fn gitfile_target(path: &Path) -> Result<PathBuf, GitError> {
     Ok(resolve(path, target))
 }
 
-/// The directory that a linked worktree's `commondir` names; `git_dir` itself where there is none.
+/// Returns the directory that a linked worktree's `commondir` names, or `git_dir` itself if there is no such file.
 pub(super) fn common_dir(git_dir: &Path) -> Result<PathBuf, GitError> {
     let pointer = git_dir.join("commondir");
     Ok(read_bounded(&pointer, POINTER_BYTES)?.map_or_else(|| git_dir.to_owned(), |bytes| resolve(&pointer, &bytes)))
 }
 
-/// The `.git` file that a linked worktree's git directory says it belongs to.
+/// Returns the `.git` file that a linked worktree's git directory links back to.
 pub(super) fn back_link(git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
     let pointer = git_dir.join("gitdir");
     Ok(read_bounded(&pointer, POINTER_BYTES)?.map(|bytes| resolve(&pointer, &bytes)))
@@ -134,19 +135,20 @@ fn resolve(pointer: &Path, target: &[u8]) -> PathBuf {
     pointer.parent().unwrap_or(Path::new("/")).join(target)
 }
 
-/// A config file for libgit2, which includes no other file.
+/// A config file for libgit2, without includes.
 pub(super) struct ConfigFile {
-    /// Where libgit2 reads it.
+    /// The path from which libgit2 reads it.
     pub(super) path: PathBuf,
-    /// The text with what it includes in its place; `None` where it includes nothing and is read where it is.
+    /// The text with all included files inserted; `None` if there are no includes, so that the original file is
+    /// read.
     pub(super) flattened: Option<OwnedFd>,
 }
 
 impl ConfigFile {
-    /// Reads the config at `path`; `None` where there is none.
+    /// Reads the config at `path`; returns `None` if it does not exist.
     ///
     /// # Errors
-    /// It, or a file that it includes, is refused or cannot be read.
+    /// The file, or a file that it includes, is refused or cannot be read.
     pub(super) fn read(path: &Path, conditions: &Conditions<'_>) -> Result<Option<Self>, GitError> {
         let Some(bytes) = config_bytes(path)? else { return Ok(None) };
         if include_line(&bytes).is_none() {
@@ -171,11 +173,10 @@ fn config_bytes(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
     Ok(bytes)
 }
 
-/// The number of the first line that may open an `include` or `includeIf` section.
+/// Returns the number of the first line that may open an `include` or `includeIf` section.
 ///
-/// Both parsers, git's and libgit2's, accept a section header after another on one line, so
-/// the whole line is searched. A line that begins as a comment is one to both of them, or part
-/// of a value that was continued.
+/// Git and libgit2 both accept several section headers in one line, so the whole line is searched. If a line begins
+/// like a comment, both treat it as a comment or as the continuation of a value.
 pub(super) fn include_line(config: &[u8]) -> Option<usize> {
     config.split(|b| *b == b'\n').position(may_include).map(|at| at + 1)
 }
@@ -209,20 +210,20 @@ pub(super) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path,
 /// A format that libgit2 cannot read.
 pub(super) struct Foreign {
     pub(super) what: &'static str,
-    /// How to do without it.
+    /// How to avoid the format.
     pub(super) mend: &'static str,
     pub(super) objects: ObjectFormat,
 }
 
 impl Foreign {
-    /// The refusal of who reads by libgit2 alone.
+    /// Makes the error for a reader that only uses libgit2.
     pub(super) fn refused(self, places: Places) -> GitError {
         let Self { what, mend, objects } = self;
         GitError::Format { places, what: what.to_owned(), mend: mend.to_owned(), objects }
     }
 }
 
-/// The format that libgit2 cannot read, where the config says that the repository has one.
+/// Returns the format in the config that libgit2 cannot read, if there is one.
 pub(super) fn foreign_format(config: &git2::Config) -> Option<Foreign> {
     let lower = |key: &str| config.get_string(key).ok().map(|value| value.to_ascii_lowercase());
     let foreign = |what, mend, objects| Some(Foreign { what, mend, objects });

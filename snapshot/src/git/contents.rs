@@ -1,8 +1,8 @@
-//! What the bytes of commits, tags and trees say (gitformat-object, in both formats). Pure: bytes in, values out.
+//! Parses the bytes of commits, tags and trees (gitformat-object, in both formats). Pure functions without I/O.
 
 use super::object::{ObjectFormat, ObjectId};
 
-/// What of a commit counts here.
+/// The parts of a commit that are used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Commit {
     pub(super) id: ObjectId,
@@ -19,7 +19,7 @@ pub(super) struct TreeEntry<'a> {
     pub(super) id: ObjectId,
 }
 
-/// The commit `id` in its bytes; none where they are no commit.
+/// Parses the bytes of the commit `id`; returns `None` if they are not a commit.
 pub(super) fn commit(id: ObjectId, bytes: &[u8]) -> Option<Commit> {
     let (tree, rest) = line(bytes)?;
     let tree = named(tree, b"tree ", id.format())?;
@@ -29,12 +29,12 @@ pub(super) fn commit(id: ObjectId, bytes: &[u8]) -> Option<Commit> {
     Some(Commit { id, tree, has_parents, message })
 }
 
-/// What a tag names, in its bytes; none where they are no tag.
+/// Returns the object that a tag names; returns `None` if the bytes are not a tag.
 pub(super) fn tagged(format: ObjectFormat, bytes: &[u8]) -> Option<ObjectId> {
     named(line(bytes)?.0, b"object ", format)
 }
 
-/// The entries of a tree, in its bytes; none where they are no tree.
+/// Returns the entries of a tree; returns `None` if the bytes are not a tree.
 pub(super) fn tree(format: ObjectFormat, mut bytes: &[u8]) -> Option<Vec<TreeEntry<'_>>> {
     let mut entries = Vec::new();
     while !bytes.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn tree(format: ObjectFormat, mut bytes: &[u8]) -> Option<Vec<TreeEnt
     Some(entries)
 }
 
-/// How many octal digits a mode has at most.
+/// Maximum number of octal digits in a mode.
 const MODE_DIGITS: usize = 7;
 
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -1,5 +1,5 @@
-//! How answers travel: frames, of which the last one holds the answer. What can be worked on before the
-//! whole answer is there comes in a frame before it.
+//! Encodes answers as frames; the last frame contains the answer. Data that the parent process can use before the
+//! answer is complete are sent in earlier frames.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -10,7 +10,7 @@ use super::index::from_file;
 use super::protocol::{Answer, Index};
 use crate::codec::{Reader, Writer};
 
-/// An index, ahead of the listing that it belongs to.
+/// An index, sent ahead of the listing that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ahead {
     /// The top of the work tree.
@@ -19,13 +19,13 @@ pub struct Ahead {
     pub index: Arc<Index>,
 }
 
-/// Pieces of blobs, each with the number of its leaf. The pieces of a blob follow each other; a blob that is empty has
-/// one, which is empty.
+/// Pieces of blobs, each with the number of its leaf. The pieces of a blob are consecutive; an empty blob has one
+/// empty piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobPieces(Vec<u8>);
 
 impl BlobPieces {
-    /// Returns the pieces; an item is `None` where the bytes are no pieces.
+    /// Returns the pieces; an item is `None` if the bytes are invalid.
     pub fn iter(&self) -> impl Iterator<Item = Option<(u32, &[u8])>> {
         let mut reader = Reader::new(&self.0);
         std::iter::from_fn(move || {
@@ -41,7 +41,7 @@ impl BlobPieces {
     }
 }
 
-/// Sends blobs, several small ones together.
+/// Sends blobs, combining several small ones.
 pub(super) struct BlobWriter<'a> {
     out: &'a mut dyn Write,
     pieces: Writer,
@@ -67,7 +67,7 @@ impl<'a> BlobWriter<'a> {
         Ok(())
     }
 
-    /// Sends what is left.
+    /// Sends the remaining pieces.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if self.length == 0 { Ok(()) } else { self.flush() }
     }
@@ -80,30 +80,30 @@ impl<'a> BlobWriter<'a> {
 
 /// A frame of an answer.
 pub(super) enum Frame {
-    /// None where the file is not what is read here: the answer then has it all.
+    /// `None` if the file is not in the format that this process reads; the answer then contains the whole index.
     Ahead(Option<Ahead>),
     Blobs(BlobPieces),
     Answer(Box<Answer>),
 }
 
-/// What is sent before an answer.
+/// A frame that is sent before an answer.
 pub(super) enum Early {
     Index(Ahead),
     Blobs(BlobPieces),
 }
 
-/// How many bytes of blobs are sent together.
+/// Number of bytes of blobs that are sent together.
 const BLOB_PIECE: usize = 256 << 10;
-/// How many bytes stand before a piece.
+/// Size of the header of a piece, in bytes.
 const BLOB_HEAD: usize = 12;
 
 const AHEAD: u8 = b'T';
 const BLOBS: u8 = b'B';
 const ANSWER: u8 = b'A';
-/// The tag of a frame, and the length of what follows.
+/// Size of a frame's header: the tag, and the length of the content.
 const HEAD: usize = 9;
 
-/// Writes an index without its entries, and the bytes of its file, before the answer is there.
+/// Writes an index without its entries, followed by the bytes of its file, before the answer.
 pub(super) fn write_ahead(out: &mut dyn Write, worktree: &Path, index: &Index, file: &[u8]) -> io::Result<()> {
     let mut writer = Writer::default();
     writer.short(worktree.as_os_str().as_bytes());
@@ -132,10 +132,10 @@ fn write_frame(out: &mut dyn Write, tag: u8, parts: &[&[u8]]) -> io::Result<()> 
     out.flush()
 }
 
-/// Takes a whole frame from the front of what was received; nothing where more is to come.
+/// Removes a complete frame from the front of the received bytes. Returns `None` if the frame is incomplete.
 ///
 /// # Errors
-/// These are no frames.
+/// The bytes are not valid frames.
 pub(super) fn take(received: &mut Vec<u8>) -> Result<Option<Frame>, String> {
     let Some((head, rest)) = received.split_first_chunk::<HEAD>() else { return Ok(None) };
     let length = Reader::new(&head[1..]).u64().and_then(|length| usize::try_from(length).ok());

@@ -1,7 +1,7 @@
-//! The git directory of a private copy: complete by itself, but for the objects, which are borrowed.
+//! Writes the git directory of a private copy. It is complete except for the objects, which are borrowed.
 //!
-//! It holds nothing that the repository's config says, and no hook: git in a step reads history,
-//! refs and the index, and runs nothing.
+//! It contains no hooks and none of the repository's settings: git in a step can read history, refs and the index,
+//! and runs no program.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -20,9 +20,9 @@ use crate::stamp::Moment;
 /// The names of all files that [`GitDir::write`] writes.
 pub(crate) const GIT_FILES: [&str; 7] =
     ["config", "objects/info/alternates", "shallow", "info/exclude", "packed-refs", "index", "HEAD"];
-/// How many refs are told to git in a step.
+/// Maximum number of refs.
 const MAX_REFS: usize = 1_000_000;
-/// The largest list of a shallow clone's edges, in bytes.
+/// The largest list of a shallow clone's boundary commits, in bytes.
 const MAX_SHALLOW: u64 = 16 << 20;
 const SETTINGS: &str = "\tfilemode = true\n\tbare = false\n\tlogallrefupdates = false\n\ttrustctime = false\n";
 
@@ -33,20 +33,20 @@ pub(crate) struct GitDir {
     pub(crate) head: String,
     /// The directory of the objects.
     pub(crate) objects: PathBuf,
-    /// The refs in the form of `packed-refs`.
+    /// The refs in the format of `packed-refs`.
     pub(crate) refs: Vec<u8>,
-    /// The edges of a shallow clone.
+    /// The boundary commits of a shallow clone.
     pub(crate) shallow: Option<Vec<u8>>,
-    /// The ignore rules in `info/exclude`, if there is to be such a file.
+    /// The ignore rules in `info/exclude`; `None` removes the file.
     pub(crate) exclude: Option<Vec<u8>>,
-    /// Whether ignore rules take upper case for lower case.
+    /// True if ignore rules are case-insensitive.
     pub(crate) ignore_case: bool,
-    /// The user and group that get the files, if not we ourselves.
+    /// The user and group of the files; `None` means our own.
     pub(crate) owner: Option<(u32, u32)>,
 }
 
 impl GitDir {
-    /// Writes the files of the git directory at `git`, with an `index` that was last written at the time `written`.
+    /// Writes the files of the git directory at `git`. The `index` gets the modification time `written`.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -105,7 +105,7 @@ fn date(path: &Path, (tv_sec, nanoseconds): Moment) -> io::Result<()> {
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Removes a file that an earlier state of the directory had.
+/// Removes a file that an earlier update may have written.
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -113,7 +113,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a file in place of another by a rename.
+/// Replaces a file atomically.
 fn put(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -128,8 +128,8 @@ fn put(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
     written
 }
 
-/// All refs of a repository as `packed-refs` has them (gitrepository-layout(5)); one that names another
-/// by the commit that it leads to. One that leads nowhere is left out.
+/// Returns all refs of a repository in the format of `packed-refs` (gitrepository-layout(5)). A symbolic ref is
+/// resolved to its commit, or omitted if it cannot be resolved.
 pub(super) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
     match (&history.source, history.told()?) {
         (_, Some(told)) => told.refs().map_err(|problem| history.unreadable(problem)),
@@ -158,7 +158,7 @@ fn refs_of(top: &Opened) -> Result<Vec<u8>, GitError> {
     Ok(text)
 }
 
-/// Where the history of a shallow clone ends.
+/// Returns the boundary commits of a shallow clone.
 pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let path = common_dir.join("shallow");
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;

@@ -1,4 +1,4 @@
-//! Starts `proctor-git` and waits for its answer, with a deadline and a bound on what it says.
+//! Starts `proctor-git` and waits for its answer, with a deadline and a bound on the size of the answer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,62 +24,62 @@ use super::protocol::{
 };
 use crate::snapshot::Snapshot;
 
-/// How long one answer of the helper may take by default.
+/// Default deadline for one answer of the helper.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long it may take to read the tree of a commit.
+/// Deadline for reading the tree of a commit.
 const TREE_DEADLINE: Duration = Duration::from_secs(600);
-/// How many bytes an answer may have.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES: usize = 512 << 20;
-/// How many bytes of an answer may wait in the pipe, and how many are taken at least at a time where they are there.
+/// Size of the pipe for answers, and minimum free space of the buffer for each read, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 const PIECE_BYTES: usize = 64 << 10;
-/// How many bytes of the helper's complaint are kept.
+/// Maximum number of bytes kept of the helper's standard error.
 const COMPLAINT_BYTES: usize = 4 << 10;
 
-/// Takes what is sent before an answer; an error ends the conversation.
+/// Receives frames that arrive before the answer; an error ends the conversation.
 type Take<'a> = &'a mut dyn FnMut(Early) -> Result<(), String>;
 
-/// The program that reads repositories for us.
+/// The program that reads repositories in a separate process.
 #[derive(Debug, Clone)]
 pub struct GitHelper {
-    /// Where it is: an absolute path.
+    /// Absolute path of the program.
     pub exe: PathBuf,
-    /// How long one answer may take.
+    /// Deadline for one answer.
     pub deadline: Duration,
-    /// Who is asked what libgit2 cannot tell.
+    /// Runs the `git` program for formats that libgit2 cannot read.
     program: Option<Arc<dyn GitProgram>>,
 }
 
 impl GitHelper {
-    /// The helper at `exe`, with a deadline of 60 seconds.
+    /// Creates the helper at `exe`, with a deadline of 60 seconds.
     pub fn new(exe: impl Into<PathBuf>) -> Self {
         Self { exe: exe.into(), deadline: DEADLINE, program: None }
     }
 
-    /// The same helper, which leaves to the `git` program what libgit2 cannot tell.
+    /// Returns the helper with a `git` program for formats that libgit2 cannot read.
     #[must_use]
     pub fn with_program(self, program: Arc<dyn GitProgram>) -> Self {
         Self { program: Some(program), ..self }
     }
 
-    /// The same helper for checkouts of one repository.
+    /// Returns the helper for checkouts of one repository.
     #[must_use]
     pub fn over_checkouts(self, of: CheckoutOf) -> Self {
         let program = self.program.map(|program| -> Arc<dyn GitProgram> { Arc::new(OverCheckout { program, of }) });
         Self { program, ..self }
     }
 
-    /// Who is asked what libgit2 cannot tell.
+    /// Returns the `git` program for formats that libgit2 cannot read.
     pub(crate) fn program(&self) -> Option<&dyn GitProgram> {
         self.program.as_deref()
     }
 
     /// Lists the tree of the repository whose work tree is `repo`. The index of the outermost repository may be
-    /// told to `ahead` before the rest is known; where the listing then says `told_ahead`, what it tracks is not in
-    /// `tracked`, and else what was told does not count.
+    /// passed to `ahead` before the rest is known. If the listing then has `told_ahead` set, the paths of this
+    /// index are not in `tracked`; otherwise the early index must be ignored.
     ///
     /// # Errors
-    /// The repository is refused or cannot be read; [`GitError`] says why and how to mend it.
+    /// The repository is refused or cannot be read; [`GitError`] contains the reason and how to fix it.
     pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
         let mut told = None;
         let question = self.question(&Request::List { repo: repo.to_owned() })?;
@@ -103,19 +103,19 @@ impl GitHelper {
         }
     }
 
-    /// Says for each path, none of them a directory, whether the rules on disk ignore it.
+    /// Reports for each path whether the rules on disk ignore it. None of the paths may be a directory.
     ///
     /// # Errors
-    /// As [`GitHelper::list`].
+    /// The same as those of [`GitHelper::list`].
     pub fn ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         self.ignored_among(repo, None, &[], paths)
     }
 
-    /// Says for each directory, then for each path that is none, whether the rules on disk ignore it.
-    /// Where submodules are need not be looked up in the index if it is said.
+    /// Reports for each directory, then for each other path, whether the rules on disk ignore it. If the paths of
+    /// submodules are given, the helper does not read the index to find them.
     ///
     /// # Errors
-    /// As [`GitHelper::list`].
+    /// The same as those of [`GitHelper::list`].
     pub(crate) fn ignored_among(
         &self,
         repo: &Path,
@@ -143,7 +143,7 @@ impl GitHelper {
         }
     }
 
-    /// Has the `git` program answer where libgit2 cannot read the format, and where it is at hand.
+    /// Asks the `git` program instead if libgit2 cannot read the format and the program is available.
     fn by_program<T>(
         &self,
         why: GitError,
@@ -155,10 +155,11 @@ impl GitHelper {
         }
     }
 
-    /// The commits that a revision or a range of `repo` names, oldest first; at most `limit`.
+    /// Returns the commits that a revision or a range of `repo` names, oldest first; at most `limit`.
     ///
     /// # Errors
-    /// [`GitError::Revision`] where it names none or too many; else as [`GitHelper::list`].
+    /// [`GitError::Revision`] if the revision names no commit or too many; otherwise the errors of
+    /// [`GitHelper::list`].
     pub fn resolve(&self, repo: &Path, revision: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
         let request = Request::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
         match self.ask_of_commits(repo, &request)? {
@@ -167,11 +168,11 @@ impl GitHelper {
         }
     }
 
-    /// What a push from `repo` sends, and which commits are to be looked at for that.
+    /// Returns the contents of a push from `repo`, and the commits that have to be verified for it.
     ///
     /// # Errors
-    /// [`GitError::Revision`] where an id names nothing, [`GitError::TooMany`] where there are more commits
-    /// than asked for; else as [`GitHelper::list`].
+    /// [`GitError::Revision`] if an id names no object, [`GitError::TooMany`] if there are more commits than the
+    /// limit; otherwise the errors of [`GitHelper::list`].
     pub fn pushed(&self, repo: &Path, push: &Push) -> Result<Pushed, GitError> {
         match self.ask_of_commits(repo, &Request::Pushed { repo: repo.to_owned(), push: push.clone() })? {
             Answer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
@@ -179,10 +180,11 @@ impl GitHelper {
         }
     }
 
-    /// The commit that an index of `repo` would make. Nothing is written.
+    /// Returns the commit that an index of `repo` would make. Nothing is written.
     ///
     /// # Errors
-    /// [`GitError::Revision`] where paths are in conflict, or it is no index; else as [`GitHelper::list`].
+    /// [`GitError::Revision`] if paths are in conflict or the file is not an index; otherwise the errors of
+    /// [`GitHelper::list`].
     pub fn staged(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
         match self.ask(repo, &Request::Staged { repo: repo.to_owned(), index: index.clone() })? {
             Answer::Staged(commit) => Ok(commit),
@@ -191,10 +193,10 @@ impl GitHelper {
         }
     }
 
-    /// What a checkout of a commit would be.
+    /// Returns the identity and the spec of a commit's tree.
     ///
     /// # Errors
-    /// As [`GitHelper::tree`].
+    /// The same as those of [`GitHelper::tree`].
     pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitContent, GitError> {
         match self.ask_of_commits(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
             Answer::Content(content) => Ok(content),
@@ -202,10 +204,10 @@ impl GitHelper {
         }
     }
 
-    /// What single files of a commit's tree are.
+    /// Returns the hashes of single files in a commit's tree.
     ///
     /// # Errors
-    /// As [`GitHelper::tree`].
+    /// The same as those of [`GitHelper::tree`].
     pub fn files_of(
         &self,
         repo: &Path,
@@ -219,11 +221,11 @@ impl GitHelper {
         }
     }
 
-    /// Returns what stands at each path of a commit's tree.
+    /// Returns the entries of a commit's tree.
     ///
     /// # Errors
-    /// [`GitError::Tree`] where the commit's tree is refused, [`GitError::Missing`] where objects are not here; else as
-    /// [`GitHelper::list`].
+    /// [`GitError::Tree`] if the commit's tree is refused, [`GitError::Missing`] if objects are missing;
+    /// otherwise the errors of [`GitHelper::list`].
     pub fn tree(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<CommitTree, GitError> {
         let request = Request::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
         match self.patient().ask_of_commits(repo, &request)? {
@@ -232,11 +234,11 @@ impl GitHelper {
         }
     }
 
-    /// Has the contents of the `wanted` files and links of a commit's tree sent to `take`, in the order of their
-    /// numbers. Ends early where `take` fails.
+    /// Sends the contents of the `wanted` files and links of a commit's tree to `take`, in the order of their
+    /// numbers. Stops if `take` fails.
     ///
     /// # Errors
-    /// As [`GitHelper::tree`]; [`GitError::Helper`] with what `take` says.
+    /// The same as those of [`GitHelper::tree`]; [`GitError::Helper`] with the message of `take`.
     pub fn blobs(
         &self,
         repo: &Path,
@@ -255,16 +257,15 @@ impl GitHelper {
         }
     }
 
-    /// The same helper for answers whose time goes by the size of the tree.
+    /// Returns the helper with a longer deadline, for answers whose duration depends on the size of the tree.
     fn patient(&self) -> Self {
         Self { deadline: self.deadline.max(TREE_DEADLINE), ..self.clone() }
     }
 
-    /// Returns the refs of `repo` and of the repositories inside it that are `nested`, and the ignore rules in their git
-    /// directories.
+    /// Returns the refs of `repo` and of its `nested` repositories, and the ignore rules in their git directories.
     ///
     /// # Errors
-    /// As [`GitHelper::list`].
+    /// The same as those of [`GitHelper::list`].
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
         match self.ask_of_commits(repo, &Request::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
             Answer::History(history) => Ok(history),
@@ -276,8 +277,8 @@ impl GitHelper {
         self.ask_with(repo, self.question(request)?, &mut |_| Ok(()))
     }
 
-    /// Asks about commits. Where libgit2 cannot read the format, the `git` program is asked first, and what it told
-    /// goes with the question. No answer is a refusal.
+    /// Asks about commits. If libgit2 cannot read the format, the `git` program runs first, and its output is sent
+    /// with a second request. A refusal becomes an error.
     fn ask_of_commits(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
         self.ask_of_commits_with(repo, request, &mut |_| Ok(()))
     }
@@ -307,7 +308,7 @@ impl GitHelper {
         let talked =
             Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline, early));
         if !matches!(talked, Ok(Talked::Whole { .. })) {
-            // An error here means that it has ended by itself.
+            // `kill` fails only if the process has already exited.
             let _ = child.kill();
         }
         let status = child.wait().map_err(|error| failed(error.to_string()))?;
@@ -323,13 +324,13 @@ impl GitHelper {
         }
     }
 
-    /// Starts the helper as the owner of `repo` where we are root, as ourselves otherwise.
+    /// Starts the helper as the owner of `repo` if we are root, otherwise as the current user.
     fn spawn(&self, repo: &Path) -> Result<Child, GitError> {
         let exe = File::open(&self.exe).map_err(|error| self.failed(error.to_string()))?;
         let found = std::fs::metadata(repo);
         let found = found.map_err(|error| GitError::Io { path: repo.to_owned(), problem: error.to_string() })?;
         let owner = (rustix::process::geteuid().is_root() && found.uid() != 0).then_some((found.uid(), found.gid()));
-        // The owner need not be able to reach the program by its path, only to execute it.
+        // The owner may be unable to reach the program by its path, and only needs to execute it.
         let program = match owner {
             Some(_) => PathBuf::from(format!("/proc/self/fd/{}", exe.as_raw_fd())),
             None => self.exe.clone(),
@@ -340,7 +341,7 @@ impl GitHelper {
         command.env("HOME", "/nonexistent").env("XDG_CONFIG_HOME", "/nonexistent");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some((uid, gid)) = owner {
-            // Supplementary groups are cleared by std where root gives up its uid.
+            // std clears the supplementary groups when root changes its uid.
             command.gid(gid).uid(uid);
         }
         command.spawn().map_err(|error| self.failed(format!("cannot start it: {error}")))
@@ -351,7 +352,8 @@ impl GitHelper {
     }
 }
 
-/// Why it cannot be told what an index would make: the index of such a format is read of worktrees alone.
+/// Replaces the error for a format that libgit2 cannot read, since the `git` program reads such an index only for
+/// worktrees, not for staged content.
 fn of_staged(why: GitError) -> GitError {
     match why {
         GitError::Format { places, what, mend, .. } => GitError::Unsupported {
@@ -363,7 +365,7 @@ fn of_staged(why: GitError) -> GitError {
     }
 }
 
-/// How a conversation ended.
+/// The result of a conversation.
 enum Talked {
     Whole { answer: Option<Box<Answer>>, complaint: Vec<u8> },
     Late,
@@ -371,7 +373,7 @@ enum Talked {
     Garbled(String),
 }
 
-/// The three pipes of the helper, and what went through them.
+/// The three pipes of the helper, with buffers for the transferred bytes.
 struct Conversation {
     question: Vec<u8>,
     written: usize,
@@ -392,14 +394,15 @@ impl Conversation {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
         if let Some(stdout) = &stdout {
-            // A large answer comes in fewer pieces; what a user may have of pipes can be used up.
+            // A larger pipe carries a large answer in fewer pieces. The call may fail if the user's quota for pipes
+            // is exhausted.
             let _ = rustix::pipe::fcntl_setpipe_size(stdout, PIPE_BYTES);
         }
         let (received, complaint) = (Vec::new(), Vec::new());
         Ok(Self { question, written: 0, stdin, stdout, stderr, received, answer: None, complaint })
     }
 
-    /// Writes and reads until both outputs end, the deadline passes or a bound is met.
+    /// Writes and reads until both outputs are closed, the deadline passes, or a bound is exceeded.
     fn until(mut self, deadline: Instant, early: Take<'_>) -> io::Result<Talked> {
         while self.stdout.is_some() || self.stderr.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -421,7 +424,7 @@ impl Conversation {
         Ok(Talked::Whole { answer: self.answer, complaint: self.complaint })
     }
 
-    /// Takes what has come as a whole.
+    /// Handles the frames that have been received completely.
     fn take_frames(&mut self, early: Take<'_>) -> Result<(), String> {
         while let Some(frame) = frames::take(&mut self.received)? {
             match frame {
@@ -454,7 +457,7 @@ impl Conversation {
                 Ok(count) => self.written += count,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // It ended without reading all; its status and its complaint say why.
+                // The helper exited without reading the whole request; its status and standard error explain why.
                 Err(Errno::PIPE) => self.stdin = None,
                 Err(error) => return Err(error.into()),
             }
@@ -463,7 +466,7 @@ impl Conversation {
     }
 }
 
-/// Reads what is there; the pipe is closed at its end.
+/// Reads the available bytes, and closes the pipe at its end.
 fn read_into(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> io::Result<()> {
     let Some(fd) = pipe else { return Ok(()) };
     bytes.reserve(PIECE_BYTES);
@@ -475,36 +478,36 @@ fn read_into(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> io::Result<()> 
     Ok(())
 }
 
-/// The ignore rules of one real tree, asked in batches and remembered.
+/// The ignore rules of one real tree, queried in batches; the answers are cached.
 #[derive(Debug)]
 pub struct IgnoreQuery {
     helper: GitHelper,
     repo: PathBuf,
-    /// Where submodules are, if that is known.
+    /// The paths of submodules, if they are known.
     submodules: Option<Vec<RepoPath>>,
     known: Mutex<HashMap<Vec<u8>, bool>>,
 }
 
 impl IgnoreQuery {
-    /// The rules of the work tree `repo`.
+    /// Creates a query for the rules of the work tree `repo`.
     pub fn new(helper: GitHelper, repo: impl Into<PathBuf>) -> Self {
         Self { helper, repo: repo.into(), submodules: None, known: Mutex::new(HashMap::new()) }
     }
 
-    /// The same rules of a work tree of which there is a snapshot: where its submodules are need not be
-    /// looked up in the index, so that an answer costs the same however large that is.
+    /// Takes the paths of submodules from a snapshot. The helper then does not read the index, and the cost of a
+    /// query does not depend on the size of the index.
     #[must_use]
     pub fn knowing(self, snapshot: &Snapshot) -> Self {
         let submodules = snapshot.basis.as_ref().and_then(|basis| basis.known_submodules()).map(<[RepoPath]>::to_vec);
         Self { submodules, ..self }
     }
 
-    /// Says for each path whether it is ignored. One that ends in `/` is a directory, and ignored
-    /// where all that lies in it is, whatever its name; no other is a directory. The helper is asked
-    /// once for all paths that were not asked before, and not at all where there are none.
+    /// Reports for each path whether it is ignored. A path that ends in `/` is a directory; it is ignored if all
+    /// its content is, whatever the names. All other paths must not be directories. The helper is asked once about
+    /// all paths that are not cached, and not at all if there are none.
     ///
     /// # Errors
-    /// As [`GitHelper::list`].
+    /// The same as those of [`GitHelper::list`].
     pub fn ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let new = paths.iter().copied().filter(|path| !known.contains_key(*path));

@@ -1,5 +1,5 @@
-//! A repository whose commits are read, in whatever format it is: what libgit2 reads of it, and what the `git` program
-//! has to tell. Sha1 objects are read here even where refs are not.
+//! Opens a repository to read its commits, in any format: libgit2 reads the parts that it supports, and the output
+//! of the `git` program supplies the rest. libgit2 reads sha1 objects even if it cannot read the refs.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -23,18 +23,19 @@ pub(super) struct History<'t> {
     pub(super) source: Source<'t>,
 }
 
-/// Who says what is in it.
+/// The source of the repository's data.
 pub(super) enum Source<'t> {
-    /// Libgit2 alone.
+    /// libgit2 alone.
     Opened(Opened),
-    /// Libgit2 the objects, git the rest; where it was not asked, the refusal says what for.
+    /// Objects from libgit2, everything else from the `git` program. If the program has not been asked yet, the
+    /// error contains the format that requires it.
     Objects(Repository, Result<Told<'t>, GitError>),
-    /// Git.
+    /// The `git` program alone.
     Told(Told<'t>),
 }
 
 impl<'t> History<'t> {
-    /// Opens the repository whose work tree is `path`. `told` is what git told of it, where it was asked.
+    /// Opens the repository whose work tree is `path`. `told` is the output of the `git` program, if it was asked.
     pub(super) fn open(path: &Path, told: Option<&'t [u8]>) -> Result<Self, GitError> {
         let checked = Checked::at(path)?;
         let places = checked.places.clone();
@@ -59,12 +60,12 @@ impl<'t> History<'t> {
         Ok(Self { places, source })
     }
 
-    /// That of a repository that libgit2 reads.
+    /// Wraps a repository that libgit2 can read.
     pub(super) fn of(opened: Opened) -> Self {
         Self { places: opened.places(), source: Source::Opened(opened) }
     }
 
-    /// Its objects.
+    /// Returns the objects.
     pub(super) fn objects(&self) -> Result<Objects<'_>, GitError> {
         match &self.source {
             Source::Opened(Opened { repository, .. }) | Source::Objects(repository, _) => {
@@ -74,10 +75,10 @@ impl<'t> History<'t> {
         }
     }
 
-    /// What git told, of a repository whose refs libgit2 does not read.
+    /// Returns the output of the `git` program if libgit2 cannot read the refs.
     ///
     /// # Errors
-    /// It was not asked.
+    /// The program has not been asked.
     pub(super) fn told(&self) -> Result<Option<&Told<'t>>, GitError> {
         match &self.source {
             Source::Opened(_) => Ok(None),
@@ -86,7 +87,7 @@ impl<'t> History<'t> {
         }
     }
 
-    /// The id that is written so.
+    /// Parses an object id.
     pub(super) fn id(&self, text: &str) -> Result<ObjectId, GitError> {
         ObjectId::from_hex(text.as_bytes()).ok_or_else(|| self.unreadable(format!("`{text}` is no id of an object")))
     }
@@ -95,7 +96,7 @@ impl<'t> History<'t> {
         &self.places.worktree
     }
 
-    /// The error for what could not be read of it.
+    /// Makes the error for a repository that could not be read.
     pub(super) fn unreadable(&self, problem: impl Into<String>) -> GitError {
         GitError::Unreadable { path: self.places.worktree.clone(), problem: problem.into() }
     }
@@ -119,7 +120,7 @@ pub(super) fn state(history: &History<'_>, nested: &[RepoPath]) -> Result<GitHis
         Source::Told(_) => (ObjectFormat::Sha256, None),
     };
     let setting = config.as_ref().and_then(|config| config.get_path("core.excludesfile").ok());
-    // Of two rules that match, the later one counts: those of the setting come first.
+    // If two rules match, the later one takes precedence; the rules of the setting come first.
     let mut exclude = Vec::new();
     for file in setting.into_iter().chain([common_dir.join("info/exclude")]) {
         exclude.extend(read_bounded(&file, RULES_BYTES)?.unwrap_or_default());
@@ -149,7 +150,7 @@ fn head_line(bytes: &[u8]) -> Option<String> {
     is_line.then(|| line.to_owned())
 }
 
-/// A repository of which libgit2 reads the objects, and nothing else.
+/// Opens only the objects of a repository with libgit2.
 pub(super) fn without_refs(common_dir: &Path) -> Result<Repository, git2::Error> {
     let objects = Odb::new()?;
     let place = common_dir.join("objects");

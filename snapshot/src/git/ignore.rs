@@ -1,8 +1,9 @@
-//! Decides which paths the ignore rules on disk ignore: those that git and libgit2 both ignore.
+//! Decides which paths the ignore rules on disk ignore: those that both git and libgit2 ignore.
 //!
-//! The two differ on some rules, and a path that one of them shows belongs to the tree. Git's part is decided here, by
-//! the rules of `gitignore(5)`; libgit2 is asked about what git ignores. Both go from the top down, so that nothing
-//! inside an ignored directory can be taken back, and use the rules of the innermost repository.
+//! The two differ on some rules, and a path that one of them shows belongs to the tree. This module implements
+//! git's rules as described in `gitignore(5)`, and asks libgit2 only about paths that git ignores. Evaluation
+//! starts at the top, so nothing inside an ignored directory can be re-included, and the rules of the innermost
+//! repository apply.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -23,10 +24,10 @@ mod wildmatch;
 pub use external::ExternalRules;
 pub(super) use level::{Directory, RepositoryRules, SkippedRules};
 
-/// Which readers of the rules ignore a path. It is ignored where all do.
+/// The implementations that ignore a path. The path is ignored if all of them ignore it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Verdict {
-    /// Git, in each reading of its releases.
+    /// Git, in the interpretation of earlier and later releases.
     early: bool,
     late: bool,
     libgit2: bool,
@@ -42,14 +43,15 @@ impl Verdict {
 pub(super) struct Rules {
     repositories: Vec<(Opened, RepositoryRules)>,
     directories: HashMap<Vec<u8>, State>,
-    /// Where submodules are, where that is known without the index.
+    /// The paths of submodules, if they are known without the index.
     submodules: Option<HashSet<Vec<u8>>>,
 }
 
 #[derive(Clone)]
 enum State {
     Ignored,
-    /// The repository whose rules hold inside, how many bytes of a path name its place, and the rules.
+    /// The index of the repository whose rules apply inside, the length of the prefix that names its directory, and
+    /// the rules.
     Ruled {
         by: usize,
         prefix: usize,
@@ -58,10 +60,10 @@ enum State {
 }
 
 impl Rules {
-    /// Returns the rules that hold at the top of `opened`.
+    /// Returns the rules that apply at the top of `opened`.
     ///
     /// # Errors
-    /// A file of rules is refused or cannot be read.
+    /// An ignore file is refused or cannot be read.
     pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Result<Self, GitError> {
         let submodules = submodules.map(|paths| paths.iter().map(|path| path.0.clone()).collect());
         let mut rules = Self { repositories: Vec::new(), directories: HashMap::new(), submodules };
@@ -70,8 +72,8 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Returns whether `path` is ignored. What lies in a `.git` is ignored exactly where the directory that
-    /// holds it is.
+    /// Returns whether `path` is ignored. Paths inside a `.git` are ignored if and only if the parent directory of
+    /// the `.git` is.
     pub(super) fn ignores(&mut self, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
         let mut here = self.directories[&b""[..]].clone();
         let above = paths::ancestors(path).chain(is_directory.then_some(path));
@@ -122,7 +124,7 @@ impl Rules {
             return Ok(repository);
         }
         let (opened, own) = &self.repositories[by];
-        // The index is read only where it is not known to skip no file of rules.
+        // The index is read only if it may contain skipped ignore files.
         let skipped = if self.submodules.is_some() { SkippedRules::None } else { SkippedRules::InIndex };
         let rules = own.read_directory(opened, &rules, inside, verdict, skipped)?;
         Ok(State::Ruled { by, prefix, rules })
@@ -132,7 +134,7 @@ impl Rules {
         self.submodules.as_ref().is_some_and(|known| known.contains(directory))
     }
 
-    /// Opens the repository at `directory`; `None` where there is none.
+    /// Opens the repository at `directory`; returns `None` if no repository exists there.
     fn repository_at(&mut self, directory: &[u8]) -> Result<Option<State>, GitError> {
         let top = &self.repositories[0].0;
         let place = on_disk(top, directory);
@@ -151,19 +153,20 @@ impl Rules {
     }
 }
 
-/// Where a path relative to the top of `opened` is on disk.
+/// Returns the path on disk of a path relative to the top of `opened`.
 pub(super) fn on_disk(opened: &Opened, path: &[u8]) -> PathBuf {
     opened.worktree.join(OsStr::from_bytes(path))
 }
 
-/// Returns whether libgit2 ignores a path or a directory that it is in; `true` where it has no answer.
+/// Returns whether libgit2 ignores a path or one of its parent directories; returns `true` if libgit2 cannot
+/// answer.
 fn libgit2_ignores(opened: &Opened, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
     let ask = |path: &[u8]| {
         let path = Path::new(OsStr::from_bytes(path));
         opened.repository.is_path_ignored(path).map_err(|error| unreadable(&opened.worktree, &error))
     };
     let as_directory = |path: &[u8]| [path, b"/"].concat();
-    // libgit2 takes whatever it is asked about for a directory, and would wait for the writer of a fifo.
+    // libgit2 treats every path as a directory and reads its `.gitignore`, which would block on a fifo.
     let own_file = on_disk(opened, path).join(".gitignore");
     check_regular(&own_file)?;
     if external::read_rules(&own_file)?.is_some_and(|text| pattern::breaks_libgit2(&text)) {
@@ -172,7 +175,7 @@ fn libgit2_ignores(opened: &Opened, path: &[u8], is_directory: bool) -> Result<b
     if if is_directory { ask(&as_directory(path))? } else { ask(path)? } {
         return Ok(true);
     }
-    // It takes back what lies in an ignored directory when it is asked about one path.
+    // When asked about a single path, libgit2 re-includes paths inside ignored directories.
     for above in paths::ancestors(path).filter(|above| !above.is_empty()) {
         if ask(&as_directory(above))? {
             return Ok(true);

@@ -1,7 +1,7 @@
-//! Puts the files that a config includes in their place, so that libgit2 reads one text that names no other file.
+//! Flattens a config: inserts the files that it includes, so that libgit2 reads one text without includes.
 //!
-//! What an included file sets counts as if it stood in the config itself, and every file is read within the same
-//! bounds. Nothing is started for a setting, whichever file it is in.
+//! Settings of an included file apply as if they were in the config itself, and all files have the same size
+//! limits. No setting starts a program, whichever file contains it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,24 +15,24 @@ mod wildcard;
 
 use syntax::Setting;
 
-/// How many files may include each other in turn; git allows as many.
+/// Maximum depth of nested includes, as in git.
 const MAX_DEPTH: usize = 10;
-/// How many files one config may include.
+/// Maximum number of files that one config may include.
 const MAX_FILES: usize = 64;
 
-/// What the conditions of `includeIf` are held against.
+/// The facts that conditions of `includeIf` are compared with.
 #[derive(Debug)]
 pub(super) struct Conditions<'a> {
     git_dir: &'a Path,
-    /// The branch that HEAD names; `None` where it names a commit.
+    /// The branch that HEAD names; `None` if HEAD is detached.
     branch: Option<Vec<u8>>,
 }
 
 impl<'a> Conditions<'a> {
-    /// Returns those of the repository with this git directory.
+    /// Reads the facts of the repository with this git directory.
     ///
     /// # Errors
-    /// `HEAD` is no regular file of a usual size.
+    /// `HEAD` is not a regular file, or is too large.
     pub(super) fn of(git_dir: &'a Path) -> Result<Self, GitError> {
         let head = read_bounded(&git_dir.join("HEAD"), POINTER_BYTES)?.unwrap_or_default();
         let branch = head.strip_prefix(b"ref:").map(|name| name.trim_ascii());
@@ -40,7 +40,7 @@ impl<'a> Conditions<'a> {
         Ok(Self { git_dir, branch })
     }
 
-    /// Whether the condition of an `includeIf` in `file` holds. Git ignores a condition that it does not know.
+    /// Checks whether the condition of an `includeIf` in `file` holds. Unknown conditions do not hold, as in git.
     fn hold(&self, condition: &[u8], file: &Path, urls: &[Vec<u8>]) -> bool {
         let Some(colon) = condition.iter().position(|byte| *byte == b':') else { return false };
         let (kind, pattern) = (&condition[..colon], &condition[colon + 1..]);
@@ -60,7 +60,7 @@ impl<'a> Conditions<'a> {
 
     fn is_at(&self, pattern: &[u8], file: &Path, ignores_case: bool) -> bool {
         let mut whole = match pattern {
-            // The home of whoever runs git is not part of the repository.
+            // The home of the user who runs git is not part of the repository.
             [b'~', ..] => return false,
             [b'.', b'/', rest @ ..] => {
                 let Some(here) = file.parent().and_then(|here| here.canonicalize().ok()) else { return false };
@@ -74,12 +74,12 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// A pattern that matches a text alone.
+/// Escapes a text so that the pattern matches only that text.
 fn literally(text: &[u8]) -> Vec<u8> {
     text.iter().flat_map(|byte| [b'\\', *byte]).collect()
 }
 
-/// A pattern that names a directory is one of everything below it.
+/// Extends a pattern for a directory to everything below it.
 fn with_everything_below(mut pattern: Vec<u8>) -> Vec<u8> {
     if pattern.ends_with(b"/") {
         pattern.extend_from_slice(b"**");
@@ -87,12 +87,12 @@ fn with_everything_below(mut pattern: Vec<u8>) -> Vec<u8> {
     pattern
 }
 
-/// Returns the text of the config `file`, whose own text is `bytes`, with the settings of the files that it includes
-/// in their place.
+/// Returns the text of the config `file`, whose own text is `bytes`, with the settings of all included files
+/// inserted.
 ///
 /// # Errors
-/// A file that it names is no regular file or is too large, whether or not its condition holds: libgit2 judges
-/// conditions by itself while it opens a repository. Or one that counts cannot be read, or has no settings.
+/// A named file is not a regular file or is too large, even if its condition does not hold, since libgit2
+/// evaluates conditions itself when it opens a repository. Or a file that applies cannot be read or parsed.
 pub(super) fn flattened(file: &Path, bytes: &[u8], conditions: &Conditions<'_>) -> Result<Vec<u8>, GitError> {
     let settings = parsed(file, bytes)?;
     let urls = settings.iter().filter(|setting| setting.is("remote", "url") && setting.subsection.is_some());
@@ -116,13 +116,13 @@ struct Reading<'a> {
     conditions: &'a Conditions<'a>,
     /// The URLs of remotes, for `hasconfig`.
     urls: Vec<Vec<u8>>,
-    /// How many files were included.
+    /// Number of files included so far.
     files: usize,
     text: Vec<u8>,
 }
 
 impl Reading<'_> {
-    /// Adds the settings of a file, where they count, and looks at the files that they include.
+    /// Adds the settings of a file if they apply, and processes its includes.
     fn add(&mut self, file: &Path, settings: Vec<Setting>, counts: bool, depth: usize) -> Result<(), GitError> {
         for setting in settings {
             let is_included = match setting.included(|condition| self.conditions.hold(condition, file, &self.urls)) {
@@ -150,7 +150,7 @@ impl Reading<'_> {
         }
         match path.metadata() {
             Ok(found) if !found.is_file() => return Err(not_regular(path)),
-            // Git passes over a file that is not there.
+            // Git ignores a missing file.
             Err(error) if is_absent(&error) => return Ok(()),
             Err(_) if !counts => return Ok(()),
             _ => {}
@@ -169,7 +169,8 @@ fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
 
-/// Where an included file is; `None` for one of somebody's home, which is not part of the repository.
+/// Returns the path of an included file, or `None` if it is in a home directory, which is not part of the
+/// repository.
 fn place(file: &Path, path: &[u8]) -> Option<PathBuf> {
     if path.is_empty() || path.starts_with(b"~") || path.starts_with(b"%(prefix)") {
         return None;

@@ -1,4 +1,4 @@
-//! The index of one repository as it was read: what git would add its changes to.
+//! Represents the index of one repository as it was read.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,108 +10,109 @@ pub(super) mod from_file;
 pub(super) mod from_libgit2;
 pub(crate) mod to_file;
 
-/// The index of one repository, and what of its config decides how files become blobs.
+/// The index of one repository, and the config that determines how files are converted to blobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
-    /// Where the repository's work tree stands in the outermost one; empty for that itself.
+    /// The path of the repository's work tree in the outermost one; empty for the outermost one itself.
     pub at: RepoPath,
-    /// How it names objects.
+    /// The format of its object ids.
     pub format: ObjectFormat,
-    /// The tree of the commit of HEAD; `null` before the first.
+    /// The tree of HEAD's commit; `null` before the first commit.
     pub head_tree: Option<ObjectId>,
-    /// When the index was written: what changed no earlier than that may differ unseen.
+    /// When the index was written. A file that changed at this time or later may differ although its stat data
+    /// match.
     pub written: Moment,
     /// The entries, sorted by path, then by stage.
     #[serde(skip)]
     pub entries: Vec<IndexEntry>,
-    /// What the config says of files.
+    /// The config that applies to files.
     pub rules: FileRules,
 }
 
 /// One entry of an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexEntry {
-    /// The path, relative to the top of its own repository.
+    /// The path, relative to the top of the repository that contains it.
     pub path: RepoPath,
     /// The mode of a tree entry: a file, a link or a submodule.
     pub mode: u32,
     /// The blob, or the commit of a submodule.
     pub id: ObjectId,
-    /// 0, or the side of a conflict that it is.
+    /// 0, or the side of a conflict.
     pub stage: u8,
-    /// Whether it says no more than that a file is going to be added (`git add -N`).
+    /// True if the entry only announces a file (`git add -N`).
     pub intent_to_add: bool,
-    /// Whether it need not be in the work tree.
+    /// True if the file may be missing in the work tree.
     pub skip_worktree: bool,
-    /// What the file was like when the entry was made; `null` where that is not known.
+    /// The stat data of the file when the entry was made; `null` if they are not known.
     pub stat: Option<IndexStat>,
 }
 
-/// A moment of a file system's clock: seconds and nanoseconds.
+/// A time of a file system's clock: seconds and nanoseconds.
 pub type Moment = (u32, u32);
 
-/// What an index remembers of a file, cut to 32 bits as there.
+/// The stat data that an index stores, truncated to 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexStat {
-    /// When its content changed.
+    /// Time of the last content change.
     pub mtime: Moment,
-    /// When anything of it changed.
+    /// Time of the last status change.
     pub ctime: Moment,
-    /// Its inode.
+    /// The inode number.
     pub ino: u32,
-    /// Its length; 0 too where git does not trust the rest.
+    /// The length; also 0 if git does not trust the other stat data.
     pub size: u32,
 }
 
-/// What of a repository's config decides how a file becomes a blob.
+/// The part of a repository's config that determines how files are converted to blobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRules {
     /// `core.fileMode`: whether exec bits on disk count.
     pub file_mode: bool,
-    /// `core.symlinks`: whether a plain file may stand for a link.
+    /// `core.symlinks`: if false, a plain file may represent a link.
     pub symlinks: bool,
-    /// `core.autocrlf` is not off.
+    /// True unless `core.autocrlf` is off.
     pub autocrlf: bool,
-    /// Attributes come from a place that is not looked at here (`core.attributesFile`, `attr.tree`).
+    /// True if attributes come from a file that this module does not read (`core.attributesFile`, `attr.tree`).
     pub foreign_attributes: bool,
-    /// What `info/attributes` says, in hex; `null` where it cannot be read as such a file.
+    /// The content of `info/attributes`, in hex; `null` if it cannot be read.
     pub own_attributes: Option<RepoPath>,
 }
 
 /// The mode of a regular file.
 pub(crate) const FILE: u32 = 0o100_644;
-/// The mode of a file that may be executed.
+/// The mode of an executable file.
 pub(crate) const EXECUTABLE: u32 = 0o100_755;
 /// The mode of a symbolic link.
 pub(crate) const SYMLINK: u32 = 0o120_000;
 /// The mode of a submodule.
 pub(crate) const GITLINK: u32 = 0o160_000;
 
-/// Whether a mode is that of a file.
+/// Checks whether a mode is that of a file.
 pub(crate) fn is_file(mode: u32) -> bool {
     matches!(mode, FILE | EXECUTABLE)
 }
 
 impl Index {
-    /// The entries of each path, in the order of the paths.
+    /// Returns the entries of each path, in the order of the paths.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &[IndexEntry]> {
         by_path(&self.entries)
     }
 
-    /// The same index, of which the entries are told elsewhere. They stay in the memory of this process, which is about
-    /// to end: to free each by itself takes longer.
+    /// Returns the index without its entries, which are sent separately. The entries are leaked, since freeing each
+    /// of them takes time and the process exits soon.
     pub(super) fn without_entries(mut self) -> Self {
         std::mem::forget(std::mem::take(&mut self.entries));
         self
     }
 
-    /// The paths of the files in it, sorted and each once.
+    /// Returns the paths of the files, sorted and without duplicates.
     pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
         let files = self.paths().filter_map(|entries| entries.iter().find(|entry| entry.mode != GITLINK));
         files.map(|entry| entry.path.0.as_slice())
     }
 
-    /// Whether it has a submodule at `path`, which is relative to the outermost work tree.
+    /// Checks whether the index has a submodule at `path`, which is relative to the outermost work tree.
     pub(crate) fn holds_gitlink(&self, path: &[u8]) -> bool {
         let inside = match self.at.0.as_slice() {
             b"" => Some(path),
@@ -121,14 +122,14 @@ impl Index {
         entries.iter().any(|entry| entry.mode == GITLINK)
     }
 
-    /// The entries of one path.
+    /// Returns the entries of one path.
     pub(crate) fn at_path(&self, path: &[u8]) -> &[IndexEntry] {
         let from = self.entries.partition_point(|entry| entry.path.0.as_slice() < path);
         let count = self.entries[from..].iter().take_while(|entry| entry.path.0 == path).count();
         &self.entries[from..from + count]
     }
 
-    /// The id of the tree that the index holds; none where a path of it is in conflict.
+    /// Returns the id of the index's tree, or `None` if a path is in conflict.
     pub(crate) fn tree(&self) -> Option<ObjectId> {
         if self.entries.iter().any(|entry| entry.stage != 0) {
             return None;
@@ -139,20 +140,20 @@ impl Index {
     }
 }
 
-/// The entries of each path; they are sorted.
+/// Groups sorted entries by path.
 pub(crate) fn by_path(entries: &[IndexEntry]) -> impl Iterator<Item = &[IndexEntry]> {
     entries.chunk_by(|one, next| one.path == next.path)
 }
 
-/// The entry of a path that git takes its mode from: of a conflict, our side, then the base.
+/// Returns the entry from which git takes the mode of a path: for a conflict, our side, then the base.
 pub(crate) fn leading(entries: &[IndexEntry]) -> Option<&IndexEntry> {
     let of = |stage| entries.iter().find(|entry| entry.stage == stage);
     of(0).or_else(|| of(2)).or_else(|| of(1)).or_else(|| of(3))
 }
 
 impl IndexEntry {
-    /// Whether a file that looks like `now` is the one that the entry was made of, as far as can be
-    /// told without reading it: nothing about it differs, and it was written before the index was.
+    /// Checks whether a file with the stat data `now` is the file that the entry was made from, as far as stat data
+    /// can show: all of them are equal, and the file was written before the index.
     pub(crate) fn is_of(&self, now: &IndexStat, written: Moment) -> bool {
         let Some(then) = self.stat else { return false };
         self.stage == 0 && !self.intent_to_add && then == *now && then.mtime < written && then.ctime < written

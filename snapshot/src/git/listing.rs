@@ -1,4 +1,4 @@
-//! Lists what a work tree consists of: tracked paths, untracked ones, and repositories inside it.
+//! Lists the contents of a work tree: tracked paths, untracked paths, and repositories inside it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -16,13 +16,13 @@ use super::sources;
 use super::walk::{Walked, walk};
 use crate::paths;
 
-/// How many paths a tree may have, nested repositories included.
+/// Maximum number of paths of a tree, including nested repositories.
 pub(super) const MAX_PATHS: usize = 4_000_000;
-/// How deep repositories and directories may lie in each other; what reads them recurses.
+/// Maximum depth of nested repositories and directories; the functions that read them are recursive.
 pub(super) const MAX_DEPTH: usize = 256;
 
-/// Is told the index of the outermost repository, by the bytes of its file, while the rest is looked for; where these
-/// are all that there is to it, its entries, and what is tracked by it, are left out of the listing.
+/// Receives the index of the outermost repository and the bytes of its file, before the listing is complete. If
+/// these bytes describe the whole index, its entries and tracked paths are omitted in the listing.
 pub(super) type TellAhead<'a> = &'a mut dyn FnMut(&Path, &Index, &[u8]);
 
 /// Lists the work tree of `top`.
@@ -75,7 +75,7 @@ impl Collected {
         Err(GitError::TooMany { path: top.to_owned(), limit: MAX_PATHS, what: "paths".into() })
     }
 
-    /// Adds what a walk found, whose paths are relative to the repository at `prefix`.
+    /// Adds the results of a walk, whose paths are relative to the repository at `prefix`.
     fn add(&mut self, opened: &Opened, prefix: &[u8], walked: Walked) -> Result<(), GitError> {
         self.untracked.extend(whole_paths(opened, prefix, walked.untracked)?);
         self.rules.extend(whole_paths(opened, prefix, walked.rules)?);
@@ -100,8 +100,8 @@ impl Collected {
     }
 }
 
-/// Adds what the repository at `prefix` consists of, and the repositories inside it. Answers the
-/// commit that it is at.
+/// Adds the contents of the repository at `prefix` and of the repositories inside it. Returns the commit of its
+/// HEAD.
 fn collect(
     opened: &Opened,
     prefix: &[u8],
@@ -113,7 +113,7 @@ fn collect(
         let what = "levels of nested repositories".into();
         return Err(GitError::TooMany { path: opened.worktree.clone(), limit: MAX_DEPTH, what });
     }
-    // Before anything is read: what changes meanwhile is then noticed.
+    // The stat data are recorded before anything is read, so that a concurrent change is noticed later.
     found.add_sources(opened)?;
     let head = head_commit(opened)?;
     let (index, is_told) = from_libgit2::read(opened, prefix, head, ahead)?;
@@ -149,7 +149,7 @@ fn collect(
     Ok(head)
 }
 
-/// The files of rules that an index skips, which need not be in the work tree, by their paths.
+/// Returns the ignore files with `skip-worktree` in an index, which may be missing in the work tree, by path.
 fn skipped_rules(index: &Index) -> HashMap<Vec<u8>, Oid> {
     let is_skipped =
         |entry: &&IndexEntry| entry.skip_worktree && entry.stage == 0 && paths::name(&entry.path.0) == b".gitignore";
@@ -157,14 +157,14 @@ fn skipped_rules(index: &Index) -> HashMap<Vec<u8>, Oid> {
     skipped.filter_map(|entry| Some((entry.path.0.clone(), Oid::from_bytes(entry.id.as_bytes()).ok()?))).collect()
 }
 
-/// The submodules of an index, and the commits that are recorded for them.
+/// Returns the submodules of an index, and the commits that are recorded for them.
 fn gitlinks(index: &Index) -> Vec<(Vec<u8>, ObjectId)> {
     let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
     entries.map(|entry| (entry.path.0.clone(), entry.id)).collect()
 }
 
-/// The submodules that are not checked out and stand where the walk did not go, as below an ignored directory:
-/// nothing but their HEAD tells that they are.
+/// Returns the submodules that are not checked out and that the walk did not reach, for example below an ignored
+/// directory. Only a new HEAD file would reveal that they were checked out later.
 fn unseen_submodules(
     opened: &Opened,
     gitlinks: &[(Vec<u8>, ObjectId)],
@@ -183,7 +183,7 @@ fn unseen_submodules(
     Ok(unseen)
 }
 
-/// The paths of one repository, relative to the outermost.
+/// Converts the paths of one repository to paths relative to the outermost one.
 fn whole_paths(opened: &Opened, prefix: &[u8], inside: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, GitError> {
     let whole: Vec<_> = match prefix {
         b"" => inside,
@@ -202,8 +202,7 @@ fn check_depth(opened: &Opened, paths: &[&[u8]]) -> Result<(), GitError> {
     Ok(())
 }
 
-/// Adds the repository at `path` inside `outer`. One that is not checked out stands at the
-/// commit that is recorded for it.
+/// Adds the repository at `path` inside `outer`. If it is not checked out, its commit is the recorded one.
 fn nest(
     outer: &Opened,
     prefix: &[u8],
@@ -223,7 +222,7 @@ fn nest(
     Ok(())
 }
 
-/// The commit of HEAD; none before the first.
+/// Returns the commit of HEAD, or `None` before the first commit.
 fn head_commit(opened: &Opened) -> Result<Option<Oid>, GitError> {
     match opened.repository.head() {
         Ok(head) => Ok(head.target()),
@@ -232,14 +231,15 @@ fn head_commit(opened: &Opened) -> Result<Option<Oid>, GitError> {
     }
 }
 
-/// The branch that HEAD names, as text for people.
+/// Returns the branch that HEAD names, in human-readable form.
 fn branch(opened: &Opened) -> Result<Option<String>, GitError> {
     let head = opened.repository.find_reference("HEAD").map_err(|error| unreadable(&opened.worktree, &error))?;
     let name = head.symbolic_target_bytes().and_then(|name| name.strip_prefix(b"refs/heads/"));
     Ok(name.map(proctor_core::drift::display_path))
 }
 
-/// What HEAD tracks: `git rm --cached` hides nothing from us. Nothing where the index has just that.
+/// Returns the paths in HEAD, since files removed with `git rm --cached` are still covered. Returns nothing if the
+/// index has exactly HEAD's tree.
 fn head_paths(opened: &Opened, head: Option<Oid>, index: &Index) -> Result<Vec<Vec<u8>>, GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let mut paths = Vec::new();
@@ -265,7 +265,7 @@ fn add_tree(
     }
     for entry in tree {
         let name = entry.name_bytes();
-        // A tree object can hold names that no file can have.
+        // A tree object can contain names that no file can have.
         if matches!(name, b"" | b"." | b".." | b".git") || name.contains(&b'/') {
             continue;
         }

@@ -1,4 +1,4 @@
-//! How git names objects: ids of blobs and trees, in both formats, computed without git.
+//! Computes the ids of git objects in both formats, without git.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-/// How git names objects.
+/// The hash algorithm of object ids.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectFormat {
-    /// 40 hex digits; the one that libgit2 reads.
+    /// 40 hex digits; the only format that libgit2 reads.
     #[default]
     Sha1,
     /// 64 hex digits (`git init --object-format=sha256`).
@@ -18,7 +18,7 @@ pub enum ObjectFormat {
 }
 
 impl ObjectFormat {
-    /// The name that `extensions.objectFormat` gives it.
+    /// Returns the name in `extensions.objectFormat`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sha1 => "sha1",
@@ -26,7 +26,7 @@ impl ObjectFormat {
         }
     }
 
-    /// How many bytes an id has.
+    /// Returns the length of an id in bytes.
     pub(crate) fn width(self) -> usize {
         match self {
             Self::Sha1 => 20,
@@ -35,7 +35,7 @@ impl ObjectFormat {
     }
 }
 
-/// The name of an object of git.
+/// The id of a git object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectId {
@@ -44,7 +44,7 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
-    /// The id with these bytes: 20 of them, or 32. None for any other number.
+    /// Makes an id from 20 or 32 bytes. Returns `None` for any other number.
     pub fn from_raw(bytes: &[u8]) -> Option<Self> {
         let format = [ObjectFormat::Sha1, ObjectFormat::Sha256].into_iter().find(|f| f.width() == bytes.len())?;
         let mut raw = [0; 32];
@@ -52,7 +52,7 @@ impl ObjectId {
         Some(Self { format, raw })
     }
 
-    /// The id that is written so, in lower-case hex; none where that is no id.
+    /// Parses an id in lower-case hex. Returns `None` if the text is not an id.
     pub fn from_hex(text: &[u8]) -> Option<Self> {
         let nibble = |digit: u8| match digit {
             b'0'..=b'9' => Some(digit - b'0'),
@@ -65,12 +65,12 @@ impl ObjectId {
         if rest.is_empty() { Self::from_raw(&bytes?) } else { None }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the id.
     pub fn as_bytes(&self) -> &[u8] {
         &self.raw[..self.format.width()]
     }
 
-    /// How it was made.
+    /// Returns the hash algorithm.
     pub fn format(self) -> ObjectFormat {
         self.format
     }
@@ -101,7 +101,7 @@ impl TryFrom<String> for ObjectId {
     }
 }
 
-/// The kinds of objects that are named here.
+/// The kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ObjectKind {
     /// The content of a file, or the target of a link.
@@ -117,7 +117,7 @@ pub(crate) enum ObjectKind {
 impl ObjectKind {
     const ALL: [Self; 4] = [Self::Blob, Self::Tree, Self::Commit, Self::Tag];
 
-    /// Git's word for it.
+    /// Returns git's word for the kind.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Blob => "blob",
@@ -127,20 +127,20 @@ impl ObjectKind {
         }
     }
 
-    /// The kind that git has this word for.
+    /// Returns the kind for one of git's words.
     pub(crate) fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// Names one object whose bytes come piece by piece.
+/// Computes the id of an object whose bytes arrive in pieces.
 pub(crate) enum ObjectHasher {
     Sha1(Sha1),
     Sha256(Sha256),
 }
 
 impl ObjectHasher {
-    /// For an object of `length` bytes: an id covers the length before the first byte.
+    /// Starts with the header of an object of `length` bytes, which precedes the content in the hash.
     pub(crate) fn new(format: ObjectFormat, kind: ObjectKind, length: u64) -> Self {
         let mut hasher = match format {
             ObjectFormat::Sha1 => Self::Sha1(Sha1::new()),
@@ -173,7 +173,7 @@ impl ObjectHasher {
     }
 }
 
-/// The id of the object with these bytes.
+/// Returns the id of an object with these bytes.
 pub(crate) fn object_id(format: ObjectFormat, kind: ObjectKind, bytes: &[u8]) -> ObjectId {
     let mut hasher = ObjectHasher::new(format, kind, bytes.len() as u64);
     hasher.update(bytes);

@@ -1,6 +1,6 @@
-//! The objects of one repository: read by libgit2 where they are named by sha1, and among those that the `git` program
-//! told where they are named by sha256. Whoever answers, an object is what its name says: libgit2 hashes what it
-//! reads, and what was told was hashed when it came.
+//! Reads the objects of one repository: with libgit2 if their ids are sha1, or from the output of the `git` program
+//! if their ids are sha256. In both cases the content is verified against the id: libgit2 hashes the objects that
+//! it reads, and the output of the program is hashed on arrival.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use super::contents::{self, Commit};
 use super::object::{ObjectFormat, ObjectId, ObjectKind};
 use super::told::Told;
 
-/// How many tags may lead to each other.
+/// Maximum length of a chain of tags.
 const MAX_TAGS: usize = 64;
 
-/// Where objects are read from.
+/// The source of objects.
 pub(super) enum Objects<'a> {
     Libgit2(Odb<'a>),
     Told(&'a Told<'a>),
@@ -23,12 +23,12 @@ pub(super) enum Objects<'a> {
 pub(super) type Object<'a> = (ObjectKind, Cow<'a, [u8]>);
 
 impl<'a> Objects<'a> {
-    /// Those of a repository that libgit2 has opened.
+    /// Returns the objects of a repository that libgit2 has opened.
     pub(super) fn of(repository: &'a Repository) -> Result<Self, git2::Error> {
         repository.odb().map(Self::Libgit2)
     }
 
-    /// How they are named.
+    /// Returns the format of the object ids.
     pub(super) fn format(&self) -> ObjectFormat {
         match self {
             Self::Libgit2(_) => ObjectFormat::Sha1,
@@ -36,7 +36,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// The kind and the length of an object; none where it is not here.
+    /// Returns the kind and the length of an object, or `None` if it is missing.
     pub(super) fn head(&self, id: ObjectId) -> Result<Option<(ObjectKind, u64)>, String> {
         match self {
             Self::Libgit2(objects) => match found(objects.read_header(oid(id)?))? {
@@ -47,7 +47,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// An object; none where it is not here.
+    /// Returns an object, or `None` if it is missing.
     pub(super) fn read(&self, id: ObjectId) -> Result<Option<Object<'a>>, String> {
         match self {
             Self::Libgit2(objects) => match found(objects.read(oid(id)?))? {
@@ -58,7 +58,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// The commit with this id.
+    /// Returns the commit with this id.
     pub(super) fn commit(&self, id: ObjectId) -> Result<Commit, String> {
         match self.read(id)? {
             Some((ObjectKind::Commit, bytes)) => {
@@ -69,7 +69,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// What stands behind the tags that lead to it; none where one of them is not here.
+    /// Follows tags to the object that they name. Returns `None` if one of them is missing.
     pub(super) fn behind_tags(&self, id: ObjectId) -> Result<Option<(ObjectKind, ObjectId)>, String> {
         let mut at = id;
         for _ in 0..MAX_TAGS {
@@ -86,12 +86,12 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// The id as libgit2 has it, which knows those of sha1 alone.
+/// Converts an id for libgit2, which only supports sha1.
 pub(super) fn oid(id: ObjectId) -> Result<Oid, String> {
     Oid::from_bytes(id.as_bytes()).map_err(|_| format!("{id} is no id of this repository"))
 }
 
-/// The id that libgit2 has.
+/// Converts an id from libgit2.
 pub(super) fn of_oid(id: Oid) -> Result<ObjectId, String> {
     ObjectId::from_raw(id.as_bytes()).ok_or_else(|| format!("{id} is no id"))
 }

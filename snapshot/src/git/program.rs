@@ -1,5 +1,5 @@
-//! The `git` program, for what libgit2 cannot tell: asked where nothing that a repository names can
-//! do harm. This file says what is asked; who starts processes says how and where.
+//! Defines how the `git` program is asked for data that libgit2 cannot read, in a way that nothing named by the
+//! repository can do harm. This module defines the tasks; the implementor of [`GitProgram`] starts the processes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,33 +16,32 @@ pub(crate) mod ignore;
 pub(crate) mod listing;
 pub(crate) mod parts;
 
-/// Runs the `git` program over one repository.
+/// Runs the `git` program in one repository.
 ///
-/// Whoever implements it must hold what holds around a step: the repository is seen at its own path
-/// and cannot be changed, what is written beside it is thrown away, no network, nobody's home
-/// directory, an end to its time and to its output.
+/// An implementation must isolate it like a step: the repository appears at its own path and cannot be changed,
+/// other writes are discarded, and there is no network and no home directory. Time and output are limited.
 pub trait GitProgram: fmt::Debug + Send + Sync {
-    /// Runs `task` over the repository at `places`.
+    /// Runs `task` in the repository at `places`.
     ///
     /// # Errors
-    /// It could not be run to its end; the text says why, for people.
+    /// The task could not be completed; the text is the human-readable reason.
     fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String>;
 }
 
-/// Where a repository is.
+/// The paths of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Places {
     /// The top of the work tree, absolute, without symbolic links.
     pub worktree: PathBuf,
-    /// Where HEAD and the index are.
+    /// The directory that contains HEAD and the index.
     pub git_dir: PathBuf,
-    /// Where objects, refs and config are; differs from `git_dir` in a linked worktree.
+    /// The directory that contains objects, refs and config; differs from `git_dir` in a linked worktree.
     pub common_dir: PathBuf,
-    /// Where it is a checkout of ours, what it is one of.
+    /// The original repository, if this one is a checkout that Proctor made.
     pub checkout_of: Option<CheckoutOf>,
 }
 
-/// The repository of which a checkout is.
+/// The repository that a checkout belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct CheckoutOf {
     /// The top of its work tree, where steps see the checkout.
@@ -51,7 +50,7 @@ pub struct CheckoutOf {
     pub objects: PathBuf,
 }
 
-/// Runs `git` over checkouts of one repository, which alone have nothing but their own git directory.
+/// Runs `git` over checkouts of one repository. A checkout by itself only has its own git directory.
 #[derive(Debug)]
 pub(super) struct OverCheckout {
     pub(super) program: Arc<dyn GitProgram>,
@@ -64,32 +63,31 @@ impl GitProgram for OverCheckout {
     }
 }
 
-/// What is run: `/bin/sh -c <script>`, with [`ENVIRONMENT`] and no other variable that steers git.
+/// A task that is run as `/bin/sh -c <script>`, with [`ENVIRONMENT`] and no other variable that affects git.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitTask {
-    /// A script of ours. It finds its input files in the directory `$INPUT`, and may write in
-    /// `$TMPDIR`.
+    /// One of our scripts. It finds its input files in the directory `$INPUT`, and may write to `$TMPDIR`.
     pub script: &'static str,
-    /// The directory that it starts in, relative to the work tree; empty for its top.
+    /// The working directory, relative to the work tree; empty for its top.
     pub directory: RepoPath,
-    /// Its input files, by name.
+    /// The input files, by name.
     pub input: BTreeMap<&'static str, Vec<u8>>,
 }
 
-/// How a task ended.
+/// The result of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitOutput {
-    /// Whether it succeeded.
+    /// True if the task succeeded.
     pub success: bool,
-    /// What it printed; all of it.
+    /// The complete standard output.
     pub stdout: Vec<u8>,
-    /// The beginning of what it complained about.
+    /// The beginning of the standard error.
     pub stderr: Vec<u8>,
 }
 
-/// The variables that git is run with. No config but the repository's own counts, and of that nothing
-/// by which a question would start a program, write, or leave the machine. A filter is started where
-/// a file is converted, and has to be: its result is the answer.
+/// The environment variables of git. They disable all config except the repository's own, and all of its settings
+/// with which a query would start a program, write files, or access the network. Filters are not disabled, since
+/// git must run them to compute the converted content of a file.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("LC_ALL", "C"),
     ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -111,29 +109,29 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("GIT_CONFIG_VALUE_3", "false"),
     ("GIT_CONFIG_KEY_4", "index.sparse"),
     ("GIT_CONFIG_VALUE_4", "false"),
-    // A conversion that cannot be undone is no reason to refuse an answer.
+    // An irreversible conversion must not make git fail.
     ("GIT_CONFIG_KEY_5", "core.safecrlf"),
     ("GIT_CONFIG_VALUE_5", "false"),
     ("GIT_CONFIG_KEY_6", "protocol.allow"),
     ("GIT_CONFIG_VALUE_6", "never"),
     ("GIT_CONFIG_KEY_7", "gc.auto"),
     ("GIT_CONFIG_VALUE_7", "0"),
-    // The owner was checked before, by who asks.
+    // The caller has already checked the owner.
     ("GIT_CONFIG_KEY_8", "safe.directory"),
     ("GIT_CONFIG_VALUE_8", "*"),
     ("GIT_CONFIG_KEY_9", "core.checkStat"),
     ("GIT_CONFIG_VALUE_9", "default"),
     ("GIT_CONFIG_KEY_10", "core.ignoreStat"),
     ("GIT_CONFIG_VALUE_10", "false"),
-    // Git LFS keeps what it has cleaned; the git directory is read-only.
+    // Git LFS stores the objects that it has cleaned, but the git directory is read-only.
     ("GIT_CONFIG_KEY_11", "lfs.storage"),
     ("GIT_CONFIG_VALUE_11", "/tmp/lfs"),
 ];
 
-/// The entries of a tree by their paths: mode and object.
+/// The entries of a tree by path: mode and object.
 pub(crate) type TreeEntries = BTreeMap<Vec<u8>, (u32, ObjectId)>;
 
-/// Runs a task, and answers what it printed.
+/// Runs a task and returns its output.
 pub(crate) fn ask(program: &dyn GitProgram, places: &Places, task: &GitTask) -> Result<Vec<u8>, String> {
     let output = program.run(places, task)?;
     if output.success {
@@ -143,7 +141,7 @@ pub(crate) fn ask(program: &dyn GitProgram, places: &Places, task: &GitTask) -> 
     Err(format!("git says: {}", complaint.trim().lines().next().unwrap_or("nothing")))
 }
 
-/// A file in the format of `git update-index -z --index-info`.
+/// Returns a file in the format of `git update-index -z --index-info`.
 pub(crate) fn index_info<'a>(index: &Index, paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut info = Vec::new();
     for entry in paths.flat_map(|path| index.at_path(path)) {
@@ -154,7 +152,7 @@ pub(crate) fn index_info<'a>(index: &Index, paths: impl Iterator<Item = &'a [u8]
     info
 }
 
-/// Reads one line of `git ls-files --stage -z`, without the NUL: mode, object, stage, path.
+/// Parses one line of `git ls-files --stage -z`, without the NUL: mode, object, stage, path.
 pub(crate) fn staged(line: &[u8]) -> Option<(u32, ObjectId, u8, &[u8])> {
     let tab = line.iter().position(|b| *b == b'\t')?;
     let (head, path) = (std::str::from_utf8(&line[..tab]).ok()?, &line[tab + 1..]);
@@ -166,7 +164,7 @@ pub(crate) fn staged(line: &[u8]) -> Option<(u32, ObjectId, u8, &[u8])> {
 }
 
 impl Places {
-    /// Where the work tree's `.git` is, and the common directory where that is another place.
+    /// Returns the common directory if it is not the work tree's `.git`.
     pub fn common_elsewhere(&self) -> Option<&Path> {
         (self.common_dir != self.worktree.join(".git")).then_some(self.common_dir.as_path())
     }

@@ -1,7 +1,7 @@
-//! What the library and `proctor-git` say to each other: one request as JSON, one answer in frames.
+//! Defines the protocol between the library and `proctor-git`: one request as JSON, and one answer in frames.
 //!
-//! In JSON, paths are bytes as lower-case hex, so that none of them is changed on the way. What is
-//! many (`serde(skip)` here) travels beside it, in the form of `bulk.rs`.
+//! Paths in JSON are lower-case hex, so that all bytes are preserved. Large lists (marked `serde(skip)` here) are
+//! sent after the JSON, in the format of `bulk.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,58 +18,58 @@ pub use super::program::Places;
 
 use crate::stamp::Stamp;
 
-/// What is asked, on the helper's standard input.
+/// A request, on the helper's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Which paths the tree consists of, and where it stands in its history.
+    /// Lists the paths of the tree, and its position in the history.
     List {
         /// The top of the work tree.
         repo: PathBuf,
     },
-    /// Which of some paths the rules on disk ignore.
+    /// Reports which of the given paths are ignored by the rules on disk.
     Ignored {
         /// The top of the work tree.
         repo: PathBuf,
-        /// Where submodules are, which no rule of the repository around them ignores; `null` has the
-        /// index asked, at a cost that grows with it.
+        /// The paths of submodules, which the rules of the outer repository never ignore. With `null`, the helper
+        /// reads them from the index, at a cost that grows with its size.
         submodules: Option<Vec<RepoPath>>,
         /// Paths of directories, relative to the top.
         directories: Vec<RepoPath>,
-        /// Paths of what is no directory.
+        /// Paths of files and links.
         paths: Vec<RepoPath>,
     },
-    /// Which commits a revision or a range names.
+    /// Resolves a revision or a range to commits.
     Resolve {
         /// The top of the work tree.
         repo: PathBuf,
         /// One revision, `A..B` or `A...B`.
         revision: String,
-        /// How many commits a range may hold.
+        /// Maximum number of commits in a range.
         limit: usize,
     },
-    /// Which commits a push sends.
+    /// Finds the commits that a push sends.
     Pushed {
         /// The top of the work tree.
         repo: PathBuf,
         /// The push.
         push: Push,
     },
-    /// Which commit an index would make.
+    /// Computes the commit that an index would make.
     Staged {
         /// The top of the work tree.
         repo: PathBuf,
         /// The index.
         index: StagedIndex,
     },
-    /// What a checkout of a commit would be.
+    /// Returns the identity and the spec of a commit's tree.
     Content {
         /// The top of the work tree.
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
     },
-    /// What single files of a commit's tree are.
+    /// Returns the hashes of single files in a commit's tree.
     Files {
         /// The top of the work tree.
         repo: PathBuf,
@@ -78,27 +78,28 @@ pub enum Request {
         /// The files.
         paths: Vec<RepoPath>,
     },
-    /// What stands at each path of a commit's tree.
+    /// Returns the entries of a commit's tree.
     Tree {
         /// The top of the work tree.
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// Whether the trees of submodules belong to it.
+        /// If true, the trees of submodules are included.
         submodules: bool,
     },
-    /// The contents of files and links of a commit's tree.
+    /// Sends the contents of files and links in a commit's tree.
     Blobs {
         /// The top of the work tree.
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
-        /// Whether the trees of submodules belong to it.
+        /// If true, the trees of submodules are included.
         submodules: bool,
-        /// Which leaves, by their numbers in [`CommitTree::leaves`]; sorted.
+        /// The numbers of the wanted leaves in [`CommitTree::leaves`]; sorted.
         wanted: Vec<u32>,
     },
-    /// What the git directory of a private tree says: refs, and the rules that lie in the repository's git directory.
+    /// Returns the data for the git directory of a private tree: refs, and the rules in the repository's git
+    /// directory.
     History {
         /// The top of the work tree.
         repo: PathBuf,
@@ -107,69 +108,70 @@ pub enum Request {
     },
 }
 
-/// What is answered, on the helper's standard output.
+/// An answer, on the helper's standard output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Request::List`].
+    /// The answer to [`Request::List`].
     List(Listing),
-    /// To [`Request::Ignored`]: one for each directory, then for each path, in their order.
+    /// The answer to [`Request::Ignored`]: one value for each directory, then one for each path, in their order.
     Ignored {
-        /// Whether it is ignored.
+        /// True for each ignored path.
         ignored: Vec<bool>,
     },
-    /// To [`Request::Resolve`], oldest first.
+    /// The answer to [`Request::Resolve`], oldest first.
     Resolved {
-        /// The commits; one at least.
+        /// The commits; at least one.
         commits: Vec<NamedCommit>,
     },
-    /// To [`Request::Pushed`].
+    /// The answer to [`Request::Pushed`].
     Pushed(Pushed),
-    /// To [`Request::Staged`].
+    /// The answer to [`Request::Staged`].
     Staged(NamedCommit),
-    /// To [`Request::Content`].
+    /// The answer to [`Request::Content`].
     Content(CommitContent),
-    /// To [`Request::Files`], in their order.
+    /// The answer to [`Request::Files`], in their order.
     Files {
-        /// What each is; `null` where it is no regular file, or a larger one than is read.
+        /// The files; `null` for a path that is not a regular file, or a file that exceeds the size limit.
         files: Vec<Option<CommittedFile>>,
     },
-    /// To [`Request::Tree`].
+    /// The answer to [`Request::Tree`].
     Tree(CommitTree),
-    /// To [`Request::Blobs`]: all that were wanted were sent before it.
+    /// The answer to [`Request::Blobs`], sent after all wanted blobs.
     Blobs,
-    /// To [`Request::History`].
+    /// The answer to [`Request::History`].
     History(GitHistory),
-    /// It could not be answered.
+    /// The request could not be answered.
     Refused {
-        /// Why.
+        /// The reason.
         why: GitError,
     },
 }
 
-/// The state of a repository beside its work tree, HEAD and index.
+/// The state of a repository apart from its work tree and index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitHistory {
     /// The format of its object ids.
     pub format: ObjectFormat,
     /// The directory of its objects.
     pub objects: PathBuf,
-    /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` where that cannot be read.
+    /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` if HEAD cannot be read.
     pub head: Option<String>,
-    /// Its refs, in the form of `packed-refs`.
+    /// Its refs, in the format of `packed-refs`.
     pub refs: RepoPath,
-    /// The edges of a shallow clone; `null` for a whole one.
+    /// The boundary commits of a shallow clone; `null` for a complete clone.
     pub shallow: Option<RepoPath>,
     /// The ignore rules of `core.excludesFile` and `info/exclude`, in the order of their precedence.
     pub exclude: RepoPath,
-    /// Whether `core.ignoreCase` is set.
+    /// True if `core.ignoreCase` is set.
     pub ignore_case: bool,
-    /// The repositories inside the work tree, by their directories. Those that libgit2 does not read are left out.
+    /// The repositories inside the work tree, by their directories. Repositories that libgit2 cannot read are
+    /// omitted.
     pub nested: Vec<(RepoPath, GitHistory)>,
 }
 
 impl GitHistory {
-    /// Returns the id that a ref has, as text.
+    /// Returns the id of a ref, as text.
     pub fn target(&self, name: &str) -> Option<String> {
         let lines = self.refs.0.split(|byte| *byte == b'\n');
         let mut refs = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(' '));
@@ -180,19 +182,19 @@ impl GitHistory {
 /// A commit that a revision or a range names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedCommit {
-    /// Its id, in full.
+    /// The full id.
     pub id: String,
-    /// The first line of its message, escaped and cut, for people.
+    /// The first line of its message, escaped and shortened, in human-readable form.
     pub subject: String,
 }
 
-/// A commit: one of the repository's, or one that an index would make and that stands nowhere.
+/// A commit in the repository, or one that an index would make and that is not stored anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitRef {
-    /// Its id, in full.
+    /// The full id.
     pub id: String,
-    /// The index that makes it; `null` where the repository has it.
+    /// The index that makes it; `null` if the commit is in the repository.
     pub staged: Option<StagedIndex>,
 }
 
@@ -214,38 +216,38 @@ impl From<&CommitRef> for CommitRef {
     }
 }
 
-/// An index, of which a commit is to be made.
+/// An index from which a commit would be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StagedIndex {
-    /// Its file, absolute; `null` for that of the work tree. Git makes another one for `commit --all` and for
-    /// a commit of single paths.
+    /// The absolute path of the index file; `null` for the index of the work tree. Git uses another file for
+    /// `commit --all` and for a commit of single paths.
     pub file: Option<PathBuf>,
 }
 
-/// What a checkout of a commit would be.
+/// The identity and the spec of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitContent {
-    /// The identity of the tree; `null` where it has submodules.
+    /// The identity of the tree; `null` if it has submodules.
     pub snapshot: Option<SnapshotId>,
-    /// The spec; `null` where there is none, or none that is text of a usual size.
+    /// The spec; `null` if the tree has no spec, or the spec is not text or too large.
     pub spec: Option<String>,
 }
 
 /// A regular file of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommittedFile {
-    /// Whether it may be executed.
+    /// True if the file is executable.
     pub executable: bool,
     /// The sha256 of its content.
     pub sha256: Sha256Hex,
-    /// The first line of a script, which names its interpreter; `None` where the file is no script.
+    /// The first line of a script, which names its interpreter; `None` if the file is not a script.
     pub shebang: Option<String>,
 }
 
 impl CommittedFile {
-    /// Returns the first line of a script behind its `#!`, as much of it as the kernel reads; `None` where `head`
-    /// is not the beginning of a script.
+    /// Returns the first line of a script after `#!`, cut where the kernel stops reading, or `None` if `head` is
+    /// not the beginning of a script.
     pub fn shebang_of(head: &[u8]) -> Option<String> {
         let line = head.get(..SHEBANG_BYTES.min(head.len()))?.strip_prefix(b"#!")?;
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -253,60 +255,60 @@ impl CommittedFile {
     }
 }
 
-/// How many bytes of a script the kernel reads to find its interpreter.
+/// Number of bytes of a script that the kernel reads to find its interpreter.
 pub const SHEBANG_BYTES: usize = 256;
 
-/// What a push sends, as git tells a `pre-push` hook.
+/// A push, as git describes it to a `pre-push` hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Push {
-    /// The ids that are pushed, in full.
+    /// The full ids that are pushed.
     pub tips: Vec<String>,
-    /// Ids that the remote has, in full; they need not be here.
+    /// The full ids that the remote has; they may be missing in this repository.
     pub known: Vec<String>,
-    /// Whether every commit counts that no remote is known to have, and not only the tips.
+    /// If true, all commits that no remote is known to have are verified, and not only the tips.
     pub each: bool,
-    /// How many commits it may come to.
+    /// Maximum number of commits.
     pub limit: usize,
 }
 
-/// What a push comes to.
+/// The resolved contents of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pushed {
-    /// Where HEAD and the index of the work tree are.
+    /// The directory that contains HEAD and the index of the work tree.
     pub git_dir: PathBuf,
-    /// What each of the ids is, in their order.
+    /// The object behind each of the ids, in their order.
     pub tips: Vec<PushedTip>,
-    /// The commits that are to be looked at, each of them once, oldest first.
+    /// The commits to verify, without duplicates, oldest first.
     pub commits: Vec<NamedCommit>,
 }
 
-/// What is pushed, behind the tags that lead to it.
+/// A pushed object, after following tags.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum PushedTip {
     /// A commit.
     Commit {
-        /// Its id, in full.
+        /// The full id.
         id: String,
     },
     /// A tree or a blob.
     Other {
-        /// Which of them.
+        /// The kind of object.
         kind: String,
     },
 }
 
-/// What stands at each path of a commit's tree.
+/// The entries of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitTree {
     /// The bytes of the commit object.
     pub object: RepoPath,
     /// The format of the repository's object ids.
     pub format: ObjectFormat,
-    /// The directories that are not in the form in which git writes them, with the bytes of their objects.
+    /// The directories whose tree objects are not in the canonical form of git, with the bytes of these objects.
     pub odd: Vec<(RepoPath, RepoPath)>,
-    /// The submodules that belong to the tree, each before those that lie in it.
+    /// The submodules that are included, each before its own submodules.
     pub submodules: Vec<CommitModule>,
     /// The files, links and submodules: those of the top, sorted by path, then those of each submodule.
     #[serde(skip)]
@@ -329,9 +331,9 @@ pub struct CommitModule {
 /// A file, link or submodule of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommittedLeaf {
-    /// Relative to the top of the outermost tree.
+    /// The path, relative to the top of the outermost tree.
     pub path: Vec<u8>,
-    /// As the tree has it.
+    /// The mode in the tree object.
     pub mode: u32,
     /// The id of the blob, or of a submodule's commit.
     pub id: ObjectId,
@@ -339,54 +341,56 @@ pub struct CommittedLeaf {
     pub size: u64,
 }
 
-/// What git knows of a work tree.
+/// Git's listing of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
     /// The top of the work tree, absolute, without symbolic links.
     pub worktree: PathBuf,
-    /// Where HEAD and the index are.
+    /// The directory that contains HEAD and the index.
     pub git_dir: PathBuf,
-    /// Where objects, refs and config are; differs from `git_dir` in a linked worktree.
+    /// The directory that contains objects, refs and config; differs from `git_dir` in a linked worktree.
     pub common_dir: PathBuf,
-    /// The commit that HEAD names; `null` before the first one.
+    /// The commit of HEAD; `null` before the first commit.
     pub head_commit: Option<String>,
-    /// The branch that HEAD names, without `refs/heads/`; `null` where it names a commit.
+    /// The branch that HEAD names, without `refs/heads/`; `null` if HEAD is detached.
     pub branch: Option<String>,
-    /// The files in the index or in HEAD, those of nested repositories too, in any order; what was
-    /// told ahead may be left out.
+    /// The files in the index or in HEAD, including those of nested repositories, in any order. Files of an index
+    /// that was sent ahead may be omitted.
     #[serde(skip)]
     pub tracked: Vec<RepoPath>,
-    /// What is neither tracked nor ignored; sorted.
+    /// The paths that are neither tracked nor ignored; sorted.
     #[serde(skip)]
     pub untracked: Vec<RepoPath>,
-    /// Files that the tree does not cover and that have a say in what it is: ignored `.gitignore` and
-    /// `.gitattributes`.
+    /// Files that the tree does not cover but that affect its listing or content: ignored `.gitignore` and
+    /// `.gitattributes` files.
     #[serde(skip)]
     pub rules: Vec<RepoPath>,
-    /// The ignored files and directories that lie in directories which are not ignored; sorted. A directory may hold
-    /// tracked files all the same.
+    /// The ignored files and directories whose parent directory is not ignored; sorted. An ignored directory may
+    /// still contain tracked files.
     #[serde(skip)]
     pub ignored: Vec<RepoPath>,
-    /// The directories that are not ignored and were looked into.
+    /// The directories that are not ignored and were searched.
     #[serde(skip)]
     pub directories: Vec<WalkedDirectory>,
-    /// The ignore rules outside of the tree that decided, in the repository and in those inside it.
+    /// The ignore rules outside the tree that affect the listing, of the repository and of those inside it.
     pub external_rules: Vec<ExternalRules>,
-    /// Whether an index skips a file of rules, which then need not be in the work tree.
+    /// True if an index entry for an ignore file has `skip-worktree`, so that the file may be missing in the work
+    /// tree.
     pub skips_rules: bool,
-    /// The files of git that all this was read from: while none of them changes, git has nothing
-    /// else to say. `null` where that cannot be told by looking at files.
+    /// The git files that this listing was read from. The listing is valid while none of them changes. `null` if
+    /// files alone cannot show that.
     pub sources: Option<Vec<Source>>,
     /// Submodules and nested repositories, outermost first.
     pub nested: Vec<Nested>,
-    /// Whether what the outermost index tracks, and its entries, were told ahead: they are then left out on the way.
+    /// True if the outermost index was sent ahead. Its entries and tracked paths are then omitted in the encoded
+    /// listing.
     pub told_ahead: bool,
-    /// The index of the repository, then of each one inside it.
+    /// The index of the repository, then of each repository inside it.
     pub indexes: Vec<Arc<Index>>,
 }
 
 impl Listing {
-    /// Where the repository is.
+    /// Returns the paths of the repository.
     pub fn places(&self) -> Places {
         Places {
             worktree: self.worktree.clone(),
@@ -397,36 +401,36 @@ impl Listing {
     }
 }
 
-/// A directory that was looked into.
+/// A directory that was searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkedDirectory {
-    /// Where it is; empty for the top.
+    /// Its path; empty for the top.
     pub path: RepoPath,
-    /// What it was like before.
+    /// Its stat data from before the search.
     pub(crate) stamp: Stamp,
 }
 
-/// A file of git.
+/// A git file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// A directory, absolute, without symbolic links.
     pub place: PathBuf,
-    /// The path below it.
+    /// The path below that directory.
     pub path: RepoPath,
-    /// What the file is like; `null` where there is none.
+    /// The stat data of the file; `null` if it does not exist.
     pub stamp: Option<Stamp>,
 }
 
 /// A repository inside the work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nested {
-    /// Where it stands.
+    /// Its path.
     pub path: RepoPath,
-    /// The commit that it is at; `null` where it has none or is not checked out.
+    /// The commit of its HEAD, or the recorded commit if it is not checked out; `null` if neither exists.
     pub commit: Option<String>,
 }
 
-/// A path relative to the top of the work tree, `/` between its parts.
+/// A path relative to the top of the work tree, with `/` between its parts.
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RepoPath(pub Vec<u8>);

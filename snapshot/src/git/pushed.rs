@@ -1,4 +1,5 @@
-//! Which commits a push sends: what each pushed id is, and what of its history no remote has.
+//! Finds the commits that a push sends: resolves each pushed id, and finds the commits in its history that no
+//! remote has.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +12,10 @@ use super::objects::{Objects, of_oid, oid};
 use super::protocol::{NamedCommit, Push, Pushed, PushedTip};
 use super::revision::named;
 
-/// What every ref that follows a remote is called.
+/// The refs of remote-tracking branches.
 const FOLLOWED: &str = "refs/remotes/*";
 
-/// What the ids of `push` are, and the commits to look at: each of them once, oldest first.
+/// Resolves the ids of `push`, and returns the commits to verify without duplicates, oldest first.
 pub(super) fn pushed(history: &History<'_>, push: &Push) -> Result<Pushed, GitError> {
     let objects = history.objects()?;
     let tips = push.tips.iter().map(|id| tip(history, &objects, id)).collect::<Result<Vec<_>, _>>()?;
@@ -37,7 +38,7 @@ pub(super) fn pushed(history: &History<'_>, push: &Push) -> Result<Pushed, GitEr
     Ok(Pushed { git_dir: history.places.git_dir.clone(), tips, commits })
 }
 
-/// What an id names, behind the tags that lead to it.
+/// Resolves an id, following tags.
 fn tip(history: &History<'_>, objects: &Objects<'_>, id: &str) -> Result<PushedTip, GitError> {
     let id_of = ObjectId::from_hex(id.as_bytes()).filter(|id| id.format() == objects.format());
     let found = id_of.map(|id| objects.behind_tags(id)).transpose();
@@ -58,7 +59,7 @@ fn each_once(ids: &[ObjectId]) -> Vec<ObjectId> {
     ids.iter().copied().filter(|id| seen.insert(*id)).collect()
 }
 
-/// The commits that no remote is known to have, and the pushed ones themselves.
+/// Returns the commits that no remote is known to have, and the pushed commits themselves.
 fn unknown_to_remotes(history: &History<'_>, push: &Push, tips: &[ObjectId]) -> Result<Vec<ObjectId>, GitError> {
     let failed = |problem: String| history.unreadable(problem);
     let found = match (&history.source, history.told()?) {
@@ -66,7 +67,7 @@ fn unknown_to_remotes(history: &History<'_>, push: &Push, tips: &[ObjectId]) -> 
         (Source::Opened(opened), None) => walk(&opened.repository, push, tips),
         (_, None) => Ok(Vec::new()),
     };
-    // One that is on a remote already, under another name, is pushed all the same.
+    // A commit that is already on a remote under another name is verified all the same.
     Ok(each_once(&[found.map_err(failed)?.as_slice(), tips].concat()))
 }
 
@@ -85,7 +86,7 @@ fn walk(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Result<Vec<O
 
 fn hide_known(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {
     for id in &push.known {
-        // What the remote has need not be here: somebody else has pushed it.
+        // Commits that the remote has may be missing here, since another user may have pushed them.
         let commit = Oid::from_str(id).and_then(|id| repository.find_object(id, None));
         if let Ok(commit) = commit.and_then(|object| object.peel(ObjectType::Commit)) {
             walk.hide(commit.id())?;

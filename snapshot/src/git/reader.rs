@@ -1,7 +1,7 @@
-//! Reads a repository with libgit2, for a process that does nothing else: `proctor-git`.
+//! Reads a repository with libgit2 in `proctor-git`, a process that does nothing else.
 //!
-//! The caller is expected to run as the repository's owner, with an empty environment and under
-//! a deadline; nothing here bounds the time that a hostile repository costs.
+//! The caller must run as the repository's owner, with an empty environment and under a deadline; this module does
+//! not bound the time that a hostile repository can take.
 
 use std::ffi::OsStr;
 use std::fs::symlink_metadata;
@@ -35,16 +35,16 @@ use crate::beneath;
 
 pub use super::watchdog::watch;
 
-/// Answers one request in frames, the last of which is the answer. `told` is what the `git` program told for it, where
-/// an earlier answer was that libgit2 cannot read the format.
+/// Answers one request in frames, the last of which is the answer. `told` is output of the `git` program, sent
+/// after an earlier answer that libgit2 cannot read the format.
 ///
 /// # Errors
-/// They cannot be written.
+/// The frames cannot be written.
 pub fn serve(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> std_io::Result<()> {
     let answered = answer(request, told, out);
     let answer = answered.unwrap_or_else(|why| Answer::Refused { why });
     let written = frames::write_answer(out, &answer);
-    // Nothing follows but the end of the process, which frees it at once.
+    // The process exits right after this, so freeing the memory would waste time.
     std::mem::forget(answer);
     written
 }
@@ -93,7 +93,7 @@ fn answer(request: &Request, told: Option<&[u8]>, out: &mut dyn Write) -> Result
     }
 }
 
-/// A repository that has `commit`, which may only be staged in it.
+/// Opens the repository that has `commit`, which may exist only as staged content.
 fn admitted<'t>(repo: &Path, commit: &CommitRef, told: Option<&'t [u8]>) -> Result<History<'t>, GitError> {
     if commit.staged.is_none() {
         return History::open(repo, told);
@@ -103,8 +103,8 @@ fn admitted<'t>(repo: &Path, commit: &CommitRef, told: Option<&'t [u8]>) -> Resu
     Ok(History::of(top))
 }
 
-/// A format that only the `git` program reads, of whatever repository inside it, makes the whole work
-/// tree one for that.
+/// Adjusts the error for a format that only the `git` program reads: even if only a repository inside the tree has
+/// this format, the error names the whole work tree.
 fn of_top<T>(places: Places, answered: Result<T, GitError>) -> Result<T, GitError> {
     answered.map_err(|error| match error {
         GitError::Format { what, mend, objects, .. } => GitError::Format { places, what, mend, objects },
@@ -112,16 +112,17 @@ fn of_top<T>(places: Places, answered: Result<T, GitError>) -> Result<T, GitErro
     })
 }
 
-/// A repository that was found to be what it says, and to point nowhere.
+/// A repository that passed all checks: its git directory belongs to the work tree, and its config refers to no
+/// other work tree.
 pub(super) struct Checked {
     pub(super) places: Places,
     config: OwnConfig,
 }
 
-/// The repository's own config, with what its files include.
+/// The repository's own config, including the files that it includes.
 struct OwnConfig {
     whole: Config,
-    /// The texts that it is read from where files are included. libgit2 looks at them again by their descriptors.
+    /// The flattened texts of config files with includes. libgit2 reads them again through these descriptors.
     flattened: Vec<OwnedFd>,
 }
 
@@ -140,7 +141,7 @@ impl Checked {
         Ok(Self { places: Places { worktree, git_dir, common_dir, checkout_of: None }, config })
     }
 
-    /// The format of it that libgit2 does not read, if there is one.
+    /// Returns the format that libgit2 cannot read, if the repository uses one.
     pub(super) fn foreign(&self) -> Option<Foreign> {
         foreign_format(&self.config.whole)
     }
@@ -153,7 +154,7 @@ pub(super) struct Opened {
     pub(super) git_dir: PathBuf,
     pub(super) common_dir: PathBuf,
     pub(super) top: OwnedFd,
-    /// The texts of config files that include others, which `repository` reads.
+    /// The flattened texts of config files with includes, which `repository` reads.
     flattened: Vec<OwnedFd>,
 }
 
@@ -163,7 +164,7 @@ impl Opened {
         Self::of(Checked::at(path)?)
     }
 
-    /// Opens one that was checked.
+    /// Opens a checked repository.
     pub(super) fn of(checked: Checked) -> Result<Self, GitError> {
         if let Some(foreign) = checked.foreign() {
             return Err(foreign.refused(checked.places));
@@ -173,7 +174,7 @@ impl Opened {
         let repository = Repository::open_ext(&worktree, RepositoryOpenFlags::NO_SEARCH, none)
             .map_err(|error| cannot_open(&worktree, &error))?;
         check_places(&repository, &worktree, &git_dir, &common_dir)?;
-        // From here on neither the system's config nor the user's decides what is ignored.
+        // From here on, neither the system's config nor the user's affects which paths are ignored.
         let OwnConfig { whole, flattened } = config;
         repository.set_config(&whole).map_err(|error| unreadable(&worktree, &error))?;
         let excludes = whole.get_path("core.excludesfile").ok();
@@ -184,7 +185,7 @@ impl Opened {
         Ok(Self { repository, worktree, git_dir, common_dir, top, flattened })
     }
 
-    /// Where it is.
+    /// Returns the paths of the repository.
     pub(super) fn places(&self) -> Places {
         Places {
             worktree: self.worktree.clone(),
@@ -194,29 +195,31 @@ impl Opened {
         }
     }
 
-    /// Whether its config includes other files.
+    /// Returns whether its config includes other files.
     pub(super) fn has_includes(&self) -> bool {
         !self.flattened.is_empty()
     }
 
-    /// The index as it is on disk.
+    /// Reads the index from disk.
     pub(super) fn index(&self) -> Result<Index, GitError> {
         self.repository.index().map_err(|error| cannot_read_index(self, &error))
     }
 
-    /// Whether the index holds a submodule at `path`.
+    /// Checks whether the index contains a submodule at `path`.
     pub(super) fn has_gitlink(&self, path: &[u8]) -> Result<bool, GitError> {
         let entry = self.index()?.get_path(Path::new(OsStr::from_bytes(path)), 0);
         Ok(entry.is_some_and(|entry| entry.mode == super::index::GITLINK))
     }
 }
 
-/// A `.git` file is content that anyone may have written, and steps see the git directory that
-/// it names. So that directory must say by itself that it belongs to this work tree: it lies in
-/// it, or it links back (a linked worktree), or its config names it (a submodule).
+/// Checks that the git directory belongs to the work tree.
+///
+/// Any user may have written a `.git` file, and steps see the git directory that it names. The git directory itself
+/// must therefore confirm the connection: it is inside the work tree, or it links back (a linked worktree), or its
+/// config names the work tree (a submodule).
 fn check_belongs(config: &Config, worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
     let inside = git_dir.starts_with(worktree) && common_dir.starts_with(worktree);
-    // `checked_config` has refused one that names another work tree.
+    // `checked_config` has already refused a config that names another work tree.
     let named = git_dir == common_dir && config.get_entry("core.worktree").is_ok();
     if inside || named || links_back(worktree, git_dir, common_dir)? {
         return Ok(());
@@ -281,7 +284,7 @@ fn check_owner(path: &Path, worktree: &Path) -> Result<(), GitError> {
     }
 }
 
-/// The repository's own config and nothing else, after it was found to point nowhere.
+/// Returns the repository's own config, after checking that it refers to no other work tree.
 fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<OwnConfig, GitError> {
     let files =
         [(common_dir.join("config"), ConfigLevel::Local), (git_dir.join("config.worktree"), ConfigLevel::Worktree)];
@@ -298,15 +301,15 @@ fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<
         }
         flattened.extend(read.flattened);
     }
-    // A bare repository may have linked worktrees, of which its config does not speak.
+    // A bare repository may have linked worktrees, to which its `core.bare` does not apply.
     if git_dir == common_dir && whole.get_bool("core.bare").unwrap_or(false) {
         return Err(GitError::Bare { path: worktree.to_owned() });
     }
     Ok(OwnConfig { whole, flattened })
 }
 
-/// The config of a git directory without a work tree of its own, such as that of a submodule, after it
-/// was found to be ours and to point nowhere; beside it the format that libgit2 does not read, if there is one.
+/// Returns the config of a git directory without a work tree, such as that of a submodule, and the format that
+/// libgit2 cannot read, if it has one. Checks the path and the owner of the directory first.
 pub(super) fn check_git_dir(git_dir: &Path) -> Result<(Config, Option<Foreign>), GitError> {
     let (real, failed) = (real(git_dir)?, |error: git2::Error| unreadable(git_dir, &error));
     if real != git_dir {
@@ -319,13 +322,13 @@ pub(super) fn check_git_dir(git_dir: &Path) -> Result<(Config, Option<Foreign>),
     if let Some(read) = ConfigFile::read(&file, &Conditions::of(git_dir)?)? {
         foreign = foreign_format(&Config::open(&read.path).map_err(failed)?);
         config.add_file(&read.path, ConfigLevel::Local, false).map_err(failed)?;
-        // libgit2 looks at the text again by its descriptor, and this process ends soon.
+        // The descriptor stays open, since libgit2 reads the text through it again; this process exits soon.
         read.flattened.map(std::os::fd::IntoRawFd::into_raw_fd);
     }
     Ok((config, foreign))
 }
 
-/// libgit2 must have come to the same places as we did.
+/// Checks that libgit2 found the same directories as we did.
 fn check_places(repo: &Repository, worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<(), GitError> {
     let Some(workdir) = repo.workdir() else { return Err(GitError::Bare { path: worktree.to_owned() }) };
     for (theirs, ours) in [(workdir, worktree), (repo.path(), git_dir), (repo.commondir(), common_dir)] {
@@ -356,12 +359,12 @@ pub(super) fn cannot_read_index(opened: &Opened, error: &git2::Error) -> GitErro
     Foreign { what, mend, objects: ObjectFormat::Sha1 }.refused(opened.places())
 }
 
-/// The error for what libgit2 could not read, in its words.
+/// Makes the error for a failure of libgit2.
 pub(super) fn unreadable(worktree: &Path, error: &git2::Error) -> GitError {
     GitError::Unreadable { path: worktree.to_owned(), problem: error.message().to_owned() }
 }
 
-/// Whether `path`, relative to the top, is a directory that is reached without a symbolic link.
+/// Checks whether `path`, relative to the top, is a directory that is reached without symbolic links.
 pub(super) fn is_real_directory(top: &Opened, path: &[u8]) -> Result<bool, GitError> {
     match beneath::look(top.top.as_fd(), path) {
         Ok(Some((_, stat))) => Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
@@ -370,8 +373,8 @@ pub(super) fn is_real_directory(top: &Opened, path: &[u8]) -> Result<bool, GitEr
     }
 }
 
-/// Whether the directory `place` is the work tree of a repository: its `.git` is a file, or a
-/// directory that has a HEAD.
+/// Checks whether the directory `place` is the work tree of a repository: its `.git` is a file, or a directory that
+/// contains a HEAD.
 pub(super) fn holds_repository(place: &Path) -> Result<bool, GitError> {
     let dot_git = place.join(".git");
     match symlink_metadata(&dot_git) {
@@ -382,5 +385,5 @@ pub(super) fn holds_repository(place: &Path) -> Result<bool, GitError> {
     }
 }
 
-/// Paths, sorted and each once.
+/// Sorted paths without duplicates.
 pub(super) type PathSet = std::collections::BTreeSet<Vec<u8>>;

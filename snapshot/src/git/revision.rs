@@ -1,4 +1,4 @@
-//! Which commits a revision or a range names, without running a program of the repository.
+//! Resolves a revision or a range to commits, without running a program of the repository.
 
 use git2::{ErrorCode, Object, ObjectType, Oid, Repository, Sort};
 use proctor_core::evidence::escape_output;
@@ -12,13 +12,13 @@ use super::told::Told;
 
 /// The longest revision that is looked up, in bytes.
 const MAX_TEXT: usize = 4096;
-/// How much of a commit's subject is told, in bytes.
+/// Maximum length of a commit's subject in results, in bytes.
 const MAX_SUBJECT: usize = 120;
-/// Where a plain name is looked for; in more than one of them, it is ambiguous.
+/// The namespaces in which a plain name is looked up; a name in more than one of them is ambiguous.
 const NAMESPACES: [&str; 3] = ["refs/tags/", "refs/heads/", "refs/remotes/"];
 
-/// The commits that `text` names, oldest first, at most `limit`: one revision, `A..B` (what B has
-/// and A has not), or `A...B` (what only one of them has). An end that is left out is HEAD.
+/// Returns the commits that `text` names, oldest first, at most `limit`. `text` is one revision, `A..B` (commits
+/// that B has and A lacks), or `A...B` (commits that only one of them has). An omitted end means HEAD.
 pub(super) fn resolve(history: &History<'_>, text: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
     let question = Question { history, text };
     if !is_well_formed(text) {
@@ -35,15 +35,15 @@ pub(super) fn resolve(history: &History<'_>, text: &str, limit: usize) -> Result
     ids.into_iter().map(named).collect()
 }
 
-/// Two ends of a range.
+/// The two ends of a range.
 pub(super) struct Range<'a> {
     pub(super) from: &'a str,
     pub(super) to: &'a str,
-    /// `...`: what either of them has alone.
+    /// True if the range is `...`: the commits that only one of the ends has.
     pub(super) symmetric: bool,
 }
 
-/// The range that is written so; none where it is one revision.
+/// Parses a range; returns `None` for a single revision.
 pub(super) fn range(text: &str) -> Option<Range<'_>> {
     let (from, to, symmetric) = match text.split_once("...") {
         Some((from, to)) => (from, to, true),
@@ -53,29 +53,30 @@ pub(super) fn range(text: &str) -> Option<Range<'_>> {
     Some(Range { from, to, symmetric })
 }
 
-/// Whether this may be a revision or a range. Names that look like options or hold control characters are none that
-/// git makes.
+/// Checks whether a text may be a revision or a range. Git never creates names that look like options or contain
+/// control characters.
 pub(super) fn is_well_formed(text: &str) -> bool {
     let is_odd = |text: &str| text.starts_with('-') || text.chars().any(char::is_control);
     let ends = range(text).map_or(vec![text], |range| vec![range.from, range.to]);
     !text.is_empty() && text.len() <= MAX_TEXT && !ends.into_iter().any(is_odd)
 }
 
-/// The name in a revision that several refs may share; none where it says which ref it is, or is a whole id.
+/// Returns the name in a revision that several refs may share, or `None` if the revision is a full ref name or a
+/// whole id.
 pub(super) fn plain_name(text: &str) -> Option<&str> {
     let plain = text.split(['~', '^', '@', ':']).next().unwrap_or(text);
     (!plain.is_empty() && plain != "HEAD" && !plain.starts_with("refs/") && !is_id(text)).then_some(plain)
 }
 
-/// Whether this is written as a whole id. It then is one, whatever branches are called.
+/// Checks whether a text has the form of a whole id. It is then always an id, even if a branch has this name.
 fn is_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What is asked, for messages.
+/// The requested revision, for messages.
 struct Question<'a> {
     history: &'a History<'a>,
-    /// The whole of it.
+    /// The whole text.
     text: &'a str,
 }
 
@@ -109,7 +110,7 @@ impl Question<'_> {
         self.refused(format!("it is ambiguous: {}", names.join(", ")), "write the one that is meant in full")
     }
 
-    /// The commits of a walk, where there are as many as may be.
+    /// Returns the commits of a walk, if their number is within the limit.
     fn bounded<T>(&self, found: Vec<T>, limit: usize) -> Result<Vec<T>, GitError> {
         match found.len() {
             0 => Err(self.refused(
@@ -124,7 +125,7 @@ impl Question<'_> {
         }
     }
 
-    /// The same as git told it.
+    /// Resolves the revision with the output of the `git` program.
     fn told(&self, told: &Told<'_>, limit: usize) -> Result<Vec<ObjectId>, GitError> {
         let Some(range) = range(self.text) else { return Ok(vec![self.told_end(told, "to", self.text)?]) };
         self.told_end(told, "from", range.from)?;
@@ -147,7 +148,7 @@ impl Question<'_> {
     }
 }
 
-/// A repository that libgit2 reads, in which it is looked up.
+/// Resolves a revision in a repository that libgit2 can read.
 struct Lookup<'a> {
     question: &'a Question<'a>,
     repository: &'a Repository,
@@ -185,7 +186,7 @@ impl Lookup<'_> {
         self.repository.revparse_single(&spelled).map_err(|error| self.unknown(text, &error))
     }
 
-    /// Git warns of a name that a tag and a branch share, and takes one of them; we take none.
+    /// Refuses a name that a tag and a branch share. Git would warn and choose one of them.
     fn check_unambiguous(&self, text: &str) -> Result<(), GitError> {
         let Some(plain) = plain_name(text) else { return Ok(()) };
         let target = |namespace: &str| {
@@ -222,7 +223,7 @@ impl Lookup<'_> {
                 walk.push(from)?;
                 match self.repository.merge_bases(from, to) {
                     Ok(bases) => bases.iter().try_for_each(|base| walk.hide(*base))?,
-                    // Two histories that have nothing in common.
+                    // The two histories have no common commit.
                     Err(error) if error.code() == ErrorCode::NotFound => {}
                     Err(error) => return Err(error),
                 }
@@ -235,7 +236,7 @@ impl Lookup<'_> {
     }
 }
 
-/// A commit as it is told of.
+/// Returns a commit with its id and subject.
 pub(super) fn named(objects: &Objects<'_>, id: ObjectId) -> Result<NamedCommit, String> {
     let message = objects.commit(id)?.message;
     let line = message.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The files of git that a listing is read from, and what they were like: as long as they stay so, git
-//! has nothing else to say.
+//! Tracks the git files from which a listing is read, with their stat data. The listing is valid while these files
+//! are unchanged.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Component, Path, PathBuf};
@@ -14,8 +14,8 @@ use super::reader::{Opened, unreadable};
 use crate::beneath;
 use crate::stamp::{Moment, Stamp};
 
-/// Adds the files that `opened` was read from. `false` where some of them cannot be told: its ignore
-/// rules come from elsewhere, a path leads through a link, or HEAD through several refs.
+/// Adds the files from which `opened` was read. Returns `false` if they cannot be determined: its ignore rules are
+/// in other files, a path leads through a link, or HEAD leads through several refs.
 pub(super) fn add(opened: &Opened, found: &mut Vec<Source>) -> Result<bool, GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let config = opened.repository.config().and_then(|mut config| config.snapshot()).map_err(failed)?;
@@ -41,7 +41,7 @@ pub(super) fn add(opened: &Opened, found: &mut Vec<Source>) -> Result<bool, GitE
             return Ok(false);
         }
         common.push(branch.to_vec());
-        // Some refs of a linked worktree are its own.
+        // Some refs of a linked worktree are in its own git directory.
         own.push(branch.to_vec());
     }
     let is_gitfile = opened.git_dir != opened.worktree.join(".git");
@@ -54,7 +54,7 @@ pub(super) fn add(opened: &Opened, found: &mut Vec<Source>) -> Result<bool, GitE
     Ok(true)
 }
 
-/// Adds a file that makes the directory `path` of the work tree a repository, once it is there.
+/// Adds the file that makes the directory `path` of the work tree a repository once it exists.
 pub(super) fn add_head_to_come(opened: &Opened, path: &[u8], found: &mut Vec<Source>) {
     let path = [path, b"/.git/HEAD"].concat();
     found.push(Source { place: opened.worktree.clone(), path: RepoPath(path), stamp: None });
@@ -69,8 +69,8 @@ fn add_all(place: &Path, paths: Vec<Vec<u8>>, found: &mut Vec<Source>) -> Result
     Ok(true)
 }
 
-/// What stands at a path: a regular file or nothing. None where it is something else, or a part of the way
-/// is.
+/// Returns the stat data of a regular file, or `Some(None)` if the path does not exist. Returns `None` if the path
+/// is something else or leads through a link.
 #[expect(clippy::option_option, reason = "what cannot be told is not what is not there")]
 fn stamp_of(place: BorrowedFd<'_>, path: &[u8]) -> Option<Option<Stamp>> {
     match beneath::open(place, path, OFlags::PATH) {
@@ -84,8 +84,8 @@ fn stamp_of(place: BorrowedFd<'_>, path: &[u8]) -> Option<Option<Stamp>> {
     }
 }
 
-/// Whether the way from `.git` to the git directory, and from there to the common one, goes through
-/// no link: a link could lead elsewhere later, and the file that names the way would not change.
+/// Checks that no link is on the path from `.git` to the git directory and from there to the common one. A link
+/// could later lead to another directory without a change of the file that names the path.
 fn leads_straight(opened: &Opened) -> Result<bool, GitError> {
     let dot_git = opened.worktree.join(".git");
     let named = if dot_git.is_dir() { dot_git } else { gitfile_target(&dot_git)? };
@@ -93,7 +93,7 @@ fn leads_straight(opened: &Opened) -> Result<bool, GitError> {
         && without_dots(&common_dir(&opened.git_dir)?).as_deref() == Some(&*opened.common_dir))
 }
 
-/// The path without `.` and `..`, as it is where no part of it is a link.
+/// Returns the path without `.` and `..`, which is correct if no part of it is a link.
 fn without_dots(path: &Path) -> Option<PathBuf> {
     let mut straight = PathBuf::new();
     for part in path.components() {
@@ -106,8 +106,9 @@ fn without_dots(path: &Path) -> Option<PathBuf> {
     straight.is_absolute().then_some(straight)
 }
 
-/// Whether all sources are as they were when they were read at `look`, on file systems whose times tell
-/// of changes, and none had changed so late before that it could have changed once more unseen.
+/// Checks whether all sources are unchanged since they were read at `look`. This requires file systems whose
+/// timestamps reveal every change, and that no source changed so shortly before `look` that another change could
+/// keep its timestamp.
 pub(crate) fn are_unchanged(sources: &[Source], look: Moment) -> bool {
     let mut open: Option<(&Path, Place)> = None;
     sources.iter().all(|source| {
@@ -118,7 +119,7 @@ pub(crate) fn are_unchanged(sources: &[Source], look: Moment) -> bool {
     })
 }
 
-/// A directory in which files of git lie.
+/// A directory that contains git files.
 struct Place {
     directory: std::os::fd::OwnedFd,
     device: u64,
@@ -137,7 +138,7 @@ impl Place {
     }
 }
 
-/// Who owns the top of a work tree, its `.git`, and the directories in which its files of git lie.
+/// Returns the owners of a work tree's top, of its `.git`, and of the directories that contain its git files.
 pub(crate) fn owners(worktree: &Path, sources: &[Source]) -> Option<Vec<u32>> {
     let top = beneath::open_real(worktree).ok()?;
     let (_, dot_git) = beneath::look(top.as_fd(), b".git").ok()??;

@@ -1,5 +1,5 @@
-//! The commit that an index would make, without making it: trees and commit are kept in memory, and never written into the
-//! repository. The same staged content on the same HEAD is the same commit.
+//! Computes the commit that an index would make. The trees and the commit are kept in memory and never written to
+//! the repository. The same staged content on the same HEAD results in the same commit.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use super::GitError;
 use super::protocol::{CommitRef, NamedCommit, StagedIndex};
 use super::reader::{Opened, unreadable};
 
-/// Where objects are looked for first, and written to: before every backend of libgit2's own.
+/// Priority of the in-memory backend for reading and writing objects: before all backends of libgit2.
 const FIRST: i32 = 1_000;
-/// How many paths that are in conflict are named.
+/// Maximum number of conflicting paths that are named.
 const NAMED: usize = 5;
 /// The largest index that is read, in bytes.
 const MAX_INDEX: u64 = 512 << 20;
-/// What the commit says.
+/// The message of the commit.
 const MESSAGE: &str = "what is staged";
 
-/// The commit, of which nothing is written anywhere.
+/// Computes the commit. Nothing is written to disk.
 pub(super) fn staged(top: &Opened, wanted: &StagedIndex) -> Result<NamedCommit, GitError> {
     in_memory(top)?;
     let id = commit(top, wanted)?;
     Ok(NamedCommit { id: id.to_string(), subject: MESSAGE.to_owned() })
 }
 
-/// Makes a commit known to `top` that was staged when it was asked for; any other one is known already.
+/// Adds a staged commit to the objects of `top`. Does nothing for a commit that is in the repository.
 pub(super) fn admit(top: &Opened, wanted: &CommitRef) -> Result<(), GitError> {
     let Some(index) = &wanted.staged else { return Ok(()) };
     match staged(top, index)?.id == wanted.id {
@@ -39,11 +39,11 @@ pub(super) fn admit(top: &Opened, wanted: &CommitRef) -> Result<(), GitError> {
 fn in_memory(top: &Opened) -> Result<(), GitError> {
     let failed = |error: git2::Error| unreadable(&top.worktree, &error);
     let objects = top.repository.odb().map_err(failed)?;
-    // It belongs to the repository's objects from now on.
+    // The repository's object database owns the backend from now on.
     objects.add_new_mempack_backend(FIRST).map(drop).map_err(failed)
 }
 
-/// Adds trees and commit to the objects of the repository, of which the newest are kept in memory.
+/// Adds the trees and the commit to the object database, which keeps new objects in memory.
 fn commit(top: &Opened, wanted: &StagedIndex) -> Result<Oid, GitError> {
     let into = &top.repository;
     let failed = |error: git2::Error| unreadable(&top.worktree, &error);
@@ -58,7 +58,7 @@ fn commit(top: &Opened, wanted: &StagedIndex) -> Result<Oid, GitError> {
     into.commit(None, &whose, &whose, MESSAGE, &tree, &parents.iter().collect::<Vec<_>>()).map_err(failed)
 }
 
-/// The index, as it stands in a file of the repository's owner. What is only intended to be added is not in it.
+/// Reads the index from a file of the repository's owner. Entries that are only intended to be added are removed.
 fn index(top: &Opened, wanted: &StagedIndex) -> Result<Index, GitError> {
     let file: PathBuf = wanted.file.clone().unwrap_or_else(|| top.git_dir.join("index"));
     let found = match file.symlink_metadata() {

@@ -1,5 +1,5 @@
-//! What git alone would say of a work tree as it stands: the tree of its tracked content, and
-//! whether anything differs from HEAD. docs/snapshot.md says how to ask git the same.
+//! Computes what git alone would report about the current work tree: the tree of its tracked content, and whether
+//! anything differs from HEAD. docs/snapshot.md has the equivalent git commands.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,20 +15,20 @@ use super::tracked::{Commits, Tracked};
 use super::tree_id::tree_id;
 use crate::entries::Entries;
 
-/// What stands in a work tree, as git would put it.
+/// Git's view of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TreeState {
-    /// The tree of the tracked content, or why git would not tell.
+    /// The tree of the tracked content, or the reason why git would fail.
     pub(crate) tree: Result<ObjectId, String>,
-    /// Whether something covered is not that of HEAD; none where that cannot be told.
+    /// True if covered content differs from HEAD; `None` if that cannot be determined.
     pub(crate) dirty: Option<bool>,
 }
 
-/// The state of the work tree `top` that `listing` is of, and at whose covered paths `entries` were
-/// found. Where git may convert a file, the `git` program is asked.
+/// Computes the state of the work tree `top` from its `listing` and the `entries` found at its covered paths. If
+/// git may convert a file, the `git` program is asked.
 ///
 /// # Errors
-/// Something of the tree cannot be read.
+/// A file of the tree cannot be read.
 pub(crate) fn tree_state(
     listing: &Listing,
     top: BorrowedFd<'_>,
@@ -39,7 +39,7 @@ pub(crate) fn tree_state(
     let commits: Commits = listing.nested.iter().map(|nested| (nested.path.0.clone(), commit_of(nested))).collect();
     let tree_of = |index| -> io::Result<(Result<ObjectId, String>, Option<bool>)> {
         let mut tracked = Tracked::look(index, top, entries, &commits)?;
-        // What cannot be added is not what HEAD has there.
+        // Content that cannot be added certainly differs from HEAD.
         Ok(match tracked.refused.take() {
             Some(why) => (Err(why), Some(false)),
             None => {
@@ -85,12 +85,12 @@ fn tree_by_git(
     Ok(tracked.tree(&told))
 }
 
-/// The tree of HEAD; before the first commit, the empty one.
+/// Returns the tree of HEAD, or the empty tree before the first commit.
 fn head_tree(index: &Index) -> ObjectId {
     index.head_tree.unwrap_or_else(|| tree_id(index.format, &[]))
 }
 
-/// Whether something is untracked, or a repository stands there that the one around it does not know.
+/// Checks whether there is an untracked file, or a repository that the outer repository does not track.
 fn holds_unknown(listing: &Listing) -> bool {
     let known = |path: &[u8]| listing.indexes.iter().any(|index| index.holds_gitlink(path));
     listing.untracked.iter().any(|path| !is_our_artifact(&path.0))

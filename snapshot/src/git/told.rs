@@ -1,22 +1,22 @@
-//! What the `git` program told of a repository that libgit2 cannot read: refs, commits that were looked up, and
-//! objects. Nothing of the objects is taken on trust: each has the hash that its name says, or all of it is refused.
+//! Parses the `git` program's output about a repository that libgit2 cannot read: refs, resolved commits, and
+//! objects. The hash of each object is verified against its id; if one differs, the whole output is refused.
 
 use std::collections::HashMap;
 
 use super::object::{ObjectFormat, ObjectId, ObjectKind, object_id};
 use super::program::parts::Parts;
 
-/// All that was told.
+/// The parsed output.
 pub(super) struct Told<'a> {
     parts: Parts<'a>,
     objects: HashMap<ObjectId, (ObjectKind, &'a [u8])>,
 }
 
 impl<'a> Told<'a> {
-    /// Reads what [`super::program::history`] had git print.
+    /// Parses the output of the script in [`super::program::history`].
     ///
     /// # Errors
-    /// It is not what is printed there, or an object is another than its name says.
+    /// The output is malformed, or the content of an object does not match its id.
     pub(super) fn read(printed: &'a [u8], format: ObjectFormat) -> Result<Self, String> {
         let parts = Parts::read(printed).ok_or(NOT_UNDERSTOOD)?;
         let objects = match parts.of("objects") {
@@ -26,12 +26,12 @@ impl<'a> Told<'a> {
         Ok(Self { parts, objects })
     }
 
-    /// An object; none where git did not have it.
+    /// Returns an object, or `None` if git did not have it.
     pub(super) fn object(&self, id: ObjectId) -> Option<(ObjectKind, &'a [u8])> {
         self.objects.get(&id).copied()
     }
 
-    /// All refs, as `packed-refs` has them.
+    /// Returns all refs in the format of `packed-refs`.
     pub(super) fn refs(&self) -> Result<Vec<u8>, String> {
         let listed = self.parts.of("refs").ok_or("git cannot list its refs")?;
         let is_plain = |line: &&[u8]| {
@@ -47,7 +47,7 @@ impl<'a> Told<'a> {
             .collect())
     }
 
-    /// What one end of a range, or the only one, was found to be.
+    /// Returns how git resolved one end of a range, or a single revision.
     pub(super) fn end(&self, name: &str) -> End {
         let id = |part: &str| self.id(&format!("{name}{part}"));
         End {
@@ -57,7 +57,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The commits of a walk, oldest first.
+    /// Returns the commits of a walk, oldest first.
     pub(super) fn walk(&self) -> Result<Vec<ObjectId>, String> {
         let walked = self.parts.of("walk").ok_or("git cannot walk the history")?;
         let lines = walked.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -69,19 +69,19 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What git made of a revision.
+/// Git's resolution of a revision.
 pub(super) struct End {
-    /// The commit that it leads to.
+    /// The commit behind the revision.
     pub(super) commit: Option<ObjectId>,
-    /// What it names; none where it names nothing.
+    /// The kind of object that it names; `None` if it names no object.
     pub(super) kind: Option<String>,
-    /// What its plain name is, below `refs/`.
+    /// The objects of this name in each namespace below `refs/`.
     pub(super) namesakes: [(&'static str, Option<ObjectId>); 3],
 }
 
 const NOT_UNDERSTOOD: &str = "the `git` program answered in words that are not understood";
 
-/// The objects that `git cat-file --batch` printed; what is missing is left out.
+/// Parses the output of `git cat-file --batch`; missing objects are omitted.
 fn objects(mut printed: &[u8], format: ObjectFormat) -> Result<HashMap<ObjectId, (ObjectKind, &[u8])>, String> {
     let mut objects = HashMap::new();
     while !printed.is_empty() {
@@ -125,7 +125,7 @@ mod tests {
         let id = ObjectId::from_hex(HI.as_bytes()).expect("an id");
         let good = printed(&format!("{} missing\n{HI} blob 3\nhi\n\n", "0".repeat(64)));
         assert_eq!(told(&good).expect("reads").object(id), Some((ObjectKind::Blob, &b"hi\n"[..])));
-        // Other bytes, another kind, another format: each has another name.
+        // Other bytes, another kind and another format all result in another id.
         for bad in [format!("{HI} blob 3\nho\n\n"), format!("{HI} tree 3\nhi\n\n"), format!("{HI} blob 2\nhi\n")] {
             let problem = told(&printed(&bad)).err().expect("refused");
             assert!(problem.contains("another one than its name says"), "{problem}");

@@ -1,5 +1,5 @@
-//! What git would add the tracked content of a work tree as: for each path of an index, the entry
-//! of the tree that `git add -u` and `git write-tree` would make.
+//! Computes how git would add the tracked content of a work tree: for each path of an index, the tree entry that
+//! `git add -u` and `git write-tree` would make.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,38 +19,38 @@ use crate::stamp::Stamp;
 use crate::{beneath, paths};
 use proctor_core::drift::display_path;
 
-/// The commits of the repositories inside a work tree, by their place.
+/// The commits of the repositories inside a work tree, by path.
 pub(crate) type Commits = BTreeMap<Vec<u8>, Option<ObjectId>>;
 
 /// The tracked content of one repository.
 #[derive(Debug)]
 pub(crate) struct Tracked<'a> {
     index: &'a Index,
-    /// What becomes of each path, as far as that is clear; sorted.
+    /// The tree entries of all paths for which they are known; sorted.
     files: Vec<TreeFile<'a>>,
-    /// The paths that only git can tell about.
+    /// The paths that only git can convert.
     pub(crate) unclear: Vec<&'a [u8]>,
-    /// Why git would refuse to add something.
+    /// Why git would refuse to add a file.
     pub(crate) refused: Option<String>,
 }
 
-/// What becomes of one path.
+/// The result for one path.
 enum Fate {
-    /// It is this entry of the tree.
+    /// The path has this tree entry.
     Stands(u32, ObjectId),
-    /// It goes.
+    /// The path is removed.
     Gone,
-    /// Git may convert it.
+    /// Git may convert the file.
     Unclear,
-    /// Git cannot add it.
+    /// Git cannot add the file.
     Refused(String),
 }
 
 impl<'a> Tracked<'a> {
-    /// Looks at every path of `index`, below the outermost work tree `top`.
+    /// Examines every path of `index`, below the outermost work tree `top`.
     ///
     /// # Errors
-    /// Something cannot be read.
+    /// A file cannot be read.
     pub(crate) fn look(
         index: &'a Index,
         top: BorrowedFd<'a>,
@@ -73,7 +73,7 @@ impl<'a> Tracked<'a> {
         Ok(tracked)
     }
 
-    /// Looks at the paths of some entries of `index`.
+    /// Examines the paths of some entries of `index`.
     fn look_at(
         part: &'a [IndexEntry],
         index: &'a Index,
@@ -98,8 +98,8 @@ impl<'a> Tracked<'a> {
         Ok(tracked)
     }
 
-    /// The id of the tree, where git says of every unclear path what becomes of it: the entry of
-    /// the tree, or that there is none.
+    /// Returns the id of the tree. `told` contains git's tree entries for the unclear paths; a path without an
+    /// entry was deleted.
     pub(crate) fn tree(mut self, told: &TreeEntries) -> ObjectId {
         let entry = |path: &&'a [u8]| told.get(*path).map(|(mode, id)| TreeFile { path, mode: *mode, id: *id });
         self.files.extend(self.unclear.iter().filter_map(entry));
@@ -110,27 +110,27 @@ impl<'a> Tracked<'a> {
     }
 }
 
-/// The entries of an index in two parts for two threads; in one where they are few.
+/// Splits the entries of an index into halves for two threads; a small index is not split.
 fn halves(entries: &[IndexEntry]) -> (&[IndexEntry], &[IndexEntry]) {
     if entries.len() < FEW {
         return (entries, &[]);
     }
     let middle = entries.len() / 2;
-    // Those of one path stay together.
+    // The entries of one path must stay together.
     let same = entries[middle..].iter().take_while(|entry| entry.path == entries[middle - 1].path).count();
     entries.split_at(middle + same)
 }
 
-/// How many entries are looked at by one thread: starting another one takes longer.
+/// Number of entries below which one thread is faster, because of the cost of starting another one.
 const FEW: usize = 4096;
 
-/// What is looked at.
+/// Examines the paths of an index one after the other.
 struct Eye<'a> {
     index: &'a Index,
     top: BorrowedFd<'a>,
-    /// What was found at the covered paths just now.
+    /// The entries found at the covered paths by the current snapshot.
     entries: &'a Entries,
-    /// Where the last path was among them.
+    /// The position of the last lookup in `entries`.
     place: Place,
     commits: &'a Commits,
     attributes: Attributes<'a>,
@@ -138,7 +138,7 @@ struct Eye<'a> {
 
 impl Eye<'_> {
     fn fate(&mut self, entry: &IndexEntry) -> io::Result<Fate> {
-        // Most paths are of the outermost repository, and as they were.
+        // Most paths belong to the outermost repository and are unchanged.
         let whole = match self.index.at.0.as_slice() {
             b"" => Cow::Borrowed(entry.path.0.as_slice()),
             at => Cow::Owned(paths::join(at, &entry.path.0)),
@@ -157,7 +157,7 @@ impl Eye<'_> {
         }
     }
 
-    /// Whether what was found at a path is what its entry was made of.
+    /// Checks whether the entry found at a path is the one that the index entry was made from.
     fn is_as_in_the_index(&mut self, entry: &IndexEntry, whole: &[u8]) -> bool {
         let Some(found) = self.entries.leaf_behind(&mut self.place, whole).map(|leaf| leaf.found) else { return false };
         let mode = match found.kind {
@@ -169,8 +169,8 @@ impl Eye<'_> {
         entry.mode == mode && entry.is_of(&found.stamp.in_index(), self.index.written)
     }
 
-    /// A submodule is what its HEAD names. A file in whose place a directory stands is gone, unless
-    /// that is a repository.
+    /// Returns the result for a path that is a directory. A submodule has the commit of its HEAD. A file that was
+    /// replaced by a directory is removed, unless the directory is a repository.
     fn directory(&self, entry: &IndexEntry, whole: &[u8]) -> Fate {
         match (entry.mode, self.commits.get(whole)) {
             (_, Some(Some(commit))) if commit.format() != self.index.format => {
@@ -213,7 +213,7 @@ impl Eye<'_> {
     }
 }
 
-/// The mode that git gives a regular file: what the config does not let count comes from the index.
+/// Returns the mode that git gives a regular file. Bits that the config disables come from the index.
 fn mode_of(rules: &FileRules, entry: &IndexEntry, is_executable: bool) -> u32 {
     match (is_executable, entry.mode) {
         (_, SYMLINK) if !rules.symlinks => SYMLINK,

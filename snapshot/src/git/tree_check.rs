@@ -1,4 +1,4 @@
-//! Checks that what was read of a commit is what its id names.
+//! Verifies data read from a commit against the commit's id.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,11 @@ use super::protocol::{CommitTree, CommittedLeaf};
 use super::tree_id::{TreeFile, tree_id_with};
 use crate::paths;
 
-/// Checks the ids of a commit, of its tree and of those of its submodules. The contents of blobs are none of these.
+/// Verifies the ids of a commit, of its tree, and of the commits and trees of its submodules. Does not verify the
+/// contents of blobs.
 ///
 /// # Errors
-/// What differs.
+/// A description of the difference.
 pub(crate) fn verify(tree: &CommitTree, commit: &str) -> Result<(), String> {
     let id = ObjectId::from_hex(commit.as_bytes()).ok_or_else(|| format!("`{commit}` is no object id"))?;
     let modules = tree.submodules.iter().map(|module| (module.path.0.as_slice(), module.commit, &module.object.0));
@@ -41,7 +42,7 @@ pub(crate) fn parent_of(tree: &CommitTree) -> Option<ObjectId> {
     lines.find_map(|line| ObjectId::from_hex(line.strip_prefix(b"parent ")?))
 }
 
-/// Returns whether a leaf lies in the repository at `path`, and in none that lies in that.
+/// Returns whether a leaf belongs directly to the repository at `path`, and not to a submodule inside it.
 fn is_of_part(tree: &CommitTree, path: &[u8], leaf: &CommittedLeaf) -> bool {
     let is_inside = |outer: &[u8], inner: &[u8]| outer.is_empty() || paths::is_below(inner, outer);
     is_inside(path, &leaf.path)

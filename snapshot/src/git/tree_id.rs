@@ -1,4 +1,4 @@
-//! The id of a tree of git over a list of files, without writing an object.
+//! Computes the id of a git tree from a list of files, without writing an object.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ const TREE_MODE: u32 = 0o40000;
 /// A file, link or submodule of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TreeFile<'a> {
-    /// Relative to the top of the tree.
+    /// The path relative to the top of the tree.
     pub(crate) path: &'a [u8],
     pub(crate) mode: u32,
     pub(crate) id: ObjectId,
 }
 
-/// The id of the tree of `files`, which are sorted by the bytes of their paths. That is git's order
-/// inside each tree too, where a directory sorts as if its name ended in `/`.
+/// Returns the id of the tree of `files`, which must be sorted by the bytes of their paths. This is also git's
+/// order within each tree, where a directory sorts as if its name ended in `/`.
 pub(crate) fn tree_id(format: ObjectFormat, files: &[TreeFile<'_>]) -> ObjectId {
     tree_id_with(format, files, &HashMap::new()).unwrap_or_else(|| object_id(format, ObjectKind::Tree, b""))
 }
 
-/// The id of the tree of `files` where some directories, by their paths, have objects in another form than git writes;
-/// `None` where such an object has other entries than the files make.
+/// Returns the id of the tree of `files` if some directories, given by path, have objects that are not in git's
+/// canonical form. Returns `None` if such an object has other entries than those of the files.
 pub(crate) fn tree_id_with(
     format: ObjectFormat,
     files: &[TreeFile<'_>],
@@ -32,11 +32,11 @@ pub(crate) fn tree_id_with(
     level(format, files, b"", odd)
 }
 
-/// Returns whether the entries of a tree, written as git writes them, are its bytes.
+/// Returns whether the bytes of a tree are exactly the canonical encoding of its entries.
 pub(crate) fn is_canonical(entries: &[TreeEntry<'_>], bytes: &[u8]) -> bool {
     let mut written = Vec::with_capacity(bytes.len());
     entries.iter().for_each(|entry| write_entry(entry, &mut written));
-    // As if the name of a directory ended in `/`.
+    // A directory sorts as if its name ended in `/`.
     let key = |entry: &TreeEntry<'_>| [entry.name, if entry.mode == TREE_MODE { b"/" } else { b"" }].concat();
     written == bytes && entries.is_sorted_by_key(key)
 }
@@ -79,7 +79,7 @@ fn write_entry(entry: &TreeEntry<'_>, object: &mut Vec<u8>) {
     object.extend_from_slice(entry.id.as_bytes());
 }
 
-/// A mode in octal, without zeros before it.
+/// Writes a mode in octal, without leading zeros.
 fn write_mode(mode: u32, object: &mut Vec<u8>) {
     const DIGITS: u32 = 6;
     let digits = (0..DIGITS).rev().map(|at| mode >> (3 * at) & 7).skip_while(|digit| *digit == 0);
@@ -106,7 +106,7 @@ mod tests {
         let files = [(&b"a/b"[..], 0o100_664), (b"a/c", 0o100_755), (b"d", 0o120_000)];
         let files = files.map(|(path, mode)| TreeFile { path, mode, id });
         let entry = |mode: &str, name: &str| [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_bytes()].concat();
-        // Not sorted, and with a zero before a mode.
+        // Not sorted, and with a leading zero in a mode.
         let odd = [entry("0100755", "c"), entry("100664", "b")].concat();
         assert!(!is_canonical(&contents::tree(format, &odd).expect("a tree"), &odd));
         let canonical = [entry("100664", "b"), entry("100755", "c")].concat();

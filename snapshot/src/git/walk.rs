@@ -1,5 +1,5 @@
-//! Goes through the work tree of one repository for what is neither tracked nor ignored, and for the
-//! repositories inside. What becomes of them is decided elsewhere.
+//! Searches the work tree of one repository for paths that are neither tracked nor ignored, and for nested
+//! repositories. The caller processes the results.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -20,23 +20,23 @@ use crate::paths;
 use crate::stamp::Stamp;
 use proctor_core::drift::display_path;
 
-/// How many bytes of names are asked for at a time.
+/// Size of the buffer for directory entries, in bytes.
 const NAMES: usize = 32 << 10;
 
-/// What a walk found, by paths relative to its repository.
+/// The results of a walk, with paths relative to its repository.
 #[derive(Default)]
 pub(super) struct Walked {
     pub(super) untracked: Vec<Vec<u8>>,
     pub(super) repositories: Vec<Vec<u8>>,
-    /// Files that are ignored and have a say in what the tree is.
+    /// Ignored files that affect the tree.
     pub(super) rules: Vec<Vec<u8>>,
-    /// The ignored files and directories that lie in directories which are not ignored.
+    /// The ignored files and directories whose parent directory is not ignored.
     pub(super) ignored: Vec<Vec<u8>>,
-    /// What was looked into, and what it was like before.
+    /// The directories that were searched, with their stat data from before the search.
     pub(super) directories: Vec<(Vec<u8>, Stamp)>,
-    /// The rules outside of the tree that decided.
+    /// The rules outside the tree that affect the result.
     pub(super) external_rules: Vec<ExternalRules>,
-    /// Directories, there or not, that become repositories as soon as their `.git` has a HEAD.
+    /// Existing or missing directories that become repositories as soon as their `.git` contains a HEAD.
     pub(super) heads_to_come: Vec<Vec<u8>>,
 }
 
@@ -47,8 +47,8 @@ impl Walked {
     }
 }
 
-/// What is on disk and neither tracked nor ignored. `tracked` is sorted; `skipped` are the files of rules that the index
-/// skips.
+/// Finds the paths on disk that are neither tracked nor ignored. `tracked` is sorted; `skipped` contains the ignore
+/// files with `skip-worktree` in the index.
 pub(super) fn walk(
     opened: &Opened,
     tracked: &[&[u8]],
@@ -69,12 +69,12 @@ pub(super) fn walk(
     Ok(walk.walked)
 }
 
-/// A directory that is not ignored, the rules that hold around it, and what is tracked there.
+/// A directory that is not ignored, with the rules of its parent and its tracked paths.
 struct Place<'a> {
     path: Vec<u8>,
     rules: Directory,
-    /// Sorted, and more than that for a directory that was not entered yet: it is looked for among what is tracked in
-    /// the directory that it is in, which are few.
+    /// Sorted. Until the directory is entered, the slice contains all tracked paths of its parent. These are few,
+    /// so that finding the paths of the directory among them is fast.
     tracked: &'a [&'a [u8]],
 }
 
@@ -88,11 +88,11 @@ struct Walk<'a> {
     names: Vec<MaybeUninit<u8>>,
 }
 
-/// The names in a directory that matter, each with its type.
+/// The relevant names in a directory, each with its type.
 type Names = Vec<(Vec<u8>, FileType)>;
 
 impl<'a> Walk<'a> {
-    /// Looks into a directory; a repository inside is noted and not entered.
+    /// Searches a directory. A nested repository is recorded and not entered.
     fn enter(&mut self, place: Place<'a>, to_come: &mut Vec<Place<'a>>) -> Result<(), GitError> {
         let Some((directory, stamp)) = self.open(&place.path)? else { return Ok(()) };
         let tracked = below(place.tracked, &place.path);
@@ -121,7 +121,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Opens a directory, with what it is like before it is looked into; nothing where none is there any more.
+    /// Opens a directory and returns its stat data from before the search. Returns `None` if it does not exist any
+    /// more.
     fn open(&mut self, path: &[u8]) -> Result<Option<(OwnedFd, Stamp)>, GitError> {
         let failed = |error: &std::io::Error| io(&on_disk(self.opened, path), error);
         match beneath::open(self.opened.top.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -130,13 +131,13 @@ impl<'a> Walk<'a> {
                 Ok(Some((directory, Stamp::of(&stat))))
             }
             Err(error) if beneath::is_nothing(&error) => Ok(None),
-            // What is in a repository inside is for git to read.
+            // A nested repository is read separately.
             Err(error) if path.is_empty() || !self.is_repository(path)? => Err(failed(&error)),
             Err(_) => Ok(None),
         }
     }
 
-    /// Whether a directory is a repository inside, and notes it where the index does not.
+    /// Checks whether a directory is a nested repository, and records it if the index does not contain it.
     fn is_repository(&mut self, path: &[u8]) -> Result<bool, GitError> {
         let place = on_disk(self.opened, path);
         let is_one = holds_repository(&place)?;
@@ -153,7 +154,7 @@ impl<'a> Walk<'a> {
         self.gitlinks.iter().any(|(gitlink, _)| gitlink == path)
     }
 
-    /// The names in a directory, without those of files that are `tracked` in it.
+    /// Returns the names in a directory, except files that are `tracked`.
     fn names(&mut self, directory: BorrowedFd<'_>, path: &[u8], tracked: &[&[u8]]) -> Result<Names, GitError> {
         let failed = |errno: Errno| io(&on_disk(self.opened, path), &errno.into());
         let skip = if path.is_empty() { 0 } else { path.len() + 1 };
@@ -162,7 +163,7 @@ impl<'a> Walk<'a> {
         while let Some(entry) = listed.next() {
             let entry = match entry {
                 Ok(entry) => entry,
-                // It is gone.
+                // The directory was removed.
                 Err(Errno::NOENT) => break,
                 Err(errno) => return Err(failed(errno)),
             };
@@ -189,8 +190,8 @@ impl<'a> Walk<'a> {
         Ok(names)
     }
 
-    /// Git ignores no file by a `.gitignore` that is a link; libgit2 follows it, and would hide
-    /// paths that git shows.
+    /// Refuses a `.gitignore` that is a link to a file. Git ignores such a file, but libgit2 follows the link and
+    /// would hide paths that git shows.
     fn check_link(&self, path: &[u8]) -> Result<(), GitError> {
         if on_disk(self.opened, path).metadata().map_or(true, |target| target.is_dir()) {
             return Ok(());
@@ -217,9 +218,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The rules around what is in a directory, where the walk goes into it.
+    /// Returns the rules for the content of a directory, or `None` if the directory is ignored.
     fn directory(&self, path: &[u8], rules: &Directory) -> Result<Option<Directory>, GitError> {
-        // A submodule is none of the rules' concern, but what is in one that is not checked out is.
+        // Ignore rules do not apply to a submodule itself, but they apply to the files in a submodule that is not
+        // checked out.
         if self.is_submodule(path) {
             return Ok(Some(rules.clone().within(Verdict::default())));
         }
@@ -228,7 +230,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The part of sorted paths that lies below a directory.
+/// Returns the range of sorted paths below a directory.
 fn below<'a, 'p>(sorted: &'a [&'p [u8]], directory: &[u8]) -> &'a [&'p [u8]] {
     if directory.is_empty() {
         return sorted;

@@ -1,7 +1,8 @@
-//! Ends `proctor-git` when the thread that reads a repository waits for something else than a file.
+//! Ends `proctor-git` if the thread that reads a repository blocks on opening a special file.
 //!
-//! libgit2 opens many files below `.git` by itself, and opening a FIFO waits for its other end. What stands at each
-//! of those paths can change at any time, so the wait itself is what is noticed.
+//! libgit2 opens many files below `.git`, and opening a FIFO blocks until its other end is opened. Each of these
+//! paths can change at any time, so checking them in advance does not help; the watchdog detects the blocking call
+//! itself.
 
 use std::fs::File;
 use std::io;
@@ -14,22 +15,22 @@ use super::config::not_regular;
 use super::frames;
 use super::protocol::Answer;
 
-/// How often the thread is looked at. A call that lasts from one look to the next one is looked into.
+/// Interval between two checks of the thread. A system call that lasts from one check to the next is examined.
 const LOOK: Duration = Duration::from_millis(300);
-/// No path is longer.
+/// Maximum length of a path.
 const MAX_PATH: usize = 4096;
 
 /// Starts to watch the first thread of this process, which answers a request on standard output.
 ///
 /// # Errors
-/// There is no thread for it.
+/// The watchdog thread cannot be started.
 #[expect(clippy::disallowed_methods, reason = "the wait of another thread is not an event")]
 pub fn watch() -> io::Result<()> {
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let name = format!("/proc/self/task/{}/syscall", std::process::id());
     std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
         let mut last = String::new();
-        // Where the kernel does not show it, the deadline of the parent process holds alone.
+        // If the kernel hides this file, only the deadline of the parent process applies.
         while let Ok(call) = std::fs::read_to_string(&name) {
             if call == last
                 && let Some(path) = special_file(&call)
@@ -43,20 +44,20 @@ pub fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Answers in place of the thread that waits, and ends the process.
+/// Writes a refusal instead of the blocked thread, and ends the process.
 fn refuse(mut out: &File, path: &Path) -> ! {
     let answer = Answer::Refused { why: not_regular(path) };
     std::process::exit(i32::from(frames::write_answer(&mut out, &answer).is_err()))
 }
 
-/// The file that a call opens, where it is none that ends by itself.
+/// Returns the path that a system call opens, if it is a special file that can block.
 fn special_file(call: &str) -> Option<PathBuf> {
     let path = opened_path(call)?;
     let kind = path.metadata().ok()?.file_type();
     (kind.is_fifo() || kind.is_char_device() || kind.is_block_device() || kind.is_socket()).then_some(path)
 }
 
-/// The path that a call opens, as the kernel shows calls: a number, then its arguments in hex.
+/// Returns the path that a system call opens, from the kernel's description: a number, then the arguments in hex.
 fn opened_path(call: &str) -> Option<PathBuf> {
     let mut words = call.split_ascii_whitespace();
     let number = words.next()?.parse::<u32>().ok()?;
@@ -68,13 +69,13 @@ fn opened_path(call: &str) -> Option<PathBuf> {
         _ => return None,
     };
     let path = text_at(address)?;
-    // The low half is the descriptor, which is negative where there is none.
+    // The low half is the descriptor; it is negative (AT_FDCWD) if the call has none.
     let descriptor = directory.and_then(|at| i32::try_from(at & 0xffff_ffff).ok());
     let directory = descriptor.and_then(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok());
     Some(directory.unwrap_or_default().join(path))
 }
 
-/// The text at an address of this process.
+/// Returns the text at an address of this process.
 fn text_at(address: u64) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStringExt as _;
     let mut bytes = vec![0; MAX_PATH];
@@ -85,7 +86,7 @@ fn text_at(address: u64) -> Option<PathBuf> {
     Some(std::ffi::OsString::from_vec(bytes).into())
 }
 
-/// The number of open(2), where there is such a call.
+/// The number of open(2), on architectures that have this call.
 const OPEN: Option<u32> = if cfg!(target_arch = "x86_64") { Some(2) } else { None };
 /// The numbers of openat(2) and openat2(2).
 const OPEN_AT: [u32; 2] = if cfg!(target_arch = "x86_64") { [257, 437] } else { [56, 437] };

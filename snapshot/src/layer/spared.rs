@@ -1,9 +1,9 @@
-//! Which directories of a layer git ignores as a whole, of those that are new. A build may leave a
-//! million files in one, of which none is the tree's: they need not be asked about one by one, nor
-//! mostly be read.
+//! Finds the new directories of a layer that git ignores as a whole. A build may create a million files in such a
+//! directory, and none of them belongs to the tree. Sparing the directory avoids a query for each file and, in most
+//! runs, reading it.
 //!
-//! A directory in which the tree before the step has a covered path is never one of them. The
-//! rules are asked only where there is much to be spared, since asking starts a program.
+//! A directory in which the tree before the step has a covered path is never spared. The ignore rules are queried
+//! only if there is much to spare, since a query starts a program.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,15 +15,15 @@ use super::{ScanError, Spare, Unlocked, io_error, reopen_directory};
 use crate::beneath;
 use crate::paths;
 
-/// From how many entries on it pays to ask the rules.
+/// Minimum number of entries that makes a query of the rules worthwhile.
 const MUCH: usize = 256;
-/// How many levels of new directories are asked about: what lies deeper in ones that are not ignored
-/// is read like everything else.
+/// Number of levels of new directories that are queried. Deeper directories inside directories that are not ignored
+/// are read like everything else.
 const MAX_ROUNDS: usize = 4;
-/// How many directories are asked about at most; more are read.
+/// Maximum number of directories in one query; if there are more, all of them are read.
 const MAX_ASKED: usize = 10_000;
 
-/// The new directories of the layer that are ignored.
+/// Returns the new directories of the layer that are ignored.
 pub(super) fn directories(upper: BorrowedFd<'_>, spare: Spare<'_>) -> Result<BTreeSet<Vec<u8>>, ScanError> {
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
     let mut candidates = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn directories(upper: BorrowedFd<'_>, spare: Spare<'_>) -> Result<BTr
     Ok(found)
 }
 
-/// Adds the outermost directories of the layer in which the tree has nothing covered.
+/// Adds the outermost directories of the layer in which the tree has no covered path.
 fn find_new(dir: BorrowedFd<'_>, path: &[u8], spare: Spare<'_>, found: &mut Vec<Vec<u8>>) -> Result<(), ScanError> {
     for name in directory_names(dir).map_err(|source| io_error(path, source))? {
         let path = paths::join(path, &name);
@@ -63,8 +63,8 @@ fn find_new(dir: BorrowedFd<'_>, path: &[u8], spare: Spare<'_>, found: &mut Vec<
     Ok(())
 }
 
-/// The directories in a directory of the layer; none where we cannot look into it, since then it is
-/// read like everything else.
+/// Returns the subdirectories of a directory in the layer. Returns none if the directory cannot be listed; it is
+/// then read like everything else.
 fn directories_in(top: BorrowedFd<'_>, path: &[u8]) -> Vec<Vec<u8>> {
     let opened = beneath::open(top, path, OFlags::RDONLY | OFlags::DIRECTORY);
     let names = opened.and_then(|dir| directory_names(dir.as_fd())).unwrap_or_default();
@@ -72,7 +72,7 @@ fn directories_in(top: BorrowedFd<'_>, path: &[u8]) -> Vec<Vec<u8>> {
     inner.map(|name| paths::join(path, &name)).collect()
 }
 
-/// The names of the directories in an open directory.
+/// Returns the names of the subdirectories of an open directory.
 fn directory_names(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -90,7 +90,7 @@ fn directory_names(dir: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Whether so much lies in the directories that asking pays.
+/// Checks whether the directories contain enough entries to make a query worthwhile.
 fn hold_much(top: BorrowedFd<'_>, directories: &[Vec<u8>]) -> bool {
     let mut pending = directories.to_vec();
     let mut count = pending.len();

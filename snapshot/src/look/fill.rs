@@ -1,4 +1,4 @@
-//! Looking at all of a tree of which nothing is known but its names: what is found is put where it belongs.
+//! Scans a tree of which only the names are known, and stores each result in its leaf.
 
 use std::os::fd::AsFd as _;
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +10,13 @@ use crate::paths;
 use crate::snapshot::SnapshotError;
 
 impl Look<'_> {
-    /// Fills in everything.
+    /// Scans every blank.
     ///
     /// # Errors
-    /// As [`Look::everywhere`].
+    /// The same as those of [`Look::everywhere`].
     pub(crate) fn fill(&self, blanks: Blanks<'_>) -> Result<(Vec<Filled>, Counts), SnapshotError> {
         let about = blanks.about();
-        // None where a reader has failed: the others need not go on.
+        // Becomes `None` when a thread fails, so that the other threads stop.
         let blanks = Mutex::new(Some(blanks));
         let next = || blanks.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Iterator::next);
         let read = by_readers(about, || {
@@ -54,7 +54,7 @@ impl Look<'_> {
             counts.looked += 1;
             counts.hashed += usize::from(eye.has_read());
         }
-        // Whether the rules ignore it, git will say.
+        // `Ignored` is a placeholder: git reports later which directories the rules ignore.
         Ok(blank.filled(DirectoryLook { stamp, racy: self.is_racy(&stamp), state: State::Ignored }))
     }
 }

@@ -1,4 +1,4 @@
-//! One name in an open directory: its stat data, and its content where these do not tell.
+//! Examines one name in an open directory: compares its stat data, and reads its content if these do not suffice.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -15,19 +15,19 @@ use crate::git::config::RULES_BYTES;
 use crate::snapshot::SnapshotError;
 use crate::stamp::Stamp;
 
-/// How often a file that changes under our eyes is read before we give up.
+/// Number of attempts to read a file that changes during the read.
 const ATTEMPTS: u32 = 5;
-/// How many bytes of a file are read at a time.
+/// Size of the read buffer, in bytes.
 const BUFFER: usize = 128 << 10;
 
-/// Looks at one name after the other.
+/// Examines names one after the other, with a shared read buffer.
 pub(super) struct Eye<'a> {
     look: &'a Look<'a>,
     buffer: Vec<u8>,
     has_read: bool,
 }
 
-/// Why a name could not be looked at.
+/// Why a name could not be examined.
 pub(super) enum Failed {
     Io(io::Error),
     Unstable,
@@ -53,12 +53,13 @@ impl<'a> Eye<'a> {
         Self { look, buffer: vec![0; BUFFER], has_read: false }
     }
 
-    /// Whether the last look had to read a content.
+    /// Returns whether the last call to `look` had to read content.
     pub(super) fn has_read(&self) -> bool {
         self.has_read
     }
 
-    /// What stands at `name`; `known` is what the tree says of it, `before` what stood there.
+    /// Returns the entry at `name`. `known` is the entry that the tree records, `before` the earlier result to
+    /// compare stat data with.
     pub(super) fn look(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -84,10 +85,10 @@ impl<'a> Eye<'a> {
         Err(Failed::Unstable)
     }
 
-    /// What can be told without reading.
+    /// Returns the entry if the stat data are enough to determine it.
     fn told(&self, stat: &Stat, known: Found, before: Option<Found>) -> Option<Found> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            // A repository is named by its commit, which git knows.
+            // A repository is identified by its commit, which git reports.
             return Some(if known.kind == Kind::Gitlink { known } else { Found::MISSING });
         }
         let stamp = Stamp::of(stat);
@@ -100,13 +101,13 @@ impl<'a> Eye<'a> {
         })
     }
 
-    /// Reads what stands at `name`; nothing where it changed meanwhile.
+    /// Reads the file or link at `name`. Returns `None` if it changed during the read.
     fn read(&mut self, directory: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Result<Option<Found>, Failed> {
         let stamp = Stamp::of(stat);
         let found = |kind, sha256| Found { kind, racy: self.look.is_racy(&stamp), sha256, stamp };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if name == b".gitignore" && stamp.size > RULES_BYTES => {
-                // Git would be asked what it says.
+                // Such a file is refused because git would read it as ignore rules.
                 Err(Failed::Io(io::Error::other(format!("it is larger than {RULES_BYTES} bytes"))))
             }
             FileType::RegularFile => {
@@ -124,7 +125,7 @@ impl<'a> Eye<'a> {
                     let sha256 = Sha256::digest(target.as_bytes()).into();
                     Ok((is_same == Ok(stamp)).then(|| found(Kind::Symlink, sha256)))
                 }
-                // It is a link no more.
+                // The link was replaced or deleted.
                 Err(Errno::INVAL | Errno::NOENT) => Ok(None),
                 Err(errno) => Err(errno.into()),
             },
@@ -132,8 +133,10 @@ impl<'a> Eye<'a> {
         }
     }
 
-    /// The sha256 of the file that has this stamp before it was read. Where a write could leave the stamp as it is, it has it
-    /// afterwards too; any other write that comes meanwhile changes it, and is seen by the next look.
+    /// Returns the sha256 of a file whose stat data were `stamp` before the read, or `None` if it changed.
+    ///
+    /// If the file changed so recently that a write may not change its stat data, they are compared again after the
+    /// read. Any other concurrent write changes the stat data, and the next scan notices it.
     fn hash(&mut self, directory: BorrowedFd<'_>, name: &[u8], stamp: &Stamp) -> Result<Option<[u8; 32]>, Failed> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = match openat(directory, name, flags, Mode::empty()) {
@@ -143,8 +146,7 @@ impl<'a> Eye<'a> {
         };
         let mut hasher = Sha256::new();
         let mut at = 0;
-        // One byte past the size is asked for too, so that a file that grows is noticed and a
-        // writer that never ends is not followed.
+        // Reading one byte past the size detects a file that grows, and bounds the read if a writer never stops.
         while at <= stamp.size {
             if self.look.is_stopped() {
                 return Ok(None);
@@ -159,7 +161,7 @@ impl<'a> Eye<'a> {
                     }
                 }
                 Err(Errno::INTR) => {}
-                // A directory took its place.
+                // A directory replaced the file.
                 Err(Errno::ISDIR) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
             }

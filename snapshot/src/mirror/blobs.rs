@@ -1,5 +1,5 @@
-//! The blobs that a mirror of commits has seen: which sha256 the content of each has. These are facts, whatever the
-//! mirror holds.
+//! Stores the sha256 of each blob that a mirror of commits has seen. The table stays valid regardless of the
+//! mirror's content.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
@@ -15,31 +15,31 @@ use crate::git::protocol::CommittedLeaf;
 
 const FILE: &str = "blobs";
 const UNFINISHED: &str = "blobs.new";
-/// The first bytes of the file. The number is that of the version.
+/// Magic bytes of the file, including the version number.
 const MAGIC: &[u8; 16] = b"proctor-blobs-1\n";
-/// How few bytes a fact takes.
+/// Minimum encoded size of a fact, in bytes.
 const FACT: usize = 1 + 20 + 32 + 1;
 
-/// What is known of a blob.
+/// The known facts about a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlobFact {
     pub(super) sha256: [u8; 32],
-    /// Whether it is a pointer of git-lfs.
+    /// True if the blob is a git-lfs pointer.
     pub(super) is_lfs_pointer: bool,
 }
 
-/// Facts of blobs, by their ids.
+/// Facts about blobs, by id.
 #[derive(Debug, Default)]
 pub(super) struct BlobTable(HashMap<ObjectId, BlobFact>);
 
 impl BlobTable {
-    /// Reads the table in `directory`; it is empty where there is none, or none that can be believed.
+    /// Reads the table in `directory`. Returns an empty table if it does not exist or is not valid.
     pub(super) fn load(directory: BorrowedFd<'_>) -> Self {
         let bytes = open_file(directory, FILE).and_then(record::read);
         Self(bytes.and_then(|bytes| parsed(record::checked(&bytes)?)).unwrap_or_default())
     }
 
-    /// Writes the table into `directory`.
+    /// Writes the table to `directory`.
     pub(super) fn store(&self, directory: BorrowedFd<'_>) -> Result<(), MirrorError> {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
@@ -61,7 +61,7 @@ impl BlobTable {
         self.0.get(&id).copied()
     }
 
-    /// Returns how many of some files are pointers of git-lfs.
+    /// Returns the number of git-lfs pointers among some files.
     pub(super) fn lfs_pointers(&self, leaves: &[CommittedLeaf]) -> u64 {
         leaves.iter().filter(|leaf| self.get(leaf.id).is_some_and(|fact| fact.is_lfs_pointer)).count() as u64
     }
@@ -70,7 +70,7 @@ impl BlobTable {
         self.0.extend(facts);
     }
 
-    /// Forgets all but these.
+    /// Removes all blobs except the given ones.
     pub(super) fn retain(&mut self, ids: impl Iterator<Item = ObjectId>) {
         let ids: HashSet<ObjectId> = ids.collect();
         self.0.retain(|id, _| ids.contains(id));

@@ -1,5 +1,5 @@
-//! Brings a mirror to the tree of a commit. Only the blobs that the mirror lacks are read from the repository, and each
-//! is hashed while it is written.
+//! Updates a mirror to the tree of a commit. Only the blobs that the mirror lacks are read from the repository, and
+//! each is hashed while it is written.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -25,40 +25,40 @@ use crate::paths;
 use crate::snapshot::{GitFacts, Snapshot, SnapshotError};
 use crate::stamp::{Moment, Stamp};
 
-/// How a pointer of git-lfs begins, which stands in place of a content that lies elsewhere.
+/// The first line of a git-lfs pointer, a file that represents content stored elsewhere.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
-/// The largest file that git-lfs takes for a pointer, in bytes.
+/// Git-lfs pointers are smaller than this size, in bytes.
 const MAX_LFS_POINTER: u64 = 1024;
 
-/// A commit that a mirror is to hold.
+/// A commit for the mirror.
 #[derive(Debug, Clone, Copy)]
 pub struct CommitSource<'a> {
-    /// The top of the work tree of the repository.
+    /// The top of the repository's work tree.
     pub repo: &'a Path,
-    /// Reads the repository.
+    /// The helper that reads the repository.
     pub helper: &'a GitHelper,
     /// The commit.
     pub commit: &'a CommitRef,
-    /// What stands at each path of its tree.
+    /// The entries of its tree.
     pub tree: &'a CommitTree,
-    /// Whether the trees of submodules belong to it.
+    /// If true, the trees of submodules are included.
     pub submodules: bool,
 }
 
 /// The result of an update to a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitUpdate {
-    /// The number of files and links that were written.
+    /// Number of files and links that were written.
     pub written: usize,
-    /// The number of their bytes.
+    /// Total size of these files, in bytes.
     pub bytes: u64,
-    /// The number of files that are pointers of git-lfs, in place of what they point to.
+    /// Number of files that are git-lfs pointers instead of the content.
     pub lfs_pointers: u64,
 }
 
 impl CommitSource<'_> {
-    /// Returns the line that HEAD has for steps: the commit, or what HEAD of the repository names where the commit is only
-    /// staged, since it is not there yet.
+    /// Returns the line in HEAD for steps: the commit. A staged commit does not exist yet, so steps see the
+    /// repository's own HEAD.
     pub fn head(&self, history: &GitHistory) -> String {
         if self.commit.staged.is_none() {
             return self.commit.id.clone();
@@ -75,12 +75,12 @@ impl CommitSource<'_> {
 }
 
 impl Mirror {
-    /// Makes the mirror hold the tree of a commit. Files whose content changes get new modification times, as
-    /// [`Mirror::update`] describes it.
+    /// Updates the mirror to the tree of a commit. Files whose content changes get new modification times, as
+    /// described for [`Mirror::update`].
     ///
     /// # Errors
-    /// The commit or its tree is not what its id names, the repository cannot be read, or a file cannot be written. The
-    /// mirror can be updated again.
+    /// The commit or its tree does not match its id, the repository cannot be read, or a file cannot be written.
+    /// The update can be retried.
     pub fn update_to_commit(&mut self, source: &CommitSource<'_>) -> Result<CommitUpdate, MirrorError> {
         tree_check::verify(source.tree, &source.commit.id).map_err(|problem| unreadable(source.repo, problem))?;
         self.examine_unfinished()?;
@@ -109,17 +109,18 @@ impl Mirror {
         Ok(CommitUpdate { written, bytes, lfs_pointers })
     }
 
-    /// Returns the number of pointers of git-lfs in the tree of a commit, if the mirror holds it; nothing is changed.
+    /// Returns the number of git-lfs pointers in the tree of a commit, if the mirror contains this tree. Does not
+    /// change anything.
     ///
     /// # Errors
-    /// The tree cannot be what its id names.
+    /// The commit's tree is invalid.
     pub fn lfs_pointers_of(&self, source: &CommitSource<'_>) -> Result<Option<u64>, MirrorError> {
         let table = BlobTable::load(self.directory.as_fd());
         let is_held = Plan::new(source, self.record.held(), &table)?.changed.is_empty();
         Ok(is_held.then(|| table.lfs_pointers(&source.tree.leaves)))
     }
 
-    /// Returns the snapshot of the tree of a commit, which the mirror holds. Its files lie at `worktree`.
+    /// Returns the snapshot of a commit's tree, which the mirror must contain. Its files are at `worktree`.
     pub fn snapshot_of_commit(&self, worktree: &Path, source: &CommitSource<'_>) -> Snapshot {
         let held = self.record.held();
         let leaves = held.paths().map(|path| {
@@ -146,13 +147,13 @@ fn unreadable(repo: &Path, problem: String) -> MirrorError {
     MirrorError::Snapshot(SnapshotError::Git(GitError::Unreadable { path: repo.to_owned(), problem }))
 }
 
-/// What differs between a mirror and the tree of a commit.
+/// The differences between a mirror and the tree of a commit.
 struct Plan<'a> {
     /// The paths that change; sorted.
     changed: Vec<Vec<u8>>,
-    /// The numbers of the leaves that are written; sorted.
+    /// The numbers of the leaves to write; sorted.
     wanted: Vec<u32>,
-    /// The repositories whose directories are made, with the digest that the identity has of each.
+    /// The repositories whose directories are created, with their digests for the identity.
     repositories: Vec<(&'a CommittedLeaf, [u8; 32])>,
 }
 
@@ -186,7 +187,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Makes the directories of repositories inside the tree, and returns what stands there.
+    /// Creates the directories of nested repositories, and returns their entries.
     fn repositories(
         &self,
         tree: BorrowedFd<'_>,
@@ -200,8 +201,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns what the identity of a tree has of a repository in it: the digest of its commit, or of nothing where its tree
-/// is not there.
+/// Returns the digest of a nested repository for the identity: that of its commit, or of the empty string if its
+/// tree is not included.
 fn digest_of_repository(leaf: &CommittedLeaf, is_there: bool) -> [u8; 32] {
     let commit = if is_there { leaf.id.to_string() } else { String::new() };
     Sha256Hex::of(commit.as_bytes()).to_raw()
@@ -212,19 +213,19 @@ fn kind_of(leaf: &CommittedLeaf) -> Kind {
         EXECUTABLE => Kind::Executable,
         SYMLINK => Kind::Symlink,
         GITLINK => Kind::Gitlink,
-        // Git has written other modes of files in its first year.
+        // Early versions of git wrote other modes for files.
         _ => Kind::File,
     }
 }
 
-/// Writes blobs into a mirror as they arrive.
+/// Writes blobs to a mirror as they arrive.
 struct Receiver<'a> {
     tree: BorrowedFd<'a>,
     owner: Option<Owner>,
-    /// The modification time of each file.
+    /// The modification time of all files.
     mtime: Moment,
     leaves: &'a [CommittedLeaf],
-    /// The leaves that are still to come.
+    /// The numbers of the leaves that have not arrived yet.
     to_come: std::slice::Iter<'a, u32>,
     /// The directory of the last leaf.
     here: Option<(&'a [u8], OwnedFd)>,
@@ -233,22 +234,22 @@ struct Receiver<'a> {
     facts: HashMap<ObjectId, BlobFact>,
 }
 
-/// A blob of which a part has arrived.
+/// A blob that has arrived partially.
 struct OpenBlob<'a> {
     number: u32,
     leaf: &'a CommittedLeaf,
     target: Target,
     sha256: Sha256,
     id: ObjectHasher,
-    /// The number of bytes that are still to come.
+    /// Number of bytes that have not arrived yet.
     left: u64,
-    /// As many of its first bytes as tell a pointer of git-lfs.
+    /// The first bytes, as many as are needed to recognize a git-lfs pointer.
     head: Vec<u8>,
 }
 
 enum Target {
     File(OwnedFd),
-    /// The bytes of a link's target so far.
+    /// The received part of a link's target.
     Link(Vec<u8>),
 }
 
@@ -357,7 +358,7 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    /// Opens the directory of a leaf, unless the last leaf lies in the same.
+    /// Opens the directory of a leaf, or reuses that of the last leaf.
     fn directory_of(&mut self, leaf: &'a CommittedLeaf) -> Result<BorrowedFd<'_>, MirrorError> {
         let (directory, _) = paths::split(&leaf.path);
         let here = match self.here.take().filter(|(path, _)| *path == directory) {
@@ -388,7 +389,7 @@ impl OpenBlob<'_> {
     }
 }
 
-/// The error for pieces that nobody asked for.
+/// Makes the error for pieces that were not requested.
 fn garbled(path: &[u8]) -> MirrorError {
     MirrorError::io(path, std::io::Error::other("proctor-git sent other files than it was asked for"))
 }

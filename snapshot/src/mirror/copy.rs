@@ -1,4 +1,4 @@
-//! Copies files into a mirror and hashes the bytes that it writes.
+//! Copies files into a mirror and hashes the written bytes.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
@@ -22,39 +22,39 @@ use crate::entries::{Entries, Found, Kind};
 use crate::paths;
 use crate::stamp::{Moment, Stamp};
 
-/// The number of threads that copy.
+/// Number of threads that copy.
 const COPIERS: usize = 2;
-/// The number of paths that a thread takes at a time.
+/// Number of paths that a thread takes at a time.
 const BATCH: usize = 64;
-/// The number of bytes that are copied at a time.
+/// Size of the copy buffer, in bytes.
 const BUFFER: usize = 128 << 10;
-/// Smaller files are not cloned: the system call costs more than it spares.
+/// Minimum size of a file for cloning, in bytes; for smaller files the system call costs more than it saves.
 const CLONED_FROM: u64 = 64 << 10;
 
-/// Copies from a work tree into a mirror.
+/// Copies files from a work tree into a mirror.
 #[derive(Clone, Copy)]
 pub(super) struct Copier<'a> {
     pub(super) source: BorrowedFd<'a>,
     pub(super) tree: BorrowedFd<'a>,
     pub(super) owner: Option<Owner>,
-    /// The modification time of each file that is copied.
+    /// The modification time of all copied files.
     pub(super) mtime: Moment,
 }
 
 /// The result of copying some paths.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
-    /// What the mirror holds at each path now.
+    /// The new entry of the mirror at each path.
     pub(super) found: Vec<(Vec<u8>, Found)>,
-    /// The paths whose content is not the wanted one.
+    /// The paths whose content differs from the wanted one.
     pub(super) changed: Vec<Vec<u8>>,
     pub(super) files: usize,
     pub(super) bytes: u64,
-    /// The ignored files that were not copied, and why.
+    /// The ignored files that were not copied, with the reasons.
     pub(super) left_out: Vec<(Vec<u8>, &'static str)>,
 }
 
-/// The bytes that ignored files may have beyond the sizes that were found, all of them together.
+/// Number of bytes by which all ignored files together may grow beyond the sizes found by the survey.
 pub(super) struct Spare(AtomicU64);
 
 impl Spare {
@@ -62,7 +62,7 @@ impl Spare {
         Self(AtomicU64::new(bytes))
     }
 
-    /// Takes `bytes`; returns whether that many are left.
+    /// Takes `bytes` from the budget. Returns whether that many bytes were left.
     fn take(&self, bytes: u64) -> bool {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
     }
@@ -72,7 +72,7 @@ impl Spare {
     }
 }
 
-/// A copy of an ignored file, or why there is none.
+/// A copy of an ignored file, or the reason why it was not copied.
 type AsItIs = Result<Found, &'static str>;
 
 impl Copied {
@@ -90,28 +90,28 @@ const READ: OFlags =
 pub(super) const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What a thread works with.
+/// The working state of a thread.
 struct Workplace<'p> {
     here: Option<Directories<'p>>,
     buffer: Vec<u8>,
 }
 
-/// The last directory that a thread worked in, in both trees.
+/// The last directory in which a thread worked, in both trees.
 struct Directories<'p> {
     path: &'p [u8],
-    /// `None` where the work tree has no such directory.
+    /// `None` if the directory does not exist in the work tree.
     source: Option<OwnedFd>,
     target: OwnedFd,
 }
 
 impl Copier<'_> {
-    /// Brings each of `paths`, at which the mirror holds nothing any more, to what `wanted` names.
+    /// Copies the `wanted` entries at `paths`, where the mirror's old entries have been removed.
     pub(super) fn copy(&self, wanted: &Entries, paths: &[Vec<u8>]) -> Result<Copied, MirrorError> {
         self.in_parallel(wanted, paths, |path, place, copied| self.copy_path(wanted, path, place, copied))
     }
 
-    /// Copies each of the ignored files `paths`, at which the mirror holds nothing any more, as it stands now. One that
-    /// is gone, cannot be read or has grown by more than the `spare` bytes is left out.
+    /// Copies the current state of the ignored files `paths`, where the mirror's old entries have been removed. A
+    /// file is left out if it was deleted, cannot be read, or has grown by more than the `spare` bytes.
     pub(super) fn copy_ignored(
         &self,
         now: &Entries,
@@ -128,7 +128,7 @@ impl Copier<'_> {
         })
     }
 
-    /// Has several threads do `each` for some paths, whose directories in `wanted` are made first.
+    /// Runs `each` for all paths on several threads, after creating their directories in `wanted`.
     fn in_parallel<'p>(
         &self,
         wanted: &Entries,
@@ -207,7 +207,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Copies what stands at an ignored path.
+    /// Copies the entry at an ignored path.
     fn copy_as_it_is<'p>(
         &self,
         path: &'p [u8],
@@ -245,8 +245,8 @@ impl Copier<'_> {
         Ok(Ok(Found { sha256: Sha256::digest(link.as_bytes()).into(), ..expected }))
     }
 
-    /// Copies a regular file with its permission bits and its modification time. What changes meanwhile is copied in
-    /// the state in which it was read, and again by the next update.
+    /// Copies a regular file with its permission bits and its modification time. If the file changes during the
+    /// copy, the bytes that were read are kept, and the next update copies the file again.
     fn copy_file_as_it_is(
         &self,
         source: BorrowedFd<'_>,
@@ -291,7 +291,7 @@ impl Copier<'_> {
         Ok(Ok(Found { kind, racy, sha256, stamp }))
     }
 
-    /// Opens the directories of a path in both trees, unless the last path had the same.
+    /// Opens the directories of a path in both trees, or reuses those of the last path.
     fn enter<'p, 'w>(
         &self,
         path: &'p [u8],
@@ -315,7 +315,7 @@ impl Copier<'_> {
         Ok(Directories { path, source, target })
     }
 
-    /// Copies a regular file; `None` where its content is not the expected one.
+    /// Copies a regular file. Returns `None` if its content is not the expected one.
     fn copy_file(
         &self,
         source: BorrowedFd<'_>,
@@ -336,7 +336,7 @@ impl Copier<'_> {
         let size = expected.stamp.size;
         let is_cloned = size >= CLONED_FROM && rustix::fs::ioctl_ficlone(&to, &from).is_ok();
         let sha256 = if is_cloned {
-            // The clone is private: what is hashed cannot change any more.
+            // The clone is private, so its content cannot change while it is hashed.
             hash(to.as_fd(), size, buffer)?
         } else {
             copy_hashing(from.as_fd(), to.as_fd(), size, buffer)?
@@ -352,7 +352,7 @@ impl Copier<'_> {
         Ok(Some(Found { racy: false, stamp: Stamp::of(&fstat(&to)?), ..expected }))
     }
 
-    /// Copies a symbolic link; `None` where its target is not the expected one.
+    /// Copies a symbolic link. Returns `None` if its target is not the expected one.
     fn copy_link(
         &self,
         source: BorrowedFd<'_>,
@@ -372,17 +372,18 @@ impl Copier<'_> {
         self.finish_entry(target, name, expected).map(Some)
     }
 
-    /// Makes a FIFO in place of a socket, FIFO or device: no step opens it, and the identity names no content.
+    /// Creates a FIFO in place of any socket, FIFO or device. Steps do not open it, and the identity contains no
+    /// content for it.
     fn make_special(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
         mknodat(target, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
         self.finish_entry(target, name, expected)
     }
 
-    /// Makes the directory of a repository inside the tree.
+    /// Creates the directory of a nested repository.
     fn make_gitlink(&self, target: BorrowedFd<'_>, name: &[u8], expected: Found) -> Result<Found, Errno> {
         match mkdirat(target, name, Mode::from_raw_mode(0o700)) {
             Ok(()) => give_directory(openat(target, name, DIRECTORY, Mode::empty())?.as_fd(), self.owner)?,
-            // Files in it were copied already.
+            // The directory exists if files in it were copied before.
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -395,7 +396,7 @@ impl Copier<'_> {
     }
 }
 
-/// Gives what stands at a name its owner and modification time.
+/// Sets the owner and modification time of an entry.
 pub(super) fn date_entry(
     directory: BorrowedFd<'_>,
     name: &[u8],
@@ -423,13 +424,13 @@ pub(super) fn give(file: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), Err
     owner.map_or(Ok(()), |Owner { uid, gid }| fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))
 }
 
-/// Gives a directory its owner and mode, whatever our umask is.
+/// Sets the owner and mode of a directory, regardless of our umask.
 pub(super) fn give_directory(directory: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), Errno> {
     give(directory, owner)?;
     fchmod(directory, Mode::from_raw_mode(0o755))
 }
 
-/// Makes the directories that `paths`, which are sorted, are going to lie in.
+/// Creates the parent directories of `paths`, which must be sorted.
 pub(super) fn make_directories_above<'p>(
     tree: BorrowedFd<'_>,
     owner: Option<Owner>,
@@ -466,7 +467,7 @@ pub(super) fn make_directory(tree: BorrowedFd<'_>, path: &[u8], owner: Option<Ow
     }
 }
 
-/// Makes all that `held` names in another tree: directories, and hard links to the files.
+/// Creates all entries of `held` in another tree: directories, and hard links to the files.
 pub(super) fn link_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,

@@ -1,5 +1,5 @@
-//! Gives a mirror git directories of its own: HEAD, refs and index as the snapshot found them, over the objects of the
-//! repositories. Whatever happens to their git directories afterwards, git in a step reads these.
+//! Writes separate git directories for a mirror. They contain HEAD, refs and index as of the snapshot, and borrow
+//! the objects of the repositories. Later changes of the original git directories do not affect git in a step.
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -18,18 +18,18 @@ use crate::git::protocol::{CommittedLeaf, GitHistory, Listing};
 use crate::paths;
 use crate::snapshot::Snapshot;
 
-/// Where the files of a mirror lie and are seen.
+/// The location of a mirror's files on the host and in steps.
 #[derive(Debug, Clone, Copy)]
 pub struct TreePlace<'a> {
     /// The directory of the files.
     pub tree: &'a Path,
-    /// The path at which steps see it.
+    /// The path at which steps see the files.
     pub seen_at: &'a Path,
-    /// The user and group that steps see as the owner of the files; `None` where they are our own.
+    /// The user and group that steps see as the owner of the files; `None` if these are our own ids.
     pub seen_as: Option<(u32, u32)>,
 }
 
-/// What the git directory of a repository inside a tree borrows.
+/// The object directory that the git directory of a nested repository borrows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Borrowed {
     /// The directory of the repository, relative to the top of the tree.
@@ -38,9 +38,9 @@ pub struct Borrowed {
     pub objects: PathBuf,
 }
 
-/// The git directory of one repository of a tree.
+/// The git directory of one repository in a tree.
 struct Repository<'a> {
-    /// The path of its directory; empty for the top.
+    /// The path of the repository; empty for the top.
     at: &'a [u8],
     /// The line in `HEAD`.
     head: String,
@@ -50,11 +50,11 @@ struct Repository<'a> {
 }
 
 impl Mirror {
-    /// Writes the git directories of the tree, which is that of `snapshot`: the one at the top, and those of the
-    /// repositories inside it that `history` has. Returns what the latter borrow.
+    /// Writes the git directories of the tree of `snapshot`: the one at the top, and those of the nested
+    /// repositories in `history`. Returns the object directories that the nested ones borrow.
     ///
     /// # Errors
-    /// A directory cannot be written, or the snapshot does not know the index.
+    /// A directory cannot be written, or the listing of the snapshot is lost.
     pub fn write_git(
         &self,
         place: TreePlace<'_>,
@@ -82,8 +82,8 @@ impl Mirror {
         Ok(borrowed)
     }
 
-    /// Writes the git directories of the tree of a commit, which the mirror holds, with `head` as the line in HEAD.
-    /// Returns what its submodules borrow.
+    /// Writes the git directories of a commit's tree, which the mirror must contain, with `head` as the line in
+    /// HEAD. Returns the object directories that its submodules borrow.
     ///
     /// # Errors
     /// A directory cannot be written.
@@ -96,7 +96,7 @@ impl Mirror {
     ) -> Result<Vec<Borrowed>, MirrorError> {
         let head = head.to_owned();
         let index = self.index_of_commit(source, b"", place);
-        // The ignore rules of a work tree are none of a commit's.
+        // The ignore rules of a work tree do not apply to a commit.
         self.write_one(place, Repository { at: b"", head, history, exclude: None, index })?;
         let mut borrowed = Vec::new();
         let modules = source.tree.submodules.iter();
@@ -126,13 +126,13 @@ impl Mirror {
         };
         let git = place.tree.join(OsStr::from_bytes(at)).join(OsStr::from_bytes(GIT));
         let index = to_file::bytes(history.format, &index);
-        // Newer than each file: git then believes the stat data in it, and does not write it anew.
+        // The index is newer than all files, so git trusts its stat data and does not rewrite it.
         let written = self.record.next_mtime((0, 0));
         git_dir.write(&git, &index, written).map_err(|error| MirrorError::io(&paths::join(at, GIT), error))
     }
 
-    /// Makes the directory at which steps see the objects of a repository inside the tree, where that lies in the git
-    /// directory of the top.
+    /// If the objects of a nested repository are inside the top's git directory, creates the directory at which
+    /// steps see them.
     fn borrow(&self, place: TreePlace<'_>, at: &[u8], objects: &Path) -> Result<Borrowed, MirrorError> {
         let below = objects.strip_prefix(place.seen_at).ok().filter(|below| below.starts_with(OsStr::from_bytes(GIT)));
         let is_plain = |below: &&Path| below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -161,7 +161,8 @@ impl Mirror {
         index.entries.iter().map(entry).collect()
     }
 
-    /// Returns the index of the repository at `at`: of the leaves that lie in it, and in none that lies in that.
+    /// Returns the index entries of the repository at `at`: the leaves inside it that do not belong to a repository
+    /// nested in it.
     fn index_of_commit(&self, source: &CommitSource<'_>, at: &[u8], place: TreePlace<'_>) -> Vec<Entry> {
         let is_inside = |inner: &[u8], outer: &[u8]| outer.is_empty() || paths::is_below(inner, outer);
         let modules = || source.tree.submodules.iter().map(|module| module.path.0.as_slice());
@@ -179,7 +180,7 @@ impl Mirror {
             id: leaf.id,
             stage: 0,
             intent_to_add: false,
-            // Steps do not see evidence, and git need not miss it.
+            // Steps do not see evidence, and git must not report it as deleted.
             skip_worktree: is_our_artifact(&leaf.path),
             stat: self.file_stat(&leaf.path, place).filter(|_| leaf.mode != GITLINK),
         };
@@ -193,8 +194,8 @@ impl Mirror {
     }
 }
 
-/// Returns whether the objects of a repository inside the tree lie in the work tree or in the git directory of the top. A
-/// step sees no others: a file named `.git` can name any directory.
+/// Returns whether the objects of a nested repository are in the work tree or in the top's git directory. Steps see
+/// no other directories, since a `.git` file can name any directory.
 fn is_of(history: &GitHistory, place: TreePlace<'_>, objects: &Path) -> bool {
     objects.starts_with(place.seen_at) || history.objects.parent().is_some_and(|git| objects.starts_with(git))
 }
@@ -203,7 +204,7 @@ fn failed(path: &[u8], problem: &str) -> MirrorError {
     MirrorError::io(&paths::join(path, GIT), std::io::Error::other(problem.to_owned()))
 }
 
-/// Returns whether git would take the file of an entry for unchanged by its stat data alone.
+/// Returns whether git would treat the file of an entry as unchanged because of its stat data alone.
 fn is_clean(index: &Index, entry: &IndexEntry, path: &[u8], snapshot: &Snapshot) -> bool {
     let Some(leaf) = snapshot.entries.leaf(path) else { return false };
     entry.stage == 0

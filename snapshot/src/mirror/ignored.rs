@@ -1,9 +1,9 @@
-//! Copies the ignored files of a work tree beside the covered ones.
+//! Copies the ignored files of a work tree into the mirror.
 //!
-//! Steps may need `node_modules`, `.venv` or `.env`, which no snapshot covers. A copy of such a file is taken as it is
-//! when it is read: its digest is that of the bytes that steps see, and nothing says that they are the right ones.
-//! Unlike covered files, ignored ones keep their modification times. What was built from a covered file is thus older
-//! than the copy of that file, and tools that go by times build it again.
+//! Steps may need `node_modules`, `.venv` or `.env`, which no snapshot covers. The digest of such a copy is that of
+//! the bytes that steps see; there is no record of the correct content. Unlike covered files, ignored files keep
+//! their modification times. A build output is therefore older than the copies of its sources, and build tools that
+//! compare times build it again.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,41 +23,41 @@ use crate::paths;
 use crate::readable::StepRights;
 use crate::stamp::{self, Moment, Stamp};
 
-/// The number of levels of directories that are copied.
+/// Maximum depth of directories that are copied.
 const MAX_DEPTH: usize = 256;
 
-/// The ignored files that a mirror is to show.
+/// The ignored files that a mirror should contain.
 #[derive(Debug, Clone)]
 pub struct IgnoredWanted<'a> {
-    /// Nothing at or below these paths is copied: something else stands there for each step.
+    /// Paths at and below which nothing is copied, since each step sees other content there.
     pub except: &'a [RelPath],
-    /// By whose permission bits the files are read; `None` where our own rights are those of the steps.
+    /// The ids whose permission bits decide which files may be read; `None` if steps have our own ids.
     pub rights: Option<StepRights>,
-    /// The number of files and directories that are copied at most. An ignored path with which there would be more is
-    /// left out.
+    /// Maximum number of files and directories. An ignored path that would exceed the bound is left out.
     pub max_entries: usize,
-    /// The number of bytes that are copied at most. An ignored path with which there would be more is left out.
+    /// Maximum number of bytes. An ignored path that would exceed the bound is left out.
     pub max_bytes: u64,
 }
 
-/// An ignored file or directory that a mirror shows.
+/// An ignored file or directory in a mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IgnoredInput {
-    /// Its path.
+    /// The path.
     pub path: Vec<u8>,
-    /// What stands there.
+    /// The kind of entry.
     pub kind: InputKind,
-    /// The number of files, links and empty directories in it.
+    /// Number of files, links and empty directories in it.
     pub files: u64,
-    /// Their length in bytes.
+    /// Total size of the files, in bytes.
     pub bytes: u64,
-    /// The digest of the copied content; `None` where nothing was copied.
+    /// The digest of the copied content; `None` if nothing was copied.
     pub sha256: Option<Sha256Hex>,
-    /// The number of files in it that were not copied, and why the first one was not; 0 where all of it was left out.
+    /// Number of files in it that were not copied, and the reason for the first of them; the number is 0 if the
+    /// whole input was left out.
     pub left_out: Option<(u64, &'static str)>,
 }
 
-/// What stands at the path of an ignored input.
+/// The kind of entry at the path of an ignored input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputKind {
     /// A regular file.
@@ -66,29 +66,29 @@ pub enum InputKind {
     Symlink,
     /// A directory.
     Directory,
-    /// Something that is not copied: a socket, a FIFO or a device.
+    /// A socket, FIFO or device, which is not copied.
     Special,
 }
 
-/// What a snapshot covers, and the ignored paths beside it.
+/// The covered entries and the ignored paths of a snapshot.
 pub(super) type Tree<'a> = (&'a Entries, &'a [Vec<u8>]);
 
-/// The ignored files as they stand in the work tree.
+/// The current ignored files of the work tree.
 pub(super) struct Survey {
-    /// Each file, link and empty directory. What has to be copied is named without its content.
+    /// All files, links and empty directories. Files that have to be copied have no digest yet.
     now: Entries,
-    /// What the mirror lacks, or holds in another state.
+    /// The files that the mirror lacks, or contains in another state.
     changed: Vec<Vec<u8>>,
-    /// What the mirror holds and must not show any more.
+    /// The files that have to be removed from the mirror.
     gone: Vec<Vec<u8>>,
-    /// The inputs, without the digests.
+    /// The inputs, without their digests.
     inputs: Vec<IgnoredInput>,
-    /// The length of all files in bytes.
+    /// Total size of all files, in bytes.
     bytes: u64,
 }
 
 impl Survey {
-    /// Looks at the ignored files of the work tree at `source`.
+    /// Examines the ignored files of the work tree at `source`.
     pub(super) fn take(
         source: BorrowedFd<'_>,
         (covered, ignored): Tree<'_>,
@@ -112,7 +112,7 @@ impl Survey {
         let mut inputs: Vec<IgnoredInput> = Vec::new();
         let mut walked: HashSet<&[u8]> = HashSet::new();
         for path in ignored {
-            // Git can name a directory and what is in it.
+            // Git may list both a directory and a path inside it.
             if walk.is_excepted(path) || paths::ancestors(path).any(|above| walked.contains(above)) {
                 continue;
             }
@@ -138,27 +138,27 @@ impl Survey {
         Ok(Self { now, changed, gone, inputs, bytes })
     }
 
-    /// Returns whether the mirror holds the ignored files as they stand.
+    /// Returns whether the mirror contains the current ignored files.
     pub(super) fn is_held(&self) -> bool {
         self.changed.is_empty() && self.gone.is_empty()
     }
 
-    /// Returns each ignored file. One that has to be copied is named without its content.
+    /// Returns all ignored files. Files that have to be copied have no digest yet.
     pub(super) fn now(&self) -> &Entries {
         &self.now
     }
 
-    /// Returns the files that the mirror lacks, or holds in another state.
+    /// Returns the files that the mirror lacks, or contains in another state.
     pub(super) fn changed(&self) -> &[Vec<u8>] {
         &self.changed
     }
 
-    /// Returns the inputs with the digests of `held`, which names the content of each of them.
+    /// Returns the inputs with their digests from `held`, which must contain all of them.
     pub(super) fn inputs(self, held: &Entries) -> Vec<IgnoredInput> {
         digested(held, self.inputs)
     }
 
-    /// Returns the survey of a mirror that shows no ignored file.
+    /// Returns the survey for a mirror without ignored files.
     pub(super) fn of_none(held: &Entries) -> Self {
         let now = Entries::of_leaves([]);
         Self { now, changed: Vec::new(), gone: held.paths().collect(), inputs: Vec::new(), bytes: 0 }
@@ -166,7 +166,7 @@ impl Survey {
 }
 
 impl Mirror {
-    /// Removes the ignored files that are not as they stand in the work tree.
+    /// Removes ignored files that differ from the current ones in the work tree.
     pub(super) fn remove_ignored(&mut self, survey: &Survey) -> Result<(), MirrorError> {
         if survey.is_held() {
             return Ok(());
@@ -196,18 +196,18 @@ impl Mirror {
         Ok(digested(self.ignored.held(), inputs))
     }
 
-    /// Notes that no ignored file was copied after [`Mirror::remove_ignored`].
+    /// Records that no ignored file was copied after [`Mirror::remove_ignored`].
     pub(super) fn leave_ignored(&mut self, survey: Survey) -> Result<(), MirrorError> {
         let paths = survey.changed.into_iter().chain(survey.gone);
         let found: Vec<_> = paths.map(|path| (path, Found::MISSING)).collect();
         if found.is_empty() { Ok(()) } else { self.ignored.finish(self.ignored.newest, found) }
     }
 
-    /// Removes what an interrupted update may have left of ignored files.
+    /// Removes the ignored files of an interrupted update.
     pub(super) fn remove_unfinished_ignored(&mut self) -> Result<(), MirrorError> {
         let Some(mut paths) = self.ignored.unfinished().cloned() else { return Ok(()) };
         paths.sort_unstable();
-        // The interrupted update may have got as far as copying a file that is covered now.
+        // The interrupted update may already have copied a file that is covered now.
         let is_copied = |path: &Vec<u8>| {
             let is_unfinished = self.record.unfinished().is_some_and(|unfinished| unfinished.contains(path));
             self.record.held().contains(path) && !is_unfinished
@@ -218,9 +218,9 @@ impl Mirror {
     }
 }
 
-/// Adds the files that were left out while they were copied to the inputs that they belong to.
+/// Counts files that could not be copied in the inputs that contain them.
 fn name_left_out(inputs: &mut [IgnoredInput], mut left_out: Vec<(Vec<u8>, &'static str)>) {
-    // Several threads copy; the record does not depend on which one was faster.
+    // Sorting makes the result independent of the order in which the threads copied.
     left_out.sort_unstable();
     for (path, reason) in left_out {
         let is_its = |input: &&mut IgnoredInput| path == input.path || paths::is_below(&path, &input.path);
@@ -231,7 +231,7 @@ fn name_left_out(inputs: &mut [IgnoredInput], mut left_out: Vec<(Vec<u8>, &'stat
     }
 }
 
-/// Adds what is known of the copies.
+/// Adds the size and digest of the copies to the inputs.
 fn digested(held: &Entries, inputs: Vec<IgnoredInput>) -> Vec<IgnoredInput> {
     inputs.into_iter().map(|input| digested_one(held, input)).collect()
 }
@@ -247,18 +247,18 @@ fn digested_one(held: &Entries, input: IgnoredInput) -> IgnoredInput {
     IgnoredInput { files, bytes, sha256, ..input }
 }
 
-/// Returns whether a directory is one in which only evidence of ours can lie.
+/// Returns whether a directory can only contain our own evidence.
 fn is_of_evidence(directory: &[u8]) -> bool {
     is_our_artifact(&paths::join(directory, b"x"))
 }
 
 enum Stopped {
-    /// A bound would be exceeded: why the input is left out.
+    /// The input would exceed a bound; the reason for leaving it out.
     TooLarge(&'static str),
     Failed(MirrorError),
 }
 
-/// A walk through the ignored files.
+/// Traverses the ignored files.
 struct Walk<'a> {
     covered: &'a Entries,
     wanted: &'a IgnoredWanted<'a>,
@@ -270,7 +270,7 @@ struct Walk<'a> {
     changed: Vec<Vec<u8>>,
     entries: usize,
     bytes: u64,
-    /// What was left out of the present input.
+    /// Number of files left out of the current input, and the reason for the first of them.
     input: Option<(u64, &'static str)>,
 }
 
@@ -283,7 +283,7 @@ impl Walk<'_> {
         is_our_artifact(path) || self.wanted.except.iter().any(is_at_or_below)
     }
 
-    /// Looks at one ignored path; `None` where nothing stands there any more.
+    /// Examines one ignored path; returns `None` if it does not exist any more.
     fn input(&mut self, source: BorrowedFd<'_>, path: &[u8]) -> Result<Option<IgnoredInput>, MirrorError> {
         let (directory, name) = paths::split(path);
         let failed = |error| MirrorError::io(path, error);
@@ -345,7 +345,7 @@ impl Walk<'_> {
         depth: usize,
     ) -> Result<(), Stopped> {
         if self.covered.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink) {
-            // What is in a repository inside was decided by its own rules.
+            // The rules of a nested repository decide which of its files are ignored.
             return Ok(());
         }
         if depth >= MAX_DEPTH {
@@ -374,7 +374,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Looks at what is in a directory; returns whether there is nothing.
+    /// Examines the content of a directory. Returns whether the directory is empty.
     fn children(&mut self, opened: &OwnedFd, path: &[u8], depth: usize) -> Result<bool, Stopped> {
         let failed = |error| Stopped::Failed(MirrorError::io(path, error));
         let names = beneath::names_of(opened.as_fd()).map_err(failed)?;
@@ -418,7 +418,7 @@ impl Walk<'_> {
         self.take_leaf(path, Found { kind: Kind::EmptyDirectory, sha256: *EMPTY, ..Found::MISSING });
     }
 
-    /// Notes a file; it is copied unless the mirror holds it as it is.
+    /// Records a file, and marks it for copying unless the mirror has an identical copy.
     fn take_leaf(&mut self, path: Vec<u8>, found: Found) {
         let held = self.held.leaf_behind(&mut self.place, &path).map(|leaf| leaf.found);
         let is_same = |held: &Found| {
@@ -458,7 +458,7 @@ impl Walk<'_> {
 
 pub(super) const DENIED: &str = "steps may not read it";
 
-/// The sha256 of nothing.
+/// The sha256 of the empty string.
 static EMPTY: std::sync::LazyLock<[u8; 32]> = std::sync::LazyLock::new(|| Sha256::digest(b"").into());
 
 #[cfg(test)]

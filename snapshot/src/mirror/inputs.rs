@@ -1,4 +1,4 @@
-//! Finds out which ignored files a mirror would show now, and changes nothing.
+//! Determines which ignored files an update would copy now, without changing the mirror.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,17 +11,17 @@ use crate::beneath;
 use crate::entries::{Entries, Found, Kind};
 use crate::snapshot::Snapshot;
 
-/// The number of files that are hashed because the mirror does not hold them as they are.
+/// Maximum number of files that are hashed because the mirror has no current copy.
 const MAX_FILES: usize = 1_000;
-/// The number of their bytes.
+/// Maximum total size of these files, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 impl Mirror {
-    /// Returns the ignored files that a mirror would show if it was brought to `snapshot` now; `None` if too much of
-    /// them would have to be read, or something changes them at the moment.
+    /// Returns the ignored files that a mirror would contain after an update to `snapshot`. Returns `None` if too
+    /// many of them would have to be read, or if they change during the call.
     ///
-    /// `directory` is that of a mirror which no other process opens or updates meanwhile. A file is known by its record
-    /// where the stat data are the same, and hashed else.
+    /// `directory` belongs to a mirror that no other process may open or update during the call. If the stat data
+    /// of a file equal those in the mirror's record, the recorded digest is used; otherwise the file is hashed.
     ///
     /// # Errors
     /// The work tree cannot be read.
@@ -50,7 +50,7 @@ impl Mirror {
     }
 }
 
-/// Returns the ignored files of a survey with the digest of each; `None` where one cannot be hashed now.
+/// Returns the ignored files of a survey with their digests, or `None` if a file cannot be hashed.
 fn hashed(source: BorrowedFd<'_>, survey: &Survey) -> Result<Option<Entries>, MirrorError> {
     let (now, changed) = (survey.now(), survey.changed());
     let mut bytes = 0u64;
@@ -67,7 +67,7 @@ fn hashed(source: BorrowedFd<'_>, survey: &Survey) -> Result<Option<Entries>, Mi
     Ok(Some(now.with(found, HashMap::new())))
 }
 
-/// Returns the digest of what was found at a path; `None` where something else stands there by now.
+/// Returns the digest of the entry at a path, or `None` if the entry has changed.
 fn hashed_one(source: BorrowedFd<'_>, path: &[u8], expected: &Found) -> Result<Option<[u8; 32]>, MirrorError> {
     if expected.kind == Kind::EmptyDirectory {
         return Ok(Some(expected.sha256));

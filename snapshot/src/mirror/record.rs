@@ -1,8 +1,8 @@
-//! The files that say what a mirror holds: a record, and a journal of the updates since it was written.
+//! Stores the content of a mirror: a record, and a journal of the updates since the record was written.
 //!
-//! An update appends the paths that it is going to change, and then what it left there. A journal that ends between
-//! the two names the paths whose content is not known. The files are not synchronised with the disk: both name the
-//! boot of the machine, and after another boot neither is believed.
+//! An update first appends the paths that it is about to change, and afterwards their new entries. If a journal
+//! ends between the two, the content at these paths is unknown. The files are not synced to the disk. Instead, both
+//! contain the boot id of the machine and are ignored after a reboot.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,23 +17,23 @@ use crate::entries::{Entries, Found, KINDS};
 use crate::git::bulk::{read_paths, read_stamp, write_paths, write_stamp};
 use crate::stamp::Moment;
 
-/// The names of the files of a record.
+/// The file names of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     record: &'static str,
     journal: &'static str,
-    /// The record while it is written.
+    /// Temporary name of the record while it is written.
     unfinished: &'static str,
 }
 
 /// The record of the covered files.
 pub(super) const COVERED: Names = Names { record: super::RECORD, journal: "journal", unfinished: "record.new" };
-/// The record of the ignored files. The stat data in it are those of the work tree.
+/// The record of the ignored files. It contains the stat data of the work tree's files.
 pub(super) const IGNORED: Names =
     Names { record: "ignored-record", journal: "ignored-journal", unfinished: "ignored-record.new" };
-/// The first bytes of both files. The number is that of the version.
+/// Magic bytes of both files, including the version number.
 const MAGIC: &[u8; 16] = b"proctor-mirror1\n";
-/// A journal that is longer than this number of bytes is folded into the record.
+/// Maximum size of the journal, in bytes; a longer one is folded into the record.
 const MAX_JOURNAL: u64 = 1 << 20;
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
@@ -41,23 +41,23 @@ const MAX_BYTES: u64 = 1 << 30;
 const BEGUN: u8 = 1;
 const FINISHED: u8 = 2;
 
-/// What a mirror holds.
+/// The recorded content of a mirror.
 #[derive(Debug)]
 pub(super) struct Record {
     directory: OwnedFd,
     names: Names,
     journal: File,
-    /// The length of the journal in bytes.
+    /// Size of the journal, in bytes.
     length: u64,
     held: Entries,
-    /// The newest modification time that the mirror gave to a file.
+    /// The newest modification time of all files that the mirror has written.
     pub(super) newest: Moment,
     /// The paths of an update that did not finish.
     unfinished: Option<Vec<Vec<u8>>>,
 }
 
 impl Record {
-    /// Reads the record in `directory`; `None` where there is none, or none that can be believed.
+    /// Reads the record in `directory`. Returns `None` if it does not exist or is not valid.
     pub(super) fn load(directory: BorrowedFd<'_>, names: Names) -> Option<Self> {
         let bytes = read(open_file(directory, names.record)?)?;
         let mut reader = Reader::new(checked(&bytes)?);
@@ -71,13 +71,13 @@ impl Record {
         let mut record =
             Self { directory, names, journal: file, length: journal.len() as u64, held, newest, unfinished: None };
         if record.replay(&journal)? == Tail::Torn {
-            // What is appended behind a torn frame could not be read again.
+            // A frame that is appended after a torn one could not be read.
             record.fold().ok()?;
         }
         Some(record)
     }
 
-    /// Writes the record of a mirror that holds `held`.
+    /// Writes the record of a mirror with the content `held`.
     pub(super) fn create(directory: BorrowedFd<'_>, names: Names, held: Entries) -> Result<Self, MirrorError> {
         let failed = |error: std::io::Error| MirrorError::io(names.record.as_bytes(), error);
         let newest = held.newest_mtime();
@@ -88,7 +88,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Returns what the mirror holds.
+    /// Returns the content of the mirror.
     pub(super) fn held(&self) -> &Entries {
         &self.held
     }
@@ -98,13 +98,13 @@ impl Record {
         self.unfinished.as_ref()
     }
 
-    /// Returns the modification time of the files that the next update writes: later than each before it, in whole
-    /// seconds too, since some tools compare no finer.
+    /// Returns the modification time for the files of the next update. It is at least one second later than all
+    /// earlier times, since some tools compare whole seconds.
     pub(super) fn next_mtime(&self, now: Moment) -> Moment {
         now.max((self.newest.0.saturating_add(1), 0))
     }
 
-    /// Notes that an update is going to change `paths`.
+    /// Records that an update is about to change `paths`.
     pub(super) fn begin(&mut self, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
         let mut writer = Writer::default();
         writer.u8(BEGUN);
@@ -114,7 +114,7 @@ impl Record {
         Ok(())
     }
 
-    /// Notes what the mirror holds at the paths of an update.
+    /// Records the new entries at the paths of an update.
     pub(super) fn finish(&mut self, newest: Moment, found: Vec<(Vec<u8>, Found)>) -> Result<(), MirrorError> {
         let mut writer = Writer::default();
         writer.u8(FINISHED);
@@ -145,7 +145,7 @@ impl Record {
         self.held.put(found);
     }
 
-    /// Writes the record anew and empties the journal.
+    /// Rewrites the record and empties the journal.
     fn fold(&mut self) -> Result<(), MirrorError> {
         let names = self.names;
         let failed = |error: std::io::Error| MirrorError::io(names.record.as_bytes(), error);
@@ -159,7 +159,8 @@ impl Record {
         let bytes = sealed(&writer.into_bytes());
         let written = || {
             create_file(self.directory.as_fd(), names.unfinished)?.write_all(&bytes)?;
-            // A journal that is replayed over the new record leaves the same: its last word on each path counts.
+            // If the process ends here, replaying the old journal on the new record has no effect, since the last
+            // entry of each path applies.
             renameat(&self.directory, names.unfinished, &self.directory, names.record)?;
             self.journal.set_len(0)
         };
@@ -174,7 +175,8 @@ impl Record {
         framed.bytes(&frame);
         let bytes = framed.into_bytes();
         if let Err(error) = self.journal.write_all(&bytes) {
-            // A part of a frame must not stay before the next one. Without a record the mirror is hashed anew.
+            // A partial frame must not precede the next one. If it cannot be removed, the record is deleted, and
+            // the mirror is hashed again later.
             if self.journal.set_len(self.length).is_err() {
                 let _ = unlinkat(&self.directory, self.names.record, AtFlags::empty());
             }
@@ -184,13 +186,14 @@ impl Record {
         Ok(())
     }
 
-    /// Applies a journal; `None` where a frame is damaged.
+    /// Applies a journal. Returns `None` if a frame is damaged.
     ///
-    /// A frame that is cut short at the end was being written when the process ended. It is the start of an update that
-    /// had changed nothing, or the end of an update whose paths the frame before names.
+    /// A truncated frame at the end was being written when the process ended. It is either the start of an update
+    /// that had not changed anything yet, or the end of an update whose paths are in the preceding frame.
     fn replay(&mut self, journal: &[u8]) -> Option<Tail> {
         let (mut reader, mut tail) = (Reader::new(journal), Tail::Whole);
-        // The last word on each path counts: a tree of many files is changed once, not once for each frame.
+        // The last entry of each path applies. Collecting the entries first avoids rebuilding a large tree for each
+        // frame.
         let mut found = HashMap::new();
         while !reader.is_at_end() {
             let Some(frame) = reader.bytes() else {
@@ -224,7 +227,7 @@ impl Record {
     }
 }
 
-/// The end of a journal.
+/// The state of a journal's last frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tail {
     Whole,
@@ -238,18 +241,18 @@ fn read_found(frame: &mut Reader<'_>) -> Option<(Vec<u8>, Found)> {
     Some((path, Found { kind, racy: false, sha256, stamp }))
 }
 
-/// Puts a checksum before some bytes.
+/// Prefixes bytes with a checksum.
 pub(super) fn sealed(bytes: &[u8]) -> Vec<u8> {
     [&crc32fast::hash(bytes).to_le_bytes()[..], bytes].concat()
 }
 
-/// Returns the bytes behind their checksum; `None` where that is wrong.
+/// Returns the bytes after their checksum, or `None` if the checksum is wrong.
 pub(super) fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     (u32::from_le_bytes(*sum) == crc32fast::hash(rest)).then_some(rest)
 }
 
-/// Opens a file for writing, and empties it.
+/// Creates a file, or empties an existing one, and opens it for writing.
 pub(super) fn create_file(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(directory, name, flags, Mode::from_raw_mode(0o600))?.into())
@@ -266,7 +269,7 @@ pub(super) fn read(file: File) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns what tells this boot of the machine from each other one.
+/// Returns the id of the machine's current boot.
 fn boot() -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open("/proc/sys/kernel/random/boot_id", flags, Mode::empty()).ok()?;

@@ -1,4 +1,4 @@
-//! Removes from a mirror what the wanted tree does not hold there.
+//! Removes entries from a mirror that the wanted tree does not contain.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -11,12 +11,12 @@ use crate::beneath;
 use crate::entries::{Entries, Kind};
 use crate::paths;
 
-/// Removes what the mirror holds at `paths`, and the directories that this leaves empty. `paths` are sorted. The directory
-/// of a repository that is not among them stays.
+/// Removes the entries of the mirror at `paths`, and all directories that become empty. `paths` must be sorted. The
+/// directory of a repository stays unless it is one of the paths.
 pub(super) fn outdated(tree: BorrowedFd<'_>, held: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
     let is_repository = |path: &[u8]| held.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink);
     let stays = |path: &[u8]| is_repository(path) && paths.binary_search_by(|one| one.as_slice().cmp(path)).is_err();
-    // Deeper paths first, so that a directory is empty when its turn comes.
+    // Deeper paths come first, so that directories are empty when they are removed.
     for path in paths.iter().rev() {
         let Some(leaf) = held.leaf(path) else { continue };
         match leaf.found.kind {
@@ -28,8 +28,8 @@ pub(super) fn outdated(tree: BorrowedFd<'_>, held: &Entries, paths: &[Vec<u8>]) 
     Ok(())
 }
 
-/// Removes the file or the empty directory at each of `paths`, and the directories that this leaves empty. `paths` are
-/// sorted. The directory of a repository that `covered` names stays.
+/// Removes the file or empty directory at each of `paths`, and all directories that become empty. `paths` must be
+/// sorted. The directory of a repository in `covered` stays.
 pub(super) fn anything(tree: BorrowedFd<'_>, covered: &Entries, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
     let stays = |path: &[u8]| covered.leaf(path).is_some_and(|leaf| leaf.found.kind == Kind::Gitlink);
     for path in paths.iter().rev() {
@@ -55,7 +55,7 @@ fn remove_file(tree: BorrowedFd<'_>, path: &[u8], stays: impl Fn(&[u8]) -> bool)
     if directory.is_empty() { Ok(()) } else { remove_empty(tree, directory, stays) }
 }
 
-/// Removes a directory that is empty, and those above it that this leaves empty, up to one that `stays`.
+/// Removes an empty directory, and then its parents while they are empty, up to a directory that `stays`.
 fn remove_empty(tree: BorrowedFd<'_>, path: &[u8], stays: impl Fn(&[u8]) -> bool) -> Result<(), MirrorError> {
     let mut path = path;
     while !path.is_empty() && !stays(path) {
@@ -75,7 +75,7 @@ fn remove_empty(tree: BorrowedFd<'_>, path: &[u8], stays: impl Fn(&[u8]) -> bool
     Ok(())
 }
 
-/// Removes the git directory of the repository at `path`, which we have written there, if there is one.
+/// Removes the git directory that we have written for the repository at `path`, if it exists.
 pub(super) fn git_dir(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorError> {
     let directory = match beneath::open(tree, path, OFlags::PATH | OFlags::DIRECTORY) {
         Ok(directory) => directory,
@@ -89,7 +89,7 @@ pub(super) fn git_dir(tree: BorrowedFd<'_>, path: &[u8]) -> Result<(), MirrorErr
     }
 }
 
-/// Removes all git directories but that of the top, wherever they come from.
+/// Removes all git directories except the one at the top, regardless of their origin.
 pub(super) fn nested_git_dirs(tree: BorrowedFd<'_>) -> Result<(), MirrorError> {
     let leaves = beneath::leaves(tree, b"", MAX_FILES).map_err(|error| MirrorError::io(b"", error))?;
     let leaves = leaves.unwrap_or_default();

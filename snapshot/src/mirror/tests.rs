@@ -1,4 +1,5 @@
-//! A mirror holds the tree of the last update, whatever happened to the work tree and to its own files.
+//! Tests that a mirror contains the tree of the last update, after any changes of the work tree or of the mirror's
+//! own files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -90,7 +91,7 @@ fn leaves_unchanged_files_alone_and_dates_changed_ones_later() {
     ground.update(&mut mirror);
     let (same, other) = (ground.mtime("same"), ground.mtime("other"));
     ground.write("other", "2");
-    // An edit that keeps its time is an edit.
+    // An edit that keeps the modification time must be found.
     let kept = std::time::SystemTime::UNIX_EPOCH;
     fs::File::options()
         .write(true)
@@ -101,7 +102,7 @@ fn leaves_unchanged_files_alone_and_dates_changed_ones_later() {
     assert_eq!(ground.update(&mut mirror), equal(1, 1));
     assert_eq!(ground.mtime("same"), same);
     assert!(ground.mtime("other").0 > other.0, "{:?} is not a second after {other:?}", ground.mtime("other"));
-    // The old content again is an edit too.
+    // Restoring the old content is an edit too.
     let second = ground.mtime("other");
     ground.write("other", "1");
     ground.update(&mut mirror);

@@ -1,16 +1,16 @@
-//! `GIT binary patch`: both contents whole, as a zlib stream in base 85 (git's `diff.c` and
-//! `base85.c`). Nothing is compressed: the stream has stored blocks only (RFC 1950, RFC 1951 3.2.4).
+//! Writes a `GIT binary patch`: both contents completely, as a zlib stream in base 85 (git's `diff.c` and
+//! `base85.c`). The content is not compressed; the stream contains stored blocks only (RFC 1950, RFC 1951 3.2.4).
 
 /// The characters of git's base 85, in order.
 const ALPHABET: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
-/// How many bytes a line holds.
+/// Number of bytes in a line.
 const LINE: usize = 52;
-/// How many bytes a stored block holds.
+/// Number of bytes in a stored block.
 const BLOCK: usize = 65_535;
 /// The modulus of Adler-32.
 const ADLER: u32 = 65_521;
 
-/// Writes the change, and the way back, for `git apply --reverse`.
+/// Writes the change, and its reverse for `git apply --reverse`.
 pub(super) fn write([old, new]: [&[u8]; 2], text: &mut Vec<u8>) {
     text.extend_from_slice(b"GIT binary patch\n");
     for content in [new, old] {
@@ -23,7 +23,7 @@ pub(super) fn write([old, new]: [&[u8]; 2], text: &mut Vec<u8>) {
 }
 
 fn push_line(bytes: &[u8], text: &mut Vec<u8>) {
-    // `A` to `Z` are 1 to 26 bytes, `a` to `z` 27 to 52.
+    // `A` to `Z` mean 1 to 26 bytes, `a` to `z` mean 27 to 52.
     let length = u8::try_from(bytes.len()).unwrap_or_default();
     text.push(if length <= 26 { b'A' + length - 1 } else { b'a' + length - 27 });
     for group in bytes.chunks(4) {

@@ -1,7 +1,7 @@
-//! Names in a patch: as they are, or as a C string where a reader could mistake them.
+//! Writes names in a patch, quoted as a C string if a reader could misparse them.
 
-/// A prefix and a path as git writes them, quoted where they hold anything but plain characters; blanks
-/// too, since the line that has both names is split at one.
+/// Returns a prefix and a path as git writes them, quoted if they contain anything but plain characters. Spaces are
+/// quoted too, since the line with both names is split at a space.
 pub(super) fn quoted(prefix: &[u8], path: &[u8]) -> Vec<u8> {
     let whole = [prefix, path].concat();
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');

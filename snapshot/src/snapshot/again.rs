@@ -1,5 +1,5 @@
-//! A snapshot for which git need not be asked: its files are as they were, and so are the rules of what
-//! is ignored. What is new in the tree is asked about.
+//! Takes an incremental snapshot, for which git's listing is not needed: git's files and the ignore rules are
+//! unchanged. The git helper is only asked about new paths in the tree.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,7 +20,7 @@ use crate::look::{Before, Counts, Findings, Look, Names, io_error};
 use crate::paths;
 use crate::stamp::{Moment, Settling};
 
-/// Takes it; nothing where git has to be asked.
+/// Takes the snapshot. Returns `None` if git has to list the tree.
 pub(super) fn take(
     before: &Snapshot,
     helper: &GitHelper,
@@ -45,7 +45,8 @@ pub(super) fn take(
 }
 
 impl Basis {
-    /// The top of the work tree, where it is still that directory and its times tell of changes.
+    /// Opens the top of the work tree. Returns `None` if it is another directory, or if timestamps on its device do
+    /// not reveal every change.
     fn open(&self) -> Option<OwnedFd> {
         let top = beneath::open_real(&self.worktree).ok()?;
         let stat = fstat(&top).ok()?;
@@ -55,9 +56,9 @@ impl Basis {
     }
 }
 
-/// Why there is no snapshot in this way.
+/// Why no incremental snapshot can be taken.
 enum Stopped {
-    /// What is covered cannot be told from what is known.
+    /// The known entries do not determine which paths are covered.
     Upset(&'static str),
     Failed(SnapshotError),
 }
@@ -84,7 +85,7 @@ impl Again<'_> {
         Look { top: self.top.as_fd(), device, at: self.at, settling: self.settling, known, before, stop: &self.stop }
     }
 
-    /// The tree as it is now.
+    /// Returns the current entries of the tree.
     fn entries(&self, found: &Findings) -> Result<Now, Stopped> {
         let known = &self.before.entries;
         if let Some(why) = found.upset {
@@ -106,7 +107,7 @@ impl Again<'_> {
         Ok(Now { entries: Arc::new(entries), ignored, counts })
     }
 
-    /// Returns the paths that are covered now and of which nothing was known, and all ignored ones.
+    /// Returns the newly covered paths, and all ignored ones.
     fn new_paths(&self, found: &Findings) -> Result<(Paths, Arc<Paths>), Stopped> {
         let mut new = Unknown::default();
         for (directory, names) in &found.names {
@@ -127,7 +128,8 @@ impl Again<'_> {
         Ok((covered, self.ignored(found, new.directories.iter().cloned().chain(ignored))))
     }
 
-    /// Returns the ignored paths: in directories that changed, those among their names; in the others the known ones.
+    /// Returns the ignored paths: for directories that changed, those among the current names, and for all others
+    /// the known ones.
     fn ignored(&self, found: &Findings, new: impl Iterator<Item = Vec<u8>>) -> Arc<Paths> {
         let before = &self.before.ignored;
         if found.names.is_empty() && found.directories.is_empty() {
@@ -155,7 +157,7 @@ impl Again<'_> {
         Arc::new(ignored)
     }
 
-    /// Finds the names in a directory of which nothing is known.
+    /// Collects the unknown names in a directory.
     fn sort_out(&self, directory: usize, names: &Names, new: &mut Unknown) -> Result<(), Stopped> {
         let known = &self.before.entries;
         let path = known.directory_path(directory);
@@ -177,7 +179,8 @@ impl Again<'_> {
         Ok(())
     }
 
-    /// Makes sure that a directory is a repository where it was one, and else can become none unnoticed.
+    /// Checks that a directory is a repository exactly if it was one before, and that it cannot become a repository
+    /// without a change that a later scan notices.
     fn check_repository(&self, path: &[u8], names: &Names) -> Result<(), Stopped> {
         let was_one = path.is_empty() || self.basis.repositories.iter().any(|place| place.0 == path);
         let dot_git = names.iter().find(|(name, _)| name == b".git").map(|(_, kind)| *kind);
@@ -201,7 +204,7 @@ impl Again<'_> {
         }
     }
 
-    /// Whether the HEAD that would make a directory a repository is among the files of git.
+    /// Checks whether the HEAD that would turn a directory into a repository is among the watched git files.
     fn awaits_head(&self, path: &[u8]) -> bool {
         let head = [path, b"/.git/HEAD"].concat();
         let place = |source: &crate::git::protocol::Source| {
@@ -213,13 +216,14 @@ impl Again<'_> {
         self.basis.sources.iter().flatten().any(|source| place(source).is_some_and(|path| path == head))
     }
 
-    /// Whether stat data differ that an index remembers. Git reads such a file again, and may put it otherwise.
+    /// Checks whether stat data that an index stores have changed. Git reads such a file again, and may convert it
+    /// differently.
     fn is_touched(&self, found: &Findings) -> bool {
         let before = |leaf: usize| self.before.entries.leaf_at(leaf).found.stamp;
         found.leaves.iter().any(|(_, leaf, now)| now.stamp != before(*leaf))
     }
 
-    /// Nothing where what git said is lost, and it matters.
+    /// Builds the snapshot. Returns `None` if git's listing is needed but lost.
     fn finish(self, found: &Findings, now: Now) -> Result<Option<Snapshot>, SnapshotError> {
         let Now { entries, ignored, counts } = now;
         let id = entries.id();
@@ -240,14 +244,14 @@ impl Again<'_> {
 
 type Paths = Vec<Vec<u8>>;
 
-/// The tree as it is now.
+/// The current state of the tree.
 struct Now {
     entries: Arc<Entries>,
     ignored: Arc<Vec<Vec<u8>>>,
     counts: Counts,
 }
 
-/// Paths of which nothing is known.
+/// Paths that the earlier snapshot does not contain.
 #[derive(Default)]
 struct Unknown {
     directories: BTreeSet<Vec<u8>>,

@@ -1,4 +1,5 @@
-//! What a later snapshot can begin with, beside the entries: what git said, and what it was read from.
+//! Holds the data, besides the entries, that a later snapshot can reuse: git's listing, and the files that it was
+//! read from.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,41 +14,41 @@ use crate::git::sources;
 use crate::stamp::Moment;
 use crate::store::Sidecar;
 
-/// What git said of a work tree, and what it was read from.
+/// Git's listing of a work tree, and the files that it was read from.
 #[derive(Debug, Clone)]
 pub(crate) struct Basis {
     /// The top of the work tree.
     pub(crate) worktree: PathBuf,
-    /// What tells it from every other directory: device and inode. The device's times tell of changes.
+    /// Device and inode of the top directory. Timestamps on this device reveal every change.
     pub(crate) top: (u64, u64),
     /// When git's files were read.
     pub(crate) at: Moment,
-    /// The files of git; nothing where it has to be asked each time.
+    /// The git files; `None` if git must be asked every time.
     pub(crate) sources: Option<Vec<Source>>,
-    /// Who owned the places at which they lie.
+    /// The owners of the directories that contain these files.
     pub(crate) owners: Vec<u32>,
-    /// Where the repositories inside are.
+    /// The directories of the repositories inside.
     pub(crate) repositories: Vec<RepoPath>,
-    /// Where there are or were submodules.
+    /// The paths where submodules are, or were.
     pub(crate) submodules: Vec<RepoPath>,
-    /// Whether an index skips a file of ignore rules.
+    /// True if an index entry for an ignore file has `skip-worktree`.
     pub(crate) skips_rules: bool,
-    /// The listing without its paths.
+    /// The listing, without its paths.
     pub(crate) listing: Told,
 }
 
-/// What git said, as bytes: JSON, then the entries of the indexes. It is as large as all the rest, and
-/// needed only where something changed.
+/// Git's listing as bytes: JSON, then the entries of the indexes. It is as large as all other data together, and
+/// needed only if the tree changed.
 #[derive(Debug, Clone)]
 pub(crate) enum Told {
-    /// The bytes; as a `Vec`, since they need not be copied then, and may be many.
+    /// The bytes in memory. They are a `Vec` because converting a large one to a slice would copy it.
     Here(Arc<Vec<u8>>),
-    /// A file that has them.
+    /// A file that contains the bytes.
     There(Sidecar),
 }
 
 impl Basis {
-    /// That of a listing, of the directory that is the top of its work tree now.
+    /// Creates the basis from a listing. Returns `None` if the top directory or the owners cannot be read.
     pub(crate) fn new(listing: &Listing, told: &Told, at: Moment) -> Option<Self> {
         let stat = fstat(beneath::open_real(&listing.worktree).ok()?).ok()?;
         let sources = listing.sources.clone();
@@ -66,12 +67,12 @@ impl Basis {
         })
     }
 
-    /// Where there are or were submodules, where the index need not be read to know what is ignored.
+    /// Returns the paths of submodules if they suffice to evaluate ignore rules without reading the index.
     pub(crate) fn known_submodules(&self) -> Option<&[RepoPath]> {
         (!self.skips_rules).then_some(&self.submodules)
     }
 
-    /// Whether git has nothing else to say than it said.
+    /// Checks whether git's files are unchanged, so that the listing is still valid.
     pub(crate) fn git_is_unchanged(&self) -> bool {
         let Some(sources) = &self.sources else { return false };
         sources::are_unchanged(sources, self.at)
@@ -80,16 +81,16 @@ impl Basis {
 }
 
 impl Told {
-    /// Keeps what a listing says.
+    /// Encodes a listing.
     pub(crate) fn of(listing: &Listing) -> Self {
         let mut writer = Writer::default();
-        // Plain data of ours is always written.
+        // Serializing our plain data types cannot fail.
         writer.bytes(&serde_json::to_vec(listing).unwrap_or_default());
         listing.write_indexes(&mut writer);
         Self::Here(Arc::new(writer.into_bytes()))
     }
 
-    /// Returns the sha256 of the bytes; nothing where they are lost.
+    /// Returns the sha256 of the bytes, or `None` if the file is lost.
     pub(crate) fn sha256(&self) -> Option<Sha256Hex> {
         match self {
             Self::Here(bytes) => Some(Sha256Hex::of(bytes)),
@@ -97,7 +98,7 @@ impl Told {
         }
     }
 
-    /// What git said, without the paths; nothing where that is lost.
+    /// Decodes the listing without its paths. Returns `None` if the file is lost or damaged.
     pub(crate) fn read(&self) -> Option<Listing> {
         let bytes: Arc<Vec<u8>> = match self {
             Self::Here(bytes) => Arc::clone(bytes),

@@ -1,4 +1,4 @@
-//! A snapshot for which git is asked. What an earlier one knows of files is used.
+//! Takes a full snapshot, for which git lists the tree. Stat data and hashes of an earlier snapshot are reused.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,7 +20,7 @@ use crate::git::state::tree_state;
 use crate::look::{Before, Counts, Look, io_error};
 use crate::stamp::{Moment, Settling};
 
-/// Takes it. While git lists what is not tracked, what is tracked is read.
+/// Takes the snapshot. Tracked files are read while git lists the untracked ones.
 pub(super) fn take(
     repo: &Path,
     helper: &GitHelper,
@@ -35,14 +35,14 @@ pub(super) fn take(
             under_way.get_or_insert_with(|| scope.spawn(move || reading.tracked(&ahead.worktree, Some(&ahead.index))));
         });
         stop.store(listing.is_err(), Ordering::Relaxed);
-        // Files are still being read.
+        // The other thread still reads files at this point.
         let basis = listing.as_ref().ok().map(|listing| {
             let told = Told::of(listing);
             let basis = Basis::new(listing, &told, at);
             (told, basis)
         });
         let read = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        // Why git could not be read comes first: it may be why a file could not be.
+        // An error of git is reported first, since it may also be the cause of an error while reading files.
         let listing = listing?;
         let tree = read.filter(|_| listing.told_ahead).unwrap_or_else(|| reading.tracked(&listing.worktree, None))?;
         let (told, basis) = basis.unwrap_or_else(|| (Told::of(&listing), None));
@@ -52,7 +52,7 @@ pub(super) fn take(
     tree.finish(&reading, listing, (told, basis), helper)
 }
 
-/// How a tree is read.
+/// The settings with which a tree is read.
 #[derive(Clone, Copy)]
 struct Reading<'a> {
     before: Option<&'a Snapshot>,
@@ -61,7 +61,7 @@ struct Reading<'a> {
     stop: &'a AtomicBool,
 }
 
-/// A tree of which a part was read.
+/// A partly read tree.
 struct Tree {
     top: OwnedFd,
     identity: (u64, u64),
@@ -71,7 +71,7 @@ struct Tree {
 }
 
 impl<'a> Reading<'a> {
-    /// Reads what an index tracks.
+    /// Reads the files that an index tracks.
     fn tracked(self, worktree: &Path, index: Option<&Index>) -> Result<Tree, SnapshotError> {
         let failed = |error| io_error(worktree.as_os_str().as_bytes(), error);
         let top = beneath::open_real(worktree).map_err(failed)?;
@@ -106,7 +106,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Tree {
-    /// Adds what only the whole listing tells, and reads it.
+    /// Adds the paths that only the complete listing contains, and reads them.
     fn add(&mut self, reading: &Reading<'_>, listing: &Listing) -> Result<(), SnapshotError> {
         let rules = Found { kind: Kind::Rules, ..Found::MISSING };
         let of = |paths: &[RepoPath], tracked: bool, found: Found| -> Vec<_> {
@@ -124,7 +124,7 @@ impl Tree {
             (directory.path.0.as_slice(), look)
         });
         let looks: Vec<_> = looks.collect();
-        // Most trees hold nothing else, and need not be put together again.
+        // Most trees have no such paths, so that rebuilding the entries is unnecessary.
         if added.is_empty() && self.entries.take_looks(&looks) {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The repositories inside the tree, each named by its commit.
+    /// Returns the repositories inside the tree, each identified by its commit.
     fn repositories(&self, listing: &Listing) -> Result<Vec<(Vec<u8>, bool, Found)>, SnapshotError> {
         let mut found = Vec::new();
         for nested in &listing.nested {

@@ -1,5 +1,5 @@
-//! The bytes of a snapshot in a file: a head of magic, version, length and checksum; then what git said;
-//! then the entries. docs/snapshot.md has the order.
+//! Encodes a snapshot for its file: a header with magic, version, length and checksum, then git's description, then
+//! the entries. docs/snapshot.md describes the order.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::git::protocol::{RepoPath, Source};
 use crate::look::Counts;
 use crate::snapshot::{Basis, GitFacts, Snapshot, SnapshotMethod, SnapshotStats, Told};
 
-/// What each file begins with. The number is that of the version: another one is another format.
+/// Magic bytes of a file. They include the version number; each version is a different format.
 const MAGIC: &[u8; 16] = b"proctor-snap-v3\n";
-/// Magic, length of the rest, its CRC-32.
+/// Size of the header: magic, length of the rest, CRC-32 of the rest.
 const HEAD: usize = 16 + 8 + 4;
 
-/// What is small enough for JSON.
+/// The data that are small enough for JSON.
 #[derive(Serialize, Deserialize)]
 struct Small {
     facts: GitFacts,
@@ -28,11 +28,11 @@ struct Small {
     sources: Option<Vec<Source>>,
     owners: Vec<u32>,
     skips_rules: bool,
-    /// Of what git said, which lies in a file beside this one.
+    /// Seal of git's listing, which is stored in a separate file.
     listing: Seal,
 }
 
-/// The bytes of a snapshot; nothing where a later process could not begin with it.
+/// Encodes a snapshot. Returns `None` if a later process could not reuse it.
 pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
     let basis = snapshot.basis.as_ref()?;
     let small = Small {
@@ -64,10 +64,10 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads a snapshot; `sidecar` says where what git said lies.
+/// Decodes a snapshot; `sidecar` locates the file with git's listing.
 ///
 /// # Errors
-/// What is wrong with the bytes, for the log.
+/// The problem with the bytes, for the log.
 pub(super) fn decode(bytes: &[u8], sidecar: impl FnOnce(Seal) -> Sidecar) -> Result<Snapshot, &'static str> {
     let mut reader = Reader::new(bytes);
     if reader.array() != Some(*MAGIC) {

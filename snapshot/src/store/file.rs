@@ -1,5 +1,5 @@
-//! One file for each repository. A file that is torn, damaged, foreign or of another version is none, and
-//! a line in the log says so.
+//! Stores one snapshot file per repository. A file that is torn, damaged, foreign or of another version is ignored,
+//! with a warning in the log.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::snapshot::{Snapshot, Told};
 
 /// The largest file that is read or written, in bytes.
 const FILE_BYTES: u64 = 1 << 30;
-/// How many files there may be; the oldest go first.
+/// Maximum number of files; the oldest are removed first.
 const MOST_FILES: usize = 64;
 
 /// The directory of the files.
@@ -27,7 +27,7 @@ pub(super) struct Files {
     directory: Arc<OwnedFd>,
 }
 
-/// A file beside that of a snapshot, which is read only where it is needed: what git said.
+/// A separate file with git's listing, which is read only if it is needed.
 #[derive(Debug, Clone)]
 pub(crate) struct Sidecar {
     pub(super) directory: Arc<OwnedFd>,
@@ -35,7 +35,7 @@ pub(crate) struct Sidecar {
     pub(super) seal: Seal,
 }
 
-/// What tells the bytes of a file from others.
+/// Length and checksum that identify the bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seal {
     length: u64,
@@ -49,7 +49,7 @@ impl Seal {
 }
 
 impl Sidecar {
-    /// Its bytes; nothing where it is gone, or another snapshot's.
+    /// Returns the bytes, or `None` if the file is missing or belongs to another snapshot.
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         let files = Files { directory: Arc::clone(&self.directory) };
         files.read(&self.name).ok().flatten().filter(|bytes| Seal::of(bytes) == self.seal)
@@ -61,7 +61,7 @@ impl Files {
         Self { directory: Arc::new(directory) }
     }
 
-    /// The last snapshot of a work tree, where there is a sound file of it.
+    /// Loads the last snapshot of a work tree, if there is a valid file.
     pub(super) fn load(&self, place: &Path) -> Option<Snapshot> {
         let read = self.read(&name_of(place)).and_then(|bytes| {
             let Some(bytes) = bytes else { return Ok(None) };
@@ -76,7 +76,7 @@ impl Files {
         })
     }
 
-    /// Writes the snapshot of a work tree. Without the file the next process reads everything.
+    /// Writes the snapshot of a work tree. If writing fails, the next process reads the whole tree.
     pub(super) fn save(&self, place: &Path, snapshot: &Snapshot) {
         let Some(bytes) = encoding::encode(snapshot) else { return };
         if bytes.len() as u64 > FILE_BYTES {
@@ -115,8 +115,7 @@ impl Files {
         Ok(Some(bytes))
     }
 
-    /// Puts a file in place of the old one. It is not waited until it is on the disk: what a crash
-    /// leaves of it is found out by its checksum.
+    /// Replaces a file without waiting for the disk. The checksum detects a file that a crash left incomplete.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -127,13 +126,13 @@ impl Files {
             .write_all(bytes)
             .and_then(|()| Ok(renameat(self.directory.as_fd(), &temporary, self.directory.as_fd(), name)?));
         if written.is_err() {
-            // Whatever is wrong with the directory is told by the first error.
+            // The first error already describes the problem with the directory.
             let _ = unlinkat(self.directory.as_fd(), &temporary, AtFlags::empty());
         }
         written
     }
 
-    /// Removes the oldest files beyond the bound, and what killed processes left.
+    /// Removes the oldest files beyond the bound, including temporary files of killed processes.
     fn prune(&self) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in Dir::read_from(self.directory.as_fd())? {
@@ -141,7 +140,7 @@ impl Files {
             if name.to_bytes() == b"." || name.to_bytes() == b".." {
                 continue;
             }
-            // Somebody may be doing the same.
+            // Another process may remove files at the same time.
             if let Ok(stat) = statat(self.directory.as_fd(), &name, AtFlags::SYMLINK_NOFOLLOW) {
                 files.push((stat.st_mtime, stat.st_mtime_nsec, name));
             }
@@ -157,7 +156,7 @@ impl Files {
     }
 }
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Unsound {
     #[error("{0}")]
@@ -172,12 +171,12 @@ impl From<Errno> for Unsound {
     }
 }
 
-/// The name of the file of a work tree.
+/// Returns the file name for a work tree.
 fn name_of(place: &Path) -> String {
     Sha256Hex::of(place.as_os_str().as_bytes()).as_str()[..32].to_owned()
 }
 
-/// The name of the file beside it.
+/// Returns the name of the file with git's listing.
 fn sidecar_of(place: &Path) -> String {
     format!("{}.git", name_of(place))
 }

@@ -1,4 +1,4 @@
-//! Files that a process has mapped while snapshots are taken.
+//! Tests files that a process has mapped while snapshots are taken.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use super::*;
 pub(crate) const CASES: &[Case] =
     &[("again: written twice through a mapping that stands", Need::Python, written_through_a_mapping)];
 
-/// The second time no fault tells the kernel of it, and the times stay.
+/// The second write causes no page fault, so the kernel does not notice it and the timestamps stay the same.
 fn written_through_a_mapping() {
     const SCRIPT: &str = "import mmap, sys
 file = open('README.md', 'r+b')
@@ -33,7 +33,7 @@ for line in sys.stdin:
         watched.take()
     };
     let first = poke("A");
-    // Older than any tick of the clock.
+    // Longer than any tick of the clock.
     let until = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
         assert_eq!(watched.take().id, first.id);

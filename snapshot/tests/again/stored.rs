@@ -1,5 +1,5 @@
-//! The file in which a snapshot outlives its process: whatever it holds, the next one is right, and what is
-//! of no use is told of in the log.
+//! Tests the file in which a snapshot is stored between processes. Whatever the file contains, the next snapshot is
+//! correct, and an unusable file is reported in the log.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ fn store_in(place: &TempDir) -> SnapshotStore {
     SnapshotStore::new(helper(), Some(directory_of(place))).settling(AT_ONCE)
 }
 
-/// The one file of a store.
+/// Returns the only snapshot file of a store.
 fn file_in(place: &TempDir) -> std::path::PathBuf {
     let files = fs::read_dir(place.path()).expect("reads").map(|file| file.expect("reads").path());
     let (beside, files): (Vec<_>, Vec<_>) = files.partition(|file| file.extension().is_some());
@@ -31,7 +31,7 @@ fn file_in(place: &TempDir) -> std::path::PathBuf {
     files[0].clone()
 }
 
-/// A store whose file knows all about a settled repository.
+/// Returns a store whose file contains complete data about a settled repository.
 fn settled_file() -> (TempDir, Repo) {
     let place = TempDir::new().expect("a temporary directory");
     let watched = Watched { repo: Repo::small(), store: store_in(&place) };
@@ -39,7 +39,7 @@ fn settled_file() -> (TempDir, Repo) {
     (place, watched.repo)
 }
 
-/// The log of a thread, as lines.
+/// The log of a thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -54,7 +54,7 @@ impl io::Write for Log {
     }
 }
 
-/// The next process's snapshot, and what that process said in its log from a warning on.
+/// Takes a snapshot as the next process would. Returns it with the warnings in the log.
 fn taken_and_told(place: &TempDir, repo: &Repo) -> (Arc<Snapshot>, String) {
     let log = Log::default();
     let writer = log.clone();
@@ -65,7 +65,8 @@ fn taken_and_told(place: &TempDir, repo: &Repo) -> (Arc<Snapshot>, String) {
     (taken, told)
 }
 
-/// Demands the one line by which a file is thrown away: whose it was, and why.
+/// Checks that the log contains exactly one line, which names the repository and the reason why its file is
+/// discarded.
 #[track_caller]
 fn demand_told(told: &str, repo: &Repo, why: &str) {
     let line = told.trim_end();

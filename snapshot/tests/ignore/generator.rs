@@ -1,5 +1,5 @@
-//! Repositories with files of ignore rules, made from a seed: trees of names that the rules speak of, and lines that
-//! are rules, nearly rules, or whatever a shuffled handful of pieces gives.
+//! Generates repositories with ignore rules from a seed: names that the rules mention, and lines that are valid
+//! rules, nearly valid ones, or random combinations of pieces.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,22 +76,22 @@ const PIECES: &[&[u8]] = &[
     b"\0",
 ];
 
-/// Blanks at the end of a line.
+/// Whitespace at the end of a line.
 const ENDS: &[&[u8]] =
     &[b"", b"", b"", b"", b"", b"", b" ", b"  ", b"\\ ", b"\t", b" \t", b"\t ", b"\x0b", b"\x0c", b"\r", b"\\"];
 
-/// A repository that was made from a seed.
+/// A repository that was generated from a seed.
 pub(super) struct Generated {
     pub(super) repo: Repo,
-    /// What was done to it, for people.
+    /// The operations on it, in human-readable form.
     pub(super) log: Vec<String>,
-    /// Paths to ask about, whether or not something is there; a directory ends in a slash.
+    /// Paths for queries, existing or not; a directory ends with a slash.
     pub(super) asked: BTreeSet<Vec<u8>>,
-    /// Whether git releases agree on every rule, and libgit2 ends reading them.
+    /// True if git releases agree on every rule, and libgit2 neither hangs nor crashes on the rules.
     pub(super) libgit2_is_comparable: bool,
 }
 
-/// Makes the repository of a seed.
+/// Generates the repository of a seed.
 pub(super) fn generate(seed: u64) -> Generated {
     let repo = Repo::empty();
     let mut generator = Generator {
@@ -128,13 +128,13 @@ impl Generator {
         self.made.repo.at(path)
     }
 
-    /// A new path below a directory that is there or is made.
+    /// Returns a new random path.
     fn path(&mut self) -> Vec<u8> {
         let depth = 1 + self.choose.below(4);
         (0..depth).map(|_| self.choose.of(PARTS)).collect::<Vec<_>>().join(&b"/"[..])
     }
 
-    /// Makes files, links and repositories, some of them tracked.
+    /// Creates files, links and repositories, some of them tracked.
     fn fill(&mut self) {
         for _ in 0..8 + self.choose.below(12) {
             let path = self.path();
@@ -171,7 +171,7 @@ impl Generator {
         fs::create_dir(&place).expect("makes");
         self.made.repo.git(&["init", "-q", &place.display().to_string().replace('\u{fffd}', "?")]);
         if !place.join(".git").exists() {
-            // Its name is no text.
+            // The name is not valid UTF-8.
             return;
         }
         put(&place.join("k.log"), b"x");
@@ -191,7 +191,7 @@ impl Generator {
         }
     }
 
-    /// One line, without its end.
+    /// Generates one line without its line end.
     fn line(&mut self) -> Vec<u8> {
         let mut line = Vec::new();
         if self.choose.one_in(3) {
@@ -241,7 +241,7 @@ impl Generator {
         line
     }
 
-    /// The text of a file of rules.
+    /// Generates the text of an ignore file.
     fn rules(&mut self) -> Vec<u8> {
         let mut text = Vec::new();
         if self.choose.one_in(10) {
@@ -259,7 +259,7 @@ impl Generator {
             text.truncate(text.len() - end.len());
         }
         let stars = |window: &[u8]| !b"/\n!".contains(&window[0]) && window[1..] == *b"**";
-        // Libgit2 never ends reading some lines, and crashes over others.
+        // libgit2 hangs on some lines and crashes on others.
         let is_read = |line: &[u8]| {
             let first = line.iter().find(|byte| !b"!/ \t\r\\\xef\xbb\xbf".contains(byte)).copied();
             first.map_or(!line.starts_with(b"!"), |byte| byte != b'\x0b' && byte != b'\x0c')
@@ -302,7 +302,7 @@ impl Generator {
         }
     }
 
-    /// Leaves a file of rules to the index alone, as a sparse checkout does.
+    /// Removes an ignore file from the work tree but keeps it in the index, as a sparse checkout does.
     fn skip(&mut self, file: &[u8]) {
         let Ok(name) = String::from_utf8(file.to_vec()) else { return };
         let repo = &self.made.repo;
@@ -314,7 +314,7 @@ impl Generator {
         }
     }
 
-    /// Paths that may be asked about and are not there.
+    /// Adds paths for queries that do not exist.
     fn edit(&mut self) {
         for _ in 0..12 {
             let mut path = self.path();

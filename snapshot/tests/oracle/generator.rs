@@ -1,4 +1,5 @@
-//! Repositories that are made from a seed: the same choices for the same seed, of whatever git knows.
+//! Generates repositories from a seed that use many features of git. The same seed always results in the same
+//! repository.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +11,11 @@ use proctor_core::drift::display_path;
 
 use crate::repository::{Repo, chmod, fifo, git_can};
 
-/// A stream of choices that is the same for the same seed (xorshift64*, Vigna 2016).
+/// A pseudo-random sequence of choices (xorshift64*, Vigna 2016).
 pub(crate) struct Choices(u64);
 
 impl Choices {
-    /// The stream of a seed.
+    /// Creates the sequence of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut choose = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         (0..8).for_each(|_| {
@@ -43,7 +44,7 @@ impl Choices {
     }
 }
 
-/// Names of files; what attributes and ignore rules say of them is below.
+/// Names of files, which the attributes and ignore rules below mention.
 const NAMES: &[&[u8]] = &[
     b"a",
     b"b.txt",
@@ -142,15 +143,15 @@ const CONTENTS: &[&[u8]] = &[
     b"\xef\xbb\xbfbom\r\n",
 ];
 
-/// A repository that was made from a seed.
+/// A repository that was generated from a seed.
 pub(super) struct Generated {
     pub(super) seed: u64,
     pub(super) repo: Repo,
-    /// What was done to it, for people.
+    /// The operations on it, in human-readable form.
     pub(super) log: Vec<String>,
 }
 
-/// Makes the repository of a seed.
+/// Generates the repository of a seed.
 pub(super) fn generate(seed: u64) -> Generated {
     let mut generator = Generator::new(seed);
     generator.make();
@@ -162,7 +163,7 @@ struct Generator {
     repo: Repo,
     files: BTreeSet<Vec<u8>>,
     log: Vec<String>,
-    /// Whether everything that git is to know is there.
+    /// True if everything has been committed, so that the work tree is being edited.
     editing: bool,
 }
 
@@ -221,7 +222,7 @@ impl Generator {
         }
     }
 
-    /// Some lines of a list, as a file.
+    /// Returns random lines of a list as the text of a file.
     fn lines(&mut self, from: &[&str]) -> String {
         let count = self.choose.below(6);
         (0..count).map(|_| format!("{}\n", self.choose.of(from))).collect()
@@ -258,10 +259,10 @@ impl Generator {
         }
     }
 
-    /// Writes one file, unless something stands in the way.
+    /// Writes one file, unless another entry is in the way.
     fn put(&mut self, name: &[u8]) {
         let content = match self.choose.of(CONTENTS) {
-            // A mark of the byte order is what git refuses in this encoding.
+            // Git refuses a byte order mark in this encoding.
             text if name.ends_with(b".utf16") && (self.editing || !text.starts_with(b"\xef\xbb\xbf")) => {
                 String::from_utf8_lossy(text).encode_utf16().flat_map(u16::to_le_bytes).collect()
             }
@@ -272,7 +273,7 @@ impl Generator {
         if place.is_dir() || place.ancestors().skip(1).any(|above| above.is_file() || above.is_symlink()) {
             return;
         }
-        // A new file: a rewrite would go through a link.
+        // The file is created anew, since a rewrite would follow a link.
         let _ = fs::remove_file(&place);
         self.repo.write(name, &content);
         if self.editing {
@@ -285,7 +286,7 @@ impl Generator {
         self.files.insert(name.to_vec());
     }
 
-    /// A repository inside the tree, of the same format.
+    /// Creates a nested repository of the same format.
     fn nested(&mut self, at: &str) {
         let format = self.repo.git(&["rev-parse", "--show-object-format"]);
         self.repo.git(&["init", "-q", &format!("--object-format={format}"), at]);
@@ -303,7 +304,7 @@ impl Generator {
         self.files.iter().nth(index).cloned()
     }
 
-    /// What an index can hold beside what was committed.
+    /// Changes the index in ways that a commit cannot: flags, conflicts and staged content.
     fn stage(&mut self) {
         for _ in 0..self.choose.below(5) {
             let Some(name) = self.some_file() else { continue };
@@ -362,7 +363,7 @@ impl Generator {
         self.note(format!("conflict {path:?}"));
     }
 
-    /// Makes everything older than the index, so that git trusts what is as it was.
+    /// Makes all files older than the index, so that git trusts unchanged stat data.
     fn age(&mut self) {
         let (past, future) = (now() - Duration::from_secs(100), now() + Duration::from_secs(10));
         for name in &self.files {
@@ -378,7 +379,7 @@ impl Generator {
         }
     }
 
-    /// What somebody does to the work tree.
+    /// Makes a user's edits in the work tree.
     fn edit(&mut self) {
         for _ in 0..self.choose.below(9) {
             let Some(name) = self.some_file() else { continue };
@@ -447,8 +448,8 @@ impl Generator {
     }
 }
 
-/// Gives a file that was edited a time of its own: git does not see an edit of the same size within the
-/// second in which the file was added, where it may not look at the change time.
+/// Gives an edited file a distinct modification time. If git must ignore the change time, it cannot detect an edit
+/// of the same size within the second in which the file was added.
 fn date(place: &Path) {
     let file = fs::File::options().read(true).open(place).expect("opens");
     file.set_modified(now() + Duration::from_secs(5)).expect("sets");

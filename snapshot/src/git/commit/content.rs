@@ -1,5 +1,5 @@
-//! What a checkout of a commit would be, without one: the identity of its tree, and single files of it. Read from
-//! the blobs themselves; what an index or a worktree says of them plays no part.
+//! Computes the identity of a commit's tree and reads single files of it without a checkout. The blobs are read
+//! directly; the index and the worktree are not used.
 
 use proctor_core::digest::{Sha256Hex, SnapshotId};
 use proctor_core::drift::is_our_artifact;
@@ -13,10 +13,10 @@ use crate::git::GitError;
 use crate::git::history::History;
 use crate::git::protocol::{CommitContent, CommittedFile, RepoPath};
 
-/// The largest file of which single questions are answered, in bytes.
+/// The largest file that is read on request, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// The identity that the commit's tree has as a snapshot, and its spec.
+/// Returns the identity of the commit's tree as a snapshot, and its spec.
 pub(in crate::git) fn content(history: &History<'_>, commit: &str) -> Result<CommitContent, GitError> {
     let source = Source::of(history, commit)?;
     let plan = Plan::of(&source, &mut Bounds::default())?;
@@ -24,7 +24,8 @@ pub(in crate::git) fn content(history: &History<'_>, commit: &str) -> Result<Com
     Ok(CommitContent { snapshot: reader.snapshot(&plan)?, spec: reader.spec(&plan)? })
 }
 
-/// What single files of a commit's tree are; nothing where none of them stands, or a link, or more than is read.
+/// Returns single files of a commit's tree. An element is `None` if the path does not exist, is not a regular file,
+/// or exceeds the size limit.
 pub(in crate::git) fn files(
     history: &History<'_>,
     commit: &str,
@@ -41,7 +42,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Nothing where the tree holds submodules, whose place is for a checkout to say.
+    /// Computes the identity. Returns `None` if the tree contains submodules, whose directories only a checkout
+    /// determines.
     fn snapshot(&self, plan: &Plan) -> Result<Option<SnapshotId>, GitError> {
         let mut leaves = Vec::with_capacity(plan.leaves.len());
         for leaf in plan.leaves.iter().filter(|leaf| !is_our_artifact(&leaf.path)) {

@@ -1,12 +1,12 @@
-//! Names that a tree may not have: those that leave it, and those that are `.git` to some system.
+//! Checks the names in a tree: names that leave the tree, and names that some system treats as `.git`.
 
-/// Characters that HFS+ passes over when it compares names, as git's `utf8.c` has them.
+/// Characters that HFS+ ignores when it compares names, as in git's `utf8.c`.
 const PASSED_OVER: [std::ops::RangeInclusive<char>; 4] =
     ['\u{200c}'..='\u{200f}', '\u{202a}'..='\u{202e}', '\u{206a}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
-/// The longest name of a file system of Linux, in bytes (NAME_MAX).
+/// Maximum length of a name on Linux file systems, in bytes (NAME_MAX).
 const MAX_NAME: usize = 255;
 
-/// Why a file cannot have this name; `None` where it can.
+/// Returns why a file cannot have this name, or `None` if the name is valid.
 pub(in crate::git) fn problem(name: &[u8]) -> Option<&'static str> {
     match name {
         b"" => Some("has a part without a name"),
@@ -19,7 +19,7 @@ pub(in crate::git) fn problem(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Whether some file system takes `name`, or a part of it, for `.git`: those that do not tell case, NTFS
+/// Checks whether a file system treats `name`, or a part of it, as `.git`: case-insensitive file systems, NTFS
 /// (`git~1`, `.git ` and `.git:x`, with `\` between parts), and HFS+.
 fn is_git_somewhere(name: &[u8]) -> bool {
     name.split(|byte| *byte == b'\\').any(|part| is_git_on_ntfs(part) || is_git_on_hfs(part))

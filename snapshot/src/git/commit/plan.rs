@@ -1,4 +1,4 @@
-//! What is going to be written, and whether it may be: the whole tree is looked at first.
+//! Plans a checkout and checks the whole tree before any file is written.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,27 +11,27 @@ use crate::git::object::{ObjectId, ObjectKind};
 use crate::git::tree_id;
 use crate::paths;
 
-/// How many entries a tree may have, directories too. What a tree has many times counts as often.
+/// Maximum number of entries of a tree, including directories. Entries that occur repeatedly count each time.
 const MAX_ENTRIES: usize = 1_000_000;
-/// How many bytes all files together may have.
+/// Maximum size of all files together, in bytes.
 const MAX_BYTES: u64 = 8 << 30;
-/// How many bytes one file may have: it is held in memory.
+/// Maximum size of one file, in bytes; it is held in memory.
 const MAX_BLOB: u64 = 512 << 20;
-/// How many bytes the object of one directory may have.
+/// Maximum size of the object of one directory, in bytes.
 const MAX_TREE: u64 = 64 << 20;
-/// How deep directories may lie in each other, as for a snapshot.
+/// Maximum depth of nested directories, as for a snapshot.
 const MAX_DEPTH: usize = 256;
-/// How long a path may be, in bytes: with our own above it, it stays below PATH_MAX.
+/// Maximum length of a path, in bytes; together with our own directory it stays below PATH_MAX.
 const MAX_PATH: usize = 2048;
-/// How many bytes all paths together may have: they are held in memory.
+/// Maximum length of all paths together, in bytes; they are held in memory.
 const MAX_PATHS: usize = 256 << 20;
-/// How long the target of a link may be, in bytes (PATH_MAX, its NUL included).
+/// Maximum length of a link's target, in bytes (PATH_MAX including the NUL).
 const MAX_TARGET: u64 = 4095;
 
-/// How many of the paths whose objects are not here are named.
+/// Maximum number of paths with missing objects that are named.
 const NAMED_MISSING: usize = 5;
 
-/// What may still be planned, for the tree and its submodules together.
+/// The remaining budget for the tree and its submodules together.
 pub(super) struct Bounds {
     entries: usize,
     bytes: u64,
@@ -44,12 +44,12 @@ impl Default for Bounds {
     }
 }
 
-/// What is written at a path.
+/// The kind of entry that is written at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeafKind {
     /// A file.
     File {
-        /// Whether it may be executed.
+        /// True if the file is executable.
         executable: bool,
     },
     /// A symbolic link.
@@ -58,24 +58,24 @@ pub(super) enum LeafKind {
     Gitlink,
 }
 
-/// Something that is no directory.
+/// An entry that is not a directory.
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub(super) path: Vec<u8>,
     pub(super) kind: LeafKind,
-    /// As the tree has it.
+    /// The mode in the tree object.
     pub(super) mode: u32,
     pub(super) id: ObjectId,
-    /// In bytes.
+    /// The size in bytes.
     pub(super) size: u64,
 }
 
-/// All of it, sorted by path.
+/// The planned entries, sorted by path.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) leaves: Vec<Leaf>,
-    /// The directories that are not in the form in which git writes them, with the bytes of their objects: a tree that is
-    /// written anew from its entries would have another id.
+    /// The directories whose tree objects are not in git's canonical form, with the bytes of these objects.
+    /// Rewriting such a tree from its entries would result in another id.
     pub(super) odd: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -102,14 +102,14 @@ struct Planner<'a, 'b> {
     sizes: HashMap<ObjectId, u64>,
     bounds: &'b mut Bounds,
     plan: Plan,
-    /// The first paths whose objects are not here, for people, and how many there are: all are looked for, since a
-    /// partial clone lacks many.
+    /// The first paths with missing objects in human-readable form, and their total number. The search continues
+    /// after the first one, since a partial clone lacks many objects.
     missing: Vec<String>,
     missing_count: usize,
 }
 
 impl Planner<'_, '_> {
-    /// The plan, where nothing is missing.
+    /// Returns the plan if no object is missing.
     fn all_here(self) -> Result<Plan, GitError> {
         if self.missing_count == 0 {
             return Ok(self.plan);
@@ -150,7 +150,7 @@ impl Planner<'_, '_> {
             }
             match entry.mode {
                 0o040_000 => self.tree(entry.id, &path, depth + 1)?,
-                // The second is what git wrote before 2005.
+                // Git before 2005 wrote the second mode.
                 0o100_644 | 0o100_664 => self.leaf(path, LeafKind::File { executable: false }, entry)?,
                 0o100_755 => self.leaf(path, LeafKind::File { executable: true }, entry)?,
                 0o120_000 => self.leaf(path, LeafKind::Symlink, entry)?,
@@ -198,7 +198,8 @@ impl Planner<'_, '_> {
         Ok(())
     }
 
-    /// The size of an object that must be of `kind`; nothing where it is not here, which is noted.
+    /// Returns the size of an object that must be of `kind`. Returns `None` and records the path if the object is
+    /// missing.
     fn size(&mut self, id: ObjectId, kind: ObjectKind, path: &[u8]) -> Result<Option<u64>, GitError> {
         if let Some(size) = self.sizes.get(&id) {
             return Ok(Some(*size));

@@ -1,4 +1,4 @@
-//! Finds the submodules of a commit where their repositories lie on this machine.
+//! Finds the submodules of a commit whose repositories are on this machine.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,18 +22,18 @@ use super::plan::{Bounds, Leaf, LeafKind, Plan};
 use super::{Part, Source, is_gitlink};
 use crate::paths;
 
-/// How deep submodules may lie in each other.
+/// Maximum depth of nested submodules.
 const MAX_LEVELS: usize = 16;
-/// The file in which a tree says what its submodules are called.
+/// The file in which a tree maps the names of submodules to paths.
 const GITMODULES: &[u8] = b".gitmodules";
 
-/// A repository of a submodule, and where the submodules in it have theirs.
+/// The repository of a submodule, and the git directory that contains the repositories of its own submodules.
 struct Module {
     repository: Repository,
     git_dir: PathBuf,
 }
 
-/// Visits all submodules of the top's plan, and theirs, each before those that lie in it.
+/// Visits all submodules in the plan of the top, recursively, each before its own submodules.
 pub(super) fn visit(
     top: &Places,
     part: &Part<'_>,
@@ -46,7 +46,7 @@ pub(super) fn visit(
 /// One repository whose submodules are visited.
 struct Level<'a> {
     common_dir: &'a Path,
-    /// Its real work tree, where it has one.
+    /// The real work tree, if there is one.
     worktree: Option<&'a Path>,
     part: &'a Part<'a>,
 }
@@ -95,7 +95,8 @@ impl Level<'_> {
         Level { common_dir: &module.git_dir, worktree: worktree.as_deref(), part: &part }.visit(depth + 1, bounds, each)
     }
 
-    /// What `.gitmodules` of the commit calls the submodule at each path. It is content that anyone may have written.
+    /// Returns the name of the submodule at each path, from the commit's `.gitmodules`. Any user may have written
+    /// this file.
     fn names(&self) -> Result<BTreeMap<Vec<u8>, String>, GitError> {
         let Part { source, plan, .. } = self.part;
         let is_file = |leaf: &&Leaf| {
@@ -113,7 +114,7 @@ impl Level<'_> {
         parsed(&bytes).map_err(refused)
     }
 
-    /// Opens the repository of a submodule: where git keeps it, or else in the real work tree.
+    /// Opens the repository of a submodule: in the directory where git stores it, or else in the real work tree.
     fn find(&self, link: &Leaf, names: &BTreeMap<Vec<u8>, String>) -> Result<Module, GitError> {
         let kept = names.get(&link.path).map(|name| self.common_dir.join("modules").join(name));
         if let Some(git_dir) = kept.filter(|path| path.join("HEAD").is_file()) {
@@ -148,7 +149,7 @@ impl Level<'_> {
     }
 }
 
-/// A module of a format of which libgit2 reads the objects alone.
+/// Opens a submodule in a format of which libgit2 can read only the objects.
 fn objects_of(foreign: &Foreign, git_dir: &Path) -> Result<Repository, GitError> {
     if foreign.objects == ObjectFormat::Sha1 {
         return without_refs(git_dir).map_err(|error| unreadable(git_dir, &error));
@@ -156,7 +157,7 @@ fn objects_of(foreign: &Foreign, git_dir: &Path) -> Result<Repository, GitError>
     Err(unsupported(git_dir))
 }
 
-/// The refusal of submodules that are named by sha256.
+/// Makes the error for submodules with sha256 objects.
 pub(super) fn unsupported(path: &Path) -> GitError {
     GitError::Unsupported {
         path: path.to_owned(),
@@ -165,14 +166,14 @@ pub(super) fn unsupported(path: &Path) -> GitError {
     }
 }
 
-/// Whether a path stays where it is put.
+/// Checks that a relative path cannot leave its directory.
 fn is_plain(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Returns the names of submodules by their paths, from the bytes of a `.gitmodules`.
+/// Returns the names of submodules by path, from the bytes of a `.gitmodules`.
 fn parsed(bytes: &[u8]) -> Result<BTreeMap<Vec<u8>, String>, String> {
-    // Libgit2 reads a config from a file alone.
+    // libgit2 can only read a config from a file.
     let file = rustix::fs::memfd_create("gitmodules", MemfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
     let mut file = std::fs::File::from(file);
     file.write_all(bytes).map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! Reads the ignore rules that lie outside of the tree: `info/exclude`, and the file that `core.excludesFile` of the
-//! repository's own config names.
+//! Reads the ignore rules outside the tree: `info/exclude`, and the file named by `core.excludesFile` in the
+//! repository's own config.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,23 +18,23 @@ use crate::git::GitError;
 use crate::git::config::{RULES_BYTES, io, too_large};
 use crate::git::reader::{Opened, unreadable};
 
-/// A place outside of a tree that has a say in what is ignored.
+/// A file or setting outside a tree that affects which paths are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExternalRules {
-    /// What it is: `info/exclude`, `core.excludesFile` or `core.ignoreCase`; of a repository inside the tree, behind its
-    /// path and a colon.
+    /// Its kind: `info/exclude`, `core.excludesFile` or `core.ignoreCase`. For a repository inside the tree, its
+    /// path and a colon precede the kind.
     pub name: String,
-    /// The file that holds the rules, or the setting.
+    /// The file that contains the rules or the setting.
     pub file: PathBuf,
-    /// The sha256 of its rules: each line that holds one, without what git cuts from it, and a line feed.
+    /// The sha256 of its rules: each line that contains a rule, after git's trimming, with a line feed.
     pub rules_sha256: Sha256Hex,
 }
 
-/// The most places that are named; what the others hold is one entry.
+/// Maximum number of named entries; the remaining ones are combined into one entry.
 const MAX_NAMED: usize = 256;
 
 impl ExternalRules {
-    /// The same place of the repository at `prefix` of the outermost work tree.
+    /// Prefixes the name with the path of a repository inside the outermost work tree.
     pub(in crate::git) fn at(self, prefix: &[u8]) -> Self {
         match prefix {
             b"" => self,
@@ -42,7 +42,7 @@ impl ExternalRules {
         }
     }
 
-    /// Sorts places by their names and makes one of those that are too many to be named.
+    /// Sorts the entries by name, and combines those beyond the bound.
     pub(in crate::git) fn sorted(mut all: Vec<Self>, worktree: &Path) -> Vec<Self> {
         all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         if all.len() > MAX_NAMED {
@@ -55,17 +55,17 @@ impl ExternalRules {
     }
 }
 
-/// The rules outside of the tree of one repository.
+/// The rules outside the tree of one repository.
 pub(super) struct Found {
-    /// The files and their texts, those that precede over the others last.
+    /// The files and their texts, in ascending order of precedence.
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
-    /// `core.ignoreCase`.
+    /// The value of `core.ignoreCase`.
     pub(super) folds_case: bool,
-    /// The places that hold rules.
+    /// The files and settings that contain rules.
     pub(super) rules: Vec<ExternalRules>,
 }
 
-/// Reads the rules of a repository that lie outside of its tree.
+/// Reads the rules of a repository outside its tree.
 pub(super) fn read(opened: &Opened) -> Result<Found, GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
     let config = opened.repository.config().and_then(|mut config| config.snapshot()).map_err(failed)?;
@@ -88,34 +88,34 @@ pub(super) fn read(opened: &Opened) -> Result<Found, GitError> {
 pub(in crate::git) const EXCLUDES_FILE: &str = "core.excludesFile";
 pub(in crate::git) const INFO_EXCLUDE: &str = "info/exclude";
 pub(in crate::git) const IGNORE_CASE: &str = "core.ignoreCase";
-/// What is recorded where `core.ignoreCase` is set.
+/// The text that is hashed if `core.ignoreCase` is set.
 pub(in crate::git) const FOLDS_CASE: &[u8] = b"true\n";
 
-/// A place with the rules in its text; `None` where it holds none.
+/// Makes the entry for a file or setting; returns `None` if its text contains no rules.
 pub(in crate::git) fn external(name: &str, file: &Path, text: &[u8]) -> Option<ExternalRules> {
     let rules_sha256 = digest_of_rules(text)?;
     Some(ExternalRules { name: name.to_owned(), file: file.to_owned(), rules_sha256 })
 }
 
-/// The place of a `core.excludesFile`; `None` for one of a user's home or of git's own installation, which is not
-/// part of the repository.
+/// Returns the path of a `core.excludesFile`. Returns `None` if it is in a user's home or in git's installation,
+/// since these are not part of the repository.
 fn excludes_file(worktree: &Path, value: &[u8]) -> Option<PathBuf> {
     let is_elsewhere = value.is_empty() || value.starts_with(b"~") || value.starts_with(b"%(prefix)");
     (!is_elsewhere).then(|| worktree.join(OsStr::from_bytes(value)))
 }
 
-/// The sha256 of the rules in the text of a file; `None` where it holds none.
+/// Returns the sha256 of the rules in the text of a file, or `None` if it contains no rules.
 fn digest_of_rules(text: &[u8]) -> Option<Sha256Hex> {
     let rules: Vec<u8> = rule_lines(text).flat_map(|(_, line)| [line, b"\n"].concat()).collect();
     (!rules.is_empty()).then(|| Sha256Hex::of(&rules))
 }
 
-/// Returns the text of a regular file, where links lead; `None` where there is none that git could read.
+/// Reads a regular file, following links. Returns `None` if there is no file that git could read.
 pub(super) fn read_rules(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let Ok(fd) = open(path, flags, Mode::empty()) else { return Ok(None) };
     let stat = fstat(&fd).map_err(|errno| io(path, &errno.into()))?;
-    // Anything but a file, a directory or nothing was refused before.
+    // All types except regular files and directories were refused before.
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! Holds the rules of one repository, directory by directory, and judges paths by them.
+//! Stores the rules of one repository, directory by directory, and evaluates paths against them.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -19,45 +19,46 @@ use crate::git::config::{RULES_BYTES, check_regular, io, not_regular, refused, t
 use crate::git::reader::{Opened, unreadable};
 use crate::{beneath, paths};
 
-/// The flag of an index entry that need not be in the work tree.
+/// The `skip-worktree` flag of an index entry.
 const SKIP_WORKTREE: u16 = 1 << 14;
 
-/// The rules that hold in one directory, and who ignores the directory itself.
+/// The rules that apply in one directory, and the verdict on the directory itself.
 #[derive(Debug, Clone)]
 pub(in crate::git) struct Directory {
     level: Option<Rc<Level>>,
     above: Verdict,
 }
 
-/// The rules of one file, and those that they precede over.
+/// The rules of one file, and the outer rules, over which they take precedence.
 #[derive(Debug)]
 struct Level {
     outer: Option<Rc<Level>>,
     patterns: Patterns,
-    /// The number of bytes of a path that name the directory of the file.
+    /// Length of the path prefix that names the directory of the file.
     base: usize,
-    /// Whether git releases differ on a rule of this file or of an outer one.
+    /// True if git releases differ on a rule of this file or of an outer one.
     readings_differ: bool,
-    /// Whether libgit2 would crash over one of these files, or never end reading it.
+    /// True if one of these files would make libgit2 crash or hang.
     breaks_libgit2: bool,
 }
 
-/// Files of rules that are not in the work tree because the index skips them. Git reads them from the index.
+/// How to find ignore files with `skip-worktree`, which are missing in the work tree and which git reads from the
+/// index.
 #[derive(Clone, Copy)]
 pub(in crate::git) enum SkippedRules<'a> {
     None,
-    /// Those of an index that was read, by their paths.
+    /// The skipped files of an index that was read before, by path.
     Known(&'a HashMap<Vec<u8>, Oid>),
     /// They are looked up in the index.
     InIndex,
 }
 
-/// The rules of a repository that lie outside of its tree, and how it compares names.
+/// The rules of a repository outside its tree, and its case sensitivity.
 #[derive(Debug)]
 pub(in crate::git) struct RepositoryRules {
     outermost: Option<Rc<Level>>,
     folds_case: bool,
-    /// What of it decides, for the record.
+    /// The files and settings that affect the result, for the record.
     pub(in crate::git) external: Vec<ExternalRules>,
 }
 
@@ -69,20 +70,20 @@ impl RepositoryRules {
     pub(in crate::git) fn read(opened: &Opened) -> Result<Self, GitError> {
         let found = external::read(opened)?;
         let mut outermost = None;
-        // The last one precedes over the others.
+        // The last file has the highest precedence.
         for (path, text) in &found.files {
             outermost = add(outermost, 0, parsed(path, text)?);
         }
         Ok(Self { outermost, folds_case: found.folds_case, external: found.rules })
     }
 
-    /// The rules outside of the tree alone.
+    /// Returns only the rules outside the tree.
     pub(in crate::git) fn outermost(&self) -> Directory {
         Directory { level: self.outermost.clone(), above: Verdict::default() }
     }
 
-    /// Returns the rules that hold in the directory `path` of the repository, which is inside `outer`, with those of
-    /// its own `.gitignore`.
+    /// Returns the rules that apply in the directory `path` of the repository, including its own `.gitignore`.
+    /// `outer` contains the rules of its parent directory.
     ///
     /// # Errors
     /// The file is refused or cannot be read.
@@ -101,8 +102,7 @@ impl RepositoryRules {
         self.with_file(opened, outer.clone().within(above), path, kind, skipped)
     }
 
-    /// Returns the rules that hold in the directory `path`, which are `here` and those of its `.gitignore`, of which
-    /// the kind of file is known.
+    /// Adds the `.gitignore` of the directory `path` to the rules `here`; `kind` is the type of this file.
     ///
     /// # Errors
     /// The file is refused or cannot be read.
@@ -124,14 +124,14 @@ impl RepositoryRules {
         };
         let mut patterns = parsed(&place, &text.unwrap_or_default())?;
         if kind == Some(FileType::Symlink) {
-            // Libgit2 follows it.
+            // libgit2 follows the link.
             patterns.breaks_libgit2 |= external::read_rules(&place)?.is_some_and(|text| breaks_libgit2(&text));
         }
         let base = if path.is_empty() { 0 } else { path.len() + 1 };
         Ok(Directory { level: add(here.level, base, patterns), above: here.above })
     }
 
-    /// Returns who ignores the path in a directory in which the rules `here` hold.
+    /// Returns the verdict on a path in a directory to which the rules `here` apply.
     ///
     /// # Errors
     /// libgit2 cannot answer.
@@ -150,7 +150,7 @@ impl RepositoryRules {
         verdict.early |= first;
         verdict.late |= if level.is_some_and(|level| level.readings_differ) { by(Reading::Late) } else { first };
         if verdict.early && verdict.late && !verdict.libgit2 {
-            // Where libgit2 has no answer, git's stands.
+            // If libgit2 cannot answer, git's verdict applies.
             verdict.libgit2 =
                 level.is_some_and(|level| level.breaks_libgit2) || libgit2_ignores(opened, path, is_directory)?;
         }
@@ -159,14 +159,14 @@ impl RepositoryRules {
 }
 
 impl Directory {
-    /// The same rules in a directory inside, of which `above` says who ignores it.
+    /// Returns the same rules for a subdirectory with the verdict `above`.
     pub(in crate::git) fn within(self, above: Verdict) -> Self {
         Self { above, ..self }
     }
 }
 
 impl Level {
-    /// Returns what the rule says that decides about a path; `None` where no rule matches.
+    /// Returns whether the deciding rule ignores the path, or `None` if no rule matches.
     fn decide(&self, subject: Subject<'_>, reading: Reading) -> Option<bool> {
         let mut levels = std::iter::successors(Some(self), |level| level.outer.as_deref());
         levels.find_map(|level| level.patterns.decide(subject, level.base, reading))
@@ -181,7 +181,7 @@ impl SkippedRules<'_> {
             Self::InIndex => {
                 let path = Path::new(OsStr::from_bytes(file));
                 let entry = opened.index()?.get_path(path, 0);
-                // Where case is ignored, libgit2 finds the file of another directory too.
+                // With `core.ignoreCase`, libgit2 also finds the file of a directory whose name differs in case.
                 let is_it = |entry: &git2::IndexEntry| entry.path == file && entry.flags_extended & SKIP_WORKTREE != 0;
                 entry.filter(is_it).map(|entry| entry.id)
             }
@@ -196,7 +196,7 @@ impl SkippedRules<'_> {
     }
 }
 
-/// The text of a file of rules that is a regular file.
+/// Reads an ignore file that is a regular file.
 fn text_of(opened: &Opened, file: &[u8]) -> Result<Vec<u8>, GitError> {
     let place = on_disk(opened, file);
     check_regular(&place)?;
@@ -211,7 +211,7 @@ fn parsed(file: &Path, text: &[u8]) -> Result<Patterns, GitError> {
     })
 }
 
-/// The rules of a file before those of `outer`.
+/// Adds the rules of a file with precedence over those of `outer`.
 fn add(outer: Option<Rc<Level>>, base: usize, patterns: Patterns) -> Option<Rc<Level>> {
     if patterns.is_empty() {
         return outer;

@@ -1,17 +1,19 @@
-//! Parses a file of ignore rules and finds the rule that decides about a path, as `gitignore(5)` and git's own reader
-//! have it.
+//! Parses an ignore file and finds the rule that decides about a path, following `gitignore(5)` and git's
+//! implementation.
 //!
-//! `gix-ignore` (0.24) was compared and is not exact: it drops patterns of blanks alone, keeps a carriage return at the end
-//! of a file, reads on behind a NUL, takes the mark of UTF-16 for no text, and reads `a**/b` as late releases alone do.
+//! `gix-ignore` (0.24) was evaluated and is not exact. It drops patterns that consist of spaces and keeps a
+//! carriage return at the end of a file. It reads past a NUL, does not treat a UTF-16 byte order mark as text, and
+//! only supports the interpretation of `a**/b` in later releases.
 
 use super::wildmatch::{self, MAX_STARS, Mode};
 
-/// How a git release reads `**` behind other characters of the same part, such as `a**/b`.
+/// How a git release interprets `**` next to other characters of the same part, such as `a**/b`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Up to 2.51: what follows the literal beginning of a pattern is matched alone, so that the `**` matches slashes.
+    /// Releases up to 2.51: the text after the literal prefix of a pattern is matched separately, so that the `**`
+    /// matches slashes.
     Early,
-    /// Later ones: the `**` is a plain `*`.
+    /// Later releases: the `**` is a plain `*`.
     Late,
 }
 
@@ -19,18 +21,18 @@ pub(super) enum Reading {
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
     list: Vec<Pattern>,
-    /// Whether git releases differ on a rule.
+    /// True if git releases differ on a rule.
     pub(super) readings_differ: bool,
-    /// Whether libgit2 would crash over the file, or never end reading it.
+    /// True if the file would make libgit2 crash or hang.
     pub(super) breaks_libgit2: bool,
 }
 
 /// One rule.
 #[derive(Debug)]
 struct Pattern {
-    /// The pattern without `!`, without a slash at its end, and without one at its beginning.
+    /// The pattern without `!` and without a leading and a trailing slash.
     text: Vec<u8>,
-    /// The number of bytes before the first special one.
+    /// Number of bytes before the first special character.
     literal: usize,
     kind: Kind,
     takes_back: bool,
@@ -42,45 +44,45 @@ struct Pattern {
 enum Kind {
     /// With the name, byte by byte.
     Name,
-    /// With the end of the name, behind a single `*`.
+    /// With the end of the name; the pattern is a single `*` and a literal.
     NameEnd,
-    /// With the name, by wildcards.
+    /// With the name, using wildcards.
     NameGlob,
     /// With the path relative to the directory of the file.
     Path,
 }
 
-/// A path that rules are applied to.
+/// A path to which rules are applied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     /// The path relative to the top of the repository.
     pub(super) path: &'a [u8],
-    /// Its last part.
+    /// The last part of the path.
     pub(super) name: &'a [u8],
     pub(super) is_directory: bool,
-    /// `core.ignoreCase`.
+    /// The value of `core.ignoreCase`.
     pub(super) folds_case: bool,
 }
 
-/// Returns the lines of a file of rules that hold a rule, each with its number: without comments, line ends and
-/// blanks that do not count.
+/// Returns the lines that contain a rule, each with its number. Comments, line ends and insignificant spaces are
+/// removed.
 pub(super) fn rule_lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let lines = text.split(|byte| *byte == b'\n').zip(1..).filter(|(line, _)| !line.starts_with(b"#"));
     let lines = lines.map(|(line, number)| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        // Git reads up to the first NUL.
+        // Git stops at the first NUL.
         let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
         (number, without_trailing_spaces(line))
     });
     lines.filter(|(_, line)| !line.is_empty())
 }
 
-/// Returns whether libgit2 (1.9) could crash over a file of rules or never end reading it: it does not get past a line
-/// whose pattern begins with a form feed or a vertical tab, and crashes over `!` before an empty pattern such as `//`.
+/// Returns whether an ignore file could make libgit2 (1.9) crash or hang. It hangs on a pattern that begins with a
+/// form feed or a vertical tab, and crashes on `!` before an empty pattern such as `//`.
 pub(super) fn breaks_libgit2(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    // It reads up to the first NUL.
+    // libgit2 stops at the first NUL.
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     text.split(|byte| *byte == b'\n').any(|line| {
         let pattern = line.strip_prefix(b"!").unwrap_or(line);
@@ -90,13 +92,14 @@ pub(super) fn breaks_libgit2(text: &[u8]) -> bool {
     })
 }
 
-/// Cuts the spaces at the end of a line, unless a backslash escapes the first of them. No other blank is cut.
+/// Removes the spaces at the end of a line, unless the first of them is escaped with a backslash. Other whitespace
+/// is kept.
 fn without_trailing_spaces(line: &[u8]) -> &[u8] {
     let (mut end, mut at) = (0, 0);
     while at < line.len() {
         match line[at] {
             b' ' => at += 1,
-            // A backslash at the very end keeps everything.
+            // A backslash at the very end keeps all spaces.
             b'\\' if at + 1 == line.len() => return line,
             b'\\' => {
                 at += 2;
@@ -115,7 +118,7 @@ impl Patterns {
     /// Parses the text of a file.
     ///
     /// # Errors
-    /// A line has more wildcards than are matched; its number.
+    /// The number of a line with more wildcards than the matcher supports.
     pub(super) fn parse(text: &[u8]) -> Result<Self, usize> {
         let mut patterns = Self { breaks_libgit2: breaks_libgit2(text), ..Self::default() };
         for (number, line) in rule_lines(text) {
@@ -128,13 +131,13 @@ impl Patterns {
         Ok(patterns)
     }
 
-    /// Returns whether the file has no say.
+    /// Returns whether the file has no effect.
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty() && !self.breaks_libgit2
     }
 
-    /// Returns whether the last rule that matches ignores the path; `None` where no rule matches. The first `base`
-    /// bytes of the path name the directory of the file.
+    /// Returns whether the last matching rule ignores the path, or `None` if no rule matches. The first `base`
+    /// bytes of the path are the directory of the file.
     pub(super) fn decide(&self, subject: Subject<'_>, base: usize, reading: Reading) -> Option<bool> {
         let last = self.list.iter().rev().find(|pattern| pattern.matches(subject, base, reading))?;
         Some(!last.takes_back)
@@ -142,7 +145,7 @@ impl Patterns {
 }
 
 impl Pattern {
-    /// Parses a line; `None` where its pattern is empty, which matches nothing.
+    /// Parses a line. Returns `None` if its pattern is empty, since it matches no path.
     fn parse(line: &[u8]) -> Option<Self> {
         let (takes_back, text) = line.strip_prefix(b"!").map_or((false, line), |rest| (true, rest));
         let (only_directories, text) = text.strip_suffix(b"/").map_or((false, text), |rest| (true, rest));

@@ -5,17 +5,18 @@ use std::collections::HashMap;
 /// How a pattern is matched.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mode {
-    /// Whether `*`, `?` and bracket expressions stop at a slash.
+    /// True if `*`, `?` and bracket expressions stop at a slash.
     pub(super) is_path: bool,
-    /// Whether ASCII letters match in either case (`core.ignoreCase`).
+    /// True if ASCII letters match in either case (`core.ignoreCase`).
     pub(super) folds_case: bool,
 }
 
-/// The most runs of `*` in a pattern. Each run is one level of recursion.
+/// Maximum number of runs of `*` in a pattern. Each run is one level of recursion.
 pub(super) const MAX_STARS: usize = 512;
-/// The number of runs of `*` from which on failed attempts are remembered. Below it they cost less than the memory.
+/// Minimum number of runs of `*` for which failed attempts are cached. For fewer runs, retrying is cheaper than the
+/// cache.
 const REMEMBERED_FROM: usize = 3;
-/// The most failed attempts that are remembered for one match.
+/// Maximum number of cached failures in one match.
 const MAX_REMEMBERED: usize = 1 << 20;
 
 /// Returns the number of runs of `*` in `pattern`.
@@ -39,11 +40,11 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], mode: Mode) -> bool {
 /// Why the rest of a pattern does not match the rest of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mismatch {
-    /// It does not match here.
+    /// It does not match at this position.
     Here,
-    /// It does not match further to the right either, unless a `**` moves past a slash.
+    /// It does not match at any later position either, unless a `**` moves past a slash.
     BeforeSlash,
-    /// It does not match further to the right.
+    /// It does not match at any later position.
     Anywhere,
 }
 
@@ -53,12 +54,12 @@ struct Matcher<'a> {
     pattern: &'a [u8],
     text: &'a [u8],
     mode: Mode,
-    /// The pairs of positions from which on there is no match.
+    /// The pairs of positions from which the match failed.
     failed: Option<HashMap<(usize, usize), Mismatch>>,
 }
 
 impl Matcher<'_> {
-    /// Matches the pattern from `p` on against the text from `t` on, and remembers a failure.
+    /// Matches the pattern from `p` on against the text from `t` on, and caches a failure.
     fn rest(&mut self, p: usize, t: usize) -> Matched {
         if let Some(mismatch) = self.failed.as_ref().and_then(|failed| failed.get(&(p, t))) {
             return Err(*mismatch);
@@ -111,7 +112,7 @@ impl Matcher<'_> {
         self.text[t..].iter().position(|byte| *byte == b'/').map(|at| t + at)
     }
 
-    /// Returns the position behind the run of `*` at `p`, and whether the run matches slashes too.
+    /// Returns the position after the run of `*` at `p`, and whether the run also matches slashes.
     fn star_run(&self, p: usize) -> (usize, bool) {
         let next = p + self.pattern[p..].iter().take_while(|byte| **byte == b'*').count();
         if !self.mode.is_path {
@@ -122,16 +123,16 @@ impl Matcher<'_> {
         (next, next > p + 1 && is_whole_part)
     }
 
-    /// Returns whether the run of `*` at `p` is the single `*` of a path that a slash follows.
+    /// Returns whether the run of `*` at `p` is a single `*` before a slash, in a path.
     fn skips_one_part(&self, p: usize) -> bool {
         let (next, crosses) = self.star_run(p);
         !crosses && next == p + 1 && self.pattern.get(next) == Some(&b'/')
     }
 
-    /// Matches from a run of `*` on.
+    /// Matches a pattern that starts with a run of `*`.
     fn star(&mut self, p: usize, t: usize) -> Matched {
         let (next, crosses) = self.star_run(p);
-        // `**/` also matches no directory at all.
+        // `**/` also matches zero directories.
         let is_directories = self.mode.is_path && crosses && self.pattern.get(next) == Some(&b'/');
         if is_directories && self.rest(next + 1, t).is_ok() {
             return Ok(());
@@ -140,14 +141,14 @@ impl Matcher<'_> {
             return if crosses || self.slash_from(t).is_none() { Ok(()) } else { Err(Mismatch::BeforeSlash) };
         };
         if !crosses && byte == b'/' {
-            // More than one `*` that is no part of its own, such as `a**/b`.
+            // Several `*` that are not a whole part, such as in `a**/b`.
             let slash = self.slash_from(t).ok_or(Mismatch::Anywhere)?;
             return self.rest(next + 1, slash + 1);
         }
         self.try_each(next, t, crosses)
     }
 
-    /// Tries the pattern from `next` on at each position that a `*` before it can reach from `t`.
+    /// Tries the pattern from `next` on at each position that the preceding `*` can reach from `t`.
     fn try_each(&mut self, next: usize, mut t: usize, crosses: bool) -> Matched {
         let literal = Some(self.pattern[next]).filter(|byte| !is_special(*byte)).map(|byte| self.fold(byte));
         let stopped = if crosses { Mismatch::Anywhere } else { Mismatch::BeforeSlash };
@@ -174,7 +175,7 @@ impl Matcher<'_> {
         Err(Mismatch::Anywhere)
     }
 
-    /// Matches one byte against the bracket expression at `p`; returns the position behind it.
+    /// Matches one byte against the bracket expression at `p`. Returns the position after the expression.
     fn bracket(&self, p: usize, here: u8) -> Result<usize, Mismatch> {
         let is_negated = matches!(self.pattern.get(p + 1), Some(b'!' | b'^'));
         let mut set = Set { pattern: self.pattern, at: p + 1 + usize::from(is_negated), here, mode: self.mode };
@@ -186,7 +187,7 @@ impl Matcher<'_> {
     }
 }
 
-/// A bracket expression that is being read.
+/// Parser state for a bracket expression.
 struct Set<'a> {
     pattern: &'a [u8],
     at: usize,
@@ -195,7 +196,7 @@ struct Set<'a> {
 }
 
 impl Set<'_> {
-    /// Reads up to the closing bracket and returns whether the byte is in the set; `None` where the set is malformed.
+    /// Reads up to the closing bracket. Returns whether the byte is in the set, or `None` if the set is malformed.
     fn holds(&mut self) -> Option<bool> {
         let (mut found, mut before) = (false, None);
         // The first byte is never the closing bracket.
@@ -237,12 +238,13 @@ impl Set<'_> {
         Some(range.contains(&self.here) || (self.mode.folds_case && range.contains(&self.here.to_ascii_uppercase())))
     }
 
-    /// Reads a class such as `[:alpha:]`; returns whether the byte is in it, and the byte that a range can begin with.
+    /// Reads a class such as `[:alpha:]`. Returns whether the byte is in it, and the byte with which a range can
+    /// begin.
     fn class(&mut self) -> Option<(bool, Option<u8>)> {
         let inner = &self.pattern[self.at + 2..];
         let end = inner.iter().position(|byte| *byte == b']')?;
         let Some(name) = inner[..end].strip_suffix(b":") else {
-            // It is no class: the bracket stands for itself.
+            // This is not a class, so the bracket is a literal.
             self.at += 1;
             return Some((self.here == b'[', Some(b'[')));
         };
@@ -258,7 +260,7 @@ impl Set<'_> {
             b"lower" => byte.is_ascii_lowercase(),
             b"print" => byte.is_ascii_graphic() || byte == b' ',
             b"punct" => byte.is_ascii_punctuation(),
-            // Git knows no form feed and no vertical tab as white space.
+            // Git does not treat form feed and vertical tab as white space.
             b"space" => matches!(byte, b' ' | b'\t' | b'\n' | b'\r'),
             b"upper" => byte.is_ascii_uppercase() || (self.mode.folds_case && byte.is_ascii_lowercase()),
             b"xdigit" => byte.is_ascii_hexdigit(),

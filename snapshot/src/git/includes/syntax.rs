@@ -1,25 +1,25 @@
 //! Parses and writes the syntax of git's config files (git-config(1)).
 
-/// One setting, with the section that it stands in.
+/// One setting with its section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     /// The name of the section, in lower case.
     pub(super) section: Vec<u8>,
     /// The quoted part of the section's header.
     pub(super) subsection: Option<Vec<u8>>,
-    /// Its name, in lower case.
+    /// The name of the setting, in lower case.
     key: Vec<u8>,
-    /// Its value; `None` where it has none, which means true.
+    /// The value; `None` for a setting without a value, which means true.
     pub(super) value: Option<Vec<u8>>,
 }
 
 impl Setting {
-    /// Whether it is the setting `key` of a section, whatever its subsection.
+    /// Checks whether this is the setting `key` of a section, in any subsection.
     pub(super) fn is(&self, section: &str, key: &str) -> bool {
         self.section == section.as_bytes() && self.key == key.as_bytes()
     }
 
-    /// Whether the file that the setting includes is to be read; `None` for a setting that includes none.
+    /// Returns whether the included file has to be read, or `None` if the setting is not an include.
     pub(super) fn included(&self, holds: impl Fn(&[u8]) -> bool) -> Option<bool> {
         match &self.subsection {
             None if self.is("include", "path") => Some(true),
@@ -28,7 +28,7 @@ impl Setting {
         }
     }
 
-    /// Writes it in a form that every reader understands alike.
+    /// Writes the setting in a form that all parsers read in the same way.
     pub(super) fn write(&self, text: &mut Vec<u8>) {
         text.push(b'[');
         text.extend_from_slice(&self.section);
@@ -64,7 +64,7 @@ impl Setting {
 /// Returns the settings of a file, in their order.
 ///
 /// # Errors
-/// The number of the first line that is none.
+/// The number of the first line with a syntax error.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Setting>, usize> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut parser = Parser { rest: bytes, line: 1 };
@@ -102,7 +102,7 @@ impl Parser<'_> {
         self.rest.first().copied()
     }
 
-    /// The next byte; a line end of two bytes is one.
+    /// Returns the next byte; a line end of two bytes counts as one.
     fn next(&mut self) -> Option<u8> {
         if self.rest.starts_with(b"\r\n") {
             self.rest = &self.rest[1..];
@@ -123,7 +123,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A name, in lower case.
+    /// Reads a name and converts it to lower case.
     fn name(&mut self, belongs: impl Fn(u8) -> bool) -> Vec<u8> {
         let mut name = Vec::new();
         while let Some(byte) = self.peek().filter(|byte| belongs(*byte)) {
@@ -133,7 +133,7 @@ impl Parser<'_> {
         name
     }
 
-    /// A header from its opening to its closing bracket.
+    /// Parses a header from its opening to its closing bracket.
     fn header(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         self.next();
         self.skip_blanks();
@@ -148,7 +148,7 @@ impl Parser<'_> {
         (self.next()? == b']' && !section.is_empty()).then_some((section, Some(subsection)))
     }
 
-    /// The rest of a quoted subsection.
+    /// Parses the rest of a quoted subsection.
     fn quoted(&mut self) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         loop {
@@ -161,7 +161,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows a key: nothing, or `=` and a value.
+    /// Parses the text after a key: nothing, or `=` and a value.
     #[expect(clippy::option_option, reason = "a wrong line is not a setting without a value")]
     fn after_key(&mut self) -> Option<Option<Vec<u8>>> {
         self.skip_blanks();
@@ -180,7 +180,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A value up to the end of its line, without blanks around it.
+    /// Parses a value up to the end of its line, without surrounding blanks.
     fn value(&mut self) -> Option<Vec<u8>> {
         self.skip_blanks();
         let (mut value, mut kept, mut is_quoted) = (Vec::new(), 0, false);

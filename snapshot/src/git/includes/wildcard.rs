@@ -1,12 +1,12 @@
-//! Matches paths against the wildcards of git's conditions: `*` and `?` stay within a part, `**` does not.
+//! Matches paths against the wildcards in git's conditions. `*` and `?` do not match slashes; `**` does.
 
 use std::collections::HashSet;
 
-/// The longest pattern that is matched, in bytes, and the most wildcards in one; any other matches nothing.
+/// Maximum length of a pattern in bytes, and maximum number of wildcards; patterns beyond the limits match nothing.
 const MAX_PATTERN: usize = 4096;
 const MAX_STARS: usize = 64;
 
-/// Whether the whole of `text` matches `pattern`.
+/// Returns whether the whole of `text` matches `pattern`.
 pub(super) fn matches(pattern: &[u8], text: &[u8], ignores_case: bool) -> bool {
     let fold = |bytes: &[u8]| if ignores_case { bytes.to_ascii_lowercase() } else { bytes.to_vec() };
     let (pattern, text) = (fold(pattern), fold(text));
@@ -19,7 +19,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], ignores_case: bool) -> bool {
 struct Matcher<'a> {
     pattern: &'a [u8],
     text: &'a [u8],
-    /// Where the rest of the pattern does not match the rest of the text, so that no pair is tried twice.
+    /// The pairs of positions from which the match failed, so that no pair is tried twice.
     failed: HashSet<(usize, usize)>,
 }
 
@@ -56,13 +56,13 @@ impl Matcher<'_> {
         let (next, begins_part) = (p + stars, p == 0 || self.pattern[p - 1] == b'/');
         let after = self.pattern.get(next).copied();
         let crosses = stars > 1 && begins_part && matches!(after, None | Some(b'/'));
-        // `**/` also matches no part at all.
+        // `**/` also matches zero parts.
         if crosses && after == Some(b'/') && self.rest_matches(next + 1, t) {
             return true;
         }
         let end = if crosses { self.text.len() } else { t + part_length(&self.text[t..]) };
         for at in t..=end {
-            // From here on it has been tried before.
+            // All positions from here on have been tried before.
             if self.failed.contains(&(p, at)) {
                 return false;
             }
@@ -79,8 +79,8 @@ fn part_length(text: &[u8]) -> usize {
     text.iter().position(|byte| *byte == b'/').unwrap_or(text.len())
 }
 
-/// Whether a bracket expression at the start of `pattern` matches a byte, and how long it is; `None` where it does
-/// not end.
+/// Returns whether a bracket expression at the start of `pattern` matches a byte, and the length of the expression.
+/// Returns `None` if the expression is not closed.
 fn class(pattern: &[u8], byte: Option<u8>) -> Option<(bool, usize)> {
     let is_negated = matches!(pattern.get(1), Some(b'!' | b'^'));
     let first = if is_negated { 2 } else { 1 };

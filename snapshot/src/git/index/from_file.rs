@@ -1,5 +1,5 @@
-//! The entries of an index file, read as gitformat-index(5) has them where they are of the common kind: version
-//! 2 to 4 with sha1, whole, sorted, with plain paths. What is anything else is left to libgit2.
+//! Parses an index file in the common format of gitformat-index(5): version 2 to 4 with sha1, complete, sorted, and
+//! with plain paths. All other files are left to libgit2.
 
 use std::path::Path;
 
@@ -12,33 +12,34 @@ use crate::git::protocol::RepoPath;
 
 /// The largest index that is read, in bytes.
 const INDEX_BYTES: u64 = 1 << 30;
-/// How long an id is, and the sum at the end of the file.
+/// Length of an id, and of the checksum at the end of the file.
 const SHA1: usize = 20;
-/// The bits of the flags of an entry.
+/// Bits in the flags of an entry.
 const EXTENDED: u16 = 1 << 14;
 const NAME: u16 = 0xfff;
-/// Those of the second half, where there is one.
+/// Bits in the extended flags.
 const INTENT_TO_ADD: u16 = 1 << 13;
 const SKIP_WORKTREE: u16 = 1 << 14;
-/// In versions before the fourth an entry ends in one to eight NUL bytes, so that the next begins at a multiple.
+/// Before version 4, an entry ends with one to eight NUL bytes, so that the next one starts at a multiple of this
+/// number.
 const ALIGNMENT: usize = 8;
-/// How few bytes an entry takes: stat data, id, flags, and a path with its end.
+/// Minimum size of an entry: stat data, id, flags, and a path with its terminator.
 const ENTRY: usize = 40 + SHA1 + 2 + 2;
 
-/// The bytes of an index file; nothing where libgit2 has to say why there are none.
+/// Reads an index file. Returns `None` if it cannot be read; libgit2 then reports the error.
 pub(super) fn bytes(file: &Path) -> Option<Vec<u8>> {
     read_bounded(file, INDEX_BYTES).ok()?
 }
 
-/// The entries in the bytes of an index file; nothing where libgit2 has to say what they are, or that they are none.
+/// Parses the bytes of an index file. Returns `None` if only libgit2 can parse or refuse the file.
 pub(super) fn read(file: &[u8]) -> Option<Vec<IndexEntry>> {
     let (content, sum) = file.split_last_chunk::<SHA1>()?;
-    // With `index.skipHash` there is none.
+    // With `index.skipHash` the checksum is zero.
     let is_whole = *sum == [0; SHA1] || Sha1::digest(content).as_slice() == sum;
     if is_whole { parse(file) } else { None }
 }
 
-/// The same, whatever the sum.
+/// Parses the bytes without verifying the checksum.
 pub(in crate::git) fn parse(file: &[u8]) -> Option<Vec<IndexEntry>> {
     let (content, _) = file.split_last_chunk::<SHA1>()?;
     let mut bytes = Bytes { rest: content };
@@ -58,7 +59,7 @@ pub(in crate::git) fn parse(file: &[u8]) -> Option<Vec<IndexEntry>> {
     bytes.has_only_optional_extensions()?.then_some(entries)
 }
 
-/// Whether a path can be that of a file anywhere, and is none of git's own.
+/// Checks whether a path is valid on all file systems and does not belong to git itself.
 fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|part| {
         let is_odd = |byte: &u8| matches!(byte, b'\\' | b':') || byte.is_ascii_control();
@@ -66,8 +67,8 @@ fn is_plain(path: &[u8]) -> bool {
     })
 }
 
-/// Whether some file system may take a name for `.git`: such as do not tell case, `.git ` or `git~1` apart, or leave
-/// out characters that are not seen.
+/// Checks whether a file system may treat a name as `.git`: one that ignores case, one for which `.git ` or `git~1`
+/// is the same name, or one that ignores invisible characters.
 fn may_be_git(name: &[u8]) -> bool {
     if name.is_ascii() && !matches!(name.first(), Some(b'.' | b'g' | b'G')) {
         return false;
@@ -77,7 +78,7 @@ fn may_be_git(name: &[u8]) -> bool {
     visible.starts_with(b"git~") || (visible.starts_with(b".git") && !goes_on)
 }
 
-/// What of an index was not read yet.
+/// The remaining bytes of an index.
 struct Bytes<'a> {
     rest: &'a [u8],
 }
@@ -123,7 +124,7 @@ impl<'a> Bytes<'a> {
             return None;
         }
         if version < 4 {
-            // One of the NUL bytes was taken with the path.
+            // One of the NUL bytes was consumed with the path.
             let taken = whole - self.rest.len();
             self.raw(taken.next_multiple_of(ALIGNMENT) - taken)?;
         }
@@ -138,7 +139,7 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    /// A path and the NUL byte behind it, of which the length is known unless it is large.
+    /// Reads a path and its NUL terminator; the length is known unless it is large.
     fn path(&mut self, length: usize) -> Option<&'a [u8]> {
         let end = match self.rest.get(length) {
             Some(0) if length < usize::from(NAME) => length,
@@ -149,7 +150,7 @@ impl<'a> Bytes<'a> {
         Some(path)
     }
 
-    /// A path of version 4: what is left of the one before, and what follows.
+    /// Reads a path of version 4: the beginning of the preceding path, and a new suffix.
     fn shortened_path(&mut self, last: Option<&IndexEntry>) -> Option<Vec<u8>> {
         let cut = self.offset()?;
         let last = last.map_or(&b""[..], |last| &last.path.0);
@@ -158,7 +159,7 @@ impl<'a> Bytes<'a> {
         Some([kept, rest].concat())
     }
 
-    /// A number as in the offsets of pack files.
+    /// Reads a number in the encoding of offsets in pack files.
     fn offset(&mut self) -> Option<usize> {
         let mut byte = self.array::<1>()?[0];
         let mut value = usize::from(byte & 127);
@@ -169,7 +170,7 @@ impl<'a> Bytes<'a> {
         Some(value)
     }
 
-    /// Whether the rest are extensions that need not be understood.
+    /// Checks whether the rest consists of extensions that a reader may ignore.
     fn has_only_optional_extensions(&mut self) -> Option<bool> {
         while !self.rest.is_empty() {
             let (signature, length) = (self.array::<4>()?, self.u32()?);
@@ -186,7 +187,7 @@ impl<'a> Bytes<'a> {
 pub(in crate::git) mod tests {
     use super::*;
 
-    /// An index file of version 2 with these paths and stages.
+    /// Returns an index file of version 2 with these paths and stages.
     pub(in crate::git) fn file(entries: &[(&str, u16)]) -> Vec<u8> {
         let mut file = [&b"DIRC"[..], &2_u32.to_be_bytes(), &(entries.len() as u32).to_be_bytes()].concat();
         for (path, stage) in entries {

@@ -1,4 +1,5 @@
-//! An index as it is read, by libgit2 where it is not of the common kind, with what of the config decides how files become blobs.
+//! Reads an index, with libgit2 if it is not in the common format, and the config that determines how files are
+//! converted to blobs.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -14,13 +15,13 @@ use crate::git::reader::{Opened, unreadable};
 
 /// The flag of an entry of `git add --intent-to-add`.
 const INTENT_TO_ADD: u16 = 1 << 13;
-/// The flag of an entry that a sparse checkout leaves out.
+/// The flag of an entry that a sparse checkout omits.
 const SKIP_WORKTREE: u16 = 1 << 14;
 
-/// The index of `opened`, whose work tree stands at `at` in the outermost one.
+/// Reads the index of `opened`, whose work tree is at `at` in the outermost one.
 ///
-/// `ahead` is told it without its entries, and the bytes of its file, before they are read here too. Answers beside
-/// it whether they were told, and are what [`from_file::parse`] finds in them.
+/// `ahead` receives the index without its entries and the bytes of its file before they are parsed here. Also
+/// returns whether these bytes were passed on and [`from_file::parse`] finds the same entries in them.
 pub(in crate::git) fn read(
     opened: &Opened,
     at: &[u8],
@@ -28,7 +29,7 @@ pub(in crate::git) fn read(
     ahead: Option<TellAhead<'_>>,
 ) -> Result<(Index, bool), GitError> {
     let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
-    // Before its entries: one that is written meanwhile must not seem older than it is.
+    // The time is read before the entries, so that an index that is being written does not appear older than it is.
     let written = written(opened)?;
     let head_tree = head.map(|head| opened.repository.find_commit(head).map(|commit| commit.tree_id()));
     let file = from_file::bytes(&opened.git_dir.join("index"));
@@ -49,7 +50,7 @@ pub(in crate::git) fn read(
         Some(entries) => index.entries = entries,
         None => {
             index.entries = opened.index()?.iter().filter_map(entry).collect();
-            // Where case is ignored, libgit2 has them in another order.
+            // With `core.ignoreCase`, libgit2 sorts them differently.
             index.entries.sort_by(|one, other| (&one.path, one.stage).cmp(&(&other.path, other.stage)));
             is_told = false;
         }
@@ -79,7 +80,7 @@ fn entry(entry: git2::IndexEntry) -> Option<IndexEntry> {
     })
 }
 
-/// When the index file was written; the beginning of time where there is none.
+/// Returns when the index file was written, or zero if it does not exist.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index keeps the low 32 bits")]
 fn written(opened: &Opened) -> Result<Moment, GitError> {
     let file = opened.git_dir.join("index");
@@ -97,7 +98,7 @@ fn rules(opened: &Opened) -> Result<FileRules, GitError> {
     Ok(FileRules {
         file_mode: flag(&config, "core.filemode", true),
         symlinks: flag(&config, "core.symlinks", true),
-        // `input` too is something else than off.
+        // The value `input` also enables a conversion.
         autocrlf: config.get_entry("core.autocrlf").is_ok() && !flag_is(&config, "core.autocrlf", false),
         foreign_attributes: ["core.attributesfile", "attr.tree"].iter().any(|key| config.get_entry(key).is_ok()),
         own_attributes: own.map(RepoPath),

@@ -1,4 +1,4 @@
-//! Writes an index file, as gitformat-index(5) describes it: version 2 or 3, in both formats of ids, without extensions.
+//! Writes an index file as described in gitformat-index(5): version 2 or 3, in both id formats, without extensions.
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
@@ -6,17 +6,17 @@ use sha2::{Digest as _, Sha256};
 use crate::git::object::{ObjectFormat, ObjectId};
 use crate::stamp::Stamp;
 
-/// The length of a path as far as the flags tell it.
+/// Maximum path length that the flags can store.
 const NAME: usize = 0xfff;
-/// An entry ends in one to eight NUL bytes, so that the next begins at a multiple.
+/// An entry ends with one to eight NUL bytes, so that the next one starts at a multiple of this number.
 const ALIGNMENT: usize = 8;
 
-/// The bits of the flags that say that more flags follow, and what these are.
+/// The flag that announces extended flags, and the extended flags.
 const EXTENDED: u16 = 0x4000;
 const SKIP_WORKTREE: u16 = 0x4000;
 const INTENT_TO_ADD: u16 = 0x2000;
 
-/// An entry to be written: a file, a link or a submodule, and the file at its path.
+/// An entry to write: a file, a link or a submodule, and the stat data of the file at its path.
 pub(crate) struct Entry {
     pub(crate) path: Vec<u8>,
     pub(crate) mode: u32,
@@ -25,11 +25,11 @@ pub(crate) struct Entry {
     pub(crate) stage: u8,
     pub(crate) intent_to_add: bool,
     pub(crate) skip_worktree: bool,
-    /// The stat data of a file that has the content of `id`; `None` has git compare the contents.
+    /// The stat data of a file that has the content of `id`. With `None`, git compares the contents.
     pub(crate) stat: Option<FileStat>,
 }
 
-/// The stat data that an index keeps.
+/// The stat data that an index stores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileStat {
     pub(crate) stamp: Stamp,
@@ -45,7 +45,7 @@ impl Entry {
     }
 }
 
-/// Returns the file that has these entries, which are sorted by path, then by stage.
+/// Returns the bytes of an index file with these entries, which must be sorted by path, then by stage.
 pub(crate) fn bytes(format: ObjectFormat, entries: &[Entry]) -> Vec<u8> {
     let version = if entries.iter().any(|entry| entry.extended() != 0) { 3 } else { 2 };
     let mut file = Vec::from(*b"DIRC");
@@ -83,7 +83,7 @@ fn write(entry: &Entry, file: &mut Vec<u8>) {
     file.resize(begin + end + ALIGNMENT - end % ALIGNMENT, 0);
 }
 
-/// The low 32 bits, as git keeps them of everything.
+/// Returns the low 32 bits, which is all that git stores.
 fn low(number: u64) -> [u8; 4] {
     let [.., a, b, c, d] = number.to_be_bytes();
     [a, b, c, d]
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_longer_id_makes_a_longer_entry() {
         let of = |format, path: &[u8]| bytes(format, &[entry(path, format)]).len();
-        // Head, entry, sum: each entry is padded to a multiple of eight.
+        // Header, entry, checksum; each entry is padded to a multiple of eight.
         assert_eq!(of(ObjectFormat::Sha1, b"a"), 12 + 64 + 20);
         assert_eq!(of(ObjectFormat::Sha256, b"a"), 12 + 80 + 32);
         assert_eq!(of(ObjectFormat::Sha256, b"abcdef"), 12 + 88 + 32);

@@ -1,4 +1,4 @@
-//! What files become that git converts on their way into a blob.
+//! Asks the `git` program for the blobs of files that it converts.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,8 @@ use crate::git::index::Index;
 use crate::git::protocol::RepoPath;
 use crate::paths;
 
-/// Adds what stands in the work tree to an index of its own, with objects of its own. Entries
-/// without stat data make git read every file; the files of attributes are entries too, since git
-/// falls back to them.
+/// Adds the files of the work tree to a temporary index, with a temporary object directory. Its entries have no
+/// stat data, so git reads every file. Attribute files are entries too, since git falls back to them in the index.
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
@@ -29,10 +28,10 @@ git add --sparse -u >&2
 git ls-files --stage -z
 "#;
 
-/// What git makes of the files at `unclear`; a path that is not among the answers is gone.
+/// Returns the tree entries that git makes of the files at `unclear`. A path without an entry was deleted.
 ///
 /// # Errors
-/// Git would not say, and why.
+/// The reason why git failed.
 pub(crate) fn converted(
     program: &dyn GitProgram,
     places: &Places,

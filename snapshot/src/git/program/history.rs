@@ -1,5 +1,5 @@
-//! What is asked of the `git` program where commits of a repository are wanted and libgit2 cannot read them: refs in
-//! another format than files, and objects that are named by sha256. `told.rs` reads the answer.
+//! Asks the `git` program for commits of a repository that libgit2 cannot read: refs that are not stored in files,
+//! and objects with sha256 ids. `told.rs` parses the output.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::git::object::{ObjectFormat, ObjectId};
 use crate::git::protocol::{Push, RepoPath, Request};
 use crate::git::revision;
 
-/// Prints each answer behind a line with its name, its exit code and its length. What is asked is what there are
-/// files for. Neither a commit-graph nor grafts have a say in what the history is.
+/// Prints each part after a line with its name, its exit code and its length. The names of the input files select
+/// the parts. Commit-graph and grafts are disabled so that they do not change the history.
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top" GIT_GRAFT_FILE=/dev/null
@@ -87,10 +87,11 @@ if asked objects; then
 fi
 "#;
 
-/// What `request` needs to be told of the repository at `places`, whose objects have this `format`.
+/// Runs the script for `request` in the repository at `places`, whose objects have this `format`, and returns the
+/// output.
 ///
 /// # Errors
-/// Git would not say.
+/// Git failed.
 pub(crate) fn told(
     program: &dyn GitProgram,
     places: &Places,
@@ -99,7 +100,7 @@ pub(crate) fn told(
 ) -> Result<Vec<u8>, GitError> {
     let mut input = input(request);
     if format != ObjectFormat::Sha1 {
-        // Others are read by libgit2, whatever refs are like.
+        // libgit2 reads sha1 objects even if it cannot read the refs.
         input.insert("objects", Vec::new());
     }
     let task = GitTask { script: SCRIPT, directory: RepoPath(Vec::new()), input };
@@ -122,7 +123,7 @@ fn input(request: &Request) -> BTreeMap<&'static str, Vec<u8>> {
 
 fn of_revision(text: &str, limit: usize) -> BTreeMap<&'static str, Vec<u8>> {
     let mut input = BTreeMap::new();
-    // A form that git does not have is refused by who reads the answer.
+    // The parser of the output rejects a revision that is not well-formed.
     if !revision::is_well_formed(text) {
         return input;
     }
@@ -153,7 +154,7 @@ fn of_push(push: &Push) -> BTreeMap<&'static str, Vec<u8>> {
     input
 }
 
-/// A line for each id. What is none is left out, and so it is not found.
+/// Writes one line per id. A text that is not an id is omitted, so that it is not found.
 fn lines<'a>(ids: impl IntoIterator<Item = &'a String>) -> Vec<u8> {
     let are_ids = ids.into_iter().filter_map(|id| ObjectId::from_hex(id.as_bytes()));
     are_ids.flat_map(|id| format!("{id}\n").into_bytes()).collect()

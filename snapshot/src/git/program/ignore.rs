@@ -1,4 +1,4 @@
-//! Which paths the rules on disk ignore, as the `git` program tells it.
+//! Asks the `git` program which paths the rules on disk ignore.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,19 +10,18 @@ use crate::git::GitError;
 use crate::git::protocol::RepoPath;
 use crate::{beneath, paths};
 
-/// Prints those of the paths that are ignored.
+/// Prints the paths that are ignored.
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
 git check-ignore --no-index -z --stdin < "$INPUT/paths" || [ $? -eq 1 ]
 "#;
 
-/// Says for each directory, then for each path that is none, whether it is ignored by the innermost
-/// repository that covers it. What lies in a `.git` is ignored exactly where the directory that holds
-/// it is.
+/// Reports for each directory, then for each other path, whether the innermost repository that contains it ignores
+/// it. Paths inside a `.git` are ignored if and only if the parent directory of the `.git` is.
 ///
 /// # Errors
-/// Git would not say.
+/// Git failed.
 pub(crate) fn ignored(
     program: &dyn GitProgram,
     places: &Places,
@@ -54,15 +53,14 @@ pub(crate) fn ignored(
     Ok(questions.into_iter().map(|question| question.is_some_and(|question| ignored.contains(&question))).collect())
 }
 
-/// A path, relative to the repository that is asked about it. One that ends in `/` asks for the
-/// directory.
+/// A path relative to the repository that is asked about it. A path that ends in `/` is a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Question {
     repository: Vec<u8>,
     path: Vec<u8>,
 }
 
-/// What git is asked about `path`; nothing where it is surely not ignored.
+/// Returns the question for git about `path`, or `None` if the path is certainly not ignored.
 fn question(
     top: BorrowedFd<'_>,
     repositories: &BTreeSet<Vec<u8>>,
@@ -74,12 +72,12 @@ fn question(
     let directory = match in_git {
         Some(dot_git) => Some(parent(dot_git)),
         None if is_directory => Some(path.to_vec()),
-        // Git would take what stands there now, a directory, for what is asked about.
+        // Git would see the existing directory at this path and evaluate the path as a directory.
         None if stands_directory(top, path)? => Some(parent(path)),
         None => None,
     };
     let asked = directory.as_deref().unwrap_or(path);
-    // The rules inside a repository do not speak of its own place, which is covered.
+    // The rules inside a repository do not apply to its own directory, which is covered.
     let above = paths::ancestors(asked).chain(directory.as_deref());
     let repository = above.filter(|place| repositories.contains(*place)).last().unwrap_or_default();
     let inside = if repository.is_empty() { asked } else { asked.get(repository.len() + 1..).unwrap_or_default() };
@@ -90,7 +88,7 @@ fn question(
     Ok(Some(Question { repository: repository.to_vec(), path }))
 }
 
-/// Whether a directory stands at `path`.
+/// Checks whether `path` is a directory.
 fn stands_directory(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result<bool> {
     let found = beneath::look(top, path)?;
     Ok(found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory))

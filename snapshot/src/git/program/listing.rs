@@ -1,5 +1,5 @@
-//! The listing of a work tree in a format that libgit2 refuses, as the `git` program tells it. It
-//! covers what the other reader covers: docs/snapshot.md says where git itself decides otherwise.
+//! Lists a work tree with the `git` program, for formats that libgit2 cannot read. The result is the same as that
+//! of the libgit2 reader, except for the differences that docs/snapshot.md describes.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::git::protocol::{Listing, Nested, RepoPath};
 use crate::git::reader::PathSet;
 use crate::{beneath, paths};
 
-/// Prints each answer behind a line with its name, its exit code and its length.
+/// Prints each part after a line with its name, its exit code and its length.
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top"
@@ -69,13 +69,13 @@ part excludesplace git config --type=path --default= core.excludesFile
 part ignorecase git config --type=bool --default=false core.ignoreCase
 "#;
 
-/// How many repositories inside a work tree are asked about, each in a sandbox of its own.
+/// Maximum number of repositories inside a work tree that are listed; each takes a separate sandbox.
 const MOST_NESTED: usize = 256;
 
 /// Lists the work tree of the repository at `places`.
 ///
 /// # Errors
-/// Git would not say, or says more than the bounds allow.
+/// Git failed, or a bound was exceeded.
 pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing, GitError> {
     let top = beneath::open_real(&places.worktree).map_err(|error| io(&places.worktree, &error))?;
     let mut reader = Reader {
@@ -114,7 +114,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     let Places { worktree, git_dir, common_dir, .. } = places.clone();
     let (tracked, untracked) = (as_paths(reader.tracked), as_paths(reader.untracked));
     let ignored = as_paths(reader.ignored);
-    // Which directories were looked into, and which files decided, only git knows.
+    // Git does not report which directories it searched and which files affected the result.
     let (rules, directories, sources) = (Vec::new(), Vec::new(), None);
     Ok(Listing {
         external_rules: ExternalRules::sorted(external_rules, &worktree),
@@ -136,14 +136,14 @@ pub(crate) fn list(program: &dyn GitProgram, places: &Places) -> Result<Listing,
     })
 }
 
-/// What git says of one repository.
+/// The data that git reports about one repository.
 struct Told {
     head: Option<String>,
     branch: Option<String>,
     index: Index,
-    /// The places of repositories inside it, and the commits that are recorded for them.
+    /// The paths of repositories inside it, and the commits that are recorded for them.
     inside: Vec<(Vec<u8>, Option<ObjectId>)>,
-    /// The ignore rules outside of the tree that decided.
+    /// The ignore rules outside the tree that affect the listing.
     external_rules: Vec<ExternalRules>,
 }
 
@@ -157,7 +157,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Asks about the repository whose work tree is at `at`.
+    /// Lists the repository whose work tree is at `at`.
     fn repository(&mut self, at: &[u8]) -> Result<Told, GitError> {
         let directory = RepoPath(at.to_vec());
         let task = GitTask { script: SCRIPT, directory, input: Default::default() };
@@ -178,7 +178,7 @@ impl Reader<'_> {
                 }
                 continue;
             }
-            // Git does not list a repository that stands in place of a file.
+            // Git does not list a repository that replaced a tracked file.
             if self.is_directory(&path)? && self.holds_repository(&path)? {
                 inside.push((path.clone(), None));
             }
@@ -201,7 +201,7 @@ impl Reader<'_> {
         Ok(Told { head: parts.text("head"), branch: parts.branch(), index, inside, external_rules })
     }
 
-    /// What lies in the directory of a submodule that is not checked out.
+    /// Adds the files in the directory of a submodule that is not checked out.
     fn add_files_of_unborn(&mut self, path: &[u8]) -> Result<(), GitError> {
         if self.holds_repository(path)? {
             return Ok(());
@@ -228,7 +228,7 @@ impl Reader<'_> {
         Ok(found.is_some_and(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::Directory))
     }
 
-    /// Whether the directory `path` is the work tree of a repository, as git tells.
+    /// Checks whether the directory `path` is the work tree of a repository, by git's criteria.
     fn holds_repository(&self, path: &[u8]) -> Result<bool, GitError> {
         holds_repository(self.top, path).map_err(|error| io(&self.place(path), &error))
     }
@@ -239,8 +239,8 @@ impl Reader<'_> {
     }
 }
 
-/// Whether below `top` the directory `path` is the work tree of a repository: its `.git` is a file, or
-/// a directory that has a HEAD.
+/// Checks whether the directory `path` below `top` is the work tree of a repository: its `.git` is a file, or a
+/// directory that contains a HEAD.
 pub(super) fn holds_repository(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result<bool> {
     let dot_git = paths::join(path, b".git");
     let Some((_, stat)) = beneath::look(top, &dot_git)? else { return Ok(false) };
@@ -270,7 +270,7 @@ impl<'a> Parts<'a> {
         Some(self.of(part)?.split(|b| *b == 0).filter(|path| !path.is_empty()).collect())
     }
 
-    /// The ignore rules outside of the tree of the repository at `place`, as git read them.
+    /// Returns the ignore rules outside the tree of the repository at `place`, as git read them.
     fn external_rules(&self, place: &Path) -> Vec<ExternalRules> {
         let file = |part| place.join(self.text(part).unwrap_or_default());
         let folds_case = self.text("ignorecase").is_some_and(|text| text == "true");
@@ -282,7 +282,7 @@ impl<'a> Parts<'a> {
         found.into_iter().filter_map(|(name, file, text)| external(name, &file, text?)).collect()
     }
 
-    /// The paths of HEAD, submodules aside; none of them before the first commit.
+    /// Returns the paths in HEAD without submodules; returns no paths before the first commit.
     fn committed(&self) -> Option<Vec<&'a [u8]>> {
         if self.text("head").is_none() {
             return Some(Vec::new());
@@ -307,7 +307,7 @@ impl<'a> Parts<'a> {
             at: RepoPath(at.to_vec()),
             format,
             head_tree,
-            // An index keeps the low 32 bits.
+            // An index stores the low 32 bits.
             written: (u32::try_from(seconds & u64::from(u32::MAX)).ok()?, 0),
             entries: entries(self.of("index")?)?,
             rules: FileRules {
@@ -321,7 +321,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The entries of `git ls-files --stage --debug -z`; none where it is not in the form that is known.
+/// Parses the output of `git ls-files --stage --debug -z`. Returns `None` if the format is unknown.
 fn entries(mut text: &[u8]) -> Option<Vec<IndexEntry>> {
     let mut entries = Vec::new();
     while !text.is_empty() {
@@ -354,7 +354,7 @@ fn entries(mut text: &[u8]) -> Option<Vec<IndexEntry>> {
     Some(entries)
 }
 
-/// Flags of an entry as git has them in memory (`CE_INTENT_TO_ADD`, `CE_SKIP_WORKTREE`).
+/// Flags of an entry in git's memory (`CE_INTENT_TO_ADD`, `CE_SKIP_WORKTREE`).
 const INTENT_TO_ADD: u64 = 1 << 29;
 const SKIP_WORKTREE: u64 = 1 << 30;
 

@@ -1,6 +1,7 @@
-//! The parts of what a script of ours prints: each behind a line with its name, its exit code and its length.
+//! Splits the output of our scripts into parts. Each part follows a line with its name, its exit code and its
+//! length.
 
-/// The parts of an answer: name, exit code, text.
+/// The parts of an output: name, exit code, text.
 pub(in crate::git) struct Parts<'a>(Vec<(&'a str, u8, &'a [u8])>);
 
 impl<'a> Parts<'a> {
@@ -18,7 +19,7 @@ impl<'a> Parts<'a> {
         Some(Self(parts))
     }
 
-    /// The text of a part that succeeded.
+    /// Returns the text of a part if its command succeeded.
     pub(in crate::git) fn of(&self, name: &str) -> Option<&'a [u8]> {
         self.0.iter().find(|(part, code, _)| *part == name && *code == 0).map(|(.., text)| *text)
     }

@@ -9,16 +9,16 @@ use sha2::{Digest as _, Sha256};
 use super::Spare;
 use crate::beneath;
 
-/// The number of bytes that the copy of a file may have.
+/// The byte budget for the copy of a file.
 pub(super) struct Room<'a> {
     pub(super) bytes: u64,
     pub(super) spare: &'a Spare,
-    /// The number of them that were taken from `spare`.
+    /// Number of bytes that were taken from `spare`.
     pub(super) taken: u64,
 }
 
 impl Room<'_> {
-    /// Returns whether a copy of `size` bytes is within the bound, and takes spare bytes for it where it needs them.
+    /// Returns whether a copy of `size` bytes is within the budget. Takes spare bytes if necessary.
     pub(super) fn holds(&mut self, size: u64) -> bool {
         let more = size.saturating_sub(self.bytes);
         if !self.spare.take(more) {
@@ -30,7 +30,7 @@ impl Room<'_> {
     }
 }
 
-/// Copies a file to its end and returns the sha256 of what was copied; `None` where there is no room for it.
+/// Copies a file to its end and returns the sha256 of the copied bytes, or `None` if the budget is exhausted.
 pub(super) fn copy_hashing_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -55,7 +55,7 @@ pub(super) fn copy_hashing_all(
     }
 }
 
-/// Copies `size` bytes and returns their sha256; `None` where the file is longer or shorter.
+/// Copies `size` bytes and returns their sha256, or `None` if the file is longer or shorter.
 pub(super) fn copy_hashing(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -64,13 +64,13 @@ pub(super) fn copy_hashing(
 ) -> Result<Option<[u8; 32]>, Errno> {
     let mut hasher = Sha256::new();
     let mut at = 0;
-    // One byte more than the size is read too, so that a file that grows is noticed.
+    // Reading one byte past the size detects a file that grows.
     while at <= size {
         let count = match pread(from, &mut *buffer, at) {
             Ok(0) => break,
             Ok(count) => count,
             Err(Errno::INTR) => continue,
-            // A directory took its place.
+            // A directory replaced the file.
             Err(Errno::ISDIR) => return Ok(None),
             Err(errno) => return Err(errno),
         };
@@ -98,7 +98,7 @@ pub(in crate::mirror) fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Resu
     Ok(())
 }
 
-/// Returns the sha256 of a file of ours; `None` where it does not have `size` bytes.
+/// Returns the sha256 of a file that only we can write, or `None` if its size is not `size`.
 pub(super) fn hash(file: BorrowedFd<'_>, size: u64, buffer: &mut [u8]) -> Result<Option<[u8; 32]>, Errno> {
     if beneath::size_of(&fstat(file)?) != size {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A mirror shows the ignored files of the last update beside the covered ones.
+//! Tests that a mirror contains the ignored files of the last update in addition to the covered ones.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -35,12 +35,12 @@ impl Ground {
         let path = self.source.path().join(path);
         fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
         fs::write(&path, content).expect("writes");
-        // Old enough for its stat data to be believed.
+        // Old enough for its stat data to be trusted.
         let file = fs::File::options().write(true).open(&path).expect("opens");
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)).expect("dates");
     }
 
-    /// The files that are not ignored.
+    /// Returns the entries of all files that are not ignored.
     fn covered(&self) -> Entries {
         let everything = survey(open(self.source.path()).as_fd()).expect("reads the source");
         let is_ignored =
@@ -90,7 +90,7 @@ fn shows_ignored_files_with_their_modes_and_times() {
     let found = |path: &str| ground.state.path().join(TREE).join(path).symlink_metadata().expect("it is there");
     assert_eq!((found(".env").mode() & 0o777, found("node_modules/b/run").mode() & 0o777), (0o600, 0o755));
     assert_eq!((found(".env").mtime(), found("node_modules/empty").is_dir()), (1_000, true));
-    // The identity is that of the covered files alone.
+    // The identity contains only the covered files.
     assert_eq!(mirror.id(), ground.covered().id());
     mirror.verify_all().expect("the ignored files are no damage");
     let summary: Vec<_> = inputs.iter().map(|input| (input.path.as_slice(), input.kind, input.files)).collect();
@@ -111,12 +111,12 @@ fn follows_what_is_changed_added_and_removed() {
     ground.write("out/one", "other");
     ground.write("out/three/deep", "3");
     fs::remove_file(ground.source.path().join("out/two")).expect("removes");
-    // Read from its files, as another process would.
+    // A new `Mirror` reads the record from its files, as another process would.
     let second = ground.update(&mut ground.mirror());
     assert_ne!(second[0].sha256, first[0].sha256);
     assert_eq!(ground.shown("out/one").as_deref(), Some("other"));
     assert_eq!((ground.shown("out/two"), ground.shown("out/three/deep").as_deref()), (None, Some("3")));
-    // A file in place of a directory, and the other way round.
+    // A file replaces a directory, and a directory replaces the file.
     fs::remove_dir_all(ground.source.path().join("out")).expect("removes");
     ground.write("out", "a file");
     let mut mirror = ground.mirror();
@@ -244,7 +244,7 @@ fn an_interrupted_update_leaves_nothing_behind() {
     ground.write("out/x", "1");
     let mut mirror = ground.mirror();
     ground.update(&mut mirror);
-    // As if the process had ended between the copy and its record.
+    // The state after the process ended between the copy and the update of the record.
     mirror.ignored.begin(&[b"out/stray".to_vec(), b"out/x".to_vec()]).expect("notes");
     fs::write(ground.state.path().join(TREE).join("out/stray"), "half").expect("writes");
     drop(mirror);
@@ -263,7 +263,7 @@ fn an_interrupted_update_keeps_a_file_that_it_has_covered() {
     ground.update(&mut mirror);
     ground.ignored.clear();
     ground.update(&mut mirror);
-    // As if the process had ended when the covered file was copied and the ignored one not yet forgotten.
+    // The state after the process ended when the covered file was copied, but the ignored one was still recorded.
     mirror.ignored.begin(&[b"x".to_vec()]).expect("notes");
     drop(mirror);
     let mirror = ground.mirror();
@@ -287,7 +287,7 @@ fn a_mirror_of_hard_links_shows_the_same() {
     assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "2");
 }
 
-/// Updates a mirror and does `act` to the worktree between the look at the ignored files and their copy.
+/// Updates a mirror, and runs `act` on the worktree between the survey of the ignored files and their copy.
 fn updated_meanwhile(ground: &Ground, wanted: &IgnoredWanted<'_>, act: impl FnOnce()) -> Vec<IgnoredInput> {
     let (source, covered, mut mirror) = (open(ground.source.path()), ground.covered(), ground.mirror());
     let survey = Survey::take(source.as_fd(), (&covered, &ground.ignored), wanted, mirror.ignored.held());
@@ -326,7 +326,7 @@ fn files_that_grow_share_the_bytes_that_are_left() {
     let lengths = ["first", "second"].map(|path| ground.shown(path).map(|content| content.len()));
     assert_eq!(lengths, [Some(15), None], "{inputs:?}");
     assert!(inputs[1].left_out.is_some_and(|(_, reason)| reason.contains("grew")), "{inputs:?}");
-    // The next update looks at the sizes again, and the first input is copied.
+    // The next update examines the sizes again, so it also copies the second file.
     let mut mirror = ground.mirror();
     let update = ground.try_update(&mut mirror, Some(&IgnoredWanted { max_bytes: 26, ..all() }));
     assert!(matches!(update, Update::Equal { ignored, .. } if ignored.iter().all(|input| input.left_out.is_none())));
@@ -381,7 +381,7 @@ fn tells_the_inputs_of_now_and_changes_nothing() {
     ground.write("out/new", "");
     assert_eq!(now()[0].files, 2);
     assert_eq!((ground.shown(".env").as_deref(), ground.shown("out/new")), (Some("1"), None));
-    // The same without a copy.
+    // The result is the same without a copy.
     let (source, covered) = (open(ground.source.path()), ground.covered());
     let inputs = Mirror::inputs_of(None, source.as_fd(), (&covered, &ground.ignored), &all());
     assert_eq!(inputs.expect("looks"), Some(now()));
