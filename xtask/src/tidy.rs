@@ -5,6 +5,7 @@
 mod book;
 mod dependencies;
 mod links;
+mod prose;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ type Texts = BTreeMap<String, String>;
 type Findings = Vec<String>;
 
 /// Every rule, in the order of the output.
-const RULES: [fn(&Texts) -> Findings; 13] = [
+const RULES: [fn(&Texts) -> Findings; 14] = [
     sources::headers,
     sources::lengths,
     sources::words,
@@ -37,6 +38,7 @@ const RULES: [fn(&Texts) -> Findings; 13] = [
     links::named_sources,
     book::complete,
     book::anchors,
+    prose::plain,
 ];
 
 /// Checks every rule and prints all violations.
