@@ -15,7 +15,7 @@ use crate::scratch::{self, Value};
 
 /// The number of statements that stay prepared.
 pub(super) const KEPT_STATEMENTS: usize = 64;
-/// The time limit of an internal statement; below it, its limit of instructions.
+/// The time limit of an internal statement. [`STEPS`] limits its instructions.
 const TIME: Duration = Duration::from_secs(5);
 const STEPS: u64 = 10_000_000;
 /// Functions whose result depends on earlier statements of the connection, on any table.
