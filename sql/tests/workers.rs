@@ -119,7 +119,7 @@ fn a_worker_judges_and_stays_warm() {
 
 fn the_sandbox_shows_a_worker_nothing_of_the_machine() {
     let bench = bench(1);
-    // SQLite lacks these functions and files; even if it had them, the sandbox would not contain the files.
+    // SQLite refuses these statements. Even if it did not, the sandbox would not contain the files.
     for sql in ["SELECT readfile('/etc/passwd')", "ATTACH '/etc/hostname' AS x", "SELECT load_extension('/lib/x.so')"] {
         let judgement = bench.judge(&request(sql));
         assert_eq!(judgement.verdict, Verdict::Reject, "{sql}: {judgement:?}");

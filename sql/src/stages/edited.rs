@@ -21,8 +21,8 @@ impl Edited {
         &self.text
     }
 
-    /// Returns the text with `part` replaced by a text that is not empty; `None` if `part` overlaps an earlier edit
-    /// only partly.
+    /// Returns the text with `part` replaced by a text that is not empty; `None` if `part` starts or ends within an
+    /// earlier edit.
     pub(super) fn with(&self, part: &Range<usize>, replacement: &str) -> Option<Self> {
         let was = self.bounds(part)?;
         let mut edits = Vec::new();
