@@ -35,9 +35,9 @@ pub struct Advice {
     pub code: SqlCode,
     /// The meaning of the error.
     pub means: String,
-    /// What to do about the error.
+    /// The recommended fix.
     pub advice: String,
-    /// Whether the error is known. The advice about an unknown error is generic.
+    /// True if the error is known. The advice about an unknown error is generic.
     pub is_known: bool,
 }
 

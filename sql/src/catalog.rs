@@ -6,7 +6,7 @@
 pub struct Table {
     /// The name, as written at creation.
     pub name: String,
-    /// Whether it is a view.
+    /// True if it is a view.
     pub is_view: bool,
     /// The columns, in order.
     pub columns: Vec<Column>,
@@ -21,11 +21,11 @@ pub struct Column {
     pub name: String,
     /// The declared type; empty if none was declared.
     pub kind: String,
-    /// Whether the column is NOT NULL.
+    /// True if the column is NOT NULL.
     pub is_not_null: bool,
     /// The position in the primary key, from 1; 0 if the column is not part of it.
     pub key: u32,
-    /// Whether the engine computes the values of the column.
+    /// True if the engine computes the values of the column.
     pub is_generated: bool,
 }
 

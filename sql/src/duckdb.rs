@@ -49,12 +49,12 @@ pub struct DuckDb {
     version: String,
     /// The name of the database.
     home: String,
-    /// Whether the database is a file that is opened read-only.
+    /// True if the database is a file that is opened read-only.
     is_readonly: bool,
     held: Held,
     /// The statements that were written since the last `begin`; `None` outside of a transaction.
     written: Option<Vec<String>>,
-    /// Whether statements since the last `begin` changed the schema.
+    /// True if statements since the last `begin` changed the schema.
     has_other_tables: bool,
 }
 
@@ -111,7 +111,7 @@ impl DuckDb {
             Err(error) => return self.known_or_refused(&Said::of_text(&error, sql), sql),
         };
         let reader = self.reader();
-        // A text that is not a query has no tree; the plan reports errors in both cases.
+        // A statement that is not a query, or is invalid, has no tree. The plan reports the error.
         let tree = asked(&self.parser, sql).ok();
         let mut actions = tree.as_ref().map(|tree| reader.of_tree(tree)).unwrap_or_default();
         if actions.iter().any(is_beyond) {

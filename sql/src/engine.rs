@@ -103,11 +103,11 @@ pub struct Bound {
     pub columns: Vec<Column>,
     /// The number of parameters.
     pub parameters: usize,
-    /// Whether the statement only explains another one.
+    /// True if the statement only explains another one.
     pub is_explain: bool,
-    /// Whether the statement leaves the database unchanged.
+    /// True if the statement leaves the database unchanged.
     pub is_readonly: bool,
-    /// Whether the statement is a query.
+    /// True if the statement is a query.
     pub is_query: bool,
     /// The byte ranges of double-quoted texts in the statement that the engine treats as strings.
     pub strings: Vec<Range<usize>>,
@@ -198,7 +198,7 @@ impl Refusal {
 pub struct Ran {
     /// The number of rows read from the result.
     pub rows: u64,
-    /// Whether the result has more rows than were read.
+    /// True if the result has more rows than were read.
     pub truncated: bool,
     /// The number of rows that the statement itself changed.
     pub changed: u64,
@@ -211,7 +211,7 @@ pub struct RunOn<'a> {
     pub limits: &'a Limits,
     /// The time at which the statement must have ended.
     pub deadline: Instant,
-    /// Whether a query continues after the limit of rows. A statement that never ends is only detected this way.
+    /// True if a query continues after the limit of rows. A statement that never ends is only detected this way.
     pub is_to_end: bool,
 }
 
@@ -294,10 +294,10 @@ pub trait Engine {
     /// The engine refuses the statement, or the statement exceeds a limit.
     fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal>;
 
-    /// Runs an internal statement that returns one number.
+    /// Runs a query of Proctor that returns one number. It may contain the filter of a statement.
     ///
     /// # Errors
-    /// The engine refuses the statement.
+    /// The engine refuses the query.
     fn number(&mut self, sql: &str) -> Result<i64, Refusal>;
 
     /// Runs an internal statement and reports whether it succeeded.

@@ -35,7 +35,8 @@ use watch::{Mode, Watch};
 
 /// The number of instructions between two checks of the deadline.
 const LOOK: i32 = 1_000;
-/// The time limit of an internal statement that reads the schema.
+/// The deadline that is set for an internal statement. [`Watch::is_over`] does not enforce deadlines of internal
+/// statements.
 const OURS: Duration = Duration::from_secs(60);
 /// The maximum number of double-quoted strings in a statement.
 const MOST_STRINGS: usize = 128;
@@ -46,17 +47,17 @@ pub struct Sqlite {
     watch: Arc<Watch>,
     catalog: Catalog,
     functions: BTreeSet<String>,
-    /// The modules that provide virtual tables without `CREATE VIRTUAL TABLE`.
+    /// The registered modules of virtual tables. A statement may read some of them without `CREATE VIRTUAL TABLE`.
     modules: BTreeSet<String>,
-    /// Whether statements since the last `begin` changed the schema.
+    /// True if statements since the last `begin` changed the schema.
     has_other_tables: bool,
     /// The maximum number of instructions for one part of the schema.
     steps: u64,
     /// The table that owns each root page; `None` until it is needed.
     roots: Option<program::Roots>,
-    /// Whether the body of a view or a trigger can use tables that the authorizer does not report.
+    /// True if the body of a view or a trigger can use tables that the authorizer does not report.
     has_hiding_bodies: bool,
-    /// Whether rows of one table can come from rows of another: through a trigger or a virtual table.
+    /// True if rows of one table can come from rows of another: through a trigger or a virtual table.
     has_derived_rows: bool,
     /// The tables that replace existing rows with the same key.
     replacing: BTreeSet<String>,

@@ -142,7 +142,7 @@ impl Case<'_> {
 /// The advice about a statement that exceeds a limit.
 pub(crate) const LESS: &str = "Join by conditions, filter, or bound it, so that it needs less.";
 
-/// Reports whether a code stands for an exceeded limit.
+/// Reports whether a code means that a limit was exceeded.
 pub(crate) fn is_limit(code: SqlCode) -> bool {
     use SqlCode::{EndlessRecursion, MemoryLimit, ResultLimit, StepLimit, TimeLimit};
     matches!(code, TimeLimit | StepLimit | MemoryLimit | ResultLimit | EndlessRecursion)

@@ -85,7 +85,7 @@ pub(crate) fn names(text: &str, dialect: Dialect) -> BTreeSet<String> {
 #[derive(Debug, Default)]
 struct Words {
     first: Vec<String>,
-    /// Whether the last statement of a body has ended, so that END may follow.
+    /// True if the last statement of a body has ended, so that END may follow.
     is_behind_semicolon: bool,
     is_ended: bool,
 }
@@ -159,7 +159,7 @@ fn closed(piece: Piece, end: Option<usize>) -> (Piece, usize) {
     }
 }
 
-/// Returns the length of the text in quotes that starts at `from`. A doubled quote stands for itself.
+/// Returns the length of the text in quotes that starts at `from`. A doubled quote is one character of the text.
 fn quoted(rest: &str, from: usize, quote: char) -> Option<usize> {
     let bytes = rest.as_bytes();
     let mut at = from + 1;

@@ -1,5 +1,5 @@
 //! Tests workers in real sandboxes: they answer, are released and die, and one caller's expensive request does not
-//! delay others. Where sandboxes are not available, each test is skipped.
+//! delay others. Tests are skipped if sandboxes are not available.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

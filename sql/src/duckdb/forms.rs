@@ -12,7 +12,7 @@ use crate::text::{self, Piece};
 pub(super) struct Explained {
     /// The byte offset at which it begins.
     pub(super) from: usize,
-    /// Whether the inner statement runs. Any option other than a format counts as one that runs it.
+    /// True if the inner statement runs. Any option other than a format counts as one that runs it.
     pub(super) is_run: bool,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Restricted {
     /// The same copy with hidden columns renamed; `None` if no column is hidden.
     renamed: Option<Sqlite>,
     hidden: Vec<Hidden>,
-    /// The shadow tables of virtual tables, in lower case.
+    /// The shadow tables that are not on the list of tables, in lower case.
     shadows: BTreeSet<String>,
     cascades: Vec<Cascade>,
 }
@@ -64,15 +64,15 @@ struct Cascade {
     to: Vec<String>,
     child: String,
     column: String,
-    /// Whether deleting a parent row deletes its child rows.
+    /// True if deleting a parent row deletes its child rows.
     removes: bool,
-    /// Whether deleting a parent row changes the column.
+    /// True if deleting a parent row changes the column.
     changes_on_delete: bool,
-    /// Whether updating a parent row changes the column.
+    /// True if updating a parent row changes the column.
     changes_on_update: bool,
 }
 
-/// What a statement uses in one of the copies.
+/// The use of names by a statement in one of the copies.
 struct Used {
     bounds: Vec<Bound>,
     programs: Vec<Vec<Instruction>>,
@@ -90,7 +90,7 @@ impl Restricted {
         let cascades = cascades(source).map_err(failed)?;
         let hidden = hidden(source, allow, &all);
         let forbids = |sql: &str| internal(sql, source, allow, &BTreeSet::new()).is_some();
-        // The check does not cover what such a trigger shows, so its table is left out of the copy.
+        // A trigger that names an internal table cannot be checked, so its table is left out of the copies.
         let broken: BTreeSet<&str> =
             all.iter().filter(|one| one.kind == "trigger" && forbids(&one.sql)).map(|one| one.table.as_str()).collect();
         let is_listed = |one: &&Entry| {

@@ -15,7 +15,7 @@ use crate::engine::Action;
 /// The origin of the current statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// An internal statement of Proctor.
+    /// An internal statement of Proctor. It may perform any action, and its deadline is not enforced.
     Ours,
     /// A statement of the schema: it creates tables and rows, and may access nothing else.
     Schema,
@@ -39,9 +39,9 @@ pub(super) enum Stopped {
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     pub(super) actions: BTreeSet<Action>,
-    /// Whether an action was refused.
+    /// True if an action was refused.
     pub(super) is_denied: bool,
-    /// Whether the statement is a query.
+    /// True if the statement is a query.
     pub(super) is_query: bool,
 }
 

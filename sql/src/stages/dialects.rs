@@ -5,7 +5,7 @@ use proctor_core::sql::{Diagnostic, Dialect};
 
 use crate::text::{Piece, pieces};
 
-/// A construct of another engine: a sequence of words and signs, where `_` stands for any one token.
+/// A construct of another engine: a sequence of words and signs. `_` matches any one token.
 struct Form {
     pieces: &'static [&'static str],
     /// The engines that have it.

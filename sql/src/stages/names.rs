@@ -468,7 +468,7 @@ fn advice(dialect: Dialect, catalog: &Catalog, code: SqlCode, subject: &str, can
     }
 }
 
-/// Returns the table of the schema that a qualifier stands for.
+/// Returns the table of the schema that a qualifier refers to.
 fn qualified_table<'c>(case: &Case<'_>, catalog: &'c Catalog, text: &str, qualifier: &str) -> Option<&'c Table> {
     let all = relations(text, case.request.dialect);
     let mut of = all.iter().filter(|relation| relation.exposed().eq_ignore_ascii_case(qualifier));

@@ -18,7 +18,7 @@ pub(super) struct Relation {
     pub(super) alias: Option<String>,
     /// The range of the name and the alias.
     pub(super) whole: Range<usize>,
-    /// Whether the statement reads its rows; otherwise the table is the target of a write.
+    /// True if the statement reads its rows; otherwise the table is the target of a write.
     pub(super) is_read: bool,
 }
 

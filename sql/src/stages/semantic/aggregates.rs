@@ -547,7 +547,7 @@ fn gives_number(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
         })
 }
 
-/// Reports a column that is named after an aggregate but is none: `order_id AS number_of_orders`.
+/// Reports a column that is named after an aggregate without being one: `order_id AS number_of_orders`.
 fn no_figure(shape: &Shape) -> Vec<Finding> {
     let made: Vec<&str> =
         shape.blocks.iter().skip(1).flat_map(|block| &block.items).filter_map(|item| item.alias.as_deref()).collect();

@@ -80,7 +80,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     Some(Finding::new(SqlCode::DistinctExpected, confidence, message).at(&top.place).advice("Add DISTINCT."))
 }
 
-/// Reports whether the query already prevents or counts out duplicates.
+/// Reports whether the query already removes duplicates.
 fn is_once(shape: &Shape) -> bool {
     shape.has_set_operation
         || shape.blocks.iter().any(|block| block.is_distinct || block.groups > 0)

@@ -176,7 +176,7 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         let is_first_of_two = is_of_many && question.at(at) == *stem && !FILLERS[..10].contains(&next.lower.as_str());
         !next.is_after_pause && (is_noun || is_first_of_two)
     });
-    // Exactly one table has this name, and only keys elsewhere refer to it.
+    // Only one table may have this name.
     let mut tables = sheet.catalog.tables.iter().filter(|table| parts(&table.name) == [stem.clone()]);
     let table = tables.next().filter(|_| tables.next().is_none())?;
     let is_read =

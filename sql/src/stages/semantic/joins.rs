@@ -62,7 +62,7 @@ struct Relation {
     table: String,
     /// The columns in lower case; `None` if they are unknown.
     columns: Option<BTreeSet<String>>,
-    /// Whether it has at most one row, or is a list that is meant to be combined with every row.
+    /// True if it has at most one row, or is a list that is meant to be combined with every row.
     is_small: bool,
     /// The primary key, if it is a single column.
     key: Option<String>,
@@ -85,9 +85,9 @@ struct Reader<'a> {
 struct Unjoined {
     one: String,
     other: String,
-    /// Whether the result would be the same with a join condition.
+    /// True if the result would be the same with a join condition.
     is_same: bool,
-    /// Whether a foreign key connects the relations and the query does not say CROSS JOIN.
+    /// True if a foreign key connects the relations and the query does not say CROSS JOIN.
     is_forgotten: bool,
 }
 

@@ -50,9 +50,9 @@ pub(super) struct Cue {
     pub scale: Scale,
     /// The number of rows that it asks for, if any.
     pub number: Option<u64>,
-    /// Whether it asks for an order of all rows: `highest first`, `from highest to lowest`.
+    /// True if it asks for an order of all rows: `highest first`, `from highest to lowest`.
     pub is_of_order: bool,
-    /// Whether it asks for a single thing: `the most`, `the highest`.
+    /// True if it asks for a single thing: `the most`, `the highest`.
     pub is_of_one: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Cue {
 pub(super) struct Sorting {
     pub at: usize,
     pub way: Option<Way>,
-    /// Whether the words have no other meaning.
+    /// True if the words have no other meaning.
     pub is_plain: bool,
 }
 
@@ -210,7 +210,7 @@ impl Question {
         question
     }
 
-    /// Returns the word at an index in lower case; an empty text if it is quoted or there is none.
+    /// Returns the word at an index in lower case; an empty text for a quoted word, or beyond the ends.
     pub(super) fn at(&self, at: usize) -> &str {
         self.words.get(at).filter(|word| !word.is_quoted).map_or("", |word| &word.lower)
     }
@@ -340,7 +340,7 @@ impl Question {
         matches!(self.at(at + 2), "percent" | "percentile" | "percentage" | "th")
     }
 
-    /// Returns the number that a word stands for.
+    /// Returns the number that a word means.
     pub(super) fn number(&self, at: usize) -> Option<u64> {
         const NAMES: [&str; 20] = [
             "one",

@@ -83,12 +83,12 @@ pub(super) struct Aggregate {
     pub columns: Vec<Name>,
     /// The column, if the argument is only a column.
     pub column: Option<Name>,
-    /// Whether it aggregates a condition, or a value that is zero where a condition does not hold.
+    /// True if it aggregates a condition, or a value that is zero where a condition does not hold.
     pub is_of_condition: bool,
-    /// Whether it is a window aggregate.
+    /// True if it is a window aggregate.
     pub is_windowed: bool,
     pub is_distinct: bool,
-    /// Whether it aggregates the difference of two dates: `MAX(now - birth_year)` is an age.
+    /// True if it aggregates the difference of two dates: `MAX(now - birth_year)` is an age.
     pub is_of_difference: bool,
     pub place: Range<usize>,
 }
@@ -105,11 +105,11 @@ pub(super) struct Item {
     pub is_wildcard: bool,
     pub has_query: bool,
     pub has_window: bool,
-    /// Whether it is only a call of an aggregate.
+    /// True if it is only a call of an aggregate.
     pub is_aggregate: bool,
-    /// Whether it is only a column.
+    /// True if it is only a column.
     pub is_column: bool,
-    /// Whether it subtracts two values, or calls a function that does.
+    /// True if it subtracts two values, or calls a function that does.
     pub is_difference: bool,
     pub place: Range<usize>,
 }
@@ -119,9 +119,9 @@ pub(super) struct Item {
 pub(super) struct Key {
     pub is_descending: bool,
     pub item: Item,
-    /// Whether it only separates rows with NULL.
+    /// True if it only separates rows with NULL.
     pub is_of_nulls: bool,
-    /// Whether it becomes smaller as the values grow.
+    /// True if it becomes smaller as the values grow.
     pub is_inverse: bool,
     /// The range of the expression and its direction.
     pub place: Range<usize>,
@@ -187,17 +187,17 @@ pub(super) struct Shape {
     pub tables: BTreeSet<String>,
     /// The values in comparisons, in lower case.
     pub compared: Vec<String>,
-    /// Whether it has an outer join.
+    /// True if it has an outer join.
     pub has_outer_join: bool,
-    /// Whether it tests membership in a subquery, or joins tables.
+    /// True if it has IN or EXISTS with a subquery.
     pub has_membership: bool,
-    /// Whether it has NOT, `<>`, IS NULL, EXCEPT or similar.
+    /// True if it has NOT, `<>`, IS NULL, EXCEPT or similar.
     pub has_negation: bool,
-    /// Whether it has a comparison, IN, LIKE or BETWEEN with a value or a subquery.
+    /// True if it has a comparison, IN, LIKE or BETWEEN with a value or a subquery.
     pub has_condition: bool,
     pub has_set_operation: bool,
     pub has_division: bool,
-    /// Whether it adds columns to each other: `checking.balance + savings.balance`.
+    /// True if it adds columns to each other: `checking.balance + savings.balance`.
     pub has_addition: bool,
     /// Subqueries that are compared as one value but return a column of every row of a table.
     pub loose: Vec<Range<usize>>,

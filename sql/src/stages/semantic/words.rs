@@ -12,11 +12,11 @@ pub(super) struct Word {
     pub lower: String,
     /// The singular of `lower`.
     pub stem: String,
-    /// Whether it was quoted; a quoted text may consist of several words.
+    /// True if it was quoted; a quoted text may consist of several words.
     pub is_quoted: bool,
-    /// Whether it starts a sentence.
+    /// True if it starts a sentence.
     pub is_first: bool,
-    /// Whether a comma, a full stop or similar precedes it.
+    /// True if a comma, a full stop or similar precedes it.
     pub is_after_pause: bool,
 }
 
