@@ -22,7 +22,7 @@ use crate::wire;
 /// The maximum number of engines that are kept open.
 const MOST: usize = 8;
 
-/// Open engines with their keys, the most recently used last.
+/// A cache of open engines, the most recently used last.
 pub struct Engines {
     duckdb: Result<PathBuf, String>,
     warm: Vec<Warm>,
@@ -62,8 +62,7 @@ struct FileState {
 }
 
 impl Engines {
-    /// Creates a worker without open engines. `duckdb` is the path of the shared library, or the reason why it is
-    /// missing.
+    /// Creates an empty cache. `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, String>) -> Self {
         Self { duckdb, warm: Vec::new() }
     }

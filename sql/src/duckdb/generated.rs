@@ -42,7 +42,7 @@ struct Hidden<'a> {
     column: &'a str,
 }
 
-/// Checks a statement; `bound` is what its plan and its tree show.
+/// Checks that a statement uses no generated column that is off the list. `bound` is what its plan and its tree show.
 pub(super) fn check(engine: &DuckDb, sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal> {
     let hidden = hidden(engine, bound, allow);
     if hidden.is_empty() {

@@ -10,7 +10,7 @@ use crate::engine::{Action, Bound, Refusal};
 use crate::lists;
 use crate::text::{self, Piece};
 
-/// Checks a statement; `bound` is what its plan and its tree show.
+/// Checks a statement against the lists. `bound` is what its plan and its tree show.
 pub(super) fn check(held: &Held, sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal> {
     check_views(held, sql, allow)?;
     check_changes(sql, bound, allow)?;

@@ -117,7 +117,7 @@ impl Restricted {
         self.allow == *allow
     }
 
-    /// Checks a statement; `bound` is what it does in the whole schema.
+    /// Checks a statement against the lists; `bound` is what it does in the whole schema.
     pub(super) fn check(&mut self, sql: &str, bound: &Bound, on: RunOn<'_>) -> Result<(), Refusal> {
         if let Some(name) = internal(sql, &self.listed, &self.allow, &self.shadows) {
             let message = format!("`{name}` shows what is off the lists");

@@ -15,8 +15,8 @@ use crate::scratch::{self, Value};
 
 /// The number of statements that stay prepared.
 pub(super) const KEPT_STATEMENTS: usize = 64;
-/// The deadline that is set for an internal statement; [`Watch::is_over`](super::Watch::is_over) does not enforce it.
-/// [`STEPS`] is the limit of instructions for one insertion.
+/// The deadline that is set for an internal statement; [`Watch::is_over`](super::watch::Watch::is_over) does not
+/// enforce it. [`STEPS`] is the limit of instructions for one insertion.
 const TIME: Duration = Duration::from_secs(5);
 const STEPS: u64 = 10_000_000;
 /// Functions whose result depends on earlier statements of the connection, on any table.

@@ -159,7 +159,7 @@ fn around(case: &Case<'_>, code: SqlCode, message: &str, inner: Range<usize>) ->
         .fix(Some(fix))
 }
 
-/// Returns the content of the first fence of a text that starts a line, or that follows prose.
+/// Returns the content of the first fence of a text. The fence must start a line or follow prose.
 fn fenced(text: &str) -> Option<Range<usize>> {
     let open = if text.trim_start().starts_with("```") {
         text.find("```")?

@@ -154,7 +154,7 @@ fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> 
 }
 
 /// Reports whether a short question mentions a single year without a word that refers to another one, and the query
-/// filters by other values.
+/// filters by another year or by values without digits.
 fn is_plain_year(shape: &Shape, question: &Question, year: &str) -> bool {
     const LEADS: [&str; 14] = [
         "before",

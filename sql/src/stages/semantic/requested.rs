@@ -264,7 +264,7 @@ fn advice(question: &Question) -> &'static str {
     }
 }
 
-/// Returns the confidence that MAX or MIN is wrong, since no superlative refers to its column.
+/// Returns the confidence that MAX or MIN is wrong if no superlative of the question refers to its column.
 fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
     let column = figure.aggregate.column.as_ref()?;
     let is_key = is_key(sheet, column);
@@ -344,7 +344,7 @@ fn is_of_amount(cue: &Cue) -> bool {
     matches!(cue.scale, Scale::Amount | Scale::Length)
 }
 
-/// Returns the confidence that SUM is wrong, since no word asks for a total of its column.
+/// Returns the confidence that SUM is wrong if no word of the question asks for a total of its column.
 fn unasked_sum(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
     let sum = figure.aggregate;
     let column = sum.column.as_ref().filter(|_| !sum.is_of_condition)?;
@@ -390,7 +390,7 @@ fn is_of_read_table(sheet: &Sheet<'_>, question: &Question) -> bool {
     })
 }
 
-/// Returns the confidence that AVG is wrong, since no word asks for an average.
+/// Returns the confidence that AVG is wrong if no word of the question asks for an average.
 fn unasked_average(question: &Question, figure: &Use<'_>) -> Option<u8> {
     let average = figure.aggregate;
     let is_stored =
@@ -410,7 +410,7 @@ fn unasked_average(question: &Question, figure: &Use<'_>) -> Option<u8> {
     })
 }
 
-/// Returns the confidence that COUNT of a column is wrong, since the question asks for another aggregate of the column.
+/// Returns the confidence that COUNT of a column is wrong if the question asks for another aggregate of the column.
 fn unasked_count(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
     let count = figure.aggregate;
     let column = count.column.as_ref().filter(|_| !count.is_distinct)?;
