@@ -21,7 +21,7 @@ pub(crate) fn hold(names: &[String], name: &str) -> bool {
     names.iter().any(|allowed| plain(allowed).eq_ignore_ascii_case(plain(name)))
 }
 
-/// Reports whether a table or a view may be used. Without a list of tables, each may.
+/// Reports whether a table or a view may be used. Without a list of tables, all may be used.
 pub(crate) fn allow_table(allow: &Allow, table: &str) -> bool {
     allow.tables.is_empty() || hold(&allow.tables, table)
 }

@@ -51,8 +51,7 @@ const ORDINARY: [&str; 30] = [
     "code",
 ];
 
-/// Returns the part of a catalog that the lists allow: the tables and views on them, each with its columns that are on
-/// them.
+/// Returns the tables and views of a catalog that the lists allow, each with its allowed columns.
 pub(crate) fn visible(catalog: &Catalog, allow: &Allow) -> Catalog {
     let tables = catalog.tables.iter().filter(|table| lists::allow_table(allow, &table.name));
     let with_columns = tables.map(|table| {

@@ -11,7 +11,7 @@ use crate::literals::{Literal, literals};
 
 /// The number of ordinary rows in a table.
 const ORDINARY: usize = 8;
-/// A number that no generated key reaches.
+/// The start of the replacement keys. It is above all generated keys except literals of the text.
 const FREE_KEY: usize = 2_000_000;
 /// The maximum number of tables that are filled.
 const MOST_TABLES: usize = 200;

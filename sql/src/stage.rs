@@ -110,7 +110,7 @@ impl Case<'_> {
         is_late
     }
 
-    /// Returns the part of the catalog that the lists of the request allow to describe.
+    /// Returns the part of the catalog that findings may describe according to the lists of the request.
     pub(crate) fn visible(&self) -> Cow<'_, Catalog> {
         let catalog = self.engine.catalog();
         match lists::are_given(&self.request.allow) {

@@ -73,7 +73,7 @@ const FILES: (&[&str], &[&str]) = (
     &["_scan", "_scan_pushdown", "_query", "_execute", "_attach", "_metadata", "_snapshots"],
 );
 
-/// What a function accesses.
+/// The resources that a function accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Only its arguments.

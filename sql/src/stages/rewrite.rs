@@ -30,7 +30,7 @@ const MOST_ROWS: u64 = 10_000;
 /// Table functions whose rows come from values of the statement.
 const VALUES: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree", "unnest"];
 
-/// Returns the table whose rows a statement rewrites, and how many; `None` if it rewrites none.
+/// Returns the table whose rows a statement rewrites, and the extent; `None` if it rewrites none.
 pub(super) fn of(tree: &Statement, bound: Option<&Bound>) -> Option<(String, Extent)> {
     if let Statement::Merge(merge) = tree {
         return of_merge(merge);
@@ -68,7 +68,7 @@ pub(super) fn source(tree: &Statement, bound: &Bound) -> Option<(String, String)
     }
 }
 
-/// Returns how many conflicting rows are rewritten; `None` if none is.
+/// Returns the extent to which conflicting rows are rewritten; `None` if none is rewritten.
 fn conflict(insert: &Insert, bound: Option<&Bound>) -> Option<Extent> {
     let replaces = |action: &Action| matches!(action, Action::Update { column, .. } if column == "*");
     match &insert.on {

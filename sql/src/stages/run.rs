@@ -87,8 +87,8 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
     };
     let bounds = case.bounds();
     let text = case.text_of(&case.statements[index]).to_owned();
-    // Scratch rows are few: a statement that does not complete on them never does. The same is true of an endless
-    // recursion.
+    // Scratch rows are few: a statement that does not complete on them never does. An endless recursion does not
+    // complete on any rows.
     let is_to_end = ground_of(case) == Ground::Scratch || bound.is_recursive();
     match case.engine.run(&text, &bound, case.request.policy, RunOn { is_to_end, ..on(&bounds) }) {
         Ok(ran) => {
@@ -163,7 +163,7 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
     case.found(found);
 }
 
-/// Reports whether the result depends on rows or on parameters. A statement without either fails everywhere.
+/// Reports whether the result depends on rows or on parameters. Without them, a failure does not depend on the data.
 fn needs_rows(bound: &Bound) -> bool {
     !bound.tables().is_empty() || bound.parameters > 0
 }
@@ -227,7 +227,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     let rows = count(case, &table.name);
     let touched = match case.engine.run(&text, &bound, case.request.policy, on(&bounds)) {
         Ok(ran) => Some(ran.changed),
-        // Referenced rows cannot be deleted; the number of rows that the filter selects is equally good.
+        // Referenced rows cannot be deleted, so the rows that the filter selects are counted instead.
         Err(refusal) if refusal.code == SqlCode::ConstraintBroken => tree.as_ref().and_then(|tree| chosen(case, tree)),
         Err(_) => None,
     };

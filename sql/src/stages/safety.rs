@@ -82,7 +82,7 @@ impl Stage for Safety {
     }
 }
 
-/// Returns the actions of a statement that the policy refuses.
+/// Returns a finding for each action of a statement that the policy refuses.
 fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<Diagnostic> {
     let policy = case.request.policy;
     let error = |code, message: String| Diagnostic::error(STAGE, code, message).at(Some(span));
@@ -427,8 +427,8 @@ fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diag
     Some(found.advice("Say by WHERE which rows are meant."))
 }
 
-/// Reports a write that the parser cannot read, so that its filter is unknown and only rows can show its effect, if the
-/// stage `run` does not run it.
+/// Reports an UPDATE or DELETE that the parser cannot read, unless the stage `run` runs it. Its filter is unknown, and
+/// only rows can show its effect.
 fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     let statement = &case.statements[index];
     let is_removal = |action: &Action| matches!(action, Action::Delete(_) | Action::Update { .. });

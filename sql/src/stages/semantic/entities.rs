@@ -110,7 +110,7 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         .any(|column| shape.names.contains(&column.name.to_lowercase()) && other.column(&column.name).is_none());
     let is_pointed_at = points_at(read, other) || points_at(other, read) && needs_own_column;
     let is_told_elsewhere = read.columns.iter().any(stands_for);
-    // The question asks for columns that this table has.
+    // The question may ask for columns of the table that the query reads.
     let top = shape.top();
     let is_asked = |item: &super::shape::Item| item.is_column && item.words.iter().any(said);
     let is_used = |column: &crate::catalog::Column| {
@@ -176,7 +176,7 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         let is_first_of_two = is_of_many && question.at(at) == *stem && !FILLERS[..10].contains(&next.lower.as_str());
         !next.is_after_pause && (is_noun || is_first_of_two)
     });
-    // Only one table may have this name.
+    // The check needs a single table whose name is this word.
     let mut tables = sheet.catalog.tables.iter().filter(|table| parts(&table.name) == [stem.clone()]);
     let table = tables.next().filter(|_| tables.next().is_none())?;
     let is_read =

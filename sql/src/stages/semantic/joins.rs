@@ -395,7 +395,7 @@ impl Joining<'_, '_> {
     }
 }
 
-/// Returns the group of each relation; links connect relations to groups.
+/// Assigns a group to each relation. Linked relations share a group.
 fn groups(count: usize, links: &[BTreeSet<usize>]) -> Vec<usize> {
     let mut group: Vec<usize> = (0..count).collect();
     for link in links {
