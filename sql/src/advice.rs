@@ -1,5 +1,5 @@
-//! What an engine's error means, and what an agent does about it. Data: `data/advice.json` has a row for each, the more
-//! telling before the less.
+//! Explains errors of engines and says how to fix them. `data/advice.json` has one row for each error; more specific
+//! rows come first.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ const ROWS: &str = include_str!("../data/advice.json");
 #[serde(deny_unknown_fields)]
 struct Row {
     dialect: Dialect,
-    /// A part of what the engine says.
+    /// A part of the engine's message.
     says: String,
     code: SqlCode,
     means: String,
@@ -26,30 +26,30 @@ struct Row {
 #[expect(clippy::expect_used, reason = "a test reads the data that is compiled in")]
 static TABLE: LazyLock<Vec<Row>> = LazyLock::new(|| serde_json::from_str(ROWS).expect("our own data reads"));
 
-/// What an error means.
+/// The explanation of an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
     /// The engine that reports the error.
     pub dialect: Dialect,
-    /// What kind of finding it is.
+    /// The code of the finding.
     pub code: SqlCode,
-    /// What it means.
+    /// The meaning of the error.
     pub means: String,
-    /// What to do.
+    /// The recommended fix.
     pub advice: String,
-    /// Whether the error is known; where it is not, what is said is general.
+    /// True if the error is known. The advice about an unknown error is generic.
     pub is_known: bool,
 }
 
 impl Advice {
-    /// Its code, with its name: `P0611 sql::unknown_table`.
+    /// Returns the code with its name: `P0611 sql::unknown_table`.
     pub fn code_name(&self) -> String {
         let code = self.code.code();
         format!("{code} {}", code.name())
     }
 }
 
-/// What to do about an error, by what the engine says.
+/// Returns the advice about an error message of an engine.
 pub fn advise(dialect: Dialect, error: &str) -> Advice {
     let lower = error.to_lowercase();
     let of_dialect = |row: &&Row| row.dialect == dialect && lower.contains(&row.says.to_lowercase());
@@ -78,11 +78,11 @@ pub enum NoAdvice {
     Unknown,
 }
 
-/// Returns the advice about an error that is all that is known, with the form of another engine that causes it. Without a
-/// dialect the wording tells which engine reports the error.
+/// Returns the advice about an error of which only the message is known. If the error is caused by a construct of
+/// another dialect, the advice names it. Without a `dialect`, the wording of the message selects the engine.
 ///
 /// # Errors
-/// The error is unknown, or belongs to another engine.
+/// The error is unknown, or belongs to an engine that Proctor does not support.
 pub fn advise_alone(dialect: Option<Dialect>, error: &str) -> Result<Advice, NoAdvice> {
     let dialects = match dialect {
         Some(dialect) => vec![dialect],
@@ -100,7 +100,7 @@ pub fn advise_alone(dialect: Option<Dialect>, error: &str) -> Result<Advice, NoA
     })
 }
 
-/// Whether an error begins with a title of DuckDB: `Binder Error: …`.
+/// Reports whether an error begins with a title of DuckDB, such as `Binder Error: …`.
 fn has_title(error: &str) -> bool {
     let Some((title, _)) = error.trim_start().split_once(" Error: ") else { return false };
     title.len() < 40
@@ -108,11 +108,11 @@ fn has_title(error: &str) -> bool {
         && title.chars().all(|c| c.is_alphabetic() || c == ' ')
 }
 
-/// Returns the family of engines that an error belongs to, where Proctor supports none of them.
+/// Returns the unsupported family of engines that an error belongs to; `None` if it belongs to none of them.
 fn foreign(error: &str, asked: Option<Dialect>) -> Option<&'static str> {
     const MYSQL: &str = "MySQL or MariaDB";
     const POSTGRES: &str = "PostgreSQL";
-    /// Words that only this family writes.
+    /// Phrases that only this family of engines uses.
     const WORDS: &[(&str, &str)] = &[
         ("you have an error in your sql syntax", MYSQL),
         ("the right syntax to use near", MYSQL),
@@ -160,7 +160,7 @@ fn foreign(error: &str, asked: Option<Dialect>) -> Option<&'static str> {
     }
 }
 
-/// Whether a word is an SQLSTATE code, such as `42p01` or `23505`.
+/// Reports whether a word is an SQLSTATE code, such as `42p01` or `23505`.
 fn is_sqlstate(word: &str) -> bool {
     word.len() == 5
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric())

@@ -1,4 +1,4 @@
-//! One worker, asked over its socket: what it answers, or why it does not, within its time.
+//! Sends requests to a worker over its socket. Returns the answer, or the reason why none arrived in time.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -10,27 +10,27 @@ use tokio::io::AsyncWriteExt as _;
 use crate::stream::QuietStream;
 use crate::{chain, wire};
 
-/// How long a worker may take to be there.
+/// The longest time that a worker may take to start.
 const START: Duration = Duration::from_secs(30);
-/// How much longer than its limit a request may take. A worker that keeps the limit by itself has answered by then; in
-/// some of what an engine does, such as folding constants, nothing can interrupt it.
+/// The time beyond its limit that a request may take. A worker that can enforce the limit answers within this time.
+/// Some operations of an engine, such as constant folding, cannot be interrupted.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Our end of a worker's socket.
+/// The client's end of a worker's socket.
 pub(crate) struct Line(UnixStream);
 
-/// The same end for asynchronous callers, which do not block a thread while the worker judges.
+/// The client's end of a worker's socket for asynchronous callers. It does not block a thread while the worker judges.
 pub(crate) struct AsyncLine {
     socket: QuietStream,
-    /// Holds the bytes of a request, then of its answer.
+    /// A buffer for the bytes of a request, and then for those of its answer.
     buffer: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// The reason why a worker gave no answer.
 pub(crate) enum Silence {
-    /// It did not come in its time; that long it was waited for.
+    /// The answer did not arrive in time. The value is the time that the client waited.
     Late(Duration),
-    /// The worker is gone, or says what is no answer.
+    /// The worker has exited, or has sent something that is not an answer.
     Gone(io::Error),
 }
 
@@ -39,10 +39,10 @@ impl Line {
         Self(socket)
     }
 
-    /// Waits until the worker is there.
+    /// Waits until the worker is ready.
     ///
     /// # Errors
-    /// It is not, or it is another program.
+    /// The worker does not report in time, or is another program.
     pub(crate) fn hello(&self) -> io::Result<()> {
         let until = Instant::now() + START;
         match wire::read::<String>(Until { socket: &self.0, until })? {
@@ -52,10 +52,10 @@ impl Line {
         }
     }
 
-    /// Asks, and waits for the answer as long as it may take.
+    /// Sends a request and waits for its answer within the time limit of the request.
     ///
     /// # Errors
-    /// There is none. The worker is not to be asked again.
+    /// The worker gives no answer. It must not be used again.
     pub(crate) fn ask(&self, request: &Request) -> Result<Judgement, Silence> {
         let begun = Instant::now();
         let limit = request.limits.time() + GRACE;
@@ -76,7 +76,7 @@ impl Line {
 }
 
 impl AsyncLine {
-    /// Converts a line on which no request was sent yet. Must be called within a runtime.
+    /// Converts a line on which no request has been sent yet. Must be called within a runtime.
     ///
     /// # Errors
     /// The socket cannot be registered with the runtime.
@@ -85,10 +85,10 @@ impl AsyncLine {
         Ok(Self { socket: QuietStream::new(line.0)?, buffer: Vec::new() })
     }
 
-    /// Sends a request and waits for its answer, within the time limit of the request.
+    /// Sends a request and waits for its answer within the time limit of the request.
     ///
     /// # Errors
-    /// The worker gives no answer. It must not be asked again.
+    /// The worker gives no answer. It must not be used again.
     pub(crate) async fn ask(&mut self, request: &Request) -> Result<Judgement, Silence> {
         let begun = Instant::now();
         let exchange = async {
@@ -105,7 +105,7 @@ impl AsyncLine {
     }
 }
 
-/// Checks that a judgement has the digest of its content.
+/// Checks that the digest of a judgement matches its content.
 fn intact(judgement: Judgement) -> Result<Judgement, Silence> {
     match judgement.is_intact() {
         true => Ok(judgement),
@@ -113,18 +113,18 @@ fn intact(judgement: Judgement) -> Result<Judgement, Silence> {
     }
 }
 
-/// The judgement of a request whose worker was ended because it was late: its limit's own.
+/// Returns the judgement of a request whose worker was killed because it exceeded the time limit.
 pub(crate) fn late(request: &Request, took: Duration) -> Judgement {
     let message = format!("it did not end within {} ms, and its worker was ended", request.limits.time_ms);
     chain::ended(request, SqlCode::TimeLimit, message, took)
 }
 
-/// The judgement of a request of which the engine died.
+/// Returns the judgement of a request during which the engine died.
 pub(crate) fn died(request: &Request, why: &str) -> Judgement {
     chain::unjudged(request, request.dialect.title(), SqlCode::EngineDied, format!("the engine died: {why}"))
 }
 
-/// A socket that is read until a moment, however often something comes.
+/// A reader with one deadline for all reads of a socket, even if data keeps arriving.
 struct Until<'a> {
     socket: &'a UnixStream,
     until: Instant,

@@ -1,72 +1,72 @@
-//! What a database holds, as its engine tells: tables, columns, keys. Names are compared as both dialects compare them,
-//! without regard to the case of ASCII letters.
+//! Describes the content of a database as its engine reports it: tables, columns, keys. Lookups ignore the case of
+//! ASCII letters in names, as both dialects do.
 
 /// A table or a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Its name, as it was made.
+    /// The name, as written at creation.
     pub name: String,
-    /// Whether it is a view.
+    /// True if it is a view.
     pub is_view: bool,
-    /// Its columns, in order.
+    /// The columns, in order.
     pub columns: Vec<Column>,
-    /// Its foreign keys.
+    /// The foreign keys.
     pub foreign_keys: Vec<ForeignKey>,
 }
 
-/// A column.
+/// A column of a table or a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Column {
-    /// Its name, as it was made.
+    /// The name, as written at creation.
     pub name: String,
-    /// Its declared type; empty where none was declared.
+    /// The declared type; empty if none was declared.
     pub kind: String,
-    /// Whether it takes no NULL.
+    /// True if the column is NOT NULL.
     pub is_not_null: bool,
-    /// Its place in the primary key, from 1; 0 outside of it.
+    /// The position in the primary key, from 1; 0 if the column is not part of it.
     pub key: u32,
-    /// Whether the engine computes it.
+    /// True if the engine computes the values of the column.
     pub is_generated: bool,
 }
 
-/// One column that points at another table's.
+/// One column of a foreign key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignKey {
-    /// The column here.
+    /// The referencing column.
     pub column: String,
-    /// The table that it points at.
+    /// The referenced table.
     pub table: String,
-    /// The column there; `None` where it is its primary key.
+    /// The referenced column; `None` if it is the primary key of the table.
     pub to: Option<String>,
 }
 
-/// Every table and view, by name.
+/// All tables and views of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// In the order in which the engine lists them.
+    /// The tables and views, in the order in which the engine lists them.
     pub tables: Vec<Table>,
 }
 
 impl Catalog {
-    /// The table or view of that name.
+    /// Returns the table or view with this name.
     pub fn table(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name))
     }
 
-    /// Adds a table where its name has its place.
+    /// Inserts a table at its position in the order of names.
     pub(crate) fn put(&mut self, table: Table) {
         let at = self.tables.partition_point(|other| other.name < table.name);
         self.tables.insert(at, table);
     }
 
-    /// The tables that have a column of that name.
+    /// Returns the tables and views that have a column with this name.
     pub fn tables_with<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Table> {
         self.tables.iter().filter(move |table| table.column(column).is_some())
     }
 }
 
 impl Table {
-    /// The column of that name.
+    /// Returns the column with this name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
     }

@@ -1,4 +1,4 @@
-//! The chain: which stages run, in which order, and which of them make sense behind a failed one.
+//! Runs the stages of a request in order, and skips those that make no sense after a failed one.
 
 use std::time::{Duration, Instant};
 
@@ -14,35 +14,35 @@ use crate::redact::Hidden;
 use crate::stage::{Case, LESS, Stage, Statement};
 use crate::stages;
 
-/// How many findings a judgement has at most.
+/// The maximum number of findings in a judgement.
 const MOST_FINDINGS: usize = 64;
-/// How many statements are shown.
+/// The maximum number of statements in a judgement.
 const MOST_STATEMENTS: usize = 256;
 
-/// Stages in an order. Users reorder, cut and extend it.
+/// An ordered list of stages. Callers can reorder, shorten and extend it.
 pub struct Chain {
     stages: Vec<Box<dyn Stage + Send + Sync>>,
 }
 
 impl Chain {
-    /// Our own stages, in the order that is asked for.
+    /// Creates a chain of built-in stages in the given order.
     pub fn of(names: &[StageName]) -> Self {
         Self { stages: names.iter().map(|name| stages::of(*name)).collect() }
     }
 
-    /// One more stage behind the others.
+    /// Appends a stage.
     #[must_use]
     pub fn with(mut self, stage: impl Stage + Send + Sync + 'static) -> Self {
         self.stages.push(Box::new(stage));
         self
     }
 
-    /// Judges a text. Whatever happens, there is an answer, and it is `ok` only where every stage passed.
+    /// Judges a text. Always returns a judgement; its verdict is `ok` only if every stage passed.
     pub fn judge(&self, request: &Request, engine: &mut dyn Engine) -> Judgement {
         self.judge_since(Instant::now(), request, engine)
     }
 
-    /// Judges a text whose time has begun already.
+    /// Judges a text whose time limit started at `begun`.
     pub fn judge_since(&self, begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
         let deadline = begun + request.limits.time();
         let (dialect, version) = (engine.dialect(), engine.version());
@@ -90,17 +90,17 @@ impl Chain {
     }
 }
 
-/// Judges a text by the stages that its request names.
+/// Judges a text with the stages that its request names.
 pub fn judge(request: &Request, engine: &mut dyn Engine) -> Judgement {
     Chain::of(request.stages()).judge(request, engine)
 }
 
-/// Judges a text by the stages that its request names; its time has begun already.
+/// Judges a text with the stages that its request names. Its time limit started at `begun`.
 pub fn judge_since(begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
     Chain::of(request.stages()).judge_since(begun, request, engine)
 }
 
-/// The answer where nothing could be asked: no engine, or one that died.
+/// Returns the judgement of a request that no engine could judge: the engine is missing, or it died.
 pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String) -> Judgement {
     let stages: Vec<StageRecord> = request
         .stages()
@@ -111,7 +111,7 @@ pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String)
     told(request, engine.to_owned(), Vec::new(), stages, vec![found], None, Timing::default())
 }
 
-/// The answer where judging took more than it may, so that nothing else is known: a rejection.
+/// Returns the judgement of a request that exceeded a limit before anything else was known: a rejection.
 pub fn ended(request: &Request, code: SqlCode, message: String, took: Duration) -> Judgement {
     let stages: Vec<StageRecord> = request
         .stages()
@@ -123,7 +123,7 @@ pub fn ended(request: &Request, code: SqlCode, message: String, took: Duration) 
     told(request, request.dialect.title().to_owned(), Vec::new(), stages, vec![found], None, timing)
 }
 
-/// What is said where nobody asked what the text may do: `ok` is then no yes to running it.
+/// Returns the warning that the stage `safety` was not requested, so that `ok` does not mean that the text may run.
 fn unchecked() -> Diagnostic {
     let message = "what it may do was not looked at: the stage `safety` was not asked for";
     Diagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, message, 100)
@@ -134,10 +134,10 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Why a stage makes no sense now; `None` where it does.
+/// Returns the reason why a stage makes no sense now; `None` if it does.
 fn not_now(stage: StageName, case: &mut Case<'_>, records: &[StageRecord]) -> Option<String> {
     const FORM: [StageName; 3] = [StageName::Extract, StageName::Tokenize, StageName::Parse];
-    // What a question says of the tree helps to mend what took too long; it asks no engine.
+    // The stage `semantic` still runs: its findings help to fix what took too long, and it does not use the engine.
     if stage != StageName::Semantic && case.is_late(stage) {
         return Some("the time was over".to_owned());
     }
@@ -167,7 +167,7 @@ fn said(request: &Request, engine: String, mut case: Case<'_>, stages: Vec<Stage
         place(one).cmp(&place(other)).then(other.severity.cmp(&one.severity)).then(one.message.cmp(&other.message))
     });
     if diagnostics.len() > MOST_FINDINGS {
-        // Errors stay before warnings, so that no rejection loses its reason.
+        // Errors come before warnings, so that the reason for a rejection is never cut off.
         diagnostics.sort_by_key(|found| std::cmp::Reverse(found.severity));
         diagnostics.truncate(MOST_FINDINGS);
     }

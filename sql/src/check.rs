@@ -1,6 +1,6 @@
-//! A step's check: the files of a repository that its globs find, each judged, in the order of their names. One line of
-//! JSON for each on standard output, without times, so that equal trees give equal bytes; the findings for people on
-//! standard error, as compilers say theirs.
+//! Judges the files that the globs of a step's check match, in the order of their names. Standard output gets one line
+//! of JSON for each file, without times, so that equal trees give equal bytes. Standard error gets the human-readable
+//! findings in the format of compilers.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -12,19 +12,19 @@ use proctor_core::evidence::escape_output;
 use proctor_core::sql::{Batch, Check, Judgement, Policy, Request, Severity, Verdict};
 use proctor_core::strict;
 
-/// How many files a check has at most.
+/// The maximum number of files of a check.
 const MOST_FILES: usize = 10_000;
-/// The largest file, in bytes.
+/// The maximum size of a file, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Why something could not be judged, as a message for people.
+/// A human-readable message that says why something cannot be judged.
 type Fault = String;
 
-/// Judges what a check names below `root`, each text by `judge`. `seen` are the files in which its globs look: those that
-/// git sees.
+/// Runs a check and judges each of its texts with `judge`. The paths of its files are relative to `root`. `seen` lists
+/// the files that git sees; the globs match only these.
 ///
 /// # Errors
-/// Nobody reads what is written.
+/// An output stream is closed.
 pub fn run(
     json: &str,
     root: &Path,
@@ -58,7 +58,7 @@ pub fn run(
         if request.policy != Policy::Migrate {
             continue;
         }
-        // A migration stands on those before it: behind one that is rejected, nothing is known of the schema.
+        // A migration builds on those before it. After a rejected migration the schema is unknown.
         if judgement.verdict != Verdict::Ok {
             let left = texts.len() - index - 1;
             if left > 0 {
@@ -76,7 +76,7 @@ pub fn run(
     Ok(verdict)
 }
 
-/// What cannot be judged weighs more than what is rejected; nothing at all is not judged.
+/// Returns the verdict of the whole check. An error outranks a rejection, and a check that judged nothing is an error.
 fn worst(verdicts: &[Verdict]) -> Verdict {
     let has = |wanted| verdicts.contains(&wanted);
     if verdicts.is_empty() || has(Verdict::Error) {
@@ -88,11 +88,11 @@ fn worst(verdicts: &[Verdict]) -> Verdict {
     }
 }
 
-/// Something that is judged.
+/// A text to judge.
 enum Text {
-    /// What the check itself has.
+    /// The query that the check itself contains.
     Query(String),
-    /// A file, by its path below the root. It is read when it is its turn.
+    /// The path of a file, relative to the root. The file is read only when its turn comes.
     File(PathBuf),
 }
 
@@ -116,7 +116,7 @@ fn checked(json: &str) -> Result<Check, Fault> {
     strict::from_json(json.as_bytes()).map_err(|error| format!("the check cannot be read: {error}"))
 }
 
-/// Every text of a check, and what is asked about each.
+/// Returns the texts of a check, and a request with everything that they have in common.
 fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request), Fault> {
     let check = checked(json)?;
     let schema = check.schema.iter().map(|file| text_of(root, Path::new(file.as_str()))).collect::<Result<_, _>>()?;
@@ -129,7 +129,7 @@ fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request)
         limits: check.limits,
         question: check.question,
         reject_at: check.reject_at,
-        // A file holds any number of statements, a query is one.
+        // A file may contain several statements; a query is a single one.
         batch: check.query.is_none().then_some(Batch::Many),
         ..Request::new(check.dialect, "")
     };
@@ -140,19 +140,19 @@ fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request)
     Ok((texts, request))
 }
 
-/// The files that a check looks at, of those that `seen` has; a check with a query looks at none. Too many are cut, and
-/// [`run`] says so.
+/// Returns the paths of `seen` that a check matches; none if the check has a query. At most `MOST_FILES + 1` are
+/// returned, so that [`run`] can report that there are too many.
 ///
 /// # Errors
-/// The check cannot be read, or a glob of it is none.
+/// The check cannot be parsed, or one of its globs is invalid.
 pub fn files(json: &str, seen: impl Iterator<Item = String>) -> Result<Vec<String>, String> {
     let check = checked(json)?;
     let set = set_of(&check.files)?;
     Ok(seen.filter(|path| set.is_match(path)).take(MOST_FILES + 1).collect())
 }
 
-/// The files that globs find among those that are seen, by name. A glob that finds none is a fault: a check that judges
-/// nothing cannot fail.
+/// Returns the files that the globs match, in the order of their names. A glob without a match is a fault, since a
+/// check that judges nothing cannot fail.
 fn found(globs: &[String], seen: &[String]) -> Result<Vec<PathBuf>, Fault> {
     let set = set_of(globs)?;
     let mut matched = vec![false; globs.len()];
@@ -194,7 +194,7 @@ fn absolute(root: &Path, file: &Path) -> Result<String, Fault> {
 fn text_of(root: &Path, file: &Path) -> Result<String, Fault> {
     let path = root.join(file);
     let unread = |error: io::Error| format!("`{}` cannot be read: {error}", file.display());
-    // A FIFO would keep us waiting.
+    // Opening a FIFO would block.
     if !path.metadata().map_err(unread)?.is_file() {
         return Err(format!("`{}` is no file", file.display()));
     }
@@ -207,7 +207,7 @@ fn text_of(root: &Path, file: &Path) -> Result<String, Fault> {
         .map_err(|error| format!("`{}` is not UTF-8 at byte {}", file.display(), error.utf8_error().valid_up_to()))
 }
 
-/// A file and its judgement, without times.
+/// Returns one line of JSON with a file and its judgement, without times.
 fn line(file: &str, judgement: &Judgement) -> String {
     let mut json = canonical::Json::of(judgement);
     if let canonical::Json::Object(fields) = &mut json {
@@ -217,12 +217,12 @@ fn line(file: &str, judgement: &Judgement) -> String {
     String::from_utf8_lossy(&canonical::Json::Object(of_file.into()).to_vec()).into_owned()
 }
 
-/// One line, whatever a name or a message holds.
+/// Escapes a text so that it fits on one line, whatever it contains.
 fn plain(text: &str) -> String {
     escape_output(text.replace('\n', " ").as_bytes())
 }
 
-/// The findings, as compilers say theirs.
+/// Writes the findings of a file in the format of compilers.
 fn say(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()> {
     for found in judgement.diagnostics.iter().filter(|found| found.severity > Severity::Note) {
         let place = found.span.map_or(String::new(), |span| format!("{}:{}:", span.line, span.column));
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(judged(&check(&["m/*.sql"], Policy::Migrate), &files).0, Verdict::Ok);
     }
 
-    /// The ones behind it may well be right: nobody knows what they would have stood on.
+    /// The migrations after the rejected one may be valid: the schema that they build on is unknown.
     #[test]
     fn behind_a_migration_that_is_rejected_none_is_judged() {
         let files = [

@@ -1,5 +1,5 @@
-//! A worker of a step's check: a child of this process, in the sandbox that the step is in already. One that does not
-//! keep its time is ended, one that dies costs an answer; the next text has a new one.
+//! Runs a worker for a step's check as a child process, in the sandbox of the step. A worker that exceeds the time
+//! limit is killed. If a worker dies, one answer is lost and the next text gets a new worker.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,10 +12,10 @@ use proctor_core::sql::{Dialect, Judgement, Request, SqlCode};
 use crate::ask::{self, Line, Silence};
 use crate::chain;
 
-/// Who is started: this program again.
+/// The program to start: the current one.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// A worker, started when it is needed.
+/// A worker that is started when it is first needed.
 pub struct ChildWorker {
     duckdb: Result<PathBuf, String>,
     running: Option<Running>,
@@ -27,12 +27,13 @@ struct Running {
 }
 
 impl ChildWorker {
-    /// None runs yet. `duckdb` is the shared library, or why there is none.
+    /// Creates a handle without a running worker. `duckdb` is the path of the shared library, or the reason why it is
+    /// missing.
     pub fn new(duckdb: Result<PathBuf, String>) -> Self {
         Self { duckdb, running: None }
     }
 
-    /// Judges a text. Blocks until that is done or its time is over.
+    /// Judges a text. Blocks until the worker has answered or the time is over.
     pub fn judge(&mut self, request: &Request) -> Judgement {
         if let (Dialect::Duckdb, Err(missing)) = (request.dialect, &self.duckdb) {
             return chain::unjudged(request, request.dialect.title(), SqlCode::EngineMissing, missing.clone());
@@ -61,7 +62,7 @@ fn start(duckdb: Option<&PathBuf>) -> io::Result<Running> {
     let mut command = Command::new(OURSELVES);
     command.arg("worker").args(duckdb).stdin(Stdio::null()).stdout(OwnedFd::from(theirs));
     let running = Running { line: Line::new(ours), child: command.spawn()? };
-    // What is left of the command would keep the other end of the socket open.
+    // The command still holds the other end of the socket, which must be closed here.
     drop(command);
     running.line.hello()?;
     Ok(running)
@@ -69,7 +70,7 @@ fn start(duckdb: Option<&PathBuf>) -> io::Result<Running> {
 
 impl Running {
     fn last_words(mut self, error: &io::Error) -> String {
-        // What ended its socket ends it, or does it now.
+        // The cause that closed the socket has ended the child too, or this kill does.
         let _ = self.child.kill();
         match self.child.wait() {
             Ok(status) => format!("{status}; {error}"),

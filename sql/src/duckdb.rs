@@ -1,10 +1,11 @@
-//! DuckDB, its shared library loaded where there is one. What a statement does is read off the plan that DuckDB binds;
-//! nothing of the machine can be reached from within: see `duckdb/open.rs`.
+//! Runs DuckDB, whose shared library is loaded if it is available. The plan that DuckDB binds shows what a statement
+//! does. A statement cannot access anything of the machine: see `duckdb/open.rs`.
 //!
-//! A C++ exception that leaves the library ends the process. Only a worker opens one.
+//! A C++ exception that leaves the library ends the process. Therefore only workers open DuckDB.
 //!
 //! Sources: <https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview>,
-//! <https://duckdb.org/docs/stable/data/json/sql_to_and_from_json>, <https://duckdb.org/docs/stable/clients/c/overview>.
+//! <https://duckdb.org/docs/stable/data/json/sql_to_and_from_json>,
+//! <https://duckdb.org/docs/stable/clients/c/overview>.
 
 mod catalog;
 mod follow;
@@ -36,33 +37,33 @@ use says::Said;
 
 pub use proctor_duckdb::find as find_library;
 
-/// How long a statement of ours may take.
+/// The time limit of an internal statement.
 const OURS: Duration = Duration::from_secs(5);
 
-/// A database in memory, or a file that is only read.
+/// A DuckDB database in memory, or a file that is opened read-only.
 pub struct DuckDb {
     connection: Connection,
-    /// Asks for a plan, and for a tree.
+    /// The prepared queries that return the plan and the tree of a statement.
     planner: Prepared,
     parser: Prepared,
     version: String,
     /// The name of the database.
     home: String,
-    /// Whether it is a file that is only read.
+    /// True if the database is a file that is opened read-only.
     is_readonly: bool,
     held: Held,
-    /// What was written since the beginning of what is undone; none where nothing has begun.
+    /// The statements that were written since the last `begin`; `None` outside of a transaction.
     written: Option<Vec<String>>,
-    /// Whether what was written since then made other tables than there were.
+    /// True if statements since the last `begin` changed the schema.
     has_other_tables: bool,
 }
 
-/// What DuckDB says where it knows no type of a parameter.
+/// A part of DuckDB's message about a parameter of unknown type.
 const UNTYPED: &str = "unique_ptr that is NULL";
-/// What is said where no type fits.
+/// The error if no type of a parameter fits.
 const UNKNOWN_TYPE: &str =
     "Binder Error: the types of its parameters cannot be told; write `CAST(? AS INTEGER)` or the type that is meant";
-/// Values that stand in for parameters, in the order in which they are tried.
+/// Values that replace parameters, in the order in which they are tried.
 const TYPES: &[&str] = &[
     "NULL",
     "CAST(NULL AS INTEGER)",
@@ -75,7 +76,7 @@ const TYPES: &[&str] = &[
     "CAST(NULL AS BLOB)",
 ];
 
-/// What DuckDB has to do something with a whole statement.
+/// The JSON of a plan or a tree, or DuckDB's error about the statement.
 type Json = Result<Value, Said>;
 
 impl DuckDb {
@@ -110,7 +111,7 @@ impl DuckDb {
             Err(error) => return self.known_or_refused(&Said::of_text(&error, sql), sql),
         };
         let reader = self.reader();
-        // No query, or none that is to be, has no tree: the plan says so too.
+        // A statement that is not a query, or is invalid, has no tree. The plan reports the error.
         let tree = asked(&self.parser, sql).ok();
         let mut actions = tree.as_ref().map(|tree| reader.of_tree(tree)).unwrap_or_default();
         if actions.iter().any(is_beyond) {
@@ -128,8 +129,8 @@ impl DuckDb {
         }
     }
 
-    /// The plan of a statement. DuckDB makes none of a parameter whose type it does not know yet; values of a type with
-    /// which it does stand in for those.
+    /// Returns the plan of a statement. DuckDB makes no plan if it does not know the type of a parameter. Parameters
+    /// are then replaced by values of the first type that gives a plan.
     fn planned(&self, sql: &str) -> Json {
         let said = match asked(&self.planner, sql) {
             Err(said) if said.message.contains(UNTYPED) => said,
@@ -141,13 +142,14 @@ impl DuckDb {
         asked(&self.planner, &typed)
     }
 
-    /// The text with values in place of its parameters, of the first type with which DuckDB makes a plan of it.
+    /// Returns the text with its parameters replaced by values of the first type for which DuckDB makes a plan.
     fn typed(&self, sql: &str) -> Option<String> {
         let texts = TYPES.iter().filter_map(|value| forms::with_values_for_parameters(sql, value));
         texts.into_iter().find(|typed| asked(&self.planner, typed).is_ok())
     }
 
-    /// What the body of a view reads that is made: DuckDB binds it, but shows it as a tree, in which columns are names.
+    /// Returns what the body of a new view or macro reads. DuckDB binds the body but shows it as a tree, in which
+    /// columns are mere names.
     fn of_body(&self, sql: &str, actions: &BTreeSet<Action>) -> Result<BTreeSet<Action>, Refusal> {
         let made = |kind: &str| {
             actions.iter().any(|action| matches!(action, Action::Schema { what, .. } if what.contains(kind)))
@@ -160,7 +162,7 @@ impl DuckDb {
             };
         }
         if made("macro") {
-            // A body with parameters has no plan: it may read each column.
+            // A body with parameters has no plan, so it counts as reading every column.
             let read = actions.iter().filter_map(|action| match action {
                 Action::Read { table, .. } => Some(Action::Read { table: table.clone(), column: Some("*".to_owned()) }),
                 _ => None,
@@ -170,8 +172,8 @@ impl DuckDb {
         Ok(BTreeSet::new())
     }
 
-    /// With what preparing tells: columns, parameters, and whether it is a query. What reaches beyond the tables is not
-    /// prepared.
+    /// Prepares a statement to add its columns, the number of its parameters, and whether it is a query. Statements
+    /// that access more than tables are not prepared.
     fn bound(&self, sql: &str, mut actions: BTreeSet<Action>, extracted: &Extracted) -> Result<Bound, Refusal> {
         if actions.iter().any(is_beyond) {
             return Ok(Bound { actions, ..Bound::default() });
@@ -198,7 +200,7 @@ impl DuckDb {
         })
     }
 
-    /// A statement that DuckDB makes no plan of, or refuses.
+    /// Classifies a statement for which DuckDB makes no plan, or that it refuses.
     fn unplanned(
         &self,
         sql: &str,
@@ -235,7 +237,8 @@ impl DuckDb {
             Statement::Explain => self.explained(sql, &prepared),
             Statement::Prepare => only(Action::Other("prepare a statement".to_owned())),
             Statement::Execute => only(Action::Other("run a prepared statement".to_owned())),
-            // A query with a part that cannot be told in JSON: its tree names everything but what is behind names.
+            // A part of the query cannot be serialized to JSON. Its tree still names everything except what views and
+            // macros contain.
             Statement::Select if !tree.is_empty() => self.bound(sql, tree, extracted),
             other => only(Action::Other(format!("{other:?}").to_lowercase())),
         }
@@ -254,11 +257,12 @@ impl DuckDb {
         Ok(Bound { is_explain: !inner.is_run, columns: columns(prepared), ..bound })
     }
 
-    /// A statement that DuckDB takes for several: PIVOT without values first looks them up; ALTER may be steps.
+    /// Classifies a statement that DuckDB splits into several: PIVOT without values looks them up first, and ALTER may
+    /// consist of several steps.
     fn of_many(&self, sql: &str, extracted: &Extracted) -> Result<Bound, Refusal> {
         if let Some(with_values) = forms::with_values(sql) {
             let bound = self.judged(&with_values);
-            // Places behind the first value that was put in are not those of the text.
+            // Positions after the first inserted value do not match the original text.
             return bound.map(|bound| Bound { columns: Vec::new(), ..bound }).map_err(|refusal| Refusal {
                 place: refusal.place.filter(|place| sql.get(place.clone()) == with_values.get(place.clone())),
                 ..refusal
@@ -270,7 +274,7 @@ impl DuckDb {
             !kinds.is_empty() && kinds.iter().all(|kind| matches!(kind, Statement::Alter | Statement::Update));
         let action = match forms::added_column(sql).filter(|_| is_alter) {
             Some(added) => {
-                // What the new column is filled with is a query of its own.
+                // The default of the new column is a query.
                 let default = self.judged(&format!("SELECT (\n{}\n)", added.default));
                 let default = default.map_err(|refusal| Refusal { place: None, ..refusal })?;
                 let parts: Vec<String> = added.table.split('.').map(text::unquoted).collect();
@@ -288,7 +292,8 @@ impl DuckDb {
         Ok(Bound { actions: [action].into(), ..Bound::default() })
     }
 
-    /// What DuckDB refuses because it would reach beyond the tables is told as what it does; a policy judges that.
+    /// Converts an error about access outside of the tables to the attempted action, so that the policy can judge it.
+    /// Returns other errors as refusals.
     fn known_or_refused(&self, said: &Said, sql: &str) -> Result<Bound, Refusal> {
         let name = said.name.clone().unwrap_or_default();
         let is_function = said.entry.contains("Function");
@@ -332,7 +337,8 @@ impl DuckDb {
         Ok(ran)
     }
 
-    /// A failed statement ends a transaction of DuckDB's: it is begun again, and all that went well is done again.
+    /// Restores the transaction after an error: a failed statement ends DuckDB's transaction, so it begins again and
+    /// repeats the statements that succeeded.
     fn heal(&mut self) {
         let Some(written) = &self.written else { return };
         if execute(&self.connection, "SELECT 1").is_err() {
@@ -342,7 +348,7 @@ impl DuckDb {
     }
 }
 
-/// Whether an action reaches beyond the tables, so that its statement is not even prepared.
+/// Reports whether an action accesses more than tables, so that its statement is not even prepared.
 fn is_beyond(action: &Action) -> bool {
     matches!(
         action,
@@ -350,7 +356,7 @@ fn is_beyond(action: &Action) -> bool {
     )
 }
 
-/// Whether a step only frames the others of one statement: they are within a transaction of ours already.
+/// Reports whether a step only wraps the other steps of a statement. They run in the engine's transaction already.
 fn is_frame(kind: Statement) -> bool {
     matches!(kind, Statement::Transaction | Statement::Set)
 }
@@ -360,7 +366,7 @@ fn columns(prepared: &Prepared) -> Vec<Column> {
     prepared.columns().into_iter().map(column).collect()
 }
 
-/// Asks one of our two questions about a text.
+/// Runs one of the two prepared queries for a text.
 fn asked(question: &Prepared, sql: &str) -> Json {
     let text = one_text(question, sql).map_err(|error| Said::of_text(&error, sql))?;
     let json = slim::read(&text).map_err(|error| Said::of_text(&error, sql))?;
@@ -374,7 +380,7 @@ fn one_text(question: &Prepared, parameter: &str) -> Result<String, String> {
     chunk.text(0, 0).ok_or_else(|| "the engine gives no answer".to_owned())
 }
 
-/// Runs statements of ours to their end.
+/// Runs internal statements to completion.
 fn execute(connection: &Connection, sql: &str) -> Result<(), String> {
     let extracted = connection.extract(sql)?;
     for index in 0..extracted.count() {
@@ -384,7 +390,7 @@ fn execute(connection: &Connection, sql: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The rows of a question of ours, whose columns are texts.
+/// Returns the rows of an internal query whose columns are texts.
 fn texts(connection: &Connection, sql: &str) -> Result<Vec<Vec<Option<String>>>, String> {
     let prepared = connection.extract(sql)?.prepare(0)?;
     let columns = prepared.columns().len() as u64;
@@ -401,7 +407,7 @@ fn first_text(connection: &Connection, sql: &str) -> Result<String, String> {
     rows.into_iter().flatten().flatten().next().ok_or_else(|| "the engine gives no answer".to_owned())
 }
 
-/// Reads a result within its bounds.
+/// Reads a result within the limits.
 fn fetched(mut rows: Rows, bound: &Bound, on: RunOn<'_>) -> Result<Ran, String> {
     let is_count = rows.is_count_of_changes();
     let mut ran = Ran::default();
@@ -419,7 +425,7 @@ fn fetched(mut rows: Rows, bound: &Bound, on: RunOn<'_>) -> Result<Ran, String> 
             return Err(format!("{}{}", says::TOO_LARGE, on.limits.result));
         }
         ran.rows += chunk.rows();
-        // What a write returns has to be read to its end, or not all of it is written.
+        // The rows that a write returns must all be read; otherwise DuckDB does not complete the write.
         if ran.rows > on.limits.rows && bound.is_readonly {
             ran.rows = on.limits.rows;
             ran.truncated = true;
@@ -460,7 +466,7 @@ impl Engine for DuckDb {
     }
 
     fn is_harmless_table(&self, _table: &str) -> bool {
-        // Views of the catalog are told as the table functions that they ask.
+        // Views of the catalog are reported as the table functions that they call.
         false
     }
 
@@ -476,7 +482,7 @@ impl Engine for DuckDb {
             Ok(all) => all,
             Err(error) => {
                 let said = Said::of_text(&error, sql);
-                // What DuckDB does not even look at, such as IMPORT, has its place in `bind`.
+                // DuckDB refuses some statements, such as IMPORT, before it parses them; `bind` reports those.
                 return if said.is_of_form() { Err(self.syntax(sql, &said)) } else { Ok(ranges) };
             }
         };
@@ -512,7 +518,7 @@ impl Engine for DuckDb {
     }
 
     fn is_restored(&self) -> bool {
-        // What was taken of a sequence stays taken.
+        // A rollback does not undo `nextval`.
         first_text(&self.connection, "SELECT CAST(count(*) AS VARCHAR) FROM duckdb_sequences()")
             .is_ok_and(|count| count == "0")
     }
@@ -564,7 +570,7 @@ impl Engine for DuckDb {
     }
 
     fn put(&mut self, sql: &str) -> bool {
-        // A key that is there already would end the whole transaction.
+        // A duplicate key would end the whole transaction, so conflicts are ignored first.
         let patient = sql.strip_prefix("INSERT INTO ").map(|rest| format!("INSERT OR IGNORE INTO {rest}"));
         let sqls = patient.iter().map(String::as_str).chain([sql]);
         let deadline = Instant::now() + OURS;
@@ -574,7 +580,7 @@ impl Engine for DuckDb {
                 self.written.iter_mut().for_each(|written| written.push(sql.to_owned()));
                 return true;
             }
-            // Without a key to look for, DuckDB refuses the patient form before anything has happened.
+            // For a table without a key DuckDB refuses OR IGNORE before it changes anything.
             if !put.is_err_and(|error| error.starts_with("Binder Error")) {
                 break;
             }
@@ -589,7 +595,7 @@ impl Engine for DuckDb {
 }
 
 impl DuckDb {
-    /// A fault of form, with its place where DuckDB tells it in JSON.
+    /// Returns a syntax error, with its position if DuckDB reports one in JSON.
     fn syntax(&self, sql: &str, said: &Said) -> Refusal {
         match asked(&self.planner, sql) {
             Err(told) if told.kind == "parser" => told.refusal(sql),

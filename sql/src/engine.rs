@@ -1,4 +1,4 @@
-//! What an engine has to answer. One file below for each that does: [`crate::sqlite`].
+//! Defines the interface of an engine. [`crate::sqlite`] and [`crate::duckdb`] implement it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,61 +9,61 @@ use proctor_core::sql::{Allow, Column, Dialect, Limits, Policy, SqlCode};
 use crate::catalog::{Catalog, Table};
 use crate::scratch::{self, Value};
 
-/// One thing that a statement does, as its engine says.
+/// One thing that a statement does, as the engine reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// It reads a table or a view; a column of it where the engine tells which.
+    /// The statement reads a table or a view, or one of its columns.
     Read {
-        /// The table.
+        /// The table or view.
         table: String,
-        /// The column; `None` where rows are only counted.
+        /// The column; `None` if the statement only counts rows.
         column: Option<String>,
     },
-    /// It reads what the schema holds: names, columns, indexes, definitions, sizes.
+    /// The statement reads metadata of the schema: names, columns, indexes, definitions, sizes.
     Metadata {
-        /// The source, such as ``the pragma `table_info` ``.
+        /// The source of the metadata, such as ``the pragma `table_info` ``.
         source: String,
-        /// The only table that it describes; `None` where it describes others too.
+        /// The only table that the metadata describes; `None` if it describes others too.
         table: Option<String>,
     },
-    /// It calls a function.
+    /// The statement calls a function.
     Call(String),
-    /// It adds rows.
+    /// The statement inserts rows into a table.
     Insert(String),
-    /// It changes rows.
+    /// The statement updates rows.
     Update {
         /// The table.
         table: String,
-        /// The column.
+        /// The column that it sets.
         column: String,
     },
-    /// It takes rows away.
+    /// The statement deletes rows from a table.
     Delete(String),
-    /// It makes, changes or drops something of the schema: `create table`, `drop view`, ….
+    /// The statement creates, alters or drops an object of the schema.
     Schema {
-        /// What it does.
+        /// The operation, such as `create table` or `drop view`.
         what: String,
-        /// To what.
+        /// The name of the object.
         name: String,
     },
-    /// It begins or ends a transaction.
+    /// The statement begins or ends a transaction.
     Transaction(String),
-    /// It reads or changes a setting of the engine.
+    /// The statement reads or changes a setting of the engine.
     Setting(String),
-    /// It attaches, detaches, copies or rewrites a database.
+    /// The statement attaches, detaches, copies or rewrites a database.
     Attach(String),
-    /// It reads or writes a file, or the network.
+    /// The statement reads or writes a file, or uses the network.
     File(String),
-    /// It does something that no policy knows.
+    /// The statement does something that no policy covers.
     Other(String),
-    /// It recurs.
+    /// The statement has a recursive common table expression.
     Recursion,
 }
 
-/// What a statement is, in a word.
+/// The kind of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// It looks at rows.
+    /// It only reads rows or metadata.
     Read,
     /// It changes rows.
     Write,
@@ -71,16 +71,16 @@ pub enum Kind {
     Schema,
     /// It begins or ends a transaction.
     Transaction,
-    /// It is about settings.
+    /// It reads or changes a setting.
     Setting,
-    /// It reaches another database or a file.
+    /// It accesses another database, a file or the network.
     Attach,
-    /// None of these.
+    /// It does something else.
     Other,
 }
 
 impl Kind {
-    /// The word of the documents.
+    /// Returns the name that judgements and reports use.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -94,27 +94,27 @@ impl Kind {
     }
 }
 
-/// A statement that the engine could prepare.
+/// A statement that the engine has prepared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bound {
-    /// Everything that it does.
+    /// Everything that the statement does.
     pub actions: BTreeSet<Action>,
-    /// The columns of its result; empty where it has none.
+    /// The columns of the result; empty if there is none.
     pub columns: Vec<Column>,
-    /// How many parameters it waits for.
+    /// The number of parameters.
     pub parameters: usize,
-    /// Whether it only explains another.
+    /// True if the statement only explains another one.
     pub is_explain: bool,
-    /// Whether running it leaves the database as it is.
+    /// True if the statement leaves the database unchanged.
     pub is_readonly: bool,
-    /// Whether it asks for rows.
+    /// True if the statement is a query.
     pub is_query: bool,
-    /// Where texts in double quotes stand that the engine takes for strings, in bytes of the statement.
+    /// The byte ranges of double-quoted texts in the statement that the engine treats as strings.
     pub strings: Vec<Range<usize>>,
 }
 
 impl Bound {
-    /// What it is: the most far-reaching of its actions decides.
+    /// Returns the kind of the most far-reaching action.
     pub fn kind(&self) -> Kind {
         let of = |action: &Action| match action {
             Action::Read { .. } | Action::Metadata { .. } | Action::Call(_) | Action::Recursion => Kind::Read,
@@ -130,7 +130,7 @@ impl Bound {
         if most == Kind::Read && !is_known { Kind::Other } else { most }
     }
 
-    /// The tables and views that it reads or writes, each once.
+    /// Returns the tables and views that the statement reads or writes.
     pub fn tables(&self) -> BTreeSet<&str> {
         self.actions
             .iter()
@@ -144,7 +144,7 @@ impl Bound {
             .collect()
     }
 
-    /// The functions that it calls, each once.
+    /// Returns the functions that the statement calls.
     pub fn functions(&self) -> BTreeSet<&str> {
         self.actions
             .iter()
@@ -155,7 +155,7 @@ impl Bound {
             .collect()
     }
 
-    /// What it makes, changes or drops of the schema, each as what it does and to what.
+    /// Returns the changes of the schema as pairs of an operation and a name.
     pub fn schema_changes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.actions.iter().filter_map(|action| match action {
             Action::Schema { what, name } => Some((what.as_str(), name.as_str())),
@@ -163,161 +163,165 @@ impl Bound {
         })
     }
 
-    /// Whether it recurs.
+    /// Reports whether the statement is recursive.
     pub fn is_recursive(&self) -> bool {
         self.actions.contains(&Action::Recursion)
     }
 }
 
-/// What an engine has against a statement.
+/// The reason why an engine refuses a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of thing.
+    /// The code of the finding.
     pub code: SqlCode,
-    /// What it says, in one sentence.
+    /// The message of the engine, as one sentence.
     pub message: String,
-    /// What it calls that.
+    /// The engine's own name for the error.
     pub engine_code: Option<String>,
-    /// Where, in bytes of the statement.
+    /// The byte range in the statement that the error is about.
     pub place: Option<Range<usize>>,
-    /// The name that it is about.
+    /// The name that the error is about.
     pub subject: Option<String>,
-    /// Names that it proposes.
+    /// Names that the engine suggests instead.
     pub candidates: Vec<String>,
 }
 
 impl Refusal {
-    /// A refusal of a kind.
+    /// Creates a refusal with a code and a message only.
     pub fn new(code: SqlCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), engine_code: None, place: None, subject: None, candidates: Vec::new() }
     }
 }
 
-/// What running a statement came to.
+/// The result of running a statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// How many rows were read of its result.
+    /// The number of rows read from the result.
     pub rows: u64,
-    /// Whether there were more.
+    /// True if the result has more rows than were read.
     pub truncated: bool,
-    /// How many rows it changed itself.
+    /// The number of rows that the statement itself changed.
     pub changed: u64,
 }
 
-/// Bounds for one statement.
+/// The bounds within which a statement runs.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOn<'a> {
-    /// How much it may take.
+    /// The limits of the request.
     pub limits: &'a Limits,
-    /// When it must have ended.
+    /// The time at which the statement must have ended.
     pub deadline: Instant,
-    /// Whether it goes on to its end where more rows come than are looked at: what has no end is found so.
+    /// True if a query continues after the limit of rows. A statement that never ends is only detected this way.
     pub is_to_end: bool,
 }
 
-/// An engine with a schema, warm. Whatever a method does is undone by [`rollback`](Self::rollback).
+/// An open engine with its schema. [`rollback`](Self::rollback) undoes the effects of the other methods.
 pub trait Engine {
-    /// Whose SQL it takes.
+    /// Returns the dialect that the engine accepts.
     fn dialect(&self) -> Dialect;
 
-    /// Its name and version, such as `SQLite 3.54.1`.
+    /// Returns the name and the version, such as `SQLite 3.54.1`.
     fn version(&self) -> String;
 
-    /// What the database holds.
+    /// Returns the tables and views of the database.
     fn catalog(&self) -> &Catalog;
 
-    /// The names of its functions, in lower case.
+    /// Returns the names of all functions, in lower case.
     fn functions(&self) -> &BTreeSet<String>;
 
-    /// Whether a function reaches nothing beyond its arguments, so that everybody may call it.
+    /// Reports whether a function accesses nothing but its arguments, so that every request may call it.
     fn is_harmless(&self, function: &str) -> bool;
 
-    /// Whether a table that is no table of the schema (a catalog, a table function) may be read by everybody.
+    /// Reports whether every request may read this table, which is not part of the schema (a catalog, a table
+    /// function).
     fn is_harmless_table(&self, table: &str) -> bool;
 
-    /// Reports whether a table that is no table of the schema makes its rows of its arguments alone, such as `json_each`.
+    /// Reports whether a table that is not part of the schema computes its rows from its arguments alone, such as
+    /// `json_each`.
     fn is_pure_table(&self, _table: &str) -> bool {
         false
     }
 
-    /// Checks that a statement works without anything that is off the lists of a request, where the engine has more to
-    /// say than [`Bound::actions`] tells. `bound` is what [`bind`](Self::bind) returned for it.
+    /// Checks that a statement works without anything that is off the lists of a request. Engines implement this if
+    /// [`Bound::actions`] does not show everything that a statement uses. `bound` is the result of [`bind`](Self::bind)
+    /// for the statement.
     ///
     /// # Errors
-    /// The first name that the statement needs and that is not on the lists, or a fault of the engine.
+    /// The statement needs a name that is not on the lists (the first one is reported), or the engine fails.
     fn check_lists(&mut self, _sql: &str, _bound: &Bound, _allow: &Allow, _on: RunOn<'_>) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// Where each statement of a text stands, in bytes; comments and empty statements between them are none.
+    /// Returns the byte range of each statement of a text. Comments and empty statements do not count as statements.
     ///
     /// # Errors
-    /// The text does not fall into statements.
+    /// The engine cannot split the text into statements.
     fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal>;
 
-    /// Prepares one statement, and says what it would do. Nothing is executed, not even what an engine does while it
+    /// Prepares one statement and reports what it would do. Nothing is executed, not even what an engine does while it
     /// prepares.
     ///
     /// # Errors
-    /// What the engine has against it.
+    /// The engine refuses the statement.
     fn bind(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal>;
 
-    /// Begins what [`rollback`](Self::rollback) undoes.
+    /// Begins the transaction that [`rollback`](Self::rollback) undoes.
     ///
     /// # Errors
-    /// The engine cannot.
+    /// The engine cannot begin a transaction.
     fn begin(&mut self) -> Result<(), Refusal>;
 
     /// Undoes everything since [`begin`](Self::begin).
     ///
     /// # Errors
-    /// The engine cannot; it is not to be used again.
+    /// The rollback fails. The engine must not be used again.
     fn rollback(&mut self) -> Result<(), Refusal>;
 
     /// Adds parts to the schema, as if the engine had been opened with them.
     ///
     /// # Errors
-    /// They cannot be set up; it is not to be used again.
+    /// The parts cannot be set up. The engine must not be used again.
     fn extend(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal>;
 
-    /// Whether everything that statements do was undone, down to what no transaction holds.
+    /// Reports whether all effects of the statements have been undone, including those that transactions do not cover,
+    /// such as the state of sequences.
     fn is_restored(&self) -> bool;
 
-    /// Runs one statement, of which the engine refuses what `policy` does not allow. `bound` is what [`bind`](Self::bind)
-    /// told of it where it stands now.
+    /// Runs one statement. The engine refuses actions that `policy` does not allow. `bound` is the result of
+    /// [`bind`](Self::bind) for the statement in the current state of the database.
     ///
     /// # Errors
-    /// What the engine has against it, limits among that.
+    /// The engine refuses the statement, or the statement exceeds a limit.
     fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal>;
 
-    /// Runs a statement of ours that returns one number.
+    /// Runs a query of Proctor that returns one number. It may contain the filter of a statement.
     ///
     /// # Errors
-    /// What the engine has against it.
+    /// The engine refuses the query.
     fn number(&mut self, sql: &str) -> Result<i64, Refusal>;
 
-    /// Runs a statement of ours and tells whether it went through.
+    /// Runs an internal statement and reports whether it succeeded.
     fn put(&mut self, sql: &str) -> bool;
 
-    /// Reports whether a table has no row. One that cannot be read counts as a table with rows.
+    /// Reports whether a table has no rows. A table that cannot be read counts as one with rows.
     fn is_empty(&mut self, table: &Table) -> bool {
         let name = self.quoted(&table.name);
         self.number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0)
     }
 
-    /// Inserts rows of ours into a table, of which each has a value for each column that takes one: those rows that break
-    /// no constraint.
+    /// Inserts those of the given scratch rows that break no constraint. Each row has a value for every column that
+    /// takes one.
     fn insert(&mut self, table: &Table, rows: &[Vec<Value>]) {
         scratch::insert_by_text(self, table, rows);
     }
 
-    /// Returns the names, in lower case, of the tables whose rows can make a difference to statements that do this;
-    /// `None` if the rows of any table can.
+    /// Returns the names, in lower case, of the tables whose rows can affect statements with these actions; `None` if
+    /// every table can affect them.
     fn sources(&self, _statements: &[&Bound]) -> Option<BTreeSet<String>> {
         None
     }
 
-    /// Puts a name in quotes as this dialect has them.
+    /// Quotes a name as this dialect requires.
     fn quoted(&self, name: &str) -> String {
         format!("\"{}\"", name.replace('"', "\"\""))
     }

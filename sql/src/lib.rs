@@ -1,13 +1,13 @@
-//! SQL, judged before anybody runs it, by the engine that would run it.
+//! Judges SQL before it runs, with the engine that would run it.
 //!
 //! ```text
 //! Request ──> Chain: extract → tokenize → parse → bind → safety → run → semantic ──> Judgement
 //!                              (sqlparser)   └──────── Engine ───────┘
 //! ```
 //!
-//! The engine is the truth: what it prepares is there, what it says a statement does is what it does. The parser serves
-//! form only: spans, filters, the tree that a question is held against. A stage is a file in [`stages`] behind the trait
-//! [`Stage`]; an engine is one behind the trait [`Engine`].
+//! The engine is authoritative: it decides whether a statement is valid, which names exist and what the statement does.
+//! The parser is used for form only: for spans, for filters, and for the tree that a question is compared with. Each
+//! stage is a file in [`stages`] that implements the trait [`Stage`]; each engine implements the trait [`Engine`].
 
 pub mod advice;
 mod ask;

@@ -1,22 +1,22 @@
-//! The values that a text names, as its tokens have them: what scratch rows are made of, beside values of our own.
+//! Collects the literal values of a text. Scratch rows contain them in addition to generated values.
 
 use proctor_core::sql::Dialect;
 
 use crate::text::{Piece, pieces, unquoted};
 
-/// How many are taken.
+/// The maximum number of literals.
 const MOST: usize = 32;
 
-/// A value that a text names.
+/// A literal value of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Literal {
-    /// A number, as it stands.
+    /// A number, as written.
     Number(String),
     /// A string, without its quotes.
     Text(String),
 }
 
-/// The first values of a text, each once.
+/// Returns the first distinct literals of a text, at most [`MOST`].
 pub(crate) fn literals(text: &str, dialect: Dialect) -> Vec<Literal> {
     let mut found: Vec<Literal> = Vec::new();
     for (piece, range) in pieces(text, dialect) {

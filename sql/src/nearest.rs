@@ -1,25 +1,26 @@
-//! What somebody may have meant: the nearest of the names that are there.
+//! Finds the existing names that are closest to a misspelt one.
 
 use strsim::damerau_levenshtein;
 
-/// How many names are proposed.
+/// The maximum number of suggestions.
 const MOST: usize = 3;
 
-/// The nearest of `names` to `wrong`, the nearest first; none where none is near. Names that differ in case, in
-/// underscores or in a plural are near.
+/// Returns the `names` that are close to `wrong`, the closest first. Names that differ only in case, underscores or a
+/// plural `s` count as close.
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let wrong = plain(wrong);
     let mut found: Vec<(usize, &str)> =
         names.into_iter().filter_map(|name| distance(&wrong, &plain(name)).map(|distance| (distance, name))).collect();
     found.sort();
     found.dedup();
-    // What differs in spelling only is it.
+    // If a name differs in spelling conventions only, it is the only suggestion.
     let is_certain = found.first().is_some_and(|(distance, _)| *distance == 0);
     found.retain(|(distance, _)| !is_certain || *distance == 0);
     found.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Those of `names` of which `wrong` is a slip of the fingers: a letter or two changed, left out, doubled or exchanged.
+/// Returns the `names` of which `wrong` may be a typing error: one or two letters changed, missing, doubled or
+/// exchanged.
 pub fn slips<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let wrong = plain(wrong);
     let allowed = match wrong.chars().count() {
@@ -36,12 +37,12 @@ pub fn slips<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<S
     found.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Whether two names are so near that one is a slip of the other.
+/// Reports whether two names are so close that one may be a misspelling of the other.
 pub fn is_near(one: &str, other: &str) -> bool {
     distance(&plain(one), &plain(other)).is_some()
 }
 
-/// How far two plain names are from each other; `None` where they have nothing to do with each other.
+/// Returns the distance of two normalized names; `None` if they are too different.
 fn distance(wrong: &str, name: &str) -> Option<usize> {
     if wrong.is_empty() || name.is_empty() {
         return None;
@@ -60,8 +61,8 @@ fn distance(wrong: &str, name: &str) -> Option<usize> {
     within(wrong, name, allowed).or_else(|| is_part.then_some(allowed + 1))
 }
 
-/// How many letters are to be changed, where that is so many at most. Names of other lengths are not gone through: one may
-/// be as long as a statement.
+/// Returns the edit distance if it is at most `allowed`. Names whose lengths differ by more are not compared, since a
+/// name may be as long as a statement.
 fn within(one: &str, other: &str, allowed: usize) -> Option<usize> {
     let apart = one.chars().count().abs_diff(other.chars().count());
     (apart <= allowed).then(|| damerau_levenshtein(one, other)).filter(|distance| *distance <= allowed)

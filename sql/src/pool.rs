@@ -1,8 +1,8 @@
-//! Workers in sandboxes, kept warm. Each request is judged by one worker; the caller bounds how many are judged at once.
-//! A worker that does not answer in its time is ended, with every process of its sandbox.
+//! Keeps workers in sandboxes ready. One worker judges each request; the caller bounds the number of concurrent
+//! requests. A worker that does not answer in time is killed, with every process of its sandbox.
 //!
-//! The sandbox shows a worker the program, the engine's library and the database that is asked about, all read-only, and
-//! an empty directory. It has no network, one mebibyte of disk, and the memory that its requests may take.
+//! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
+//! directory. It has no network, a disk of one mebibyte, and the memory that the requests of the worker may use.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -24,27 +24,27 @@ use proctor_sandbox::{
 use crate::ask::{self, AsyncLine, Line, Silence};
 use crate::chain;
 
-/// What a worker needs beyond the memory of its engine, in bytes.
+/// The memory that a worker needs in addition to its engine, in bytes.
 const OVERHEAD: u64 = 192 << 20;
-/// What is said of a worker that took too much memory.
+/// The message about a worker that exceeded its memory limit.
 const MEMORY: &str = "it hit its limit of memory";
-/// How much of what a worker says when it dies is shown, in bytes.
+/// The maximum size of the stderr output of a dead worker that is shown, in bytes.
 const LAST_WORDS: usize = 2_000;
 
-/// Where workers come from.
+/// The configuration of a pool of workers.
 #[derive(Debug, Clone)]
 pub struct WorkersConfig {
-    /// The program `proctor-sql`.
+    /// The path of the program `proctor-sql`.
     pub program: PathBuf,
-    /// Where the caller says that the shared library of DuckDB is; else it is looked for where systems keep it.
+    /// The path of DuckDB's shared library as configured; `None` searches the usual directories.
     pub duckdb: Option<PathBuf>,
-    /// The number of idle workers that are kept.
+    /// The maximum number of idle workers.
     pub most: usize,
-    /// Which controls of the sandbox may be missing.
+    /// The sandbox controls that may be missing.
     pub tolerated: Tolerated,
 }
 
-/// The workers.
+/// A pool of workers.
 pub struct Workers {
     config: WorkersConfig,
     launcher: Arc<Launcher>,
@@ -52,22 +52,22 @@ pub struct Workers {
     idle: Mutex<Vec<(Key, Box<Worker>)>>,
 }
 
-/// What a worker can be asked about.
+/// The properties of a request that a worker must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     dialect: Dialect,
     library: Option<Shown>,
     database: Option<Shown>,
-    /// An engine's memory can only be lowered.
+    /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
     memory: u64,
 }
 
-/// A file as its sandbox shows it: another one that takes its name later is not seen there.
+/// A file that is mounted into a sandbox. The sandbox keeps showing this file if another one takes its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shown {
-    /// Behind links: a link is no place that a file can be shown at.
+    /// The canonical path. A symbolic link cannot be a mount point.
     file: PathBuf,
-    /// Its device and inode.
+    /// The device and the inode.
     is: (u64, u64),
 }
 
@@ -92,21 +92,21 @@ struct Worker {
     _space: RunSpace,
 }
 
-/// Why there is no answer.
+/// The reason why a worker gave no answer.
 enum NoAnswer {
-    /// The worker did not answer in its time; that long it was waited for.
+    /// The answer did not arrive in time. The value is the time that the pool waited.
     Late(Duration),
-    /// Its sandbox ended it for its memory, after that long.
+    /// The sandbox killed the worker because of its memory, after this time.
     TooLarge(Duration),
-    /// It is gone.
+    /// The worker died. The value is the last message of the worker or its sandbox.
     Died(String),
 }
 
 impl Workers {
-    /// Makes what workers need; none is started.
+    /// Prepares a pool without starting a worker.
     ///
     /// # Errors
-    /// The state directory cannot be written.
+    /// The state directory is not writable.
     pub fn new(launcher: Arc<Launcher>, config: WorkersConfig) -> Result<Self, SandboxError> {
         let directory = launcher.host().state_dir().join("sql");
         let made = std::fs::create_dir_all(&directory);
@@ -121,14 +121,14 @@ impl Workers {
             Ok(key) => key,
             Err((code, why)) => return chain::unjudged(request, request.dialect.title(), code, why),
         };
-        // The worker sees a file at its own place alone.
+        // The worker sees the file only at its canonical path.
         let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
         let elsewhere = database.is_some().then(|| Request { database, ..request.clone() });
         let request = elsewhere.as_ref().unwrap_or(request);
         if let Some(worker) = self.take(&key) {
             match self.asked(&key, worker, request).await {
                 Ok(judgement) => return judgement,
-                // One that died while it waited says nothing about this request: a fresh one is asked, once.
+                // An idle worker that has died says nothing about this request, so a new worker gets it, once.
                 Err(NoAnswer::Died(_)) => {}
                 Err(none) => return none.judgement(request),
             }
@@ -141,7 +141,7 @@ impl Workers {
         self.asked(&key, worker, request).await.unwrap_or_else(|none| none.judgement(request))
     }
 
-    /// Asks a worker. A worker that answers returns to the pool; one that does not is killed.
+    /// Sends a request to a worker. A worker that answers returns to the pool; a worker that does not is killed.
     async fn asked(&self, key: &Key, mut worker: Box<Worker>, request: &Request) -> Result<Judgement, NoAnswer> {
         let begun = Instant::now();
         match worker.line.ask(request).await {
@@ -156,12 +156,12 @@ impl Workers {
         }
     }
 
-    /// Returns the number of workers that wait for a request.
+    /// Returns the number of idle workers.
     pub fn idle(&self) -> usize {
         self.idle_workers().len()
     }
 
-    /// Ends the workers that wait.
+    /// Ends the idle workers.
     pub fn release(&self) {
         let idle = std::mem::take(&mut *self.idle_workers());
         drop(idle);
@@ -183,15 +183,15 @@ impl Workers {
         idle.push((key, worker));
         drop(idle);
         if let Some(surplus) = surplus {
-            // The end of its sandbox may block.
+            // Ending a sandbox may block.
             drop(tokio::task::spawn_blocking(move || drop(surplus)));
         }
     }
 
-    /// Returns what [`Workers::key`] does, on a thread that may block if that reads the disk.
+    /// Returns the result of [`Workers::key`], on a blocking thread if computing it reads the disk.
     ///
     /// # Errors
-    /// As [`Workers::key`].
+    /// The same as for [`Workers::key`].
     async fn key_apart(self: &Arc<Self>, request: &Request) -> Result<Key, (SqlCode, String)> {
         if request.dialect == Dialect::Sqlite && request.database.is_none() {
             return self.key(request);
@@ -201,10 +201,10 @@ impl Workers {
         key.unwrap_or_else(|broken| Err((SqlCode::EngineFailed, broken)))
     }
 
-    /// Which worker can answer.
+    /// Returns the key of the workers that can answer a request.
     ///
     /// # Errors
-    /// The dialect's engine is not here, or the database cannot be read.
+    /// The engine of the dialect is missing, or the database cannot be read.
     fn key(&self, request: &Request) -> Result<Key, (SqlCode, String)> {
         let library = match request.dialect {
             Dialect::Sqlite => None,
@@ -281,7 +281,7 @@ impl Workers {
 }
 
 impl Worker {
-    /// Kills a worker that gave no answer, and returns the reason. Blocks until its sandbox has reported it.
+    /// Kills a worker that gave no answer, and returns the reason. Blocks until the sandbox has reported it.
     fn ended(self, silence: Silence, begun: Instant) -> NoAnswer {
         match silence {
             Silence::Late(took) => NoAnswer::Late(took),
@@ -317,7 +317,7 @@ fn failed(request: &Request, message: &str) -> Judgement {
     chain::unjudged(request, request.dialect.title(), SqlCode::EngineFailed, message.to_owned())
 }
 
-/// Returns what a worker, or its sandbox, said at its end.
+/// Returns the last message of a worker or its sandbox.
 fn last_words(running: &Running, error: &io::Error) -> String {
     let mut said = Vec::new();
     let until = Instant::now() + Duration::from_secs(2);
@@ -336,7 +336,7 @@ fn last_words(running: &Running, error: &io::Error) -> String {
             }
             Ok(Received::Report(Report::Ready { .. })) => {}
             Ok(Received::Closed) | Err(_) => break,
-            // What ended its socket ends it too, a moment later.
+            // The cause that closed the socket ends the worker too, slightly later.
             Ok(Received::WouldBlock) if !waits_until(running, until) => break,
             Ok(Received::WouldBlock) => {}
         }
@@ -360,10 +360,10 @@ fn waits_until(running: &Running, until: Instant) -> bool {
     matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
 }
 
-/// Runs blocking work on a thread of the runtime that may block.
+/// Runs blocking work on a thread of the runtime for blocking tasks.
 ///
 /// # Errors
-/// It panicked.
+/// The work panicked.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|error| format!("a part of proctor broke: {error}"))
 }

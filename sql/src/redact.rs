@@ -13,11 +13,11 @@ use crate::catalog::Catalog;
 use crate::lists;
 use crate::text;
 
-/// Replaces a name that is off the lists.
+/// The replacement for a name that is off the lists.
 const MASK: &str = "…";
-/// Signs that mark the word beside them as a name.
+/// Characters that mark an adjacent word as a name.
 const MARKS: [char; 4] = ['`', '"', '\'', '.'];
-/// Words that messages contain whatever the schema is.
+/// Words that messages contain regardless of the schema.
 const ORDINARY: [&str; 30] = [
     "name",
     "names",
@@ -51,7 +51,7 @@ const ORDINARY: [&str; 30] = [
     "code",
 ];
 
-/// Returns the part of a catalog that lists allow: their tables and views, each with its columns that are on the list.
+/// Returns the tables and views of a catalog that the lists allow, each with its allowed columns.
 pub(crate) fn visible(catalog: &Catalog, allow: &Allow) -> Catalog {
     let tables = catalog.tables.iter().filter(|table| lists::allow_table(allow, &table.name));
     let with_columns = tables.map(|table| {
@@ -68,16 +68,16 @@ pub(crate) fn visible(catalog: &Catalog, allow: &Allow) -> Catalog {
     Catalog { tables: with_columns.collect() }
 }
 
-/// The names of tables and columns that a request may not learn.
+/// The names of tables and columns that a judgement must not reveal.
 pub(crate) struct Hidden {
     /// Every such name, in lower case.
     names: BTreeSet<String>,
-    /// The names among them that the text does not contain.
+    /// The subset of `names` that the text does not contain.
     unsaid: BTreeSet<String>,
 }
 
 impl Hidden {
-    /// Returns the names that lists hide; `None` where there are no lists.
+    /// Returns the names that the lists hide; `None` if the request has no lists.
     pub(crate) fn new(catalog: &Catalog, allow: &Allow, sql: &str, dialect: Dialect) -> Option<Self> {
         if !lists::are_given(allow) {
             return None;
@@ -89,7 +89,7 @@ impl Hidden {
         let said = text::names(sql, dialect);
         let mut names: BTreeSet<String> = names_of(catalog).difference(&shown).cloned().collect();
         let mut unsaid: BTreeSet<String> = names.difference(&said).cloned().collect();
-        // A name that another table shows is hidden together with its own table.
+        // If a column is hidden and another table shows a column with the same name, only the qualified name is hidden.
         for table in &catalog.tables {
             let is_off = |column: &str| {
                 !lists::allow_table(allow, &table.name) || !lists::allow_column(allow, &table.name, column)
@@ -116,7 +116,7 @@ impl Hidden {
         found.message = self.masked(&found.message);
     }
 
-    /// Removes the tables that a statement reaches without naming them, such as those behind a view.
+    /// Removes the tables that a statement uses without naming them, such as those behind a view.
     pub(crate) fn redact_view(&self, view: &mut StatementView) {
         view.tables.retain(|table| !has(&self.unsaid, table));
     }
@@ -130,7 +130,7 @@ impl Hidden {
     }
 }
 
-/// The names of a catalog in lower case, without their schemas.
+/// Returns the names of tables and columns in a catalog, in lower case and without schemas.
 fn names_of(catalog: &Catalog) -> BTreeSet<String> {
     let names = catalog.tables.iter().flat_map(|table| {
         std::iter::once(bare(&table.name)).chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
@@ -142,13 +142,13 @@ fn bare(name: &str) -> String {
     name.rsplit_once('.').map_or(name, |(_, bare)| bare).to_ascii_lowercase()
 }
 
-/// Reports whether a text mentions one of some names.
+/// Reports whether a text mentions one of the names.
 fn has(names: &BTreeSet<String>, text: &str) -> bool {
     !mentions(names, text).is_empty()
 }
 
-/// Returns where a text mentions one of some names, in order. A name that is an ordinary word of messages counts only
-/// where it is marked as a name.
+/// Returns the byte ranges in which a text mentions one of the names, in order. A name that is also an ordinary word of
+/// messages counts only if it is marked as a name.
 fn mentions(names: &BTreeSet<String>, text: &str) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
     let mut found: Vec<Range<usize>> = Vec::new();

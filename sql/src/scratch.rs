@@ -1,5 +1,5 @@
-//! Rows made from a schema: a few ordinary ones in each empty table, so that a statement has something to run on, and
-//! odd ones in the table of a write, among which a filter that means something leaves one out.
+//! Generates rows from a schema. Empty tables get a few ordinary rows, so that a statement has data to run on. The
+//! table of a write gets unusual rows too, so that an effective filter excludes at least one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use crate::catalog::{Catalog, Column, Table};
 use crate::engine::Engine;
 use crate::literals::{Literal, literals};
 
-/// How many ordinary rows a table gets.
+/// The number of ordinary rows in a table.
 const ORDINARY: usize = 8;
-/// A number that no key has.
+/// The start of the replacement keys. It is above all generated keys except literals of the text.
 const FREE_KEY: usize = 2_000_000;
-/// How many tables are filled.
+/// The maximum number of tables that are filled.
 const MOST_TABLES: usize = 200;
 
-/// What a column holds, as far as its declared type tells.
+/// The kind of values in a column, derived from its declared type and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Integer,
@@ -32,20 +32,20 @@ enum Sort {
 /// A value of an ordinary row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Integer(i64),
-    /// Another number.
+    /// A floating-point number.
     Real(f64),
-    /// A truth value.
+    /// A boolean.
     Boolean(bool),
-    /// A text; dates and times too.
+    /// A text, a date or a time.
     Text(String),
-    /// One byte.
+    /// A blob of one byte.
     Byte(u8),
 }
 
 impl Value {
-    /// Returns the value as a literal of SQL.
+    /// Returns the value as an SQL literal.
     fn literal(&self) -> String {
         match self {
             Self::Integer(number) => number.to_string(),
@@ -58,8 +58,8 @@ impl Value {
     }
 }
 
-/// Puts ordinary rows into each empty table, those that others point at first. `only` are the names of the tables that
-/// matter, in lower case; `None` if each may.
+/// Inserts ordinary rows into each empty table, into referenced tables first. `only` contains the names of the tables
+/// that matter, in lower case; with `None` every table matters.
 pub fn fill(engine: &mut dyn Engine, text: &str, only: Option<&BTreeSet<String>>) {
     let dialect = engine.dialect();
     let values = literals(text, dialect);
@@ -73,11 +73,11 @@ pub fn fill(engine: &mut dyn Engine, text: &str, only: Option<&BTreeSet<String>>
     }
 }
 
-/// Inserts rows by statements of SQL: those of them that break no constraint.
+/// Inserts those of the rows that break no constraint, with SQL statements.
 pub(crate) fn insert_by_text(engine: &mut (impl Engine + ?Sized), table: &Table, rows: &[Vec<Value>]) {
     let listed = |row: &Vec<Value>| format!("({})", row.iter().map(Value::literal).collect::<Vec<_>>().join(", "));
     let rows: Vec<String> = rows.iter().map(listed).collect();
-    // If a row breaks a constraint, the statement inserts none; then each row is inserted by itself.
+    // If a row breaks a constraint, the statement inserts none. Each row is then inserted separately.
     if !put(engine, table, &rows) {
         for row in &rows {
             let _ = put(engine, table, std::slice::from_ref(row));
@@ -85,28 +85,30 @@ pub(crate) fn insert_by_text(engine: &mut (impl Engine + ?Sized), table: &Table,
     }
 }
 
-/// Returns a statement that inserts into each column that takes a value, up to its `VALUES`.
+/// Returns an INSERT statement for all columns that take a value, up to and including `VALUES`.
 pub(crate) fn insertion(engine: &(impl Engine + ?Sized), table: &Table) -> String {
     let names: Vec<String> = columns(table).map(|(_, column)| engine.quoted(&column.name)).collect();
     format!("INSERT INTO {} ({}) VALUES ", engine.quoted(&table.name), names.join(", "))
 }
 
-/// Puts odd rows into a table: NULL, zero, negative, huge, empty, and each value that the text names, in every column.
+/// Inserts unusual rows into a table: NULL, zero, negative, huge, empty, and each literal of the text, in every column.
 pub fn probe(engine: &mut dyn Engine, table: &Table, text: &str) {
     let dialect = engine.dialect();
     let values = literals(text, dialect);
     let lists: Vec<Vec<String>> = table.columns.iter().map(|column| odd(column, &values, dialect)).collect();
     let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
     for row in 0..longest {
-        // Each column walks through its values from another beginning, so that no two go together for ever.
+        // Each column starts at another offset in its list of values, so that the same two values do not always occur
+        // together.
         let of =
             |at: usize, _: &Column| lists[at].get((row + at) % lists[at].len().max(1)).cloned().unwrap_or_else(null);
-        // An engine that passes over a key that is there says that all went well.
+        // An engine that ignores a row with an existing key reports success, so the rows are counted.
         let before = rows(engine, table);
         if insert(engine, table, of) && rows(engine, table) > before {
             continue;
         }
-        // Its key was there already, or it points at no row: the other values are to be among the rows all the same.
+        // The row has an existing key, or its foreign key refers to no row. It is inserted with another key, so that
+        // its other values are in the table.
         let free = |at: usize, column: &Column| match column {
             column if points(table, column) && column.key == 0 && !column.is_not_null => null(),
             column if column.key > 0 && sort(column) == Sort::Text => string(&format!("key {row}")),
@@ -126,13 +128,13 @@ fn points(table: &Table, column: &Column) -> bool {
     table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&column.name))
 }
 
-/// Whether the row went in.
+/// Inserts one row. Returns whether it was inserted.
 fn insert(engine: &mut dyn Engine, table: &Table, value: impl Fn(usize, &Column) -> String) -> bool {
     let row = row_of(table, value);
     put(engine, table, &[row])
 }
 
-/// The columns of a table that take a value.
+/// Returns the columns of a table that take a value, with their positions.
 fn columns(table: &Table) -> impl Iterator<Item = (usize, &Column)> {
     table.columns.iter().enumerate().filter(|(_, column)| !column.is_generated)
 }
@@ -143,13 +145,13 @@ fn row_of(table: &Table, value: impl Fn(usize, &Column) -> String) -> String {
     format!("({})", values.join(", "))
 }
 
-/// Inserts all rows by one statement, or none. Returns whether they were inserted.
+/// Inserts all rows with one statement, or none. Returns whether they were inserted.
 fn put(engine: &mut (impl Engine + ?Sized), table: &Table, rows: &[String]) -> bool {
     let insertion = insertion(engine, table);
     engine.put(&(insertion + &rows.join(", ")))
 }
 
-/// The tables, each behind those that it points at, as far as that goes.
+/// Returns the tables so that each comes after those that it references, as far as possible.
 fn in_order(catalog: &Catalog, only: Option<&BTreeSet<String>>) -> Vec<Table> {
     let matters = |table: &&Table| only.is_none_or(|only| only.contains(&table.name.to_ascii_lowercase()));
     let mut rest: Vec<&Table> = catalog.tables.iter().filter(|table| !table.is_view).filter(matters).collect();
@@ -161,7 +163,7 @@ fn in_order(catalog: &Catalog, only: Option<&BTreeSet<String>>) -> Vec<Table> {
                     || !rest.iter().any(|other| other.name.eq_ignore_ascii_case(&key.table))
             })
         };
-        // A ring is broken at its first table.
+        // A cycle of references is broken at its first table.
         let at = rest.iter().position(is_free).unwrap_or(0);
         ordered.push(rest.remove(at).clone());
     }
@@ -224,7 +226,7 @@ fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Lit
         Sort::Blob if dialect == Dialect::Sqlite => Value::Byte(u8::try_from(row).unwrap_or(0)),
         Sort::Blob => Value::Text(format!("b{row}")),
         Sort::Text if column.key > 0 || points => Value::Text(format!("k{number}")),
-        // Every other row has a value that the text names, so that its filters find something.
+        // Every other row has a literal of the text, so that the filters of the text match something.
         Sort::Text if row.is_multiple_of(2) && !texts.is_empty() => {
             Value::Text(texts[(row / 2 + at) % texts.len()].to_owned())
         }
@@ -232,7 +234,7 @@ fn ordinary(at: usize, column: &Column, table: &Table, row: usize, values: &[Lit
     }
 }
 
-/// Values among which a filter that means something makes a difference.
+/// Returns unusual values for a column; an effective filter matches some of them and not others.
 fn odd(column: &Column, values: &[Literal], dialect: Dialect) -> Vec<String> {
     let mut list: BTreeMap<String, ()> = BTreeMap::new();
     let mut ordered: Vec<String> = Vec::new();

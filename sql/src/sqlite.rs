@@ -1,5 +1,5 @@
-//! SQLite, linked in. What a statement does is what SQLite's authorizer says while it prepares; that same authorizer
-//! refuses at run time what the policy does not allow.
+//! Runs SQLite, which is linked in. SQLite's authorizer reports what a statement does while SQLite prepares it. The
+//! same authorizer refuses at run time what the policy does not allow.
 //!
 //! Sources: <https://sqlite.org/c3ref/set_authorizer.html>, <https://sqlite.org/c3ref/c_dbconfig_defensive.html>,
 //! <https://sqlite.org/security.html>, <https://sqlite.org/quirks.html#dblquote>.
@@ -33,42 +33,43 @@ use crate::text::{self, Piece};
 use restricted::Restricted;
 use watch::{Mode, Watch};
 
-/// How many instructions pass between two looks at the clock.
+/// The number of instructions between two checks of the deadline.
 const LOOK: i32 = 1_000;
-/// How long a statement of ours that looks at the schema may take.
+/// The deadline that is set for an internal statement. [`Watch::is_over`] does not enforce deadlines of internal
+/// statements.
 const OURS: Duration = Duration::from_secs(60);
-/// How many texts in double quotes a statement may have.
+/// The maximum number of double-quoted strings in a statement.
 const MOST_STRINGS: usize = 128;
 
-/// A database in memory, or a file that is only read.
+/// An SQLite database in memory, or a file that is opened read-only.
 pub struct Sqlite {
     connection: Connection,
     watch: Arc<Watch>,
     catalog: Catalog,
     functions: BTreeSet<String>,
-    /// The modules of virtual tables that are there without being made.
+    /// The registered modules of virtual tables. A statement may read some of them without `CREATE VIRTUAL TABLE`.
     modules: BTreeSet<String>,
-    /// Whether what has run since the beginning of what is undone made other tables than there were.
+    /// True if statements since the last `begin` changed the schema.
     has_other_tables: bool,
-    /// How many instructions a part of the schema may take.
+    /// The maximum number of instructions for one part of the schema.
     steps: u64,
     /// The table that owns each root page; `None` until it is needed.
     roots: Option<program::Roots>,
-    /// Whether the body of a view or a trigger can use tables that the authorizer does not report.
+    /// True if the body of a view or a trigger can use tables that the authorizer does not report.
     has_hiding_bodies: bool,
-    /// Whether rows of a table can come from the rows of another one: by a trigger, or in a virtual table.
+    /// True if rows of one table can come from rows of another: through a trigger or a virtual table.
     has_derived_rows: bool,
-    /// The tables that replace rows whose keys are there already.
+    /// The tables that replace existing rows with the same key.
     replacing: BTreeSet<String>,
-    /// The schema as far as the lists of the last request go.
+    /// The schema as restricted by the lists of the last request.
     restricted: Option<Box<Restricted>>,
 }
 
 impl Sqlite {
-    /// Opens a database for a request: its file where it names one, then its schema.
+    /// Opens a database for a request: its file, if it names one, then its schema.
     ///
     /// # Errors
-    /// The file is none or too large, or the schema cannot be set up.
+    /// The file is not a database or is too large, or the schema cannot be set up.
     pub fn open(request: &Request) -> Result<Self, Refusal> {
         let on = request.limits;
         let deadline = Instant::now() + on.time();
@@ -99,7 +100,7 @@ impl Sqlite {
         for (limit, value) in bounds {
             connection.set_limit(limit, value).map_err(refused)?;
         }
-        // Of the whole process: a worker holds one engine.
+        // The heap limit applies to the whole process; a worker uses one engine at a time.
         let memory = format!(
             "PRAGMA hard_heap_limit = {}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF",
             limits.memory
@@ -134,7 +135,7 @@ impl Sqlite {
         })
     }
 
-    /// Makes a schema; its statements may do what SQLite lets people do by default.
+    /// Executes the parts of a schema. Their statements may do what SQLite allows by default.
     fn set_up(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
         for (number, text) in schema.iter().enumerate() {
             self.watch.begin(Mode::Schema, self.steps, deadline);
@@ -152,7 +153,8 @@ impl Sqlite {
         self.refresh()
     }
 
-    /// Whether schemas are believed and texts in double quotes may be strings. Where not, what is given is nobody's we know.
+    /// Sets whether SQLite trusts schemas and accepts double-quoted strings. Both are off while statements of a request
+    /// are judged.
     fn trust(&mut self, is_trusted: bool) -> Result<(), Refusal> {
         for config in [
             DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
@@ -164,7 +166,7 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Reads again what a statement that has run changed of the schema.
+    /// Updates the catalog after a statement that changed the schema.
     fn follow(&mut self, sql: &str, bound: &Bound) -> Result<(), Refusal> {
         if bound.schema_changes().next().is_none() {
             return Ok(());
@@ -184,7 +186,7 @@ impl Sqlite {
         let (first, second) = (changes.next(), changes.next());
         match (first, second) {
             (None, _) => return Ok(()),
-            // With IF NOT EXISTS it may have been there, by another spelling.
+            // With IF NOT EXISTS the table may have existed before, with another spelling of its name.
             (Some((what @ ("create table" | "create view"), name)), None) if self.catalog.table(name).is_none() => {
                 self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
                 let made = catalog::table(&self.connection, name.to_owned(), what == "create view");
@@ -195,7 +197,7 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Reads again what the database holds, and forgets what was made of it.
+    /// Reads the whole schema again, and drops everything that was derived from it.
     fn refresh(&mut self) -> Result<(), Refusal> {
         self.restricted = None;
         self.roots = None;
@@ -224,7 +226,7 @@ impl Sqlite {
         self.with_opened(bound, sql, on)
     }
 
-    /// Prepares a statement, with what the authorizer reports of it.
+    /// Prepares a statement and collects what the authorizer reports.
     fn authorized(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
         self.watch.begin(Mode::Collect, on.limits.steps, on.deadline);
         let prepared = self.connection.prepare(sql);
@@ -246,15 +248,15 @@ impl Sqlite {
                 is_query: noted.is_query,
                 strings: Vec::new(),
             },
-            // What was not even to be prepared is known by what it was about to do.
+            // SQLite refused to prepare the statement because of a forbidden action; the actions so far describe it.
             Err(_) if noted.is_denied => return Ok(Bound { actions: noted.actions, ..Bound::default() }),
             Err(error) => return Err(messages::refusal(&error, sql, self.watch.stopped())),
         };
         Ok(self.with_replaced(bound, sql))
     }
 
-    /// Adds the rows that a statement replaces because their keys are there already. The authorizer reports them as
-    /// added only.
+    /// Adds the deletion of rows that a statement replaces because their keys exist already. The authorizer reports
+    /// only the insertion.
     fn with_replaced(&self, mut bound: Bound, sql: &str) -> Bound {
         let written: BTreeSet<String> = bound
             .actions
@@ -271,8 +273,8 @@ impl Sqlite {
         bound
     }
 
-    /// Whether an action reads a table that the statement itself makes by WITH: SQLite tells of the name alone, as of a
-    /// table of which no column is read.
+    /// Reports whether an action reads a common table expression of the statement itself. SQLite reports only its name,
+    /// as it does for a table of which no column is read.
     fn is_of_the_statement(&self, action: &Action) -> bool {
         match action {
             Action::Read { table, column: None } => {
@@ -286,7 +288,8 @@ impl Sqlite {
         }
     }
 
-    /// A text in double quotes that is no name: a slip of a column's name, or a string by SQLite's old habit.
+    /// Classifies a double-quoted text that is not a name: a misspelt column, or a string that SQLite accepts for
+    /// compatibility. Returns `None` if the refusal is about something else.
     fn quoted_string(&self, sql: &str, refusal: &Refusal) -> Option<Result<Range<usize>, Refusal>> {
         let (SqlCode::UnknownColumn, Some(place)) = (refusal.code, refusal.place.clone()) else { return None };
         let token = sql.get(place.clone()).filter(|token| token.starts_with('"') && token.ends_with('"'))?;
@@ -311,7 +314,7 @@ impl Sqlite {
         }))
     }
 
-    /// The columns of the tables that a text names.
+    /// Returns the columns of all tables that a text mentions.
     fn columns_of_text(&self, sql: &str) -> Vec<String> {
         let words: BTreeSet<String> = text::pieces(sql, Dialect::Sqlite)
             .into_iter()
@@ -375,7 +378,7 @@ impl Engine for Sqlite {
         let mut plain = sql.to_owned();
         let mut strings = Vec::new();
         loop {
-            // Each name that is none costs another look at the whole text.
+            // Each string in double quotes makes SQLite prepare the whole text again.
             if Instant::now() > on.deadline {
                 return Err(Refusal::new(SqlCode::TimeLimit, "it did not end in its time"));
             }
@@ -383,7 +386,7 @@ impl Engine for Sqlite {
                 Ok(bound) => return Ok(Bound { strings, ..bound }),
                 Err(refusal) => match self.quoted_string(&plain, &refusal) {
                     Some(Ok(place)) if strings.len() < MOST_STRINGS => {
-                        // As long as it was, so that every other place stays where it is.
+                        // The replacement has the same length, so that other positions stay valid.
                         let string = single_quoted(&plain[place.clone()]);
                         plain.replace_range(place.clone(), &string);
                         strings.push(place);
@@ -402,7 +405,7 @@ impl Engine for Sqlite {
 
     fn rollback(&mut self) -> Result<(), Refusal> {
         self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
-        // A statement that failed may have rolled back by itself.
+        // A failed statement may already have rolled back.
         if self.connection.is_autocommit() {
             return Ok(());
         }
@@ -477,7 +480,7 @@ impl Sqlite {
             match rows.next() {
                 Ok(None) => break,
                 Ok(Some(row)) => {
-                    // What a write returns has to be read to its end, or not all of it is written.
+                    // The rows that a write returns must all be read; otherwise SQLite does not complete the write.
                     if ran.rows == on.limits.rows && is_readonly {
                         ran.truncated = true;
                         if on.is_to_end {
@@ -506,7 +509,7 @@ fn too_large(limits: &Limits) -> Refusal {
     Refusal::new(SqlCode::ResultLimit, format!("the result is larger than {} bytes", limits.result))
 }
 
-/// How large the values of a row are.
+/// Returns the size of the values of a row, in bytes.
 fn size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
     use rusqlite::types::ValueRef;
     (0..columns)
@@ -518,17 +521,17 @@ fn size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
         .sum()
 }
 
-/// Reports whether a statement says that it replaces rows: `REPLACE INTO`, `INSERT OR REPLACE`, `UPDATE OR REPLACE`.
+/// Reports whether a statement contains `REPLACE INTO`, `INSERT OR REPLACE` or `UPDATE OR REPLACE`.
 fn replaces_by_its_words(sql: &str) -> bool {
     has_pair(sql, &[("replace", "into"), ("or", "replace")])
 }
 
-/// Reports whether the definition of a table says `ON CONFLICT REPLACE`.
+/// Reports whether the definition of a table contains `ON CONFLICT REPLACE`.
 fn replaces_on_conflict(sql: &str) -> bool {
     has_pair(sql, &[("conflict", "replace")])
 }
 
-/// Reports whether one of these pairs of words stands in a text.
+/// Reports whether a text contains one of these pairs of adjacent words.
 fn has_pair(sql: &str, pairs: &[(&str, &str)]) -> bool {
     let pieces = text::pieces(sql, Dialect::Sqlite);
     let solid: Vec<&(Piece, Range<usize>)> =
@@ -538,7 +541,7 @@ fn has_pair(sql: &str, pairs: &[(&str, &str)]) -> bool {
     solid.windows(2).any(|two| pairs.iter().any(|(first, second)| is(two[0], first) && is(two[1], second)))
 }
 
-/// A string for what stood in double quotes, of the same length where it can be.
+/// Returns a single-quoted string for a double-quoted text, padded to the same length if it is shorter.
 fn single_quoted(token: &str) -> String {
     let plain = token[1..token.len() - 1].replace("\"\"", "\"").replace('\'', " ");
     let mut string = format!("'{plain}'");
@@ -548,7 +551,7 @@ fn single_quoted(token: &str) -> String {
     string
 }
 
-/// Opens a file that is only read; a copy in memory where the request writes or adds a schema.
+/// Opens a file read-only, or a copy of it in memory if the request writes or adds a schema.
 fn opened(file: &Path, request: &Request) -> Result<Connection, Refusal> {
     let broken = |what: String| Refusal::new(SqlCode::SchemaBroken, what);
     let size = std::fs::metadata(file)
@@ -586,7 +589,7 @@ fn opened(file: &Path, request: &Request) -> Result<Connection, Refusal> {
     Ok(connection)
 }
 
-/// A path as a URI of SQLite has it.
+/// Returns a path, escaped for a URI of SQLite.
 fn escaped(file: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     let mut text = String::new();

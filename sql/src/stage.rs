@@ -1,4 +1,4 @@
-//! One stage of the chain, and what is known so far of the text that goes through it.
+//! Defines the trait of a stage, and the state of a text that passes through the chain.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,72 +15,72 @@ use crate::{lists, redact};
 /// One statement of the text.
 #[derive(Debug, Clone)]
 pub struct Statement {
-    /// Where it stands in the text, in bytes.
+    /// The byte range of the statement in the text.
     pub range: Range<usize>,
-    /// Its tree, where the parser reads it.
+    /// The syntax tree; `None` if the parser cannot read the statement.
     pub tree: Option<ast::Statement>,
-    /// What the engine says of it, once it was asked.
+    /// The answer of the engine; `None` before the engine was asked.
     pub prepared: Option<Result<Bound, Refusal>>,
-    /// What the engine has against the names in it, where it refused it.
+    /// Findings about the names in the statement, if the engine refused it.
     pub names: Vec<Diagnostic>,
-    /// The first name that it needs and that is not on the lists of the request, as the engine reports it.
+    /// The first name that the statement needs and that is not on the lists of the request, as the engine reports it.
     pub off_list: Option<Refusal>,
 }
 
 impl Statement {
-    /// What it does, where the engine could prepare it.
+    /// Returns what the statement does; `None` if the engine did not prepare it.
     pub fn bound(&self) -> Option<&Bound> {
         self.prepared.as_ref()?.as_ref().ok()
     }
 }
 
-/// A text on its way.
+/// A text that passes through the chain, with everything that is known about it.
 pub struct Case<'a> {
-    /// What was asked.
+    /// The request.
     pub request: &'a Request,
-    /// Where the lines of its text begin.
+    /// The line index of the text.
     pub lines: Lines,
-    /// Who knows.
+    /// The engine.
     pub engine: &'a mut dyn Engine,
-    /// Its statements, once a stage has found them.
+    /// The statements, once a stage has found them.
     pub statements: Vec<Statement>,
-    /// What was found.
+    /// The findings so far.
     pub diagnostics: Vec<Diagnostic>,
-    /// What running came to.
+    /// The result of running the text, if it ran.
     pub execution: Option<Execution>,
-    /// When all of it must have ended.
+    /// The time at which the whole judgement must have ended.
     pub deadline: Instant,
 }
 
-/// A stage. It adds what it finds to the case; an error among that is its rejection.
+/// A stage of the chain. It adds its findings to the case; an error among them is a rejection.
 pub trait Stage {
-    /// Which it is.
+    /// Returns the name of the stage.
     fn name(&self) -> StageName;
 
-    /// Does its work.
+    /// Runs the stage.
     ///
     /// # Errors
-    /// Why it could not: a fault of the engine or of ours, never of the statement.
+    /// The stage could not do its work: the engine or Proctor failed. A wrong statement is not an error but a finding.
     fn run(&self, case: &mut Case<'_>) -> Result<(), String>;
 }
 
 impl Case<'_> {
-    /// The text.
+    /// Returns the whole text.
     pub fn text(&self) -> &str {
         &self.request.sql
     }
 
-    /// The text of a statement.
+    /// Returns the text of a statement.
     pub fn text_of(&self, statement: &Statement) -> &str {
         &self.request.sql[statement.range.clone()]
     }
 
-    /// A place in the text, in bytes.
+    /// Returns the position of a byte range in the text.
     pub fn span(&self, range: Range<usize>) -> Span {
         self.lines.span(&self.request.sql, range.start, range.end)
     }
 
-    /// Adds a finding.
+    /// Adds a finding, unless the case already has it.
     pub fn found(&mut self, diagnostic: Diagnostic) {
         let diagnostic = diagnostic.rejecting_at(self.request.reject_at);
         if !self.diagnostics.contains(&diagnostic) {
@@ -88,17 +88,18 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a stage found an error.
+    /// Reports whether a stage found an error.
     pub fn is_rejected_by(&self, stage: StageName) -> bool {
         self.diagnostics.iter().any(|found| found.stage == stage && found.severity == Severity::Error)
     }
 
-    /// Whether any did.
+    /// Reports whether any stage found an error.
     pub fn is_rejected(&self) -> bool {
         self.diagnostics.iter().any(|found| found.severity == Severity::Error)
     }
 
-    /// Whether its time is over; a stage that has work left then stops, and that is an error found by it.
+    /// Reports whether the deadline has passed. The stage must then stop; the time limit is added as an error, unless
+    /// the case already has an error about a limit.
     pub(crate) fn is_late(&mut self, stage: StageName) -> bool {
         let is_late = Instant::now() > self.deadline;
         let is_told = self.diagnostics.iter().any(|found| found.severity == Severity::Error && is_limit(found.code));
@@ -109,7 +110,7 @@ impl Case<'_> {
         is_late
     }
 
-    /// The catalog as far as the lists of the request allow to describe it.
+    /// Returns the part of the catalog that findings may describe according to the lists of the request.
     pub(crate) fn visible(&self) -> Cow<'_, Catalog> {
         let catalog = self.engine.catalog();
         match lists::are_given(&self.request.allow) {
@@ -118,12 +119,12 @@ impl Case<'_> {
         }
     }
 
-    /// The bounds that hold.
+    /// Returns the limits and the deadline of the request.
     pub fn bounds(&self) -> (proctor_core::sql::Limits, Instant) {
         (self.request.limits, self.deadline)
     }
 
-    /// What an engine has against a statement that begins at `from`, as a finding.
+    /// Converts a refusal of a statement that starts at byte `from` of the text to a finding.
     pub fn refused(&self, stage: StageName, refusal: &Refusal, from: usize) -> Diagnostic {
         let span = refusal.place.clone().map(|place| self.span(from + place.start..from + place.end));
         let mut found = Diagnostic::error(stage, refusal.code, refusal.message.clone())
@@ -138,16 +139,16 @@ impl Case<'_> {
     }
 }
 
-/// What to do about a statement that takes too much.
+/// The advice about a statement that exceeds a limit.
 pub(crate) const LESS: &str = "Join by conditions, filter, or bound it, so that it needs less.";
 
-/// Whether a finding says that something took too much.
+/// Reports whether a code means that a limit was exceeded.
 pub(crate) fn is_limit(code: SqlCode) -> bool {
     use SqlCode::{EndlessRecursion, MemoryLimit, ResultLimit, StepLimit, TimeLimit};
     matches!(code, TimeLimit | StepLimit | MemoryLimit | ResultLimit | EndlessRecursion)
 }
 
-/// The bounds of a case, for its engine.
+/// Returns the bounds of a case for its engine.
 pub(crate) fn on(bounds: &(proctor_core::sql::Limits, Instant)) -> RunOn<'_> {
     RunOn { limits: &bounds.0, deadline: bounds.1, is_to_end: false }
 }

@@ -1,4 +1,4 @@
-//! The stages, a file each.
+//! Contains the stages of the chain, one file for each.
 
 mod answers;
 mod asked;
@@ -21,7 +21,7 @@ use proctor_core::sql::StageName;
 
 use crate::stage::Stage;
 
-/// Our stage of that name.
+/// Returns the built-in stage with this name.
 pub fn of(name: StageName) -> Box<dyn Stage + Send + Sync> {
     match name {
         StageName::Extract => Box::new(extract::Extract),

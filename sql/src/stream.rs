@@ -1,8 +1,8 @@
-//! A Unix stream that wakes its task only for what the task waits for.
+//! Provides a Unix stream that wakes its task only for the events that the task waits for.
 //!
-//! A stream of tokio is registered for reading and for writing. The kernel then reports room to write each time that the
-//! other side reads, so that an exchange of a request and an answer wakes the runtime twice as often as it has to. This
-//! stream is registered for reading alone, and for writing only while the socket is full.
+//! A stream of tokio is registered for reading and for writing. The kernel then reports the socket as writable each
+//! time that the other side reads, so that an exchange of a request and an answer wakes the runtime twice as often as
+//! necessary. This stream is registered for reading, and for writing only while the socket is full.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::Shutdown;
@@ -32,7 +32,7 @@ impl QuietStream {
         Ok(Self { socket: registered(socket, Interest::READABLE)?, full: None })
     }
 
-    /// Writes, or waits until the socket takes something of `given` bytes.
+    /// Writes, or waits until the socket accepts some of the `given` bytes.
     fn poll_write_by(
         &mut self,
         cx: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl QuietStream {
                 let mut room = ready!(full.poll_write_ready(cx))?;
                 let Ok(wrote) = room.try_io(|_| write(self.socket.get_ref())) else { continue };
                 drop(room);
-                // A socket that took all is full no longer.
+                // A socket that accepted all bytes is not full any more.
                 if wrote.as_ref().is_ok_and(|wrote| *wrote == given) {
                     self.full = None;
                 }
@@ -76,7 +76,7 @@ impl AsyncRead for QuietStream {
             let length = room.len();
             match ready.try_io(|socket| socket.get_ref().read(room)) {
                 Ok(Ok(read)) => {
-                    // The socket is empty: the next read waits for the next event instead of an error.
+                    // The socket is empty: the next read waits for an event instead of failing first.
                     if (1..length).contains(&read) {
                         ready.clear_ready();
                     }

@@ -1,18 +1,18 @@
-//! A text cut into words, strings, comments and signs, as the lexer of its engine cuts it. For places and for where
-//! statements end; nothing is decided by a word that is found here.
+//! Splits a text into words, strings, comments and signs, as the lexer of its engine does. The result serves to find
+//! positions and the ends of statements. No verdict depends on a word that is found here.
 //!
-//! Sources: SQLite's `tokenize.c` and `complete.c`; DuckDB's `scan.l` (PostgreSQL's), where block comments nest and
-//! `$tag$ … $tag$` is a string.
+//! Sources: SQLite's `tokenize.c` and `complete.c`; DuckDB's `scan.l` (derived from PostgreSQL's), where block comments
+//! nest and `$tag$ … $tag$` is a string.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use proctor_core::sql::Dialect;
 
-/// What a piece of a text is.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Blanks and ends of lines.
+    /// Whitespace and line ends.
     Space,
     /// `-- …` or `/* … */`.
     Comment,
@@ -20,19 +20,19 @@ pub(crate) enum Piece {
     Word,
     /// A number.
     Number,
-    /// A string in single quotes (or dollars).
+    /// A string in single quotes, or between dollar signs.
     String,
-    /// A name in quotes, backticks or brackets.
+    /// A name in double quotes, backticks or brackets.
     Quoted,
     /// `;`.
     End,
     /// Any other sign.
     Sign,
-    /// A string, a name or a comment that does not end.
+    /// An unterminated string, name or comment.
     Open,
 }
 
-/// Cuts a text; the pieces follow each other without a gap.
+/// Splits a text into tokens that follow each other without gaps.
 pub(crate) fn pieces(text: &str, dialect: Dialect) -> Vec<(Piece, Range<usize>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -45,8 +45,8 @@ pub(crate) fn pieces(text: &str, dialect: Dialect) -> Vec<(Piece, Range<usize>)>
     found
 }
 
-/// The statements of a text, without the blanks and comments around them; a statement of those only is none. The
-/// statements within a `CREATE TRIGGER` of SQLite are its own.
+/// Returns the byte ranges of the statements of a text, without whitespace and comments around them. Ranges with only
+/// whitespace and comments do not count. Statements within the body of an SQLite `CREATE TRIGGER` belong to it.
 pub(crate) fn statements(text: &str, dialect: Dialect) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut words = Words::default();
@@ -73,19 +73,19 @@ pub(crate) fn statements(text: &str, dialect: Dialect) -> Vec<Range<usize>> {
     found
 }
 
-/// Everything in a text that can be a name, in lower case: words, and what stands in quotes of any kind.
+/// Returns everything in a text that can be a name, in lower case: words, and the content of quotes of any kind.
 pub(crate) fn names(text: &str, dialect: Dialect) -> BTreeSet<String> {
     let is_name = |piece: Piece| matches!(piece, Piece::Word | Piece::Quoted | Piece::String | Piece::Open);
     let names = pieces(text, dialect).into_iter().filter(|(piece, _)| is_name(*piece));
     names.map(|(_, range)| unquoted(&text[range]).to_ascii_lowercase()).collect()
 }
 
-/// The words that a statement begins with, and whether it is within the body of a trigger: what SQLite's
-/// `sqlite3_complete` looks at.
+/// The first words of a statement, and whether the position is within the body of a trigger. SQLite's
+/// `sqlite3_complete` uses the same rules.
 #[derive(Debug, Default)]
 struct Words {
     first: Vec<String>,
-    /// Whether the last statement of a body has ended, so that END may follow.
+    /// True if the last statement of a body has ended, so that END may follow.
     is_behind_semicolon: bool,
     is_ended: bool,
 }
@@ -159,7 +159,7 @@ fn closed(piece: Piece, end: Option<usize>) -> (Piece, usize) {
     }
 }
 
-/// The length of what is quoted from `from` on; a doubled quote stands for itself.
+/// Returns the length of the text in quotes that starts at `from`. A doubled quote is one character of the text.
 fn quoted(rest: &str, from: usize, quote: char) -> Option<usize> {
     let bytes = rest.as_bytes();
     let mut at = from + 1;
@@ -172,7 +172,7 @@ fn quoted(rest: &str, from: usize, quote: char) -> Option<usize> {
     }
 }
 
-/// DuckDB's `E'…'`, where a backslash takes the meaning of the next sign.
+/// Reads DuckDB's `E'…'`, where a backslash escapes the next character.
 fn escaped(rest: &str) -> (Piece, usize) {
     let bytes = rest.as_bytes();
     let mut at = 2;
@@ -187,7 +187,7 @@ fn escaped(rest: &str) -> (Piece, usize) {
     (Piece::Open, rest.len())
 }
 
-/// `$$ … $$` and `$tag$ … $tag$`; `$1` and `$name` are parameters.
+/// Reads `$$ … $$` and `$tag$ … $tag$`; `$1` and `$name` are parameters.
 fn dollars(rest: &str) -> (Piece, usize) {
     let Some(end) = rest[1..].find('$').map(|at| at + 2) else { return (Piece::Sign, 1) };
     let tag = &rest[..end];
@@ -221,7 +221,7 @@ fn block_comment(rest: &str, dialect: Dialect) -> (Piece, usize) {
             _ => at += 1,
         }
     }
-    // SQLite takes a comment that does not end for one that ends with the text.
+    // SQLite accepts a comment that ends with the text instead of `*/`.
     if dialect == Dialect::Sqlite { (Piece::Comment, rest.len()) } else { (Piece::Open, rest.len()) }
 }
 
@@ -250,7 +250,7 @@ fn is_within_word(byte: u8) -> bool {
     is_of_word(byte) || byte.is_ascii_digit() || byte == b'$'
 }
 
-/// What stands between the quotes of a string or a name.
+/// Returns the content of a string or a quoted name, without its quotes.
 pub(crate) fn unquoted(text: &str) -> String {
     let text = text.strip_prefix(['x', 'X', 'e', 'E']).filter(|rest| rest.starts_with('\'')).unwrap_or(text);
     let Some(quote) = text.chars().next().filter(|first| matches!(first, '\'' | '"' | '`' | '[')) else {

@@ -1,4 +1,5 @@
-//! What is said to a worker and back: frames of JSON over one socket, a length of four bytes (little-endian) before each.
+//! Encodes the messages between a worker and its clients: frames of JSON over one socket, each after its length in four
+//! bytes (little-endian).
 
 use std::io::{self, Read, Write};
 
@@ -6,29 +7,30 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// How large a frame may be, in bytes.
+/// The maximum size of a frame, in bytes.
 pub const MOST: usize = 64 << 20;
 
-/// What a worker says when it is ready.
+/// The message that a worker sends when it is ready.
 pub const HELLO: &str = "proctor-sql 1";
 
-/// The bytes before the JSON of a frame: its length.
+/// The size of the length before the JSON of a frame, in bytes.
 const HEAD: usize = 4;
 
 /// Returns a value as one frame.
 ///
 /// # Errors
-/// It is too large.
+/// The frame is larger than [`MOST`].
 pub fn frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     let mut frame = Vec::new();
     frame_into(&mut frame, value)?;
     Ok(frame)
 }
 
-/// Writes a value as one frame to a buffer that callers keep for the next frame; its content is lost.
+/// Writes a value as one frame to a buffer, and discards the previous content of the buffer. Callers reuse the buffer
+/// for the next frame.
 ///
 /// # Errors
-/// As [`frame`].
+/// The frame is larger than [`MOST`].
 pub fn frame_into<T: Serialize>(frame: &mut Vec<u8>, value: &T) -> io::Result<()> {
     empty(frame);
     frame.resize(HEAD, 0);
@@ -40,26 +42,26 @@ pub fn frame_into<T: Serialize>(frame: &mut Vec<u8>, value: &T) -> io::Result<()
     Ok(())
 }
 
-/// Empties a buffer, and gives it room for a frame of the usual length.
+/// Clears a buffer and reserves the usual size of a frame.
 fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(KEPT);
     buffer.reserve(USUAL);
 }
 
-/// Writes one frame at once, so that the other side wakes once.
+/// Writes one frame with a single write, so that the other side wakes up once.
 ///
 /// # Errors
-/// It is too large, or the other side is gone.
+/// The frame is larger than [`MOST`], or the other side has closed the connection.
 pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
     to.write_all(&frame(value)?)?;
     to.flush()
 }
 
-/// Reads one frame; `None` where the other side is done.
+/// Reads one frame; returns `None` if the other side has closed the connection.
 ///
 /// # Errors
-/// The other side is gone in the middle of a frame, or it is none.
+/// The connection ends within a frame, or the frame is invalid.
 pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
     let mut head = [0; HEAD];
     match from.read(&mut head)? {
@@ -71,11 +73,11 @@ pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
     Ok(Some(serde_json::from_slice(&json)?))
 }
 
-/// Reads one frame asynchronously; returns `None` if the other side has closed the connection. `bytes` is a buffer that
-/// callers keep for the next frame; its content is lost.
+/// Reads one frame asynchronously; returns `None` if the other side has closed the connection. The previous content of
+/// the buffer `bytes` is discarded. Callers reuse the buffer for the next frame.
 ///
 /// # Errors
-/// As [`read`].
+/// The connection ends within a frame, or the frame is invalid.
 pub async fn receive<T: DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
     bytes: &mut Vec<u8>,
@@ -100,7 +102,7 @@ pub async fn receive<T: DeserializeOwned>(
 
 /// The capacity of a buffer before the length of a frame is known, in bytes.
 const USUAL: usize = 8 << 10;
-/// The largest buffer that is kept between two frames, in bytes.
+/// The largest capacity that a buffer keeps between two frames, in bytes.
 const KEPT: usize = 64 << 10;
 
 fn length(head: [u8; HEAD]) -> io::Result<usize> {

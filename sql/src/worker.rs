@@ -1,5 +1,5 @@
-//! A worker: engines with their schemas, kept warm, asked over one socket. It runs in a sandbox; what kills it costs an
-//! answer and nothing else.
+//! Implements a worker: it keeps engines open with their schemas and answers requests over one socket. It runs in a
+//! sandbox; if it is killed, only one answer is lost.
 
 use std::fs::Metadata;
 use std::io::{self, BufReader, Write as _};
@@ -19,30 +19,30 @@ use crate::engine::{Engine, Refusal};
 use crate::sqlite::Sqlite;
 use crate::wire;
 
-/// How many engines are kept.
+/// The maximum number of engines that are kept open.
 const MOST: usize = 8;
 
-/// Engines by what they were opened for, the last used last.
+/// A cache of open engines, the most recently used last.
 pub struct Engines {
     duckdb: Result<PathBuf, String>,
     warm: Vec<Warm>,
 }
 
-/// An engine that waits.
+/// An idle engine.
 struct Warm {
     key: Key,
     engine: Box<dyn Engine>,
 }
 
-/// What an engine is opened for.
+/// The parameters that an engine was opened with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     of: Opened,
-    /// Each part of its schema.
+    /// The digest of each part of the schema.
     schema: Vec<Sha256Hex>,
 }
 
-/// What an engine is opened for, beside its schema.
+/// The parameters of an engine other than its schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Opened {
     dialect: Dialect,
@@ -52,22 +52,22 @@ struct Opened {
     is_read: bool,
 }
 
-/// Tells whether a file is another one or was written since.
+/// The state of a file, to detect that it was replaced or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FileState {
     inode: u64,
     bytes: u64,
-    /// When it was written last: seconds and nanoseconds.
+    /// The modification time: seconds and nanoseconds.
     written: (i64, i64),
 }
 
 impl Engines {
-    /// None yet. `duckdb` is its shared library, or why there is none.
+    /// Creates an empty cache. `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, String>) -> Self {
         Self { duckdb, warm: Vec::new() }
     }
 
-    /// Judges a text by an engine that is warm where one is. Its time is that of the engine too.
+    /// Judges a text with an open engine if one matches. The time limit includes opening an engine.
     pub fn judge(&mut self, request: &Request) -> Judgement {
         let begun = Instant::now();
         let key = Key::of(request);
@@ -79,7 +79,8 @@ impl Engines {
             }
         };
         let judgement = chain::judge_since(begun, request, engine.as_mut());
-        // An engine that could not judge may be broken, and one that was full may leave too little to the next.
+        // An engine that could not judge may be broken. An engine that ran out of memory may leave too little for the
+        // next request.
         let was_full = judgement.diagnostics.iter().any(|found| found.code == SqlCode::MemoryLimit);
         let is_sound = judgement.verdict != Verdict::Error && !was_full;
         if is_sound && (request.policy != Policy::Migrate || engine.is_restored()) {
@@ -91,8 +92,8 @@ impl Engines {
         judgement
     }
 
-    /// The engine that was opened for the same; for a migration also one that stands a few steps before it, and makes
-    /// them now.
+    /// Takes the engine that was opened with the same key. A migration may also take an engine whose schema is a prefix
+    /// of the requested one; the missing parts are applied first.
     fn take(&mut self, key: &Key, request: &Request, deadline: Instant) -> Option<Box<dyn Engine>> {
         if let Some(at) = self.warm.iter().position(|warm| warm.key == *key) {
             return Some(self.warm.remove(at).engine);
@@ -100,7 +101,7 @@ impl Engines {
         let is_before = |warm: &Warm| warm.key.of == key.of && key.schema.starts_with(&warm.key.schema);
         let at = self.warm.iter().rposition(is_before).filter(|_| request.policy == Policy::Migrate)?;
         let Warm { key: before, mut engine } = self.warm.remove(at);
-        // What goes wrong is told by one that is opened anew.
+        // If this fails, a new engine is opened, which reports the error.
         engine.extend(&request.schema[before.schema.len()..], deadline).is_ok().then_some(engine)
     }
 }
@@ -125,7 +126,7 @@ impl Key {
 /// Opens the engine of a request, with its schema.
 ///
 /// # Errors
-/// There is none, or the schema cannot be set up.
+/// The engine is missing, or the schema cannot be set up.
 pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<dyn Engine>, Refusal> {
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
@@ -138,8 +139,9 @@ pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<d
 
 /// A socket that is read only when it is readable.
 ///
-/// A thread that sleeps in a read of a Unix socket wakes each time that the other side reads, since the kernel then
-/// reports room to write to every sleeper. Such a wake costs both sides a change of context. A poll for input sleeps on.
+/// A thread that sleeps in a read of a Unix socket wakes up each time that the other side reads, since the kernel then
+/// reports to every sleeper that the socket is writable. Each such wake-up costs both sides a context switch. A poll
+/// for input does not wake up.
 struct Awaited<'a>(&'a UnixStream);
 
 impl io::Read for Awaited<'_> {
@@ -154,12 +156,13 @@ impl io::Read for Awaited<'_> {
     }
 }
 
-/// Answers requests until the other side is done.
+/// Answers requests until the other side closes the connection.
 ///
 /// # Errors
-/// The other side sends what is no request, or is gone.
+/// The other side sends an invalid request, or the connection breaks.
 pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result<()> {
-    // Loaded before anybody waits, and kept as long as the worker is. What is wrong with it is told to who asks.
+    // The library is loaded before the first request arrives, and stays loaded. If it cannot be loaded, each request
+    // that needs it gets the error.
     let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
     let mut engines = Engines::new(duckdb);
     wire::write(socket, &wire::HELLO)?;

@@ -1,6 +1,6 @@
-//! Hostile statements, made of the parts that broke guards elsewhere: whatever they are, judging them does not panic, and
-//! none that is `ok` under `read` changes a byte of a database or is refused by an authorizer that knows of nothing but
-//! reading.
+//! Tests hostile statements made of fragments that have broken other SQL guards. Judging them must not panic. A
+//! statement that is `ok` under `read` must not change a byte of a database, and an independent authorizer that allows
+//! only reads must accept it.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT); CREATE TABLE u (a INTEGER, c TEXT);
     CREATE VIEW v AS SELECT a FROM t; INSERT INTO t VALUES (1, 'x'), (2, 'y'); INSERT INTO u VALUES (1, 'z');";
 
-/// What texts are made of: statements that do harm, their beginnings and ends, and what hides them.
+/// Fragments of texts: harmful statements, their beginnings and ends, and syntax that hides them.
 const PARTS: &[&str] = &[
     "SELECT",
     "a",
@@ -121,7 +121,7 @@ fn judged(sql: &str, policy: Policy) -> Verdict {
     ENGINE.with_borrow_mut(|engine| proctor_sql::judge(&request, engine).verdict)
 }
 
-/// An authorizer of its own, which knows of reading alone.
+/// An independent authorizer that allows only reads.
 fn reads(context: &AuthContext<'_>) -> Authorization {
     match context.action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => Authorization::Allow,
@@ -137,7 +137,7 @@ fn reads(context: &AuthContext<'_>) -> Authorization {
     }
 }
 
-/// Runs a text as somebody would who trusts the verdict, and tells whether anything has changed or was refused.
+/// Runs a text as a caller who trusts the verdict would. Returns what changed or was refused.
 fn harm(sql: &str) -> Option<String> {
     let mut database = Connection::open_in_memory().expect("opens");
     database.execute_batch(SCHEMA).expect("a schema");

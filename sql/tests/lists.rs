@@ -1,6 +1,6 @@
-//! Lists of tables and columns, with SQLite: cases by hand, and a corpus whose oracle knows nothing of how lists are
-//! checked. What is `ok` under lists has to open no page of a table off the list, and to give the same where everything
-//! off the lists is gone, and where its contents are others.
+//! Tests lists of tables and columns with SQLite, on handwritten cases and on a corpus with an independent oracle. A
+//! statement that is `ok` under lists must open no page of a table off the list. It must give the same result after
+//! everything off the lists was removed, and after its content was changed.
 
 mod corpus;
 
@@ -331,7 +331,7 @@ fn reports_tables_that_the_authorizer_does_not() {
     assert_eq!(tables("EXPLAIN QUERY PLAN SELECT o.id FROM orders o NATURAL JOIN spare"), ["orders", "spare"]);
 }
 
-/// A database that the oracle runs statements on.
+/// Returns a database on which the oracle runs statements.
 fn database(changes: &[String]) -> Connection {
     let connection = Connection::open_in_memory().expect("opens");
     connection.execute_batch("PRAGMA foreign_keys = OFF").expect("a setting");
@@ -343,7 +343,7 @@ fn database(changes: &[String]) -> Connection {
     connection
 }
 
-/// The result of a statement, and the listed contents behind it; undone.
+/// Returns the result of a statement and the listed content after it, and rolls back.
 fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<String>, String> {
     let rows = |sql: &str| -> Result<Vec<String>, rusqlite::Error> {
         let mut statement = connection.prepare(sql)?;
@@ -359,7 +359,7 @@ fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<Strin
     };
     connection.execute_batch("BEGIN").expect("begins");
     let outcome = rows(sql).map_err(|error| error.to_string()).map(|mut found| {
-        // A program shows numbers of pages and of changes of the schema.
+        // A program shows page numbers and the schema version.
         if sql.starts_with("EXPLAIN") {
             found.clear();
         }
@@ -378,7 +378,7 @@ fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<Strin
     outcome
 }
 
-/// The tables whose pages a program opens.
+/// Returns the tables whose pages a program opens.
 fn opened(connection: &Connection, sql: &str) -> BTreeSet<String> {
     let mut statement =
         connection.prepare("SELECT rootpage, tbl_name FROM sqlite_master WHERE rootpage > 0").expect("asked");

@@ -1,4 +1,4 @@
-//! Migrations: each statement stands on those before it, in one database that is as it was when they have been judged.
+//! Tests migrations: each statement builds on those before it, in one database that is restored afterwards.
 
 use proctor_core::sql::{Allow, Dialect, Judgement, Limits, Policy, Request, SqlCode, Verdict};
 use proctor_sql::worker::Engines;
@@ -18,7 +18,7 @@ fn codes(judgement: &Judgement) -> Vec<SqlCode> {
     judgement.diagnostics.iter().map(|found| found.code).collect()
 }
 
-/// Where a statement looks again at all before it, this many take minutes.
+/// If each statement were judged together with all earlier ones, a migration of this length would take minutes.
 #[test]
 fn a_long_one_costs_no_more_for_each_statement_than_a_short_one() {
     let step = |number: usize| {
@@ -56,7 +56,7 @@ fn what_a_migration_did_is_undone_whatever_became_of_it() {
     }
 }
 
-/// An engine that goes on says what one says that was opened for the same.
+/// An engine that is extended by the next files gives the same judgements as a new engine with the same schema.
 #[test]
 fn going_on_is_the_same_as_beginning_anew() {
     let files = [
@@ -76,7 +76,7 @@ fn going_on_is_the_same_as_beginning_anew() {
     }
 }
 
-/// What stands on an earlier statement is held against the lists as everything else.
+/// The lists also apply to objects that earlier statements created.
 #[test]
 fn lists_of_names_hold_for_what_a_migration_makes() {
     let allow = Allow { tables: vec!["notes".to_owned()], ..Allow::default() };

@@ -1,5 +1,5 @@
-//! Statements of SQLite and what is right for them: filters that leave nothing out, what never ends, migrations, and
-//! fixes, each of which mends what it stands at.
+//! Tests statements of SQLite with their expected verdicts: filters that exclude nothing, statements that never end,
+//! migrations, and fixes, each of which must correct its finding.
 
 use proctor_core::sql::{Dialect, Judgement, Policy, Request, Severity, SqlCode, Verdict};
 use proctor_sql::sqlite::Sqlite;
@@ -147,7 +147,7 @@ fn each_fix_mends_what_it_stands_at() {
     assert!(fixes >= 10, "{fixes}");
 }
 
-/// The findings that are errors: each place as text, and the candidates.
+/// Returns the errors: the text at each position, and the candidates.
 fn errors(sql: &str) -> Vec<(String, Vec<String>)> {
     let judgement = judged(sql, Policy::Write);
     let errors = judgement.diagnostics.iter().filter(|found| found.severity == Severity::Error);
@@ -157,7 +157,7 @@ fn errors(sql: &str) -> Vec<(String, Vec<String>)> {
     errors.map(|found| (place(found), found.candidates.clone())).collect()
 }
 
-/// The text with every fix.
+/// Returns the text with every fix applied.
 fn mended(sql: &str) -> String {
     let mut fixes: Vec<_> = judged(sql, Policy::Write).diagnostics.into_iter().filter_map(|found| found.fix).collect();
     fixes.sort_by_key(|fix| std::cmp::Reverse(fix.start));
@@ -172,10 +172,10 @@ fn an_unknown_table_does_not_end_the_list_of_mistakes() {
     let cases: &[(&str, &[&str])] = &[
         (
             "SELECT a.nmae, b.titel FROM author a JOIN boooks b ON a.id = b.auther_id",
-            // SQLite has no place for a name behind ON; its bare name is looked for.
+            // SQLite reports no position for a name after ON; the test expects the position of its bare name.
             &["a.nmae", "b.titel", "author", "boooks", "auther_id"],
         ),
-        // Nobody knows the columns of a table that is not there.
+        // The columns of a missing table are unknown.
         ("SELECT x.a, b.titel FROM nothing_like_it x JOIN books b ON b.id = x.b", &["b.titel", "nothing_like_it"]),
         ("SELECT boks.titel, boks.price FROM boks", &["boks.titel", "boks"]),
         ("SELECT nmae FROM authors WHERE contry = 'GB' ORDER BY idd", &["nmae", "contry", "idd"]),
@@ -287,7 +287,7 @@ fn fences_and_words_around_a_statement_are_told_with_a_fix() {
         let fixed = mended(&sql);
         assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{sql} -> {fixed}");
     }
-    // A statement that only looks like it is none of these.
+    // Statements that contain text that only looks like prose or a fence are accepted.
     for sql in [
         "SELECT name\nFROM authors\nWhere country = 'GB'",
         "SELECT name AS \"a\nThis is\" FROM authors",

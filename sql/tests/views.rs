@@ -1,4 +1,5 @@
-//! Lists of tables and views, with SQLite: a view may be used where the list has it and all that it reads.
+//! Tests lists of tables with views in SQLite: a view may be used only if the list contains it and everything that it
+//! reads.
 
 use proctor_core::sql::{Allow, Dialect, Policy, Request, SqlCode, Verdict};
 use proctor_sql::sqlite::Sqlite;
@@ -65,7 +66,7 @@ fn nothing_else_may_be_read_by_its_name() {
         ("SELECT * FROM names", &["people"]),
         ("SELECT * FROM first, names", &["first"]),
         ("SELECT * FROM joined, towns", &["joined"]),
-        // What a statement calls by the name of a view is none.
+        // A common table expression may have the name of a view.
         ("WITH names AS (SELECT pay FROM people) SELECT * FROM names", &["names"]),
         ("WITH names(x) AS MATERIALIZED (SELECT pay FROM people) SELECT * FROM names", &["names"]),
         ("WITH \"names\" AS NOT MATERIALIZED (SELECT pay FROM people) SELECT * FROM Names", &["names"]),
@@ -89,7 +90,7 @@ fn nothing_else_may_be_read_by_its_name() {
     }
 }
 
-/// A migration could put another view in its place.
+/// A migration could replace a listed view by another one.
 #[test]
 fn a_migration_reads_what_it_may_name_alone() {
     let cases = [

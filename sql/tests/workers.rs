@@ -1,5 +1,5 @@
-//! Workers in real sandboxes: they answer, they are let go, they die, and nobody waits for a bomb of somebody else's. Where
-//! no sandbox can be made, each test is skipped by name.
+//! Tests workers in real sandboxes: they answer, are released and die, and one caller's expensive request does not
+//! delay others. Tests are skipped if sandboxes are not available.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Why no command can be sandboxed here, as in a sandbox; whatever a worker is.
+/// Returns the reason why commands cannot be sandboxed here, for example because this is a sandbox already.
 fn no_sandbox() -> Option<String> {
     let state = tempfile::tempdir().expect("a directory");
     let config = RunSpaceConfig {
@@ -119,7 +119,7 @@ fn a_worker_judges_and_stays_warm() {
 
 fn the_sandbox_shows_a_worker_nothing_of_the_machine() {
     let bench = bench(1);
-    // No such function, no such file: and were there one, the sandbox would have none of it.
+    // SQLite refuses these statements. Even if it did not, the sandbox would not contain the files.
     for sql in ["SELECT readfile('/etc/passwd')", "ATTACH '/etc/hostname' AS x", "SELECT load_extension('/lib/x.so')"] {
         let judgement = bench.judge(&request(sql));
         assert_eq!(judgement.verdict, Verdict::Reject, "{sql}: {judgement:?}");
@@ -153,7 +153,7 @@ fn a_database_is_only_read() {
 
 fn a_database_is_the_one_that_has_the_name_now() {
     let bench = bench(1);
-    // Not below a directory that sandboxes hide: there a link stands where the file would be shown.
+    // The directory must not be below one that sandboxes hide: a symbolic link there would replace the mount point.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let place = |name: &str| directory.path().join(name);
     let holds = |name: &str, column: &str| {
@@ -179,7 +179,7 @@ fn bombs_end_within_their_limit_while_others_are_served() {
         "SELECT COUNT(*) FROM big a, big b, big c, big d",
     ];
     let limits = Limits { time_ms: 5_000, steps: u64::MAX, ..Limits::default() };
-    // One that is warm, so that only bombs take time.
+    // Starts a worker first, so that only the expensive requests take time.
     assert_eq!(bench.judge(&request("SELECT name FROM customers")).verdict, Verdict::Ok);
     std::thread::scope(|scope| {
         let bombed: Vec<_> = bombs

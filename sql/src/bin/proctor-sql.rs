@@ -1,5 +1,6 @@
-//! The program that holds SQL engines apart from everything else: `worker` answers requests over the socket that is its
-//! standard output, `check` judges files as a step of a run. It is started in a sandbox, by `proctord`, by `proctor` or as a step's command.
+//! Runs SQL engines in a separate process. `proctor-sql worker` answers requests over the socket on its standard
+//! output; `proctor-sql check` judges files as a step of a run. `proctord`, `proctor` or a step's command starts it in
+//! a sandbox.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -26,8 +27,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The check of a step, in its sandbox: the directory is the repository's. Which library of DuckDB is loaded, and in which
-/// files it looks, says whoever starts us: `[--duckdb=FILE] -- FILE…`. The step's environment is the repository's.
+/// Runs the check of a step in its sandbox; the current directory is the repository. The arguments `[--duckdb=FILE] --
+/// FILE…` name DuckDB's library and the files to match. The parent process decides both, since the environment of the
+/// step is under the control of the repository.
 fn check(json: &str, mut words: impl Iterator<Item = String>) -> ExitCode {
     let mut library = None;
     for word in words.by_ref().take_while(|word| word != "--") {
@@ -46,7 +48,7 @@ fn check(json: &str, mut words: impl Iterator<Item = String>) -> ExitCode {
     let judge = &mut |request: &Request| worker.judge(request);
     match proctor_sql::check::run(json, Path::new("."), &seen, judge, &mut out, &mut err) {
         Ok(verdict) => ExitCode::from(verdict.exit_code()),
-        // Nobody reads it: whoever started us has ended.
+        // The output is closed: the parent process has exited.
         Err(_) => ExitCode::from(5),
     }
 }

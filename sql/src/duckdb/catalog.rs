@@ -1,4 +1,4 @@
-//! What a DuckDB database holds, as DuckDB tells: `duckdb_columns()`, `duckdb_constraints()`, `duckdb_functions()`.
+//! Reads the content of a DuckDB database from `duckdb_columns()`, `duckdb_constraints()` and `duckdb_functions()`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::plan::Macros;
 use crate::catalog::{Catalog, Column, ForeignKey, Table};
 
-/// Asks one question of ours: rows of texts.
+/// Runs an internal query and returns its rows as texts.
 pub(super) type Ask<'a> = dyn FnMut(&str) -> Result<Vec<Vec<Option<String>>>, String> + 'a;
 
 const COLUMNS: &str = "
@@ -30,41 +30,42 @@ const FUNCTIONS: &str = "
     SELECT DISTINCT lower(function_name), CAST(function_type IN ('table', 'table_macro') AS VARCHAR)
     FROM duckdb_functions() WHERE function_type <> 'pragma' AND (internal OR function_type <> 'table_macro')";
 
-/// What a database holds.
+/// The content of a database.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Its tables and views.
+    /// The tables and views.
     pub(super) catalog: Catalog,
-    /// How names of tables outside of `main` are written.
+    /// The quoted form of the names of tables outside of `main`.
     pub(super) quoted: BTreeMap<String, String>,
-    /// Its functions that make a value.
+    /// The functions that return a value.
     pub(super) functions: BTreeSet<String>,
-    /// Its functions that make a table.
+    /// The functions that return a table.
     pub(super) table_functions: BTreeSet<String>,
-    /// What its macros do.
+    /// The actions of the macros.
     pub(super) macros: Macros,
 }
 
-/// The macros of the database: name, whether it makes a table, and what it stands for.
+/// The query for the macros of the database: name, whether it returns a table, and its definition.
 pub(super) const MACROS: &str = "
     SELECT lower(function_name), CAST(function_type = 'table_macro' AS VARCHAR), macro_definition
     FROM duckdb_functions() WHERE NOT internal AND macro_definition IS NOT NULL ORDER BY ALL";
 
-/// What of it is read.
+/// The part of the content to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// All of it.
+    /// Everything.
     All,
-    /// Every table and view.
+    /// All tables and views.
     Tables,
-    /// The table or view of that name in `main`, which was not there before.
+    /// One new table or view in `main`.
     New(&'a str),
     /// The functions.
     Functions,
 }
 
 impl Held {
-    /// Reads a part of it. `generated` tells which columns of a table the engine computes, for tables that have defaults.
+    /// Reads a part of the content. `generated` returns the generated columns of a table; it is called for tables with
+    /// defaults.
     pub(super) fn read(
         &mut self,
         part: Part<'_>,
@@ -106,7 +107,7 @@ impl Held {
         Ok(())
     }
 
-    /// Adds the tables of these rows, and tells which of them have defaults.
+    /// Adds the tables of these rows, and returns the names of those with defaults.
     fn read_columns(&mut self, rows: &[Vec<Option<String>>]) -> BTreeSet<String> {
         let mut with_defaults = BTreeSet::new();
         for row in rows {
@@ -156,7 +157,7 @@ fn constrain(table: &mut Table, kind: &str, columns: &[String], other: &str, to:
     }));
 }
 
-/// The columns that a plan over a table says are computed.
+/// Returns the generated columns according to the plan of a statement on the table.
 pub(super) fn generated(plan: &Value) -> BTreeSet<String> {
     let columns = plan.pointer("/plans/0/table_info/columns/columns").and_then(Value::as_array);
     let computed = columns.into_iter().flatten().filter(|column| column["category"] == "GENERATED");

@@ -1,4 +1,5 @@
-//! What a database holds, read again when statements have changed it: as much of it as they can have changed.
+//! Reads the content of the database again after statements have changed it, limited to the parts that can have
+//! changed.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use super::{DuckDb, asked, plan, texts};
 use crate::engine::{Action, Bound, Refusal};
 
 impl DuckDb {
-    /// Reads again a part of what the database holds.
+    /// Reads a part of the content again.
     pub(super) fn refresh(&mut self, part: Part<'_>) -> Result<(), Refusal> {
         let (planner, connection) = (&self.planner, &self.connection);
         let generated = |table: &str| {
@@ -21,7 +22,7 @@ impl DuckDb {
         read.map_err(|error| Said::of_text(&error, "").refusal(""))
     }
 
-    /// Reads what the macros of the database do, each with what it calls.
+    /// Reads the actions of all macros, including those of the macros that they call.
     fn read_macros(&mut self) -> Result<(), String> {
         self.held.macros.clear();
         let mut trees: Vec<(String, Result<Value, Said>)> = Vec::new();
@@ -31,7 +32,7 @@ impl DuckDb {
             trees.push((name.clone(), asked(&self.parser, &query)));
             self.held.macros.entry(name.clone()).or_default();
         }
-        // One may stand on another: as often as something new is found.
+        // A macro may call another one, so this repeats until nothing new is found.
         loop {
             let mut found = self.held.macros.clone();
             for (name, tree) in &trees {
@@ -53,7 +54,7 @@ impl DuckDb {
         plan::Reader { catalog, home: &self.home, functions, table_functions, macros }
     }
 
-    /// Reads again what a statement that has run changed of the schema.
+    /// Updates the catalog after a statement that changed the schema.
     pub(super) fn follow(&mut self, bound: &Bound) -> Result<(), Refusal> {
         for (what, name) in bound.schema_changes() {
             let is_plain = !name.contains('.');

@@ -1,5 +1,5 @@
-//! Statements that DuckDB makes no plan of: EXPLAIN, whose inner statement is looked at for it, PRAGMA, and PIVOT without
-//! values, which DuckDB first looks up.
+//! Handles statements for which DuckDB makes no plan: EXPLAIN, whose inner statement is examined instead; PRAGMA; and
+//! PIVOT without values, for which DuckDB first looks the values up.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::text::{self, Piece};
 /// The inner statement of an EXPLAIN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Explained {
-    /// Where it begins.
+    /// The byte offset at which it begins.
     pub(super) from: usize,
-    /// Whether it is run. Any option but a format counts as one that runs it.
+    /// True if the inner statement runs. Any option other than a format counts as one that runs it.
     pub(super) is_run: bool,
 }
 
-/// What stands behind `EXPLAIN`; `is_statement` tells whether a text is one statement.
+/// Finds the statement after `EXPLAIN`. `is_statement` reports whether a text is a statement.
 pub(super) fn explained(sql: &str, is_statement: impl Fn(&str) -> bool) -> Option<Explained> {
-    /// How many words and signs options have at most.
+    /// The maximum number of tokens that are searched for options.
     const MOST: usize = 16;
     let solid = solid(sql);
     let mut rest = solid.iter();
@@ -43,7 +43,7 @@ fn is_format_only(options: &[&str]) -> bool {
     }
 }
 
-/// The name of a pragma.
+/// Returns the name of a pragma.
 pub(super) fn pragma(sql: &str) -> Option<&str> {
     let solid = solid(sql);
     let mut words = solid.iter().map(|(_, range)| &sql[range.clone()]);
@@ -51,14 +51,14 @@ pub(super) fn pragma(sql: &str) -> Option<&str> {
     words.next()
 }
 
-/// The first argument of a pragma, as a name.
+/// Returns the first argument of a pragma, as a name.
 pub(super) fn argument_of_pragma(sql: &str) -> Option<String> {
     let solid = solid(sql);
     let argument = solid.get(3).filter(|_| solid.get(2).is_some_and(|(_, range)| &sql[range.clone()] == "("))?;
     Some(text::unquoted(&sql[argument.1.clone()]))
 }
 
-/// The query of a view that is made.
+/// Returns the query of a statement that creates a view.
 pub(super) fn body(sql: &str) -> Option<&str> {
     let solid = solid(sql);
     let at = at_depth(&solid, sql, 0, |at| {
@@ -74,7 +74,7 @@ pub(super) fn has_parameters(sql: &str) -> bool {
     !parameters(sql).is_empty()
 }
 
-/// The text with a value in place of each parameter; `None` where it has none.
+/// Returns the text with each parameter replaced by `value`; `None` if it has no parameters.
 pub(super) fn with_values_for_parameters(sql: &str, value: &str) -> Option<String> {
     let places = parameters(sql);
     let mut with = sql.to_owned();
@@ -82,7 +82,7 @@ pub(super) fn with_values_for_parameters(sql: &str, value: &str) -> Option<Strin
     (!places.is_empty()).then_some(with)
 }
 
-/// Where parameters stand: `?`, `?1`, `$1`, `$name`.
+/// Returns the ranges of parameters: `?`, `?1`, `$1`, `$name`.
 fn parameters(sql: &str) -> Vec<Range<usize>> {
     let pieces = text::pieces(sql, Dialect::Duckdb);
     let mut places = Vec::new();
@@ -104,16 +104,16 @@ fn parameters(sql: &str) -> Vec<Range<usize>> {
     places
 }
 
-/// What a column that is added to a table is filled with.
+/// The default value of a column that is added to a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Added<'a> {
-    /// The table, as it is written.
+    /// The table, as written.
     pub(super) table: &'a str,
-    /// What stands behind DEFAULT, to the end of the statement.
+    /// The text from DEFAULT to the end of the statement.
     pub(super) default: &'a str,
 }
 
-/// An `ALTER TABLE … ADD COLUMN … DEFAULT …`.
+/// Parses `ALTER TABLE … ADD COLUMN … DEFAULT …`.
 pub(super) fn added_column(sql: &str) -> Option<Added<'_>> {
     let solid = solid(sql);
     let is =
@@ -129,8 +129,8 @@ pub(super) fn added_column(sql: &str) -> Option<Added<'_>> {
     Some(Added { table: sql.get(table)?, default: &sql[rest] })
 }
 
-/// The same PIVOT with a value for each column that it turns on: everything that it names stays in it. None where no
-/// such PIVOT stands in the text.
+/// Returns the text with a value for each column that a PIVOT uses without values, so that all names stay in the text.
+/// Returns `None` if the text has no such PIVOT.
 pub(super) fn with_values(sql: &str) -> Option<String> {
     const ENDS: &[&str] = &["using", "group", "order", "limit", "having", "union", "intersect", "except"];
     let solid = solid(sql);
@@ -167,7 +167,7 @@ pub(super) fn with_values(sql: &str) -> Option<String> {
     (!places.is_empty()).then_some(with)
 }
 
-/// The first piece from `from` on that fits and stands in no brackets.
+/// Returns the index of the first token from `from` on that satisfies `fits` and is not in parentheses.
 fn at_depth(solid: &[(Piece, Range<usize>)], sql: &str, from: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, (_, range)) in solid.iter().enumerate().skip(from) {

@@ -1,11 +1,12 @@
-//! What of DuckDB everybody may call. Scalar functions, aggregates and macros are harmless where DuckDB lists them and
-//! they are not here; of table functions those are that are here. What a newer DuckDB brings as a table function is
-//! refused until somebody looked at it.
+//! Lists what every request may call in DuckDB. A scalar function, an aggregate or a macro is allowed if DuckDB lists
+//! it and it is not in [`REACHING`]. A table function is allowed only if it is listed here, so that those of newer
+//! versions are refused until someone reviews them.
 //!
-//! Source: `duckdb_functions()` of DuckDB 1.5, and <https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview>.
+//! Source: `duckdb_functions()` of DuckDB 1.5, and
+//! <https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview>.
 
-/// Functions that reach beyond their arguments: settings, sequences, the log, the clock of who waits, SQL in a text (whose plan
-/// shows columns of tables).
+/// Functions that access more than their arguments: settings, sequences, the log, sleeping, and SQL in a text (whose
+/// plan shows columns of tables).
 const REACHING: &[&str] = &[
     "current_setting",
     "currval",
@@ -20,7 +21,7 @@ const REACHING: &[&str] = &[
     "write_log",
 ];
 
-/// Table functions that make rows of their arguments, or describe the engine.
+/// Table functions that compute rows from their arguments, or describe the engine.
 const TABLES: &[&str] = &[
     "duckdb_keywords",
     "generate_series",
@@ -42,7 +43,7 @@ const TABLES: &[&str] = &[
     "unnest",
 ];
 
-/// Table functions that tell what the catalog holds.
+/// Table functions that describe the catalog.
 const CATALOG: &[&str] = &[
     "duckdb_columns",
     "duckdb_constraints",
@@ -63,37 +64,37 @@ const CATALOG: &[&str] = &[
 const PRAGMAS: &[&str] =
     &["collations", "database_list", "functions", "show", "show_databases", "show_tables", "table_info", "version"];
 
-/// Pragmas that describe the engine, and nothing of a database.
+/// Pragmas that describe only the engine, not a database.
 const PRAGMAS_OF_ENGINE: &[&str] = &["collations", "version"];
 
-/// Beginnings and ends of the names of table functions that read files or reach other machines.
+/// Prefixes and suffixes of the names of table functions that read files or use the network.
 const FILES: (&[&str], &[&str]) = (
     &["read_", "parquet_", "glob", "sniff_", "st_read", "http_", "delta_", "iceberg_", "ducklake_", "shellfs", "sheet"],
     &["_scan", "_scan_pushdown", "_query", "_execute", "_attach", "_metadata", "_snapshots"],
 );
 
-/// What calling a function comes to.
+/// The resources that a function accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Nothing beyond its arguments.
+    /// Only its arguments.
     Nothing,
-    /// What the catalog holds.
+    /// The catalog.
     Catalog,
     /// Files or the network.
     Files,
     /// Settings of the engine.
     Settings,
-    /// Nobody said.
+    /// Unknown: the function is not listed here.
     Unknown,
 }
 
-/// Whether a scalar function, an aggregate or a macro of that name reaches nothing beyond its arguments, where it is one
-/// of DuckDB's.
+/// Reports whether a scalar function, an aggregate or a macro accesses only its arguments. The name must be one of
+/// DuckDB's functions.
 pub(super) fn is_harmless(function: &str) -> bool {
     !REACHING.contains(&function)
 }
 
-/// What a table function of that name reaches.
+/// Returns what a table function accesses.
 pub(super) fn of_table(function: &str) -> Reach {
     let name = function.to_ascii_lowercase();
     if TABLES.contains(&name.as_str()) {
@@ -111,23 +112,23 @@ pub(super) fn of_table(function: &str) -> Reach {
     if is_setting { Reach::Settings } else { Reach::Unknown }
 }
 
-/// Whether a pragma of that name only looks at the catalog.
+/// Reports whether a pragma only reads the catalog.
 pub(super) fn is_harmless_pragma(pragma: &str) -> bool {
     PRAGMAS.contains(&pragma.to_ascii_lowercase().as_str())
 }
 
-/// Reports whether a pragma describes the engine, and nothing of a database.
+/// Reports whether a pragma describes only the engine, not a database.
 pub(super) fn is_of_engine(pragma: &str) -> bool {
     PRAGMAS_OF_ENGINE.contains(&pragma.to_ascii_lowercase().as_str())
 }
 
-/// Reports whether a name is that of a view of DuckDB's own that tells what the catalog holds.
+/// Reports whether a name is that of a built-in view that describes the catalog.
 pub(super) fn is_own_view(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.starts_with("duckdb_") || name.starts_with("pg_") || name.starts_with("pragma_") || name.starts_with("sqlite_")
 }
 
-/// Whether a name in FROM is that of a file, to which DuckDB would go where it finds no such table.
+/// Reports whether a name in FROM is that of a file, which DuckDB would read if there is no such table.
 pub(super) fn is_file(name: &str) -> bool {
     const ENDS: &[&str] = &[
         ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".ipc", ".avro", ".xlsx", ".db",

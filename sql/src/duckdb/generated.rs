@@ -1,6 +1,7 @@
-//! Finds uses of generated columns that are off the list. DuckDB replaces a generated column by its expression before it
-//! shows a plan, so the plan reads only the columns that the expression names. The expression keeps the name of the column
-//! as an alias, except below an aggregate and where the statement renames it. Texts are searched for those cases.
+//! Finds uses of generated columns that are off the list. DuckDB replaces a generated column by its expression before
+//! it shows a plan, so the plan reads only the columns that the expression names. The expression keeps the name of the
+//! column as an alias, except below an aggregate and where the statement renames it. For these cases the texts are
+//! searched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::text::{self, Piece};
 
 const VIEWS: &str = "SELECT lower(view_name), sql FROM duckdb_views() WHERE NOT internal";
 
-/// Words that may follow the name of a table and have an opening bracket behind them. No alias is one of them.
+/// Keywords that may follow the name of a table and precede an opening parenthesis. They are not aliases.
 const NO_ALIAS: &[&str] = &[
     "except",
     "group",
@@ -41,7 +42,7 @@ struct Hidden<'a> {
     column: &'a str,
 }
 
-/// Checks a statement; `bound` is what its plan and its tree show.
+/// Checks that a statement uses no generated column that is off the list. `bound` is what its plan and its tree show.
 pub(super) fn check(engine: &DuckDb, sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal> {
     let hidden = hidden(engine, bound, allow);
     if hidden.is_empty() {
@@ -84,7 +85,7 @@ fn hidden<'a>(engine: &'a DuckDb, bound: &Bound, allow: &Allow) -> Vec<Hidden<'a
         .collect()
 }
 
-/// The statement, and the definitions of the views and macros that it names, directly or through each other.
+/// Returns the statement, and the definitions of the views and macros that it uses directly or indirectly.
 fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, Refusal> {
     let failed = |error: String| says::Said::of_text(&error, "").refusal("");
     let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -106,7 +107,7 @@ fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, Refusal> {
     Ok(found)
 }
 
-/// The plans of a statement as DuckDB writes them, with aliases; `None` where a plan is missing.
+/// Returns the plans of a statement as DuckDB writes them, with aliases; `None` if a plan is missing.
 fn aliases(engine: &DuckDb, sql: &str) -> Option<Vec<String>> {
     let plan = |sql: &str| {
         let text = one_text(&engine.planner, sql).ok().filter(|text| !text.starts_with("{\"error\":true"));
@@ -124,7 +125,7 @@ fn is_alias(plan: &str, column: &str) -> bool {
     serde_json::to_string(&lower(column)).is_ok_and(|name| plan.contains(&format!("\"alias\":{name}")))
 }
 
-/// Reports whether a text may name columns of a table without writing their names.
+/// Reports whether a text may use columns of a table without writing their names.
 fn may_rename(sql: &str, table: &Table) -> bool {
     let solid = solid(sql);
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);

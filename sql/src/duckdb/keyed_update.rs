@@ -1,5 +1,5 @@
-//! Removes what DuckDB adds to the plan of an `UPDATE` that sets a column of an index. DuckDB deletes such a row and
-//! inserts it again, so its plan reads and sets every column of the table.
+//! Removes the actions that DuckDB adds to the plan of an `UPDATE` of an indexed column. DuckDB deletes such a row and
+//! inserts it again, so that its plan reads and sets every column of the table.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::restricted::{bare, solid};
 use crate::engine::Action;
 use crate::text;
 
-/// Keeps the columns that the text names, where the statement can use no other column of the table.
+/// Keeps only actions on columns that the text names, if the statement cannot use other columns of the table.
 pub(super) fn drop_copied(sql: &str, plan: &Value, macros: &Macros, actions: &mut BTreeSet<Action>) {
     let update = &plan["plans"][0];
     if update["type"] != "LOGICAL_UPDATE" || update["update_is_del_and_insert"] != true {
@@ -34,7 +34,8 @@ pub(super) fn drop_copied(sql: &str, plan: &Value, macros: &Macros, actions: &mu
     });
 }
 
-/// Reports whether a text is `UPDATE table SET …` without an alias, a star, `COLUMNS`, a position or the table as a value.
+/// Reports whether a text is `UPDATE table SET …` without an alias, a star, `COLUMNS`, a position or the table as a
+/// value.
 fn uses_named_columns_only(sql: &str, table: &str) -> bool {
     let solid = solid(sql);
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
@@ -48,7 +49,7 @@ fn uses_named_columns_only(sql: &str, table: &str) -> bool {
     is_form && !(target + 2..solid.len()).any(is_open)
 }
 
-/// The number of scans of a table.
+/// Counts the scans of a table in a plan.
 fn scans(json: &Value, table: &str) -> usize {
     match json {
         Value::Array(parts) => parts.iter().map(|part| scans(part, table)).sum(),

@@ -1,5 +1,5 @@
-//! A database for a request, locked before anything untrusted is read: no file, no network, no extension, no setting can
-//! be reached any more.
+//! Opens a database for a request. The engine is locked down before it reads anything untrusted: afterwards it can
+//! access no file, no network, no extension and no setting.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,10 +15,11 @@ use crate::engine::{Engine as _, Refusal};
 
 /// The name of a database in memory.
 const IN_MEMORY: &str = "memory";
-/// The name of a file's database while it is copied.
+/// The name of the database of a file while it is copied.
 const GIVEN: &str = "given_database";
 
-/// What no statement can undo. `temp_directory` comes first: without external access it can no longer be set.
+/// Settings that no statement can undo. `temp_directory` comes first, since it cannot be set any more without external
+/// access.
 const LOCKED: &[(&str, &str)] = &[
     ("temp_directory", ""),
     ("autoinstall_known_extensions", "false"),
@@ -28,19 +29,19 @@ const LOCKED: &[(&str, &str)] = &[
     ("allow_persistent_secrets", "false"),
     ("threads", "1"),
 ];
-/// What comes last.
+/// Settings that are applied last.
 const CLOSED: &[(&str, &str)] = &[("enable_external_access", "false"), ("lock_configuration", "true")];
 
-/// How much the process may ask the system for beyond the memory of the engine, in bytes: DuckDB's allocator keeps about
-/// twice of what it uses.
+/// The data size of the process beyond the memory limit of the engine, in bytes. DuckDB's allocator reserves about
+/// twice the memory that it uses.
 const OVERHEAD: u64 = 3 << 29;
 
 impl DuckDb {
-    /// Opens a database for a request: its file where it names one, then its schema. Memory and depth are bounded as
-    /// its limits say, once and for all; the memory of the whole process is, too.
+    /// Opens a database for a request: its file, if it names one, then its schema. Memory and depth are limited
+    /// permanently, and so is the memory of the whole process.
     ///
     /// # Errors
-    /// The library cannot be used, the file is none or too large, or the schema cannot be set up.
+    /// The library cannot be used, the file is not a database or is too large, or the schema cannot be set up.
     pub fn open(library: &Path, request: &Request) -> Result<Self, Refusal> {
         let missing = |error| Refusal::new(SqlCode::EngineMissing, format!("`{}`: {error}", library.display()));
         let library = Library::load(library).map_err(missing)?;
@@ -57,7 +58,7 @@ impl DuckDb {
     }
 }
 
-/// Makes a schema.
+/// Executes the parts of a schema.
 pub(super) fn set_up(connection: &Connection, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
     for (number, text) in schema.iter().enumerate() {
         let made = watch::until(deadline, connection.interrupter(), || execute(connection, text));
@@ -67,18 +68,18 @@ pub(super) fn set_up(connection: &Connection, schema: &[String], deadline: Insta
             return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
         }
     }
-    // A schema that leaves a transaction open has ended in it.
+    // Commits a transaction that the schema left open.
     let _ = execute(connection, "COMMIT");
     Ok(())
 }
 
-/// DuckDB does not count what a function holds, such as `repeat('x', 1000000000)`: what is too much is then refused by the
-/// system, and DuckDB says that it is out of memory.
+/// Limits the data size of the process. DuckDB does not count the memory that functions allocate, such as `repeat('x',
+/// 1000000000)`. Beyond this limit the kernel refuses the allocation, and DuckDB reports that it is out of memory.
 fn bound_process(memory: u64) {
     let maximum = getrlimit(Resource::Data).maximum;
     let wanted = memory.saturating_add(OVERHEAD);
     let current = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-    // Where it cannot be set, the bounds of the sandbox are left.
+    // If the limit cannot be set, the limits of the sandbox remain.
     let _ = setrlimit(Resource::Data, Rlimit { current, maximum });
 }
 
@@ -104,7 +105,7 @@ fn broken(error: &str) -> Refusal {
     }
 }
 
-/// A file that is only read; a copy of it in memory where the request writes or adds a schema.
+/// Opens a file read-only, or a copy of it in memory if the request writes or adds a schema.
 fn of_file(library: &Library, file: &Path, request: &Request) -> Result<(Connection, bool), Refusal> {
     let cannot =
         |what: String| Refusal::new(SqlCode::SchemaBroken, format!("the database `{}` {what}", file.display()));
@@ -121,7 +122,8 @@ fn of_file(library: &Library, file: &Path, request: &Request) -> Result<(Connect
     copied(library, file, &request.limits).map(|connection| (connection, true))
 }
 
-/// A copy in memory. The file is ours to open until the copy is made; no statement but these runs before it is closed.
+/// Copies a file to memory. External access is enabled until the copy is complete; only the statements of this function
+/// run before it is disabled.
 fn copied(library: &Library, file: &Path, limits: &Limits) -> Result<Connection, Refusal> {
     let (memory, depth) = (format!("{}B", limits.memory), limits.depth.to_string());
     let bounds = [("memory_limit", memory.as_str()), ("max_expression_depth", depth.as_str())];
@@ -139,7 +141,7 @@ fn copied(library: &Library, file: &Path, limits: &Limits) -> Result<Connection,
     Ok(copy.connection)
 }
 
-/// Copies the rows. A table whose rows point at rows that are not there yet waits for its turn.
+/// Copies the rows of all tables. A table whose rows refer to missing rows is tried again later.
 fn fill(copy: &DuckDb) -> Result<(), Refusal> {
     let mut rest: Vec<&Table> = copy.catalog().tables.iter().filter(|table| !table.is_view).collect();
     while !rest.is_empty() {

@@ -1,6 +1,6 @@
-//! What a statement does, read off what DuckDB made of it: its bound plan (`json_serialize_plan`), in which views, macros
-//! and `query(…)` are what they stand for, and its tree (`json_serialize_sql`), in which they are names. An operator
-//! that is not known here is an [`Action::Other`].
+//! Derives the actions of a statement from two sources: its bound plan (`json_serialize_plan`), in which views, macros
+//! and `query(…)` are expanded, and its tree (`json_serialize_sql`), in which they are names. An unknown operator
+//! becomes an [`Action::Other`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::functions::{self, Reach};
 use crate::catalog::Catalog;
 use crate::engine::Action;
 
-/// Operators that only make rows of rows.
+/// Operators that only compute rows from rows.
 const PURE: &[&str] = &[
     "AGGREGATE_AND_GROUP_BY",
     "ANY_JOIN",
@@ -45,31 +45,31 @@ const PURE: &[&str] = &[
     "WINDOW",
 ];
 
-/// Reads plans and trees.
+/// A reader of plans and trees.
 pub(super) struct Reader<'a> {
-    /// What the database holds.
+    /// The tables and views of the database.
     pub(super) catalog: &'a Catalog,
-    /// The name of the database, which tables of its own are told without.
+    /// The name of the database. Names of its tables are reported without it.
     pub(super) home: &'a str,
-    /// The functions that make a value.
+    /// The functions that return a value.
     pub(super) functions: &'a BTreeSet<String>,
-    /// The table functions that DuckDB has.
+    /// The table functions that DuckDB provides.
     pub(super) table_functions: &'a BTreeSet<String>,
-    /// What the macros of the database do.
+    /// The actions of the macros of the database.
     pub(super) macros: &'a Macros,
 }
 
-/// What macros do, by name: a plan shows them as what they stand for, but not where it has a value in their place.
+/// The actions of macros, by name. A plan shows a macro in its expanded form, but not if DuckDB has computed its value.
 pub(super) type Macros = BTreeMap<String, BTreeSet<Action>>;
 
 type Object = Map<String, Value>;
 
 impl Reader<'_> {
-    /// What a plan does.
+    /// Returns the actions of a plan.
     pub(super) fn of_plan(&self, json: &Value) -> BTreeSet<Action> {
         let mut actions = BTreeSet::new();
         self.walk(json, &mut |part, actions| self.of_part(part, actions), &mut actions);
-        // What a table's default or a new row takes of a sequence belongs to the write.
+        // If a write uses a sequence for a default or a new row, this belongs to the write.
         let writes = |action: &Action| {
             matches!(action, Action::Insert(_) | Action::Update { .. } | Action::Delete(_) | Action::Schema { .. })
         };
@@ -79,8 +79,8 @@ impl Reader<'_> {
         actions
     }
 
-    /// What the tree of a query names that its plan does not: views, files, and functions that are gone in it, since they
-    /// were computed already or belong to a part that nothing asks.
+    /// Returns the actions that the tree of a query shows and its plan does not: reads of views and files, and calls of
+    /// functions that are missing in the plan because DuckDB has evaluated or removed them.
     pub(super) fn of_tree(&self, json: &Value) -> BTreeSet<Action> {
         let mut own = BTreeSet::new();
         collect_keys(json, &mut own);
@@ -96,7 +96,8 @@ impl Reader<'_> {
         actions
     }
 
-    /// What `DESCRIBE`, `SHOW` and `SUMMARIZE` tell of the schema: of one table, of what a query gives, or of everything.
+    /// Returns the metadata that `DESCRIBE`, `SHOW` and `SUMMARIZE` show: of one table, of a query, or of the whole
+    /// schema.
     fn shown(&self, part: &Object) -> BTreeSet<Action> {
         let source = match text(part, "show_type") {
             "SUMMARY" => "SUMMARIZE",
@@ -117,8 +118,8 @@ impl Reader<'_> {
         if named.is_empty() && !describes_a_query { [metadata(None)].into() } else { named }
     }
 
-    /// The table functions that a tree or a plan names and that are not there: DuckDB passes over them in a part that
-    /// nothing asks, and another one, with an extension, may not.
+    /// Returns the calls of table functions in a tree or a plan that do not exist. DuckDB ignores them in parts of a
+    /// query that it removes; an engine with an extension may not.
     pub(super) fn absent(&self, json: &Value) -> BTreeSet<Action> {
         let mut actions = BTreeSet::new();
         let mut look = |part: &Object, actions: &mut BTreeSet<Action>| {
@@ -134,7 +135,8 @@ impl Reader<'_> {
         actions
     }
 
-    /// The call of a function that reaches beyond its arguments or that is not there, and what a macro calls of those.
+    /// Returns the call of a function that accesses more than its arguments or does not exist. For a macro, returns its
+    /// actions.
     fn reaching(&self, name: &str) -> Vec<Action> {
         let name = name.to_ascii_lowercase();
         if let Some(body) = self.macros.get(&name) {
@@ -150,7 +152,7 @@ impl Reader<'_> {
             Value::Array(parts) => parts.iter().for_each(|part| self.walk(part, look, into)),
             Value::Object(part) => {
                 look(part, into);
-                // The table written to, as it is.
+                // `table_info` describes the target table of the write as it exists; it is not an action.
                 let rest = part.iter().filter(|(name, _)| name.as_str() != "table_info");
                 rest.for_each(|(_, inner)| self.walk(inner, look, into));
             }
@@ -168,7 +170,7 @@ impl Reader<'_> {
             let name = text(part, "function_name");
             actions.extend(call(name).into_iter().chain(self.reaching(name)));
         } else if kind == "TABLE_FUNCTION" {
-            // In the body of a view or a macro that is made.
+            // A table function in the body of a new view or macro.
             actions.extend(self.table_function(text_of(part.get("function"), "function_name")));
         } else if kind == "BASE_TABLE" {
             actions.extend(self.base_table(part));
@@ -194,7 +196,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What does not make rows.
+    /// Returns the action of an operator that does not produce rows.
     fn of_command(&self, operator: &str, part: &Object) -> Action {
         let info = part.get("info");
         let words = || operator.to_ascii_lowercase().replace('_', " ");
@@ -218,7 +220,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A scan of a table, or what a table function makes.
+    /// Returns the actions of a table scan or a table function.
     fn of_get(&self, part: &Object) -> Vec<Action> {
         let scanned = part.get("function_data").filter(|data| !text_of(Some(*data), "table").is_empty());
         let Some(scanned) = scanned.filter(|_| text(part, "name") == "seq_scan") else {
@@ -227,7 +229,7 @@ impl Reader<'_> {
         let table = self.name_of(Some(scanned), "table");
         let names = list(part, "names");
         let columns = list(part, "column_indexes").iter().filter_map(|column| column["index"].as_u64());
-        // The number of the row is a column of no name.
+        // The row number is a column without a name.
         let read: Vec<Action> = columns
             .filter_map(|index| names.get(usize::try_from(index).ok()?)?.as_str())
             .map(|column| Action::Read { table: table.clone(), column: Some(column.to_owned()) })
@@ -267,7 +269,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A name in FROM: a view of the database, or a file. Tables are told by the plan, with their columns.
+    /// Returns the action of a name in FROM that is a view of the database or a file. The plan reports tables, with
+    /// their columns.
     fn base_table(&self, part: &Object) -> Option<Action> {
         let (schema, table) = (text(part, "schema_name"), text(part, "table_name"));
         let catalog = text(part, "catalog_name");
@@ -280,13 +283,13 @@ impl Reader<'_> {
         if functions::is_file(&written) {
             return Some(Action::File(format!("`{written}`")));
         }
-        // A view of DuckDB's own, such as those of `information_schema`.
+        // A built-in view, such as those of `information_schema`.
         let is_own = matches!(schema.to_ascii_lowercase().as_str(), "information_schema" | "pg_catalog")
             || functions::is_own_view(table);
         is_own.then(|| Action::Metadata { source: format!("`{written}`"), table: None })
     }
 
-    /// The name of a table in FROM.
+    /// Returns the name of a table in FROM.
     fn name_of_base(&self, part: &Object) -> String {
         let schema = text(part, "schema_name");
         self.name(text(part, "catalog_name"), if schema.is_empty() { "main" } else { schema }, text(part, "table_name"))
@@ -296,7 +299,7 @@ impl Reader<'_> {
         self.name(text_of(at, "catalog"), text_of(at, "schema"), text_of(at, field))
     }
 
-    /// The name of a table as the catalog here has it: without what everybody leaves out.
+    /// Returns the name of a table as the catalog has it: without the default database and schema.
     pub(super) fn name(&self, catalog: &str, schema: &str, table: &str) -> String {
         let is_home = catalog.is_empty() || catalog.eq_ignore_ascii_case(self.home);
         match (is_home, schema.is_empty() || schema.eq_ignore_ascii_case("main")) {
@@ -307,18 +310,18 @@ impl Reader<'_> {
     }
 }
 
-/// Whether it is the call by which defaults take the next number of a sequence.
+/// Reports whether an action is a call that takes or reads the value of a sequence, as defaults do.
 pub(super) fn takes_of_a_sequence(action: &Action) -> bool {
     matches!(action, Action::Call(name) if name == "nextval" || name == "currval")
 }
 
-/// The call of a function; operators have no name of letters.
+/// Returns the call of a function; `None` for an operator, whose name does not start with a letter.
 fn call(name: &str) -> Option<Action> {
     let is_named = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
     is_named.then(|| Action::Call(name.to_ascii_lowercase()))
 }
 
-/// What a MERGE does, or an INSERT that says what to do ON CONFLICT.
+/// Returns the actions of a MERGE, or of an INSERT with ON CONFLICT.
 fn of_merge(part: &Object, table: &str) -> Vec<Action> {
     let table = table.to_owned();
     let whens = list(part, "actions").iter().flat_map(|when| when["value"].as_array().into_iter().flatten());
@@ -336,7 +339,7 @@ fn of_merge(part: &Object, table: &str) -> Vec<Action> {
     whens.filter_map(Value::as_object).flat_map(of).collect()
 }
 
-/// The columns that an UPDATE sets, by their place among those that are stored.
+/// Returns the columns that an UPDATE sets. The plan gives their positions among the stored columns.
 fn updates(part: &Object, table_info: Option<&Value>, table: &str) -> Vec<Action> {
     let columns = table_info.and_then(|info| info["columns"]["columns"].as_array());
     let stored: Vec<&str> = columns
@@ -352,7 +355,7 @@ fn updates(part: &Object, table_info: Option<&Value>, table: &str) -> Vec<Action
         .collect()
 }
 
-/// The names that a query gives to its own parts by WITH.
+/// Collects the names of common table expressions.
 fn collect_keys(json: &Value, names: &mut BTreeSet<String>) {
     match json {
         Value::Array(parts) => parts.iter().for_each(|part| collect_keys(part, names)),

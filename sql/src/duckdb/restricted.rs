@@ -1,4 +1,4 @@
-//! Checks what the lists of a request have against a statement of DuckDB's and its plan does not show.
+//! Checks the uses of names off the lists that DuckDB's plan does not show.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::engine::{Action, Bound, Refusal};
 use crate::lists;
 use crate::text::{self, Piece};
 
-/// Checks a statement; `bound` is what its plan and its tree show.
+/// Checks a statement against the lists. `bound` is what its plan and its tree show.
 pub(super) fn check(held: &Held, sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal> {
     check_views(held, sql, allow)?;
     check_changes(sql, bound, allow)?;
     check_returning(held, sql, bound, allow)
 }
 
-/// Checks the views that a text names. A plan shows what they stand for, and a write has no tree that names them.
+/// Checks the views that a text names. A plan shows them expanded, and a write has no tree that names them.
 fn check_views(held: &Held, sql: &str, allow: &Allow) -> Result<(), Refusal> {
     let names = text::names(sql, Dialect::Duckdb);
     let is_named = |view: &&Table| names.contains(&bare(&view.name).to_ascii_lowercase());
@@ -37,8 +37,8 @@ fn check_views(held: &Held, sql: &str, allow: &Allow) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks the names that a change of the schema refers to: tables that foreign keys point at, new names of tables, and
-/// indexes, of which DuckDB does not tell the table.
+/// Checks the names that a change of the schema refers to: tables that foreign keys refer to, new names of tables, and
+/// indexes, whose table DuckDB does not report.
 fn check_changes(sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal> {
     if bound.schema_changes().next().is_none() {
         return Ok(());
@@ -73,8 +73,8 @@ fn check_changes(sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Checks what a write returns: the plan does not show the columns. Of a table with columns off the list, only columns
-/// by their names may be returned.
+/// Checks the columns that a write returns, which the plan does not show. If a table has columns off the list, only
+/// explicitly named columns may be returned.
 fn check_returning(held: &Held, sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal> {
     let written = bound.actions.iter().filter_map(|action| match action {
         Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => held.catalog.table(table),
@@ -99,7 +99,7 @@ fn check_returning(held: &Held, sql: &str, bound: &Bound, allow: &Allow) -> Resu
     Ok(())
 }
 
-/// The columns of a table that are off the list.
+/// Returns the columns of a table that are off the list.
 fn hidden<'a>(table: &'a Table, allow: &'a Allow) -> impl Iterator<Item = &'a str> {
     let names = table.columns.iter().map(|column| column.name.as_str());
     names.filter(|column| !lists::allow_column(allow, &table.name, column))

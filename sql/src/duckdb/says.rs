@@ -1,5 +1,4 @@
-//! What DuckDB says when it has something against a statement, understood: as it says it in JSON (`json_serialize_plan`,
-//! `json_serialize_sql`), and as it says it in a text.
+//! Parses error messages of DuckDB, both in JSON (`json_serialize_plan`, `json_serialize_sql`) and as text.
 
 use std::ops::Range;
 
@@ -10,10 +9,10 @@ use crate::engine::Refusal;
 use crate::nearest::{is_near, nearest};
 use crate::text::{self, Piece};
 
-/// What [`super`] says of a result that is larger than it may be, before the number of bytes.
+/// The start of the error that [`super`] generates for a result that is too large, before the number of bytes.
 pub(super) const TOO_LARGE: &str = "Result Limit Error: the result has more than these bytes: ";
 
-/// Functions that stand with OVER only, and that DuckDB does not find without it.
+/// Functions that require OVER; DuckDB does not find them without it.
 const WINDOWS: &[&str] = &[
     "cume_dist",
     "dense_rank",
@@ -28,24 +27,24 @@ const WINDOWS: &[&str] = &[
     "row_number",
 ];
 
-/// An error of DuckDB's.
+/// A parsed error of DuckDB.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Said {
-    /// What kind of error, in lower case: `binder`, `catalog`, `parser`, `out of memory`.
+    /// The kind of the error, in lower case: `binder`, `catalog`, `parser`, `out of memory`.
     pub(super) kind: String,
-    /// All of what it says, without the kind and the place.
+    /// The whole message, without the kind and the position.
     pub(super) message: String,
-    /// What kind of entry of the catalog it is about: `Table`, `Scalar Function`.
+    /// The kind of the catalog entry that the error is about: `Table`, `Scalar Function`.
     pub(super) entry: String,
-    /// The name that it is about.
+    /// The name that the error is about.
     pub(super) name: Option<String>,
-    /// Where it is, in bytes.
+    /// The position of the error, in bytes.
     position: Option<usize>,
     candidates: Vec<String>,
 }
 
 impl Said {
-    /// An error in JSON; none where the JSON is no error.
+    /// Parses an error in JSON; returns `None` if the JSON is not an error.
     pub(super) fn of_json(json: &Value) -> Option<Self> {
         if json["error"] != Value::Bool(true) {
             return None;
@@ -62,7 +61,7 @@ impl Said {
         })
     }
 
-    /// An error in a text: `Binder Error: …`, with `LINE 1: …` and a `^` behind it.
+    /// Parses an error as text: `Binder Error: …`, followed by `LINE 1: …` and a `^`.
     pub(super) fn of_text(text: &str, sql: &str) -> Self {
         let (head, rest) = text.split_once(" Error: ").unwrap_or(("", text));
         let is_head = !head.is_empty() && head.len() < 40 && !head.contains('\n');
@@ -82,13 +81,13 @@ impl Said {
         }
     }
 
-    /// Its first sentence, for people.
+    /// Returns the first line of the message without its final punctuation.
     fn sentence(&self) -> String {
         let line = self.message.lines().next().unwrap_or_default().trim_end_matches(['!', '.']).trim();
         if line.is_empty() { "the engine does not say why".to_owned() } else { line.to_owned() }
     }
 
-    /// What DuckDB calls it: `Binder Error`.
+    /// Returns the title that DuckDB uses: `Binder Error`.
     fn title(&self) -> Option<String> {
         let words = self.kind.split_ascii_whitespace().map(|word| {
             let mut letters = word.chars();
@@ -99,7 +98,7 @@ impl Said {
         (!title.is_empty()).then(|| format!("{} Error", title.replace("Transactioncontext", "TransactionContext")))
     }
 
-    /// What it has against a statement.
+    /// Converts the error to a refusal of a statement.
     pub(super) fn refusal(&self, sql: &str) -> Refusal {
         let code = self.code();
         let message = if self.is_window_alone() {
@@ -121,7 +120,7 @@ impl Said {
         }
     }
 
-    /// It, as a fault of the engine: what was asked was ours.
+    /// Converts the error of an internal statement to a failure of the engine.
     pub(super) fn failed(&self) -> Refusal {
         Refusal { code: SqlCode::EngineFailed, ..self.refusal("") }
     }
@@ -131,7 +130,7 @@ impl Said {
             && self.name.as_ref().is_some_and(|name| WINDOWS.contains(&name.to_ascii_lowercase().as_str()))
     }
 
-    /// DuckDB proposes the least unlike of all names; what is no slip is no proposal.
+    /// Returns the candidates that may be what a misspelt name means. DuckDB also suggests names that are not similar.
     fn near_candidates(&self, code: SqlCode) -> Vec<String> {
         let Some(name) = &self.name else { return Vec::new() };
         match code {
@@ -159,12 +158,12 @@ impl Said {
                 SqlCode::EngineFailed
             }
             _ if self.is_too_large() => SqlCode::MemoryLimit,
-            // Out of range, invalid input, not implemented and the like come of values, while it runs.
+            // Errors of values while a statement runs: out of range, invalid input, not implemented and others.
             _ => SqlCode::RunFailed,
         }
     }
 
-    /// A value that is larger than any may be.
+    /// Reports whether a value exceeds the maximum size of a value.
     fn is_too_large(&self) -> bool {
         ["maximum supported string size", "maximum supported size", "larger than 2^"]
             .iter()
@@ -177,7 +176,7 @@ impl Said {
         } else if self.message.contains("expression depth") || self.message.contains("too deep") {
             SqlCode::TooDeep
         } else if self.message.starts_with("window \"") {
-            // The form is right; what it names is not there.
+            // The syntax is valid, but a name does not exist.
             SqlCode::BindError
         } else if self.message.starts_with("VALUES lists must all") {
             SqlCode::ColumnCount
@@ -186,7 +185,7 @@ impl Said {
         }
     }
 
-    /// Whether it is about the form of the text, and not about what it names.
+    /// Reports whether the error is about the syntax of the text, not about names.
     pub(super) fn is_of_form(&self) -> bool {
         matches!(self.kind.as_str(), "parser" | "syntax")
             && matches!(self.of_form(), SqlCode::UnterminatedToken | SqlCode::TooDeep | SqlCode::SyntaxError)
@@ -236,9 +235,10 @@ impl Said {
         }
     }
 
-    /// The place of the name that it is about, from where DuckDB points on; else what stands where it points.
+    /// Returns the range of the name that the error is about, searching from the position that DuckDB reports. If it is
+    /// not found, returns the token at that position.
     fn place(&self, sql: &str, code: SqlCode) -> Option<Range<usize>> {
-        /// How many pieces behind the place a name may stand: `schema.table.column`.
+        /// The maximum distance of the name from the position, in tokens: `schema.table.column`.
         const FAR: usize = 8;
         let pieces = text::pieces(sql, Dialect::Duckdb);
         let solid = |piece: Piece| !matches!(piece, Piece::Space | Piece::Comment);
@@ -264,7 +264,7 @@ impl Said {
     }
 }
 
-/// The name that a message is about, where DuckDB does not give it apart.
+/// Returns the name that a message is about, if DuckDB does not report it separately.
 fn name_in(message: &str) -> Option<String> {
     let first = message.lines().next()?;
     for begin in
@@ -282,7 +282,7 @@ fn name_in(message: &str) -> Option<String> {
     None
 }
 
-/// The word or the quoted name that a text begins with.
+/// Returns the word or the quoted name at the beginning of a text.
 fn word(rest: &str) -> String {
     match rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
         Some((name, _)) => name.to_owned(),
@@ -290,7 +290,7 @@ fn word(rest: &str) -> String {
     }
 }
 
-/// The quoted names of the lines that propose something.
+/// Returns the quoted names in the lines of a message that suggest candidates.
 fn candidates_in(message: &str) -> Vec<String> {
     const HEADS: [&str; 3] = ["Did you mean", "Candidate ", "Ambiguous reference"];
     let lines = message.lines().filter(|line| HEADS.iter().any(|head| line.starts_with(head)));
@@ -302,7 +302,8 @@ fn candidates_in(message: &str) -> Vec<String> {
     found
 }
 
-/// The place that a marker points at: `LINE 2: …text` and below it a `^`. DuckDB cuts long lines and says so by dots.
+/// Returns the byte position that a marker points at: `LINE 2: …text` with a `^` below it. DuckDB shortens long lines
+/// and marks this with dots.
 fn position_in(marker: &str, sql: &str) -> Option<usize> {
     let (line, caret) = marker.split_once('\n')?;
     let column = caret.find('^')?;

@@ -1,5 +1,5 @@
-//! A plan in JSON, read without what says nothing of what it does. A list of fifty thousand numbers is fifty thousand
-//! small objects here, and not as many trees of what each of them is.
+//! Parses the JSON of a plan and skips the fields that do not matter. A list of fifty thousand numbers consists of as
+//! many small objects; without this, each would become a full tree.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// How deep a plan may nest.
+/// The maximum nesting depth of a plan.
 const DEPTH: usize = 1_200;
-/// How long it may be, in bytes.
+/// The maximum size of a plan, in bytes.
 const LENGTH: usize = 64 << 20;
 
-/// Fields that say nothing: types, places, texts of the statement itself.
+/// Fields that do not matter: types, positions, parts of the statement's text.
 const SILENT: &[&str] = &[
     "alias",
     "arguments",
@@ -29,10 +29,11 @@ const SILENT: &[&str] = &[
     "types",
 ];
 
-/// Reads a plan or a tree.
+/// Parses a plan or a tree.
 ///
 /// # Errors
-/// It nests too deep or is too long; in DuckDB's own words, so that it is told as what DuckDB says.
+/// The JSON nests too deeply or is too large. The message has the format of DuckDB, so that it is parsed as one of
+/// DuckDB's errors.
 pub(super) fn read(json: &str) -> Result<Value, String> {
     if json.len() > LENGTH {
         return Err("Out of Memory Error: the plan of the statement is too large to be read".to_owned());
@@ -46,7 +47,7 @@ pub(super) fn read(json: &str) -> Result<Value, String> {
     Slim::deserialize(&mut reader).map(|slim| slim.0).map_err(|error| error.to_string())
 }
 
-/// How deep a JSON text nests.
+/// Returns the nesting depth of a JSON text.
 fn depth(json: &str) -> usize {
     let (mut depth, mut most, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
     for byte in json.bytes() {
@@ -65,7 +66,7 @@ fn depth(json: &str) -> usize {
     most
 }
 
-/// The same text with a zero where DuckDB writes `Infinity` or `NaN`, which JSON has not. Values say nothing here.
+/// Replaces `Infinity` and `NaN`, which DuckDB writes and JSON does not allow, by zero. The value does not matter.
 fn finite(json: &str) -> Cow<'_, str> {
     const ODD: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
     if !ODD.iter().any(|odd| json.contains(odd)) {
@@ -139,7 +140,7 @@ impl<'de> Visitor<'de> for Reader {
         let mut map = Map::new();
         let mut is_constant = false;
         while let Some(name) = parts.next_key::<String>()? {
-            // What stands in a value is data, whatever it looks like.
+            // The content of a constant is data, even if it looks like a part of a plan.
             if is_constant || SILENT.contains(&name.as_str()) {
                 parts.next_value::<IgnoredAny>()?;
                 continue;

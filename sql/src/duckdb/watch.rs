@@ -1,4 +1,5 @@
-//! A deadline for what a connection does: behind it the connection is interrupted, again and again until it stops.
+//! Enforces a deadline for work on a connection: after the deadline it interrupts the connection repeatedly until the
+//! work ends.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -6,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use proctor_duckdb::Interrupter;
 
-/// How long behind an interruption the next one comes: one that fell between two statements was for nobody.
+/// The time between two interrupts. An interrupt that arrives between two statements has no effect, so it is repeated.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Does some work on the connection; what of it is under way at the deadline ends with an error of the engine.
+/// Does some work on the connection. An operation that is still running at the deadline fails with an error of the
+/// engine.
 pub(super) fn until<T>(deadline: Instant, interrupter: Interrupter, work: impl FnOnce() -> T) -> T {
     let (working, ended) = channel::<()>();
     thread::scope(|scope| {

@@ -1,10 +1,10 @@
-//! What a SQLite database holds, by its own pragmas.
+//! Reads the content of an SQLite database from its pragmas.
 
 use rusqlite::Connection;
 
 use crate::catalog::{Catalog, Column, ForeignKey, Table};
 
-/// Reads it.
+/// Reads all tables and views.
 pub(super) fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
     let mut listed = connection.prepare(
         "SELECT name, type = 'view' FROM pragma_table_list \
@@ -20,7 +20,7 @@ pub(super) fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
 pub(super) fn table(connection: &Connection, name: String, is_view: bool) -> rusqlite::Result<Table> {
     let mut columns = connection
         .prepare_cached("SELECT name, type, \"notnull\", pk, hidden FROM pragma_table_xinfo(?1) WHERE hidden <> 1")?;
-    // A view over something that is gone has no columns; it is there all the same.
+    // A view of a missing table has no columns, but it still exists.
     let columns: Vec<Column> = columns
         .query_map([&name], |row| {
             Ok(Column {
@@ -40,21 +40,21 @@ pub(super) fn table(connection: &Connection, name: String, is_view: bool) -> rus
     Ok(Table { name, is_view, columns, foreign_keys })
 }
 
-/// The texts of its views and triggers.
+/// Returns the definitions of views and triggers.
 pub(super) fn bodies(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection
         .prepare_cached("SELECT sql FROM sqlite_schema WHERE type IN ('view', 'trigger') AND sql IS NOT NULL")?;
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
-/// The names and texts of its tables that may replace rows.
+/// Returns the names and definitions of the tables that may replace rows.
 pub(super) fn definitions(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     let mut statement = connection
         .prepare_cached("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%conflict%replace%'")?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
-/// Reports whether there is a trigger or a virtual table. Its table of the schema has no page of its own.
+/// Reports whether the schema has a trigger or a virtual table. A virtual table has no root page.
 pub(super) fn has_derived_rows(connection: &Connection) -> rusqlite::Result<bool> {
     let mut statement = connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'trigger' OR type = 'table' AND rootpage = 0) \

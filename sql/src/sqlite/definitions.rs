@@ -1,4 +1,4 @@
-//! Reads the text of definitions in a schema, as far as the lists of a request depend on it.
+//! Parses definitions of a schema, as far as the lists of a request depend on them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub(super) fn solid(sql: &str) -> Vec<(Piece, Range<usize>)> {
     pieces
 }
 
-/// Returns the tables that the foreign keys of a text point at.
+/// Returns the tables that the foreign keys of a text refer to.
 pub(super) fn referenced(sql: &str) -> Vec<String> {
     let solid = solid(sql);
     let keys = solid
@@ -23,7 +23,7 @@ pub(super) fn referenced(sql: &str) -> Vec<String> {
     keys.map(|pair| text::unquoted(&sql[pair[1].1.clone()])).collect()
 }
 
-/// Returns where the arguments of a virtual table begin.
+/// Returns the index of the token before the arguments of a virtual table.
 pub(super) fn contents_begin(solid: &[(Piece, Range<usize>)], sql: &str) -> Option<usize> {
     let is = |at: usize, word: &str| {
         solid
@@ -33,7 +33,7 @@ pub(super) fn contents_begin(solid: &[(Piece, Range<usize>)], sql: &str) -> Opti
     (is(0, "create") && is(1, "virtual")).then(|| (2..solid.len()).find(|at| is(*at, "using")))?
 }
 
-/// Returns the tables in which a virtual table keeps its content. FTS5 takes the beginning of an option for all of it.
+/// Returns the tables in which a virtual table keeps its content. FTS5 accepts abbreviations of the option `content`.
 pub(super) fn contents(sql: &str) -> Vec<String> {
     let solid = solid(sql);
     let Some(begin) = contents_begin(&solid, sql) else { return Vec::new() };
@@ -61,7 +61,8 @@ pub(super) fn behind_as(sql: &str) -> Option<&str> {
     None
 }
 
-/// Reports whether the definition of a generated column names one of these columns; also where it is not found.
+/// Reports whether the definition of a generated column names one of the given columns. Returns `true` if the
+/// definition is not found.
 pub(super) fn is_computed_of(sql: &str, column: &str, others: &BTreeSet<String>) -> bool {
     let solid = solid(sql);
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);

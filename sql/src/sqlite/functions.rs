@@ -1,5 +1,5 @@
-//! What of SQLite everybody may use: functions that reach nothing beyond their arguments, pragmas that only look, and
-//! tables that SQLite makes by itself. A name that is not here is refused, so that what a newer SQLite brings is too.
+//! Lists what every request may use in SQLite: functions that access only their arguments, pragmas that only read, and
+//! tables that SQLite provides. All other names are refused, including those that newer versions of SQLite add.
 //!
 //! Sources: <https://sqlite.org/lang_corefunc.html>, `lang_datefunc.html`, `lang_aggfunc.html`, `windowfunctions.html`,
 //! `lang_mathfunc.html`, `json1.html`, `fts5.html`, `rtree.html`, `pragma.html`.
@@ -159,10 +159,10 @@ const FUNCTIONS: &[&str] = &[
     "zeroblob",
 ];
 
-/// Pragmas that only look, and name what they look at.
+/// Pragmas that only read, and whose value names the object that they describe.
 const LOOKING: &[&str] =
     &["foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"];
-/// Pragmas that only look where they are given no value.
+/// Pragmas that only read if they get no value.
 const PLAIN: &[&str] = &[
     "application_id",
     "collation_list",
@@ -178,52 +178,52 @@ const PLAIN: &[&str] = &[
     "user_version",
 ];
 
-/// Pragmas that describe the one table that they name, and nothing else.
+/// Pragmas that describe only the table that they name.
 const OF_TABLE: &[&str] = &["index_list", "table_info", "table_xinfo"];
-/// Pragmas that describe the engine, and nothing of a database.
+/// Pragmas that describe only the engine, not a database.
 const OF_ENGINE: &[&str] = &["collation_list", "compile_options", "encoding", "function_list", "pragma_list"];
-/// Tables that make their rows of their arguments.
+/// Tables that compute their rows from their arguments.
 const PURE_TABLES: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree"];
 
-/// Modules that a migration may make virtual tables of: those that keep all they have in the database itself.
+/// Modules that a migration may use for virtual tables: they store all their data in the database itself.
 const MODULES: &[&str] = &["fts3", "fts4", "fts5", "rtree", "rtree_i32", "geopoly"];
 
-/// Whether a function reaches nothing beyond its arguments.
+/// Reports whether a function accesses only its arguments.
 pub(super) fn is_harmless(function: &str) -> bool {
     FUNCTIONS.binary_search(&function.to_ascii_lowercase().as_str()).is_ok()
 }
 
-/// Whether a pragma only looks.
+/// Reports whether a pragma only reads.
 pub(super) fn is_harmless_pragma(name: &str) -> bool {
     LOOKING.contains(&name) || PLAIN.contains(&name)
 }
 
-/// Whether a pragma's value is the name of what it looks at.
+/// Reports whether the value of a pragma is the name of the object that it describes.
 pub(super) fn takes_a_name(pragma: &str) -> bool {
     LOOKING.contains(&pragma)
 }
 
-/// Reports whether a pragma describes the one table that it names, and nothing else.
+/// Reports whether a pragma describes only the table that it names.
 pub(super) fn describes_a_table(pragma: &str) -> bool {
     OF_TABLE.contains(&pragma)
 }
 
-/// Reports whether a pragma describes the engine, and nothing of a database.
+/// Reports whether a pragma describes only the engine, not a database.
 pub(super) fn is_of_engine(pragma: &str) -> bool {
     OF_ENGINE.contains(&pragma)
 }
 
-/// Reports whether a table makes its rows of its arguments.
+/// Reports whether a table computes its rows from its arguments.
 pub(super) fn is_pure_table(table: &str) -> bool {
     PURE_TABLES.iter().any(|pure| pure.eq_ignore_ascii_case(table))
 }
 
-/// Whether virtual tables of a module keep all they have in the database.
+/// Reports whether virtual tables of a module store all their data in the database.
 pub(super) fn is_harmless_module(module: &str) -> bool {
     MODULES.contains(&module.to_ascii_lowercase().as_str())
 }
 
-/// Whether a table that SQLite makes by itself only shows what is in the database or in its arguments.
+/// Reports whether a table that SQLite provides only shows data of the database or of its arguments.
 pub(super) fn is_harmless_table(table: &str) -> bool {
     let table = table.to_ascii_lowercase();
     match table.strip_prefix("pragma_") {
@@ -237,13 +237,13 @@ pub(super) fn is_harmless_table(table: &str) -> bool {
     }
 }
 
-/// The functions that are there.
+/// Returns the names of the available functions.
 pub(super) fn read(connection: &Connection) -> rusqlite::Result<BTreeSet<String>> {
     let mut statement = connection.prepare("SELECT DISTINCT lower(name) FROM pragma_function_list")?;
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
-/// The modules of virtual tables that are there, in lower case.
+/// Returns the names of the available virtual table modules, in lower case.
 pub(super) fn modules(connection: &Connection) -> rusqlite::Result<BTreeSet<String>> {
     let mut statement = connection.prepare("SELECT DISTINCT lower(name) FROM pragma_module_list")?;
     statement.query_map([], |row| row.get(0))?.collect()
@@ -267,7 +267,7 @@ mod tests {
         let connection = Connection::open_in_memory().expect("opens");
         let unknown: Vec<String> =
             read(&connection).expect("reads").into_iter().filter(|name| !is_harmless(name)).collect();
-        // Each of these is refused on purpose; a new name here has to be looked at.
+        // Each of these is refused on purpose; a new name in SQLite needs a review.
         let known = [
             "fts3_tokenizer",
             "fts5",

@@ -1,5 +1,5 @@
-//! What SQLite says when it refuses, in our words. Its texts are stable over many versions; one that is not known stays
-//! as it is.
+//! Converts error messages of SQLite to refusals. The messages are stable over many versions; an unknown one is passed
+//! on unchanged.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use super::watch::Stopped;
 use crate::engine::Refusal;
 use crate::text::{self, Piece};
 
-/// A fault that says nothing about a statement.
+/// Returns a refusal for a failure of the engine that says nothing about a statement.
 pub(super) fn failed(error: &Error) -> Refusal {
     Refusal::new(SqlCode::EngineFailed, format!("SQLite failed: {error}"))
 }
 
-/// What SQLite has against `sql`.
+/// Converts an error about `sql` to a refusal.
 pub(super) fn refusal(error: &Error, sql: &str, stopped: Option<Stopped>) -> Refusal {
     match stopped {
         Some(Stopped::Time) => return Refusal::new(SqlCode::TimeLimit, "it did not end in its time"),
@@ -40,7 +40,7 @@ fn said(message: &str, error: rusqlite::ffi::Error, offset: Option<usize>, sql: 
     refusal
 }
 
-/// The name of a result code, as `sqlite3.h` has it.
+/// Returns the name of a result code in `sqlite3.h`.
 fn name(error: rusqlite::ffi::Error) -> &'static str {
     match error.code {
         ErrorCode::ConstraintViolation => "SQLITE_CONSTRAINT",
@@ -139,8 +139,8 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// Where: the name that begins at the offset that SQLite tells, with what qualifies it; the only one of its spelling
-/// where SQLite tells none.
+/// Returns the range of the name at the offset that SQLite reports, together with its qualifier. Without an offset,
+/// returns the only token that spells the name.
 fn place(refusal: &Refusal, offset: Option<usize>, sql: &str) -> Option<Range<usize>> {
     let solid: Vec<(Piece, Range<usize>)> = text::pieces(sql, Dialect::Sqlite)
         .into_iter()

@@ -16,9 +16,9 @@ use super::{Sqlite, messages};
 use crate::engine::{Action, Bound, Kind, Refusal, RunOn};
 use crate::text::{self, Piece};
 
-/// The flag of an instruction whose second operand is a register and no root page.
+/// The flag of an instruction whose second operand is a register instead of a root page.
 const IS_REGISTER: i64 = 0x10;
-/// The page of the schema itself.
+/// The root page of the schema table.
 const SCHEMA_PAGE: i64 = 1;
 
 /// One instruction of a program.
@@ -43,7 +43,7 @@ impl Sqlite {
         let known: BTreeSet<String> = bound.tables().into_iter().map(str::to_ascii_lowercase).collect();
         let is_read = bound.kind() == Kind::Read;
         for table in self.opened(sql, on)? {
-            // SQLite keeps its own account of what is written.
+            // A write may open SQLite's internal tables, such as `sqlite_sequence`.
             let is_account = !is_read && table.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
             if !is_account && !known.contains(&table.to_ascii_lowercase()) {
                 bound.actions.insert(Action::Read { table, column: None });
@@ -64,7 +64,7 @@ impl Sqlite {
                 {
                     Some(table) => drop(tables.insert(table.clone())),
                     None if *page == SCHEMA_PAGE => drop(tables.insert("sqlite_master".to_owned())),
-                    // Fails closed: no list holds this name.
+                    // Fails closed: no list contains this name.
                     None => drop(tables.insert(format!("sqlite_page_{page}"))),
                 },
                 "VOpen" => drop(virtual_tables.insert(p4.clone())),
@@ -77,7 +77,7 @@ impl Sqlite {
         Ok(tables)
     }
 
-    /// Returns the virtual tables of the schema that a text names and whose handle is among these.
+    /// Returns the virtual tables of the schema that a text names and whose handle is one of `handles`.
     fn named_virtual_tables(&mut self, sql: &str, handles: &BTreeSet<String>, on: RunOn<'_>) -> BTreeSet<String> {
         let names = text::names(sql, Dialect::Sqlite);
         let tables = self.catalog.tables.iter().filter(|table| !table.is_view);
@@ -91,7 +91,7 @@ impl Sqlite {
         named.into_iter().filter(|name| is_opened(self, name)).collect()
     }
 
-    /// Returns the program of a statement; of an EXPLAIN, that of the statement within.
+    /// Returns the program of a statement; for an EXPLAIN, the program of its inner statement.
     pub(super) fn program(&mut self, sql: &str, on: RunOn<'_>) -> Result<Vec<Instruction>, Refusal> {
         self.watch.begin(Mode::Collect, on.limits.steps, on.deadline);
         read(&self.connection, &format!("EXPLAIN {}", explained(sql)))
@@ -112,12 +112,12 @@ pub(super) fn may_hide_tables(sql: &str, inserts: bool) -> bool {
     has_word(sql, "using") || has_word(sql, "natural") || (inserts && has_word(sql, "select"))
 }
 
-/// Reports whether a text holds these letters, in any case.
+/// Reports whether a text contains `word`, ignoring case.
 fn has_word(text: &str, word: &str) -> bool {
     text.as_bytes().windows(word.len()).any(|window| window.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Returns a statement without `EXPLAIN` or `EXPLAIN QUERY PLAN` before it.
+/// Returns a statement without a leading `EXPLAIN` or `EXPLAIN QUERY PLAN`.
 fn explained(sql: &str) -> &str {
     let mut words = text::pieces(sql, Dialect::Sqlite)
         .into_iter()
@@ -136,7 +136,7 @@ fn explained(sql: &str) -> &str {
 
 fn read(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Instruction>> {
     let mut statement = connection.prepare(sql)?;
-    // Parameters stay unbound: nothing runs.
+    // Parameters stay unbound, since nothing runs.
     let mut rows = statement.raw_query();
     let mut program = Vec::new();
     while let Some(row) = rows.next()? {

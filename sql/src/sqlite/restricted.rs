@@ -1,12 +1,13 @@
-//! Checks statements against the lists of a request, by preparing them where nothing off the lists exists.
+//! Checks statements against the lists of a request. It prepares them in copies of the schema where nothing off the
+//! lists exists.
 //!
-//! Two copies of the schema without rows serve for that. In the first, tables and views that are off the list are
-//! missing. In the second, columns that are off the list have other names besides: a statement that uses one of them by
-//! its name is not prepared there, and one that uses it without a name (`*`, `NATURAL JOIN`) reports the other name or
-//! has another program. So a name counts however the statement reaches it: through a view, a trigger, `USING`, `IN`, or
-//! a page by page copy.
+//! There are two copies, both without rows. In the first copy, tables and views off the list are missing. In the second
+//! copy, columns off the list are renamed as well: a statement that names such a column cannot be prepared there, and a
+//! statement that uses it without a name (`*`, `NATURAL JOIN`) reports the new name or has another program. The check
+//! therefore finds a name however the statement uses it: through a view, a trigger, `USING`, `IN`, or a page by page
+//! copy.
 //!
-//! SQLite's own tables exist in every database; no text may name them under a list.
+//! SQLite's internal tables exist in every database; under a list, no text may name them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -23,18 +24,18 @@ use crate::lists;
 use crate::stage::is_limit;
 use crate::text::{self, Piece};
 
-/// The beginning of the names that hidden columns get.
+/// The prefix of the new names of hidden columns.
 const PREFIX: &str = "proctor_off_list_";
 
-/// The schema of an engine as far as the lists of a request go.
+/// Copies of an engine's schema that contain only what the lists of a request allow.
 pub(super) struct Restricted {
     allow: Allow,
-    /// Holds what is on the list of tables.
+    /// A copy with the tables and views on the list.
     listed: Sqlite,
-    /// Holds the same, with hidden columns under other names; `None` where none is hidden.
+    /// The same copy with hidden columns renamed; `None` if no column is hidden.
     renamed: Option<Sqlite>,
     hidden: Vec<Hidden>,
-    /// The shadow tables of virtual tables that are on the list.
+    /// The shadow tables that are not on the list of tables, in lower case.
     shadows: BTreeSet<String>,
     cascades: Vec<Cascade>,
 }
@@ -44,11 +45,11 @@ pub(super) struct Restricted {
 struct Hidden {
     table: String,
     column: String,
-    /// The name that it has in the second copy.
+    /// The name of the column in the second copy.
     name: String,
 }
 
-/// An entry of the account that SQLite keeps of its schema.
+/// A row of `sqlite_schema`.
 struct Entry {
     kind: String,
     name: String,
@@ -56,31 +57,31 @@ struct Entry {
     sql: String,
 }
 
-/// A foreign key that changes rows when the rows change that it points at.
+/// A foreign key whose actions change rows of the child table when rows of the parent table change.
 struct Cascade {
     parent: String,
-    /// The columns that it points at.
+    /// The referenced columns of the parent table.
     to: Vec<String>,
     child: String,
     column: String,
-    /// Whether a row goes with the one that it points at.
+    /// True if deleting a parent row deletes its child rows.
     removes: bool,
-    /// Whether removing the row that it points at changes the column.
+    /// True if deleting a parent row changes the column.
     changes_on_delete: bool,
-    /// Whether changing the row that it points at changes the column.
+    /// True if updating a parent row changes the column.
     changes_on_update: bool,
 }
 
-/// What a statement uses in one of the copies.
+/// The use of names by a statement in one of the copies.
 struct Used {
     bounds: Vec<Bound>,
     programs: Vec<Vec<Instruction>>,
-    /// The tables and views that there are behind it, each with its columns where the list of columns mentions it.
+    /// The tables and views after the statement, each with its columns if the list of columns mentions it.
     tables: Vec<(String, Vec<String>)>,
 }
 
 impl Restricted {
-    /// Copies what the lists allow of the schema of an engine.
+    /// Copies the part of an engine's schema that the lists allow.
     pub(super) fn open(source: &Sqlite, allow: &Allow, limits: &Limits) -> Result<Self, Refusal> {
         source.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
         let failed = |error: rusqlite::Error| messages::failed(&error);
@@ -89,7 +90,7 @@ impl Restricted {
         let cascades = cascades(source).map_err(failed)?;
         let hidden = hidden(source, allow, &all);
         let forbids = |sql: &str| internal(sql, source, allow, &BTreeSet::new()).is_some();
-        // What fires such a trigger has no judge here.
+        // A trigger that names an internal table cannot be checked, so its table is left out of the copies.
         let broken: BTreeSet<&str> =
             all.iter().filter(|one| one.kind == "trigger" && forbids(&one.sql)).map(|one| one.table.as_str()).collect();
         let is_listed = |one: &&Entry| {
@@ -111,12 +112,12 @@ impl Restricted {
         })
     }
 
-    /// Reports whether it was made for these lists.
+    /// Reports whether the copies were made for these lists.
     pub(super) fn is_for(&self, allow: &Allow) -> bool {
         self.allow == *allow
     }
 
-    /// Checks a statement; `bound` is what it does in the whole schema.
+    /// Checks a statement against the lists; `bound` is what it does in the whole schema.
     pub(super) fn check(&mut self, sql: &str, bound: &Bound, on: RunOn<'_>) -> Result<(), Refusal> {
         if let Some(name) = internal(sql, &self.listed, &self.allow, &self.shadows) {
             let message = format!("`{name}` shows what is off the lists");
@@ -135,17 +136,17 @@ impl Restricted {
         self.check_columns(&listed, &used)
     }
 
-    /// Does in the copies what a statement did to the schema. Returns whether that worked.
+    /// Repeats a change of the schema in the copies. Returns whether that succeeded.
     pub(super) fn follow(&mut self, sql: &str) -> bool {
         let done = |engine: &mut Sqlite| {
             engine.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
             engine.connection.execute_batch(sql).is_ok() && engine.refresh().is_ok()
         };
-        // A new table may have columns that have to be hidden.
+        // If columns are listed, a new table may have columns that must be hidden.
         self.allow.columns.is_empty() && done(&mut self.listed)
     }
 
-    /// Checks what foreign keys do to other tables when rows change.
+    /// Checks the changes that foreign key actions make in other tables.
     fn check_cascades(&self, bound: &Bound) -> Result<(), Refusal> {
         let mut reached: BTreeSet<(String, Option<String>)> = BTreeSet::new();
         let start = bound.actions.iter().flat_map(|action| match action {
@@ -184,8 +185,8 @@ impl Restricted {
         Ok(())
     }
 
-    /// Checks the names that a change of the schema refers to and SQLite looks up later: tables that foreign keys point
-    /// at, and contents of virtual tables.
+    /// Checks the names in a change of the schema that SQLite resolves only later: tables that foreign keys refer to,
+    /// and content tables of virtual tables.
     fn check_form(&self, sql: &str, bound: &Bound) -> Result<(), Refusal> {
         let mut changes = bound.schema_changes().peekable();
         if changes.peek().is_none() {
@@ -209,7 +210,7 @@ impl Restricted {
         }
     }
 
-    /// Returns statements that make SQLite look up the names in the body of a view or a trigger that is made.
+    /// Returns statements that make SQLite resolve the names in the body of a new view or trigger.
     fn probes(&self, sql: &str, bound: &Bound) -> Result<Vec<String>, Refusal> {
         let mut probes = Vec::new();
         for (what, name) in bound.schema_changes() {
@@ -227,7 +228,7 @@ impl Restricted {
         Ok(probes)
     }
 
-    /// Returns a statement that fires the trigger that a text makes.
+    /// Returns a statement that fires the trigger that a text creates.
     fn firing(&self, sql: &str) -> Option<String> {
         let solid = solid(sql);
         let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
@@ -255,7 +256,7 @@ impl Restricted {
         })
     }
 
-    /// Checks the tables and columns that there are behind a change of the schema.
+    /// Checks the tables and columns that exist after a change of the schema.
     fn check_tables(&self, used: &Used) -> Result<(), Refusal> {
         for (table, columns) in &used.tables {
             if !lists::allow_table(&self.allow, table) {
@@ -277,7 +278,7 @@ impl Restricted {
         Ok(())
     }
 
-    /// Checks that hidden columns make no difference: nothing reports one, and both copies run the same program.
+    /// Checks that hidden columns have no effect: none is reported, and both copies run the same program.
     fn check_columns(&self, listed: &Used, renamed: &Used) -> Result<(), Refusal> {
         let of_actions = renamed.bounds.iter().flat_map(|bound| &bound.actions).filter_map(|action| match action {
             Action::Read { column: Some(column), .. } | Action::Update { column, .. } => Some(column.as_str()),
@@ -304,19 +305,19 @@ impl Restricted {
     }
 
     fn are_same(&self, one: &Instruction, other: &Instruction) -> bool {
-        // The number of changes of the schema, and handles of virtual tables, differ in any two databases.
+        // The schema version and the handles of virtual tables differ between any two databases.
         let differs = ["Transaction", "VOpen", "VUpdate", "VBegin", "VCreate", "VDestroy"];
         one.opcode == other.opcode
             && (differs.contains(&one.opcode.as_str())
                 || (one.operands == other.operands && one.p5 == other.p5 && one.p4 == self.real(&other.p4)))
     }
 
-    /// Returns a text with the real names of hidden columns.
+    /// Replaces the new names of hidden columns in a text by their original names.
     fn real(&self, text: &str) -> String {
         if !text.contains(PREFIX) {
             return text.to_owned();
         }
-        // The longest number first, so that no name is taken for the beginning of another.
+        // The longest number comes first, so that no name matches the beginning of a longer one.
         self.hidden.iter().rev().fold(text.to_owned(), |text, hidden| text.replace(&hidden.name, &hidden.column))
     }
 
@@ -334,7 +335,7 @@ fn refused(code: SqlCode, message: String, name: &str) -> Refusal {
     Refusal { subject: Some(name.to_owned()), ..Refusal::new(code, message) }
 }
 
-/// Turns the error of a copy into a finding about the lists.
+/// Converts an error of a copy to a finding about the lists.
 fn off_list(refusal: Refusal) -> Refusal {
     if refusal.code.is_ours() || is_limit(refusal.code) {
         return refusal;
@@ -350,7 +351,7 @@ fn off_list(refusal: Refusal) -> Refusal {
     Refusal { code, message, ..refusal }
 }
 
-/// Prepares a statement and the probes of what it makes, and undoes it.
+/// Prepares a statement and its probes in a copy, and undoes the effects.
 fn uses(
     engine: &mut Sqlite,
     sql: &str,
@@ -370,7 +371,7 @@ fn uses(
     outcome.map(|()| used)
 }
 
-/// Carries out a change of the schema, and looks at what it made.
+/// Executes a change of the schema in a copy, and records what exists afterwards.
 fn made(
     engine: &mut Sqlite,
     sql: &str,
@@ -389,7 +390,7 @@ fn made(
     Ok(())
 }
 
-/// The tables and views of a database, each with its columns where the list of columns mentions it.
+/// Returns the tables and views of a database, each with its columns if the list of columns mentions it.
 fn tables(connection: &Connection, allow: &Allow) -> rusqlite::Result<Vec<(String, Vec<String>)>> {
     let mut statement = connection.prepare(
         "SELECT name FROM pragma_table_list WHERE type <> 'shadow' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
@@ -416,7 +417,7 @@ fn entries(connection: &Connection) -> rusqlite::Result<Vec<Entry>> {
     statement.query_map([], entry)?.collect()
 }
 
-/// The shadow tables of virtual tables, in lower case.
+/// Returns the shadow tables of virtual tables, in lower case.
 fn shadows(connection: &Connection) -> rusqlite::Result<BTreeSet<String>> {
     let mut statement = connection.prepare("SELECT lower(name) FROM pragma_table_list WHERE type = 'shadow'")?;
     statement.query_map([], |row| row.get(0))?.collect()
@@ -449,8 +450,8 @@ fn cascades(source: &Sqlite) -> rusqlite::Result<Vec<Cascade>> {
     Ok(cascades)
 }
 
-/// Makes a database in memory of these entries. Hidden columns get their other names before views and triggers are made,
-/// so that those keep the names that they were written with.
+/// Creates a database in memory from the given entries. Hidden columns are renamed before views and triggers are
+/// created, so that their bodies keep the original names.
 fn copy(
     source: &Sqlite,
     entries: &[&Entry],
@@ -463,7 +464,7 @@ fn copy(
     engine.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
     let of = |kind: &'static str| entries.iter().filter(move |entry| entry.kind == kind);
     let is_virtual = |entry: &Entry| contents_begin(&solid(&entry.sql), &entry.sql).is_some();
-    // What cannot be made is missing, and what needs it is refused.
+    // An entry that cannot be created is missing in the copy; statements that need it are refused.
     let make = |engine: &Sqlite, sql: &str| engine.connection.execute_batch(sql);
     for entry in of("table") {
         let of_table: Vec<&Hidden> = hidden.iter().filter(|one| one.table.eq_ignore_ascii_case(&entry.name)).collect();
@@ -485,7 +486,7 @@ fn copy(
         let named = lists::columns_of(allow, &entry.name).and_then(|_| source.catalog.table(&entry.name));
         let _ = make(&engine, &entry.sql);
         let Some(view) = named else { continue };
-        // The list of columns holds for the columns of the view.
+        // The list of columns also restricts the columns of a view.
         let name = |column: &crate::catalog::Column| {
             let is_it = |one: &&Hidden| {
                 one.table.eq_ignore_ascii_case(&view.name) && one.column.eq_ignore_ascii_case(&column.name)
@@ -498,7 +499,7 @@ fn copy(
         let outer_sql = format!("CREATE VIEW {view}({columns}) AS SELECT * FROM {inner}");
         let _ = make(&engine, &format!("DROP VIEW {view}; {inner_sql}; {outer_sql}"));
     }
-    // Without its trigger, a write of the table would look harmless.
+    // Without its trigger, a write of the table would look harmless, so the table is dropped.
     for entry in of("trigger").filter(|entry| make(&engine, &entry.sql).is_err()) {
         let table = engine.quoted(&entry.table);
         let _ = make(&engine, &format!("DROP TABLE {table}")).or_else(|_| make(&engine, &format!("DROP VIEW {table}")));
@@ -508,7 +509,7 @@ fn copy(
     Ok(engine)
 }
 
-/// Returns the columns that are off the list, generated columns that are computed of them among those.
+/// Returns the columns that are off the list, including generated columns that are computed from them.
 fn hidden(source: &Sqlite, allow: &Allow, entries: &[Entry]) -> Vec<Hidden> {
     let mut found: Vec<(String, String)> = Vec::new();
     for table in &source.catalog.tables {
@@ -536,7 +537,7 @@ fn hidden(source: &Sqlite, allow: &Allow, entries: &[Entry]) -> Vec<Hidden> {
     found.into_iter().enumerate().map(of).collect()
 }
 
-/// Returns the first name of a text that is that of a table of SQLite's own, of a pragma, or of a shadow table.
+/// Returns the first name in a text that belongs to an internal table, a pragma or a shadow table.
 fn internal(sql: &str, engine: &Sqlite, allow: &Allow, shadows: &BTreeSet<String>) -> Option<String> {
     let is_listed = |name: &str| lists::hold(&allow.tables, name);
     let is_module = |name: &str| {
@@ -549,7 +550,7 @@ fn internal(sql: &str, engine: &Sqlite, allow: &Allow, shadows: &BTreeSet<String
     text::names(sql, Dialect::Sqlite).into_iter().find(|name| is_internal(name) && !is_listed(name))
 }
 
-/// Returns the text of a virtual table with other names for some of its columns.
+/// Returns the definition of a virtual table with some of its columns renamed.
 fn with_names(sql: &str, hidden: &[&Hidden]) -> String {
     let solid = solid(sql);
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);

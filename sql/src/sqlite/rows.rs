@@ -1,5 +1,5 @@
-//! Puts rows of ours into tables, by statements that stay prepared from one request to the next. They are texts of ours
-//! alone; the values of a request are bound to them and cleared again.
+//! Inserts scratch rows with statements that stay prepared between requests. The statements contain no text of a
+//! request; its values are bound as parameters and cleared again.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use crate::scratch::{self, Value};
 
 /// The number of statements that stay prepared.
 pub(super) const KEPT_STATEMENTS: usize = 64;
-/// The time and the number of instructions that one statement of ours may take.
+/// The deadline that is set for an internal statement; [`Watch::is_over`](super::watch::Watch::is_over) does not
+/// enforce it. [`STEPS`] is the limit of instructions for one insertion.
 const TIME: Duration = Duration::from_secs(5);
 const STEPS: u64 = 10_000_000;
 /// Functions whose result depends on earlier statements of the connection, on any table.
@@ -33,14 +34,14 @@ impl ToSql for Value {
     }
 }
 
-/// Runs a statement of ours that returns nothing.
+/// Runs an internal statement that returns no rows.
 pub(super) fn execute(connection: &Connection, sql: &str) -> Result<(), Refusal> {
     let done = connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
     done.map(drop).map_err(|error| messages::failed(&error))
 }
 
 impl Sqlite {
-    /// Reports whether a table has no row.
+    /// Reports whether a table has no rows.
     pub(super) fn has_no_rows(&self, table: &Table) -> bool {
         self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + TIME);
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", self.quoted(&table.name));
@@ -48,7 +49,7 @@ impl Sqlite {
         found == Ok(false)
     }
 
-    /// Inserts each of these rows that breaks no constraint.
+    /// Inserts those of the rows that break no constraint.
     pub(super) fn insert_rows(&self, table: &Table, rows: &[Vec<Value>]) {
         let Some(columns) = rows.first().map(Vec::len).filter(|columns| *columns > 0) else { return };
         let places = vec!["?"; columns].join(", ");
@@ -57,13 +58,12 @@ impl Sqlite {
         let Ok(mut statement) = self.connection.prepare_cached(&sql) else { return };
         for row in rows {
             self.watch.begin(Mode::Ours, STEPS, Instant::now() + TIME);
-            // One that breaks a constraint is left out.
+            // A row that breaks a constraint is left out.
             let _ = statement.execute(params_from_iter(row));
         }
     }
 
-    /// Returns the tables that these statements name, in lower case; `None` if the rows of another table can make a
-    /// difference to them.
+    /// Returns the tables that these statements name, in lower case; `None` if rows of other tables can affect them.
     pub(super) fn row_sources(&self, statements: &[&Bound]) -> Option<BTreeSet<String>> {
         let mut sources = BTreeSet::new();
         let actions = statements.iter().flat_map(|bound| &bound.actions);

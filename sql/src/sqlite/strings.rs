@@ -1,4 +1,4 @@
-//! Decides whether a text in double quotes can only be a string: where it stands, and how it is spelt.
+//! Decides by position and spelling whether a double-quoted text can only be a string.
 
 use std::ops::Range;
 
@@ -6,9 +6,10 @@ use proctor_core::sql::Dialect;
 
 use crate::text::{Piece, pieces};
 
-/// Whether the text at `place` is a value: it is compared with a column, or is a branch of CASE.
+/// Reports whether the text at `place` is a value: it is compared with a column, or it is a branch of CASE.
 ///
-/// A slip of a column's name stands where a name stands. In `division != "Division 1"` the name is on the other side.
+/// A misspelt column would appear where a column is expected. In `division != "Division 1"` the column is on the other
+/// side.
 pub(super) fn is_value(sql: &str, place: &Range<usize>, is_column: impl Fn(&str) -> bool) -> bool {
     let before: Vec<(Piece, &str)> = pieces(sql, Dialect::Sqlite)
         .into_iter()
@@ -17,7 +18,7 @@ pub(super) fn is_value(sql: &str, place: &Range<usize>, is_column: impl Fn(&str)
         .map(|(piece, range)| (piece, &sql[range]))
         .collect();
     let mut left = before.iter().rev().copied().peekable();
-    // The members of a list before it, up to its parenthesis.
+    // Skips the preceding members of a list, up to its parenthesis.
     let mut rest = left.clone();
     let is_member =
         |(piece, text): &(Piece, &str)| matches!(piece, Piece::Quoted | Piece::String | Piece::Number) || *text == ",";
@@ -42,7 +43,7 @@ pub(super) fn is_value(sql: &str, place: &Range<usize>, is_column: impl Fn(&str)
     }
 }
 
-/// Whether a piece is a column, or the end of a call.
+/// Reports whether a token is a column, or the end of a function call.
 fn is_name(piece: Piece, text: &str, is_column: &impl Fn(&str) -> bool) -> bool {
     match piece {
         Piece::Word => true,
@@ -51,7 +52,8 @@ fn is_name(piece: Piece, text: &str, is_column: &impl Fn(&str) -> bool) -> bool 
     }
 }
 
-/// Whether a text is a column's name with two neighbouring letters exchanged, which no value is by chance.
+/// Reports whether a text is the name of a column with two adjacent letters exchanged. A value does not have this form
+/// by chance.
 pub(super) fn is_exchanged(text: &str, column: &str) -> bool {
     let plain = |name: &str| -> Vec<char> {
         name.chars().filter(|sign| sign.is_alphanumeric()).flat_map(char::to_lowercase).collect()

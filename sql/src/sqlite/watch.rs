@@ -1,5 +1,6 @@
-//! What SQLite tells while it prepares and runs: each thing that a statement is about to do, and every so many
-//! instructions. Refuses what the policy does not allow, and ends what takes too much.
+//! Handles SQLite's callbacks: the authorizer, which reports each action of a statement, and the progress handler,
+//! which SQLite calls at regular numbers of instructions. Refuses what the policy does not allow, and interrupts
+//! statements that exceed their limits.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,35 +12,36 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperati
 use super::functions;
 use crate::engine::Action;
 
-/// Whose statement is under way.
+/// The origin of the current statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Ours.
+    /// An internal statement of Proctor. It may perform any action, and its deadline is not enforced.
     Ours,
-    /// The schema's: it makes tables and rows, and reaches nothing else.
+    /// A statement of the schema: it creates tables and rows, and may access nothing else.
     Schema,
-    /// One that is looked at and not run: everything is noted. What SQLite does already while it prepares is refused.
+    /// A statement that is prepared but not run. All of its actions are recorded. Actions that SQLite performs during
+    /// preparation are refused.
     Collect,
-    /// One that runs.
+    /// A statement that runs under a policy.
     Policy(Policy),
 }
 
-/// Why a statement was ended.
+/// The reason why a statement was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// Its time was over.
+    /// Its deadline passed.
     Time,
-    /// It took too many instructions.
+    /// It ran too many instructions.
     Steps,
 }
 
-/// What was noted of a statement.
+/// The recorded facts about a statement.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     pub(super) actions: BTreeSet<Action>,
-    /// Whether something was refused.
+    /// True if an action was refused.
     pub(super) is_denied: bool,
-    /// Whether it asks for rows.
+    /// True if the statement is a query.
     pub(super) is_query: bool,
 }
 
@@ -53,7 +55,7 @@ struct State {
     stopped: Option<Stopped>,
 }
 
-/// The eyes on one connection.
+/// The observer of one connection.
 #[derive(Debug)]
 pub(super) struct Watch(Mutex<State>);
 
@@ -73,24 +75,24 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another statement begins.
+    /// Resets the state for the next statement.
     pub(super) fn begin(&self, mode: Mode, most_steps: u64, deadline: Instant) {
         *self.state() = State { mode, noted: Noted::default(), steps: 0, most_steps, deadline, stopped: None };
     }
 
-    /// What was noted of it.
+    /// Returns the recorded facts about the statement.
     pub(super) fn noted(&self) -> Noted {
         let mut noted = std::mem::take(&mut self.state().noted);
         forget_bookkeeping(&mut noted.actions);
         noted
     }
 
-    /// Why it was ended, where it was.
+    /// Returns the reason why the statement was interrupted, if it was.
     pub(super) fn stopped(&self) -> Option<Stopped> {
         self.state().stopped
     }
 
-    /// Whether it has to end.
+    /// Reports whether the statement must end, after `steps` more instructions.
     pub(super) fn is_over(&self, steps: i32) -> bool {
         let mut state = self.state();
         state.steps = state.steps.saturating_add(u64::try_from(steps).unwrap_or(0));
@@ -107,7 +109,7 @@ impl Watch {
         stopped.is_some()
     }
 
-    /// Whether it may do that.
+    /// Decides whether the statement may perform an action.
     pub(super) fn authorize(&self, context: &AuthContext<'_>) -> Authorization {
         let mut state = self.state();
         let Some(action) = action(&context.action) else {
@@ -135,7 +137,8 @@ impl Watch {
     }
 }
 
-/// What a schema may do: dumps begin and end transactions and set pragmas, which is passed over.
+/// Decides about an action of a schema. Dumps contain transactions and pragmas: transactions are allowed, pragmas are
+/// ignored.
 fn of_schema(action: &Action) -> Authorization {
     match action {
         Action::Setting(_) => Authorization::Ignore,
@@ -145,7 +148,8 @@ fn of_schema(action: &Action) -> Authorization {
     }
 }
 
-/// What runs may do no more than this, whatever the stages before it found.
+/// Reports whether a running statement may perform an action. This check does not depend on the findings of earlier
+/// stages.
 fn is_allowed(action: &Action, policy: Policy) -> bool {
     match action {
         Action::Read { .. } | Action::Metadata { .. } | Action::Recursion => true,
@@ -161,12 +165,12 @@ fn is_allowed(action: &Action, policy: Policy) -> bool {
     }
 }
 
-/// Tables in which SQLite keeps its own account.
+/// Reports whether a table is one of SQLite's internal tables.
 fn is_bookkeeping(table: &str) -> bool {
     table.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"))
 }
 
-/// A change of the schema is told together with the changes of the account that it makes; those are none of its own.
+/// Removes the actions on internal tables that a change of the schema implies.
 fn forget_bookkeeping(actions: &mut BTreeSet<Action>) {
     if !actions.iter().any(|action| matches!(action, Action::Schema { .. })) {
         return;
@@ -179,13 +183,14 @@ fn forget_bookkeeping(actions: &mut BTreeSet<Action>) {
     });
 }
 
-/// Functions by which `ALTER TABLE` rewrites the account: SQLite gives them to nobody but itself.
+/// Reports whether `ALTER TABLE` uses a function internally to rewrite the schema. No other statement can call these
+/// functions.
 fn is_of_alter(function: &str) -> bool {
     const BEGINS: [&str; 5] = ["sqlite_rename_", "sqlite_drop_", "sqlite_add_", "sqlite_find_", "sqlite_fail"];
     BEGINS.iter().any(|begin| function.starts_with(begin))
 }
 
-/// An action in our words; `None` for what says nothing.
+/// Converts an action of the authorizer; returns `None` for one that carries no information.
 fn action(action: &AuthAction<'_>) -> Option<Action> {
     let schema = |what: &str, name: &str| Action::Schema { what: what.to_owned(), name: name.to_owned() };
     Some(match *action {
@@ -230,7 +235,7 @@ fn action(action: &AuthAction<'_>) -> Option<Action> {
             Action::Transaction(transaction(operation, " (savepoint)").to_owned())
         }
         AuthAction::Pragma { pragma_name, pragma_value } => {
-            // With a value it may set something, whatever it is called; those that only look take a name.
+            // A pragma with a value may change a setting, unless its value is a name.
             let name = pragma_name.to_ascii_lowercase();
             match pragma_value {
                 Some(_) if !functions::takes_a_name(&name) => Action::Setting(format!("{name} = …")),
@@ -239,13 +244,13 @@ fn action(action: &AuthAction<'_>) -> Option<Action> {
         }
         AuthAction::Attach { filename } => Action::Attach(format!("attach `{filename}`")),
         AuthAction::Detach { database_name } => Action::Attach(format!("detach `{database_name}`")),
-        // A database without a name: what `ATTACH` and `VACUUM INTO` tell when their file is an expression.
+        // `ATTACH` and `VACUUM INTO` report a database without a name if the file is an expression.
         AuthAction::Unknown { code, .. } => Action::Other(format!("SQLite's action {code}")),
         _ => Action::Other("an action that is not known".to_owned()),
     })
 }
 
-/// What a pragma tells of the schema.
+/// Returns the metadata of the schema that a pragma shows.
 fn metadata(action: &AuthAction<'_>) -> Option<Action> {
     let AuthAction::Pragma { pragma_name, pragma_value } = *action else { return None };
     let name = pragma_name.to_ascii_lowercase();

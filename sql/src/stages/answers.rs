@@ -1,20 +1,20 @@
-//! Finds the statement of an answer that wraps it in JSON or YAML: `{"sql": "SELECT 1"}`, `sql: |`.
+//! Finds the statement in an answer that wraps it in JSON or YAML: `{"sql": "SELECT 1"}`, `sql: |`.
 
 use serde_json::Value;
 
-/// Keys under which answers have a statement, the likely ones first.
+/// Keys whose value is usually the statement, the most likely first.
 const KEYS: [&str; 8] = ["sql", "query", "sql_query", "sqlquery", "statement", "answer", "code", "result"];
 /// The number of levels of a JSON value that are searched.
 const MOST_LEVELS: usize = 4;
-/// The longest answer that is read, in bytes.
+/// The maximum size of an answer that is parsed, in bytes.
 const MOST_BYTES: usize = 256 << 10;
 
 /// A statement that an answer wraps.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wrapped {
-    /// The name of the form.
+    /// The name of the format.
     pub(super) form: &'static str,
-    /// The statement, without escapes and indentation of the form.
+    /// The statement, without the escapes and the indentation of the format.
     pub(super) sql: String,
 }
 
@@ -36,7 +36,8 @@ fn of_json(text: &str) -> Option<String> {
     within(&value, 0).map(|sql| sql.trim().to_owned())
 }
 
-/// The statement in a value: the value itself, an entry of a list, or what an object has under one of [`KEYS`].
+/// Returns the statement in a value: the value itself, an element of a list, or the value of one of [`KEYS`] in an
+/// object.
 fn within(value: &Value, level: usize) -> Option<&str> {
     match value {
         _ if level > MOST_LEVELS => None,
@@ -55,7 +56,7 @@ fn within(value: &Value, level: usize) -> Option<&str> {
 fn of_yaml(text: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let (at, value) = lines.iter().enumerate().find_map(|(at, line)| Some((at, of_key(line)?)))?;
-    // An answer consists of keys: what stands before the statement has that form too.
+    // An answer consists of entries; the lines before the statement must be entries too.
     if !lines[..at].iter().all(|line| line.trim().is_empty() || line.starts_with([' ', '-', '#']) || is_entry(line)) {
         return None;
     }
@@ -66,13 +67,13 @@ fn of_yaml(text: &str) -> Option<String> {
     match scalar.chars().next()? {
         '"' => serde_json::from_str(scalar).ok(),
         '\'' => Some(scalar.strip_prefix('\'')?.strip_suffix('\'')?.replace("''", "'")),
-        // A plain value that goes on behind its line is not told from words behind the statement.
+        // Text after a one-line value may be its continuation or prose, so only entries may follow.
         _ if lines[at + 1..].iter().all(|line| line.trim().is_empty() || is_entry(line)) => Some(scalar.to_owned()),
         _ => None,
     }
 }
 
-/// The value of a line that has one of [`KEYS`].
+/// Returns the value of a line whose key is one of [`KEYS`].
 fn of_key(line: &str) -> Option<&str> {
     let line = line.trim_start().trim_start_matches("- ").trim_start();
     let (key, value) = line.split_once(':')?;
@@ -91,7 +92,7 @@ fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// The lines of a block that are indented deeper than its key, without the indentation.
+/// Returns the lines that are indented deeper than the key of a block, without their common indentation.
 fn block(lines: &[&str], key: usize, style: char) -> String {
     let is_inside = |line: &&&str| line.trim().is_empty() || indentation(line) > key;
     let inside: Vec<&str> = lines.iter().take_while(is_inside).copied().collect();

@@ -1,6 +1,6 @@
-//! The engine's word on every statement of the text. Each is asked about once, whichever stage needs it first. In a
-//! migration each stands on what those before it make: the walk goes on in one database and undoes all of it at its end,
-//! so that a statement costs the same wherever it stands, and nothing of it is left.
+//! Asks the engine about every statement of the text. Each statement is prepared once, by the first stage that needs
+//! the result. In a migration each statement builds on those before it: all of them run in one transaction that is
+//! rolled back at the end. The cost of a statement therefore does not depend on its position.
 
 use proctor_core::sql::{Batch, Policy, SqlCode, StageName};
 
@@ -9,13 +9,14 @@ use crate::lists;
 use crate::stage::{Case, Statement, on};
 use crate::stages::names;
 
-/// How many statements are looked at where there was to be one: enough to tell what stands behind it.
+/// The maximum number of statements that are examined if the request allows only one. This is enough to show what
+/// follows the first statement.
 const MOST_BEHIND: usize = 64;
 
-/// Finds the statements of the text, where no stage has.
+/// Splits the text into statements, unless an earlier stage did.
 ///
 /// # Errors
-/// The text does not fall into statements, or into far more than one where there was to be one.
+/// The text cannot be split, or it has far more than one statement where only one is allowed.
 pub(super) fn split(case: &mut Case<'_>) -> Result<(), Refusal> {
     if case.statements.is_empty() {
         let ranges = case.engine.split(&case.request.sql)?;
@@ -29,7 +30,8 @@ pub(super) fn split(case: &mut Case<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Asks the engine about each statement, where no stage has. One that `stage` finds to be too late is left out.
+/// Prepares each statement, unless an earlier stage did. Stops when the deadline passes; `stage` then reports the time
+/// limit.
 ///
 /// # Errors
 /// The engine cannot begin or undo a migration.
@@ -67,7 +69,7 @@ fn one(case: &mut Case<'_>, index: usize, is_migration: bool) {
     }
     match &prepared {
         Ok(bound) if is_migration && bound.kind() == Kind::Schema => {
-            // One that cannot run is told when it is run.
+            // The stage `run` reports a statement that fails here.
             let _ = case.engine.run(&text, bound, Policy::Migrate, on(&bounds));
         }
         Err(refusal) if !refusal.code.is_ours() => {
@@ -88,10 +90,10 @@ fn may_do(kind: Kind, policy: Policy) -> bool {
     }
 }
 
-/// Returns what the engine reported of a statement.
+/// Returns what the engine reported about a statement.
 ///
 /// # Errors
-/// The engine refused the statement, or was not asked.
+/// The engine refused the statement, or was not asked about it.
 pub(super) fn prepared<'c>(case: &'c Case<'_>, index: usize) -> Result<&'c Bound, Refusal> {
     match &case.statements[index].prepared {
         Some(prepared) => prepared.as_ref().map_err(Clone::clone),

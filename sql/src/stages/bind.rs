@@ -1,4 +1,4 @@
-//! Whether everything that a statement names is there. The engine knows; [`names`](super::names) finds every name that it
+//! Checks that every name in a statement exists. The engine decides; [`names`](super::names) finds every name that it
 //! refuses.
 
 use proctor_core::sql::{Applicability, Diagnostic, Fix, SqlCode, StageName};
@@ -7,7 +7,7 @@ use crate::stage::{Case, Stage};
 use crate::stages::asked;
 use crate::text;
 
-/// See the file.
+/// The stage `bind`.
 pub(super) struct Bind;
 
 impl Stage for Bind {
@@ -42,7 +42,7 @@ impl Stage for Bind {
     }
 }
 
-/// Texts in double quotes that stand for strings.
+/// Reports double-quoted texts that the engine treats as strings.
 fn strings(case: &mut Case<'_>, index: usize, strings: &[std::ops::Range<usize>]) {
     let from = case.statements[index].range.start;
     for place in strings {

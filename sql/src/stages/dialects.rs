@@ -1,16 +1,16 @@
-//! What belongs to another engine: forms and functions that people carry over, and what to write instead. Data: a row
-//! for each.
+//! Recognizes constructs and functions of other engines, and says what to write instead. Each construct is one row of
+//! the tables below.
 
 use proctor_core::sql::{Diagnostic, Dialect};
 
 use crate::text::{Piece, pieces};
 
-/// A form of another engine: words and signs that follow each other, `_` for anything that is one piece.
+/// A construct of another engine: a sequence of words and signs. `_` matches any one token.
 struct Form {
     pieces: &'static [&'static str],
-    /// Whose it is.
+    /// The engines that have it.
     of: &'static str,
-    /// Where it does not exist, and what to write there.
+    /// The dialects that lack it, each with the replacement.
     instead: &'static [(Dialect, &'static str)],
 }
 
@@ -182,7 +182,7 @@ const FORMS: &[Form] = &[
     Form { pieces: &["@", "_"], of: "MySQL and SQL Server", instead: &[(Duckdb, "a parameter, as `$name`")] },
 ];
 
-/// A function of another engine, and what does the same here.
+/// A function of another engine, and its equivalents.
 struct Function {
     name: &'static str,
     sqlite: Option<&'static str>,
@@ -262,7 +262,7 @@ const FUNCTIONS: &[Function] = &[
     function("year", Some("strftime('%Y', …)"), None),
 ];
 
-/// What does here what a function of another engine does there.
+/// Returns the function of a dialect that is equivalent to one of another engine.
 pub(super) fn instead_of(name: &str, dialect: Dialect) -> Option<&'static str> {
     let row = FUNCTIONS.iter().find(|row| row.name.eq_ignore_ascii_case(name))?;
     match dialect {
@@ -271,7 +271,7 @@ pub(super) fn instead_of(name: &str, dialect: Dialect) -> Option<&'static str> {
     }
 }
 
-/// A finding with what it is due to, where the text has a form of another engine.
+/// Adds an explanation to a finding if the text contains a construct of another engine.
 pub(super) fn explained(found: Diagnostic, text: &str, dialect: Dialect) -> Diagnostic {
     let solid: Vec<&str> = pieces(text, dialect)
         .into_iter()
@@ -287,8 +287,8 @@ pub(super) fn explained(found: Diagnostic, text: &str, dialect: Dialect) -> Diag
     found.advice(advice)
 }
 
-/// What an error is due to that is all that is known of a statement: the word near which it is, or the function that is
-/// not there, is of another engine.
+/// Explains an error message for which the statement is not known: the word near the error, or the missing function,
+/// belongs to another engine.
 pub(crate) fn of_error(error: &str, dialect: Dialect) -> Option<String> {
     if let Some(name) = function_in(error)
         && let Some(instead) = instead_of(name, dialect)
@@ -302,23 +302,23 @@ pub(crate) fn of_error(error: &str, dialect: Dialect) -> Option<String> {
     }
     let has = |form: &Form| form.pieces.iter().any(|piece| piece.eq_ignore_ascii_case(word));
     let mut forms = of_dialect(dialect).filter(|(form, _)| has(form));
-    // A word of several forms says nothing of which it is.
+    // A word that several constructs contain does not identify one of them.
     let only = forms.next().filter(|_| word.len() > 2 && forms.next().is_none())?;
     Some(told(only, dialect))
 }
 
-/// The function that is not there, as SQLite and DuckDB tell it.
+/// Returns the missing function from an error message of SQLite or DuckDB.
 fn function_in(error: &str) -> Option<&str> {
     let behind = |head: &str| Some(error.split_once(head)?.1.split([' ', '(', '\n']).next()?.trim_matches(['"', '`']));
     behind("no such function: ").or_else(|| behind("Function with name "))
 }
 
-/// What stands in double quotes behind some words.
+/// Returns the double-quoted text after `words`.
 fn quoted_behind<'e>(error: &'e str, words: &str) -> Option<&'e str> {
     error.split_once(words)?.1.strip_prefix('"')?.split('"').next()
 }
 
-/// The forms that a dialect has not, each with what is written there.
+/// Returns the constructs that a dialect lacks, each with its replacement.
 fn of_dialect(dialect: Dialect) -> impl Iterator<Item = (&'static Form, &'static str)> {
     FORMS.iter().filter_map(move |form| {
         let (_, instead) = form.instead.iter().find(|(of, _)| *of == dialect)?;

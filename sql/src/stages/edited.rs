@@ -1,4 +1,4 @@
-//! A text with parts replaced, and where each place of it stands in the original.
+//! Provides a text with replaced parts that maps its positions to the original text.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Debug, Clone)]
 pub(super) struct Edited {
     text: String,
-    /// The replaced parts, in order: where each is now, and where it was.
+    /// The replaced parts in order, each as its range in the current text and in the original.
     edits: Vec<(Range<usize>, Range<usize>)>,
 }
 
@@ -16,12 +16,13 @@ impl Edited {
         Self { text: text.to_owned(), edits: Vec::new() }
     }
 
-    /// Returns the text as it is now.
+    /// Returns the current text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns the text with a part replaced by a text that is not empty; `None` where that part cuts an earlier edit.
+    /// Returns the text with `part` replaced by a text that is not empty; `None` if `part` starts or ends within an
+    /// earlier edit.
     pub(super) fn with(&self, part: &Range<usize>, replacement: &str) -> Option<Self> {
         let was = self.bounds(part)?;
         let mut edits = Vec::new();
@@ -43,7 +44,7 @@ impl Edited {
         Some(Self { text, edits })
     }
 
-    /// Maps a part of the text to the original; `None` where it lies within a replacement.
+    /// Maps a range to the original text; `None` if it is within a replacement.
     pub(super) fn original(&self, part: &Range<usize>) -> Option<Range<usize>> {
         let is_replacement = self.edits.iter().any(|(now, _)| now.start <= part.start && part.end <= now.end);
         if is_replacement { None } else { self.bounds(part) }
@@ -53,7 +54,7 @@ impl Edited {
         Some(self.position(part.start, |range| range.start)?..self.position(part.end, |range| range.end)?)
     }
 
-    /// Maps a position; at the border of an edit it is the `border` of that edit.
+    /// Maps a position. At the border of an edit, returns the `border` of the replaced part.
     fn position(&self, at: usize, border: fn(&Range<usize>) -> usize) -> Option<usize> {
         let mut shift = 0_isize;
         for (now, was) in &self.edits {
@@ -93,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// What stands outside of every edit is found where it was.
+        /// Text outside of every edit maps to its original position.
         #[test]
         fn letters_outside_of_edits_keep_their_place(parts in prop::collection::vec((0..40_usize, 1..6_usize, 1..9_usize), 1..6)) {
             let original: String = (0..40).map(|at| char::from(b'A' + at as u8)).collect();

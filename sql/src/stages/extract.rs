@@ -1,8 +1,8 @@
-//! Whether the text is SQL and nothing else: no Markdown fence, no words around it, not empty. Nothing is taken out of a
-//! text silently: what would be judged must be what would be run. The fix has the statement alone.
+//! Checks that the text is only SQL: no Markdown fence, no prose around it, not empty. No part of a text is removed
+//! silently, since the judged text must be the text that runs. The fix contains the statement alone.
 //!
-//! A fence or words that a text only may hold are reported where the engine refuses the form of the whole text and takes
-//! the form of what stands between them.
+//! Fences and prose that are uncertain are reported only if the engine refuses the syntax of the whole text and accepts
+//! that of the part between them.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -13,12 +13,12 @@ use crate::stage::{Case, Stage};
 use crate::stages::{answers, slips};
 use crate::text::{self, Piece};
 
-/// The longest text in which words around a statement are looked for, in bytes.
+/// The maximum size of a text that is searched for prose around a statement, in bytes.
 const MOST_BYTES: usize = 64 << 10;
-/// The largest number of places that are tried as the beginning, and as the end, of the statement.
+/// The maximum number of positions that are tried as the start, and as the end, of the statement.
 const MOST_PLACES: usize = 6;
 
-/// See the file.
+/// The stage `extract`.
 pub(super) struct Extract;
 
 impl Stage for Extract {
@@ -55,7 +55,7 @@ impl Stage for Extract {
     }
 }
 
-/// The finding where a text is JSON or YAML with a statement in it, also within a fence.
+/// Returns a finding if a text, or its fence, is JSON or YAML that contains a statement.
 fn in_answer(case: &mut Case<'_>) -> Option<Diagnostic> {
     let text = case.text().to_owned();
     let inner = fenced(&text).unwrap_or(0..text.len());
@@ -71,7 +71,8 @@ fn in_answer(case: &mut Case<'_>) -> Option<Diagnostic> {
     Some(found.advice(format!("Answer with the statement alone, without {} around it.", wrapped.form)))
 }
 
-/// The statement of a text that has a fence or words behind it, or words before it that begin like a statement.
+/// Returns the statement of a text with a fence or prose after it, or with prose before it that starts like a
+/// statement.
 fn between(case: &mut Case<'_>) -> Option<(SqlCode, &'static str, Range<usize>)> {
     let text = case.text().to_owned();
     if text.len() > MOST_BYTES {
@@ -81,7 +82,7 @@ fn between(case: &mut Case<'_>) -> Option<(SqlCode, &'static str, Range<usize>)>
     if begins.len() + ends.len() < 3 || slips::refused_form(case, &text).is_none() {
         return None;
     }
-    // The longest part first, so that nothing of a statement is left out.
+    // The longest part comes first, so that no part of a statement is left out.
     for begin in &begins {
         for end in ends.iter().filter(|end| **end > *begin) {
             let inner = trimmed(&text, *begin..*end);
@@ -108,14 +109,15 @@ fn between(case: &mut Case<'_>) -> Option<(SqlCode, &'static str, Range<usize>)>
     None
 }
 
-/// Where a statement may begin: at the beginning, and at each line that begins as a statement does.
+/// Returns the positions where a statement may start: the start of the text, and each line that starts like a
+/// statement.
 fn begins(text: &str) -> Vec<usize> {
     let lines = text.match_indices('\n').map(|(at, _)| at + 1);
     std::iter::once(0).chain(lines.filter(|at| is_start(&first_word(&text[*at..])))).take(MOST_PLACES).collect()
 }
 
-/// Where a statement may end, the last place first: at the end, before a fence, before a line that looks like prose, and
-/// behind a semicolon that no statement follows.
+/// Returns the positions where a statement may end, the last first: the end of the text, before a fence, before a line
+/// that looks like prose, and after a semicolon that no statement follows.
 fn ends(text: &str) -> Vec<usize> {
     let fences = text.match_indices("```").map(|(at, _)| at);
     let lines = text.match_indices('\n').map(|(at, _)| at).filter(|at| is_prose(text[at + 1..].trim_start()));
@@ -132,13 +134,13 @@ fn ends(text: &str) -> Vec<usize> {
     all
 }
 
-/// The word that a text begins with, in lower case.
+/// Returns the first word of a text, in lower case.
 fn first_word(text: &str) -> String {
     let text = text.trim_start();
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>().to_lowercase()
 }
 
-/// Whether a line looks like prose or Markdown: a capital letter and small ones, a heading, a list, emphasis.
+/// Reports whether a line looks like prose or Markdown: a capitalized word, a heading, a list, emphasis.
 fn is_prose(line: &str) -> bool {
     const MARKS: [&str; 6] = ["```", "**", "#", "> ", "* ", "1. "];
     let mut letters = line.chars();
@@ -157,15 +159,15 @@ fn around(case: &Case<'_>, code: SqlCode, message: &str, inner: Range<usize>) ->
         .fix(Some(fix))
 }
 
-/// What stands in the first fence of a text that has one at the beginning of a line.
+/// Returns the content of the first fence of a text. The fence must start a line or follow prose.
 fn fenced(text: &str) -> Option<Range<usize>> {
     let open = if text.trim_start().starts_with("```") {
         text.find("```")?
     } else {
-        // Words may stand on the line of the fence; a comment is none of them.
+        // A fence may follow prose on the same line, but not a comment.
         let is_wordy = text.trim_start().starts_with(char::is_alphabetic);
         let at = if is_wordy { text.find("```")? } else { text.find("\n```")? + 1 };
-        // Within a string or a comment it is no fence.
+        // Within the string or the comment of a statement, the marker is not a fence.
         let first = text[..at].split_whitespace().next()?.to_ascii_lowercase();
         if is_start(&first) {
             return None;
@@ -177,11 +179,12 @@ fn fenced(text: &str) -> Option<Range<usize>> {
     Some(begin..end).map(|range| trimmed(text, range))
 }
 
-/// The statement behind some words, where the text begins with none that begins a statement, and what stands around it.
+/// Returns the statement after prose, if the text does not start like a statement, and a description of the prose
+/// around it.
 fn behind_prose(case: &mut Case<'_>) -> Option<(&'static str, Range<usize>)> {
     let inner = after_words(case)?;
     let text = case.text().to_owned();
-    // Words may stand behind it as well.
+    // Prose may also follow the statement.
     let is_taken = |case: &mut Case<'_>, range: &Range<usize>| {
         Instant::now() < case.deadline && slips::refused_form(case, &text[range.clone()]).is_none()
     };
@@ -196,7 +199,7 @@ fn behind_prose(case: &mut Case<'_>) -> Option<(&'static str, Range<usize>)> {
     }
 }
 
-/// The text from the first statement on, where words stand before it.
+/// Returns the text from the first statement on, if prose precedes it.
 fn after_words(case: &Case<'_>) -> Option<Range<usize>> {
     let text = case.text();
     let pieces = text::pieces(text, case.request.dialect);
@@ -213,8 +216,8 @@ fn after_words(case: &Case<'_>) -> Option<Range<usize>> {
                 .iter()
                 .any(|word| text[range.clone()].eq_ignore_ascii_case(word))
     })?;
-    // `SELEC name … (SELECT …)` is a slip, and not prose: prose ends in a colon, a stop or a line, and a
-    // prompt in `>`.
+    // `SELEC name … (SELECT …)` is a typing error and not prose. Prose ends in a colon, a full stop, an exclamation
+    // mark or a line break; a prompt ends in `>`.
     let before = text[..begin.1.start].trim_end_matches([' ', '\t']);
     (is_wordy && before.ends_with([':', '.', '!', '\n', '>'])).then(|| trimmed(text, begin.1.start..text.len()))
 }
@@ -225,7 +228,7 @@ fn trimmed(text: &str, range: Range<usize>) -> Range<usize> {
     start..(start + part.trim().len())
 }
 
-/// Whether a statement of either dialect begins with that word.
+/// Reports whether a word starts a statement of either dialect.
 fn is_start(word: &str) -> bool {
     const STARTS: &[&str] = &[
         "alter",

@@ -1,20 +1,20 @@
-//! Whether the filter of a statement holds for every row, as far as its form tells: logic with three values over
-//! literals, names and their combinations. Whether a filter of another form does, rows tell (the stage `run`).
+//! Decides from the form of a filter whether it holds for every row, with three-valued logic over literals, names and
+//! their combinations. For other filters the stage `run` decides with rows.
 
 use sqlparser::ast::{BinaryOperator, Expr, SelectItem, SetExpr, UnaryOperator, Value};
 
-/// What a filter comes to for every row.
+/// The value of a filter over all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Truth {
-    /// It holds.
+    /// It holds for every row.
     Always,
-    /// It does not.
+    /// It holds for no row.
     Never,
-    /// That depends on the row.
+    /// It depends on the row.
     Depends,
 }
 
-/// Whether a filter holds for every row whatever stands in it.
+/// Reports whether a filter holds for every row, whatever the row contains.
 pub(super) fn is_always_true(filter: &Expr) -> bool {
     truth(filter) == Truth::Always
 }
@@ -49,7 +49,7 @@ fn truth(expr: &Expr) -> Truth {
     }
 }
 
-/// `x IS NULL OR x IS NOT NULL`, `a OR NOT a`, `x = 1 OR x <> 1`.
+/// Recognizes `x IS NULL OR x IS NOT NULL`, `a OR NOT a` and `x = 1 OR x <> 1`.
 fn are_opposite(left: &Expr, right: &Expr) -> bool {
     match (bare(left), bare(right)) {
         (Expr::IsNull(one), Expr::IsNotNull(other)) | (Expr::IsNotNull(one), Expr::IsNull(other)) => one == other,
@@ -85,7 +85,7 @@ fn is_constant(expr: &Expr) -> bool {
     matches!(bare(expr), Expr::Value(value) if !matches!(value.value, Value::Null))
 }
 
-/// `%` alone, any number of times.
+/// Reports whether a pattern consists of `%` only.
 fn is_all_pattern(pattern: &Expr) -> bool {
     match bare(pattern) {
         Expr::Value(value) => matches!(&value.value, Value::SingleQuotedString(text)
@@ -107,8 +107,8 @@ fn of_value(value: &Value) -> Truth {
     }
 }
 
-/// Two literals, or the same expression twice. A NULL that a row may hold is not counted against it: `id = id` is meant to
-/// hold everywhere.
+/// Compares two literals, or an expression with itself. NULL is ignored here: the author of `id = id` means a filter
+/// that always holds.
 fn compared(left: &Expr, op: &BinaryOperator, right: &Expr) -> Truth {
     let (left, right) = (bare(left), bare(right));
     let is_equal_op =
@@ -154,7 +154,7 @@ fn is_number(expr: &Expr, fits: impl Fn(f64) -> bool) -> bool {
     matches!(literal(expr), Some(Plain::Number(number)) if fits(number))
 }
 
-/// A count, a length or an amount without its sign; or an inner query for a count.
+/// Reports whether an expression is never negative: a count, a length, an absolute value, or a subquery for a count.
 fn is_never_negative(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::Function(function) => {
@@ -172,7 +172,7 @@ fn is_never_negative(expr: &Expr) -> bool {
     }
 }
 
-/// Whether the same expression is the same value when it is computed twice: one that calls nothing.
+/// Reports whether an expression has the same value each time that it is computed: it calls no function.
 fn is_deterministic(expr: &Expr) -> bool {
     matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_))
 }

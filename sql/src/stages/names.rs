@@ -1,5 +1,5 @@
-//! Finds every name that the engine refuses. An engine stops at its first finding; the name is replaced, and the engine
-//! is asked again, so that one judgement reports all of them.
+//! Finds every name that the engine refuses. An engine stops at its first error, so the name is replaced and the engine
+//! is asked again. One judgement then reports all of them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,26 +17,26 @@ use crate::stages::relations::{Relation, relations};
 use crate::stages::{dialects, slips};
 use crate::text::{self, Piece};
 
-/// The largest number of findings about one statement.
+/// The maximum number of findings about one statement.
 const MOST: usize = 12;
-/// The largest number of names that are replaced in one statement: some of them are not reported.
+/// The maximum number of replaced names in one statement; some of them are not reported.
 const MOST_REPLACED: usize = 24;
-/// An expression that every engine takes wherever an expression may stand, of no type.
+/// An expression without a type that every engine accepts wherever an expression is allowed.
 const NOTHING: &str = "coalesce(NULL, NULL)";
 
-/// The search for names in one statement.
+/// The search for wrong names in one statement.
 struct Search<'s> {
-    /// Where the statement begins in the text.
+    /// The position of the statement in the text.
     from: usize,
     original: &'s str,
     dialect: Dialect,
-    /// Names of tables that the schema lacks and that stand for no other: nobody knows their columns.
+    /// Missing tables without a similar table in the schema. Their columns are unknown.
     lost: BTreeSet<String>,
-    /// The columns that were reported, without their qualifiers.
+    /// The reported columns, without their qualifiers.
     reported: BTreeSet<String>,
 }
 
-/// Returns everything that the engine has against the names of a statement, where the statement stands now.
+/// Returns everything that the engine refuses about the names of a statement, in the current state of the database.
 pub(super) fn names(case: &mut Case<'_>, index: usize, first: Refusal) -> Vec<Diagnostic> {
     let original = case.text_of(&case.statements[index]).to_owned();
     let mut search = Search {
@@ -67,7 +67,7 @@ pub(super) fn names(case: &mut Case<'_>, index: usize, first: Refusal) -> Vec<Di
     all
 }
 
-/// Whether a refusal is about a name.
+/// Reports whether a refusal is about a name.
 fn is_of_names(code: SqlCode) -> bool {
     matches!(
         code,
@@ -79,8 +79,8 @@ fn is_of_names(code: SqlCode) -> bool {
     )
 }
 
-/// Returns the refusal with a place, where the engine tells none and the text has the name: a table where tables are
-/// named, any other name where it is written with the same qualifier. What an edit put there is passed over.
+/// Adds a position to a refusal without one if the text contains the name: a table where tables are named, any other
+/// name where it has the same qualifier. Replacements of earlier edits are skipped.
 fn located(refusal: Refusal, edited: &Edited, dialect: Dialect) -> Refusal {
     let (None, Some(subject), true) = (&refusal.place, refusal.subject.as_deref(), is_of_names(refusal.code)) else {
         return refusal;
@@ -105,8 +105,8 @@ fn parts(subject: &str) -> (Option<&str>, &str) {
 }
 
 impl Search<'_> {
-    /// Whether a refusal only follows from a name that was replaced before: a column of a table that is not there, or a
-    /// column that an inner query would have had.
+    /// Reports whether a refusal only results from a name that was replaced before: a column of a missing table, or a
+    /// column that a subquery would have returned.
     fn follows_from_another(&self, case: &Case<'_>, edited: &Edited, refusal: &Refusal) -> bool {
         let (SqlCode::UnknownColumn, Some(subject)) = (refusal.code, refusal.subject.as_deref()) else { return false };
         let (qualifier, name) = parts(subject);
@@ -124,7 +124,7 @@ impl Search<'_> {
         if is_lost {
             return true;
         }
-        // A column of an inner query has the name that was replaced there.
+        // A subquery may have returned this column before its name was replaced there.
         let of_table = qualifier.is_some_and(|qualifier| {
             let all = relations(self.original, self.dialect);
             let is_it = |relation: &&Relation| relation.exposed().eq_ignore_ascii_case(&qualifier);
@@ -140,7 +140,7 @@ impl Search<'_> {
         has_inner && !of_table && self.reported.contains(&lower(name))
     }
 
-    /// Makes the finding of a refusal, at its place in the original.
+    /// Converts a refusal to a finding at its position in the original text.
     fn finding(&mut self, case: &mut Case<'_>, edited: &Edited, refusal: &Refusal) -> Diagnostic {
         let place = refusal.place.as_ref().and_then(|place| edited.original(place));
         let found = case.refused(StageName::Bind, &Refusal { place, ..refusal.clone() }, self.from);
@@ -158,7 +158,7 @@ impl Search<'_> {
         dialects::explained(found.fix(fix), self.original, self.dialect)
     }
 
-    /// The finding where a column is qualified by a table whose alias hides the table's name.
+    /// Returns a finding if a column is qualified by the name of a table that has an alias.
     fn hidden_by_alias(
         &self,
         case: &mut Case<'_>,
@@ -177,7 +177,7 @@ impl Search<'_> {
         Some(Diagnostic { message, ..found })
     }
 
-    /// Where a column is qualified by a table that has an alias, and that alias.
+    /// Returns the range of a qualifier that is the name of an aliased table, and the alias.
     fn alias_of(&self, edited: &Edited, refusal: &Refusal) -> Option<(Range<usize>, String)> {
         if !matches!(refusal.code, SqlCode::UnknownColumn | SqlCode::UnknownTable) {
             return None;
@@ -198,11 +198,11 @@ impl Search<'_> {
         }
         let mut hidden = all.iter().filter(|relation| relation.name.eq_ignore_ascii_case(&table));
         let alias = hidden.next()?.alias.clone()?;
-        // Where the table is there twice, nobody knows which is meant.
+        // If the table occurs twice, it is unknown which one is meant.
         hidden.next().is_none().then_some((qualifier, alias))
     }
 
-    /// The finding, and its fix, where a keyword is misspelt so that it reads as a column: `SELECT DISTNCT name`.
+    /// Returns the finding and its fix if a misspelt keyword reads as a column: `SELECT DISTNCT name`.
     fn keyword(
         &self,
         case: &mut Case<'_>,
@@ -226,7 +226,7 @@ impl Search<'_> {
         (found, None)
     }
 
-    /// The change that corrects a name, where only one name can be meant.
+    /// Returns the fix for a name that has only one candidate.
     fn fix(&self, case: &mut Case<'_>, edited: &Edited, found: &Diagnostic, refusal: &Refusal) -> Option<Fix> {
         let is_slip =
             matches!(refusal.code, SqlCode::UnknownTable | SqlCode::UnknownColumn | SqlCode::MisspeltIdentifier);
@@ -235,7 +235,7 @@ impl Search<'_> {
         };
         let written = edited.text().get(place.clone())?.to_owned();
         let names = [is_plain(only).then(|| only.clone()), Some(case.engine.quoted(only))];
-        // Engines point at a name with what stands before it, or without.
+        // Engines report the range of a name with or without its qualifier.
         let qualifier = refusal.subject.as_deref().and_then(|subject| parts(subject).0);
         let qualified = |name: &String| qualifier.map(|qualifier| format!("{qualifier}.{name}"));
         let variants = names.into_iter().flatten().flat_map(|name| [qualified(&name), Some(name)]).flatten();
@@ -243,7 +243,7 @@ impl Search<'_> {
         variants.iter().find_map(|variant| self.verified(case, edited, &place, variant, refusal))
     }
 
-    /// The fix that puts `replacement` at `place`, where the engine takes the text with it or goes on to another name.
+    /// Returns the fix that replaces `place` if the engine then accepts the text or refuses another name.
     fn verified(
         &self,
         case: &mut Case<'_>,
@@ -272,7 +272,7 @@ impl Search<'_> {
         })
     }
 
-    /// The text without the name that was refused, and what the engine refuses next.
+    /// Returns the text with the refused name replaced, and the engine's next refusal.
     fn without(
         &mut self,
         case: &mut Case<'_>,
@@ -287,7 +287,7 @@ impl Search<'_> {
             let Some(replaced) = edited.with(&part, &replacement) else { continue };
             match case.engine.bind(replaced.text(), on(&bounds)) {
                 Ok(_) => return None,
-                // A finding that only the replacement made is none.
+                // A refusal that the replacement itself causes does not count.
                 Err(next) if is_of_names(next.code) => {
                     let next = located(next, &replaced, self.dialect);
                     let is_there = next.place.as_ref().is_some_and(|place| replaced.original(place).is_some());
@@ -301,8 +301,8 @@ impl Search<'_> {
         None
     }
 
-    /// What can stand in place of a refused name, so that the engine goes on: parts of the text, each with its
-    /// replacement, the best first.
+    /// Returns replacements for a refused name with which the engine can continue: ranges of the text and their
+    /// replacements, the best first.
     fn replacements(
         &mut self,
         case: &Case<'_>,
@@ -334,7 +334,7 @@ impl Search<'_> {
             _ => {
                 let whole = dotted(sql, place, self.dialect);
                 let mut all = vec![(whole.clone(), NOTHING.to_owned())];
-                // Where no expression may stand, such as behind SET and in USING, a name may.
+                // A name is allowed where an expression is not, such as after SET and in USING.
                 if let [only] = candidates {
                     let bare = parts(only).1.to_owned();
                     all.push((last_name(sql, &whole, self.dialect), quoted(&bare)));
@@ -344,7 +344,7 @@ impl Search<'_> {
         }
     }
 
-    /// What can stand in place of a table that is not there.
+    /// Returns replacements for a missing table.
     fn tables(
         &mut self,
         relation: &Relation,
@@ -355,7 +355,7 @@ impl Search<'_> {
         let alias = quoted(&exposed);
         match candidates {
             [only] if relation.is_read => vec![
-                // By its old name, so that columns that are qualified by it are found.
+                // The old name becomes the alias, so that columns qualified by it are found.
                 (relation.whole.clone(), format!("{} AS {alias}", quoted(only))),
                 (relation.place.clone(), quoted(only)),
             ],
@@ -369,14 +369,14 @@ impl Search<'_> {
     }
 }
 
-/// Whether a name needs no quotes.
+/// Reports whether a name needs no quotes.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// The whole of a name of which a part is known: `c.name` where `name` or `c` is.
+/// Returns the range of the whole name that contains a part: `c.name` for `name` or `c`.
 fn dotted(sql: &str, part: &Range<usize>, dialect: Dialect) -> Range<usize> {
     let solid: Vec<(Piece, Range<usize>)> = text::pieces(sql, dialect)
         .into_iter()
@@ -395,14 +395,14 @@ fn dotted(sql: &str, part: &Range<usize>, dialect: Dialect) -> Range<usize> {
     if first > last { part.clone() } else { solid[first].1.start..solid[last].1.end }
 }
 
-/// The last name of a dotted one.
+/// Returns the range of the last part of a qualified name.
 fn last_name(sql: &str, whole: &Range<usize>, dialect: Dialect) -> Range<usize> {
     let pieces = text::pieces(&sql[whole.clone()], dialect);
     let last = pieces.into_iter().rfind(|(piece, _)| matches!(piece, Piece::Word | Piece::Quoted));
     last.map_or_else(|| whole.clone(), |(_, range)| whole.start + range.start..whole.start + range.end)
 }
 
-/// With what may have been meant.
+/// Adds candidates and advice to a finding.
 fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &str) -> Diagnostic {
     let Some(subject) = refusal.subject.as_deref() else { return found };
     let (qualifier, name) = subject.rsplit_once('.').map_or((None, subject), |(table, name)| (Some(table), name));
@@ -431,7 +431,7 @@ fn completed(case: &Case<'_>, mut found: Diagnostic, refusal: &Refusal, text: &s
         };
     }
     if refusal.code == SqlCode::UnknownColumn && lists::are_given(&case.request.allow) {
-        // An engine proposes columns of any table in scope.
+        // An engine suggests columns of any table in scope.
         let named = named_tables(case, catalog, text);
         found.candidates.retain(|name| named.iter().any(|table| table.column(parts(name).1).is_some()));
     }
@@ -468,7 +468,7 @@ fn advice(dialect: Dialect, catalog: &Catalog, code: SqlCode, subject: &str, can
     }
 }
 
-/// Returns the table of the schema that a qualifier stands for.
+/// Returns the table of the schema that a qualifier refers to.
 fn qualified_table<'c>(case: &Case<'_>, catalog: &'c Catalog, text: &str, qualifier: &str) -> Option<&'c Table> {
     let all = relations(text, case.request.dialect);
     let mut of = all.iter().filter(|relation| relation.exposed().eq_ignore_ascii_case(qualifier));
@@ -476,7 +476,7 @@ fn qualified_table<'c>(case: &Case<'_>, catalog: &'c Catalog, text: &str, qualif
     catalog.table(&relation.name)
 }
 
-/// The tables that a text names.
+/// Returns the tables that a text mentions.
 fn named_tables<'c>(case: &Case<'_>, catalog: &'c Catalog, text: &str) -> Vec<&'c Table> {
     let dialect: Dialect = case.request.dialect;
     let words: std::collections::BTreeSet<String> = text::pieces(text, dialect)

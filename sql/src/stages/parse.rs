@@ -1,5 +1,5 @@
-//! Whether the text has the form of statements. The engine decides; the parser's tree serves the stages behind. A form
-//! that belongs to another engine is named as such.
+//! Checks that the text has the syntax of statements. The engine decides; later stages use the parser's tree.
+//! Constructs of other engines are named in the findings.
 
 use proctor_core::sql::{Diagnostic, Dialect, SqlCode, StageName};
 use sqlparser::dialect::{DuckDbDialect, SQLiteDialect};
@@ -10,12 +10,12 @@ use crate::stage::{Case, Stage};
 use crate::stages::slips::{self, is_of_form};
 use crate::stages::{asked, dialects, safety};
 
-/// How deep the parser goes: deeper than any statement that people write, and far from the end of a stack.
+/// The parser's recursion limit: deeper than statements that people write, and far from a stack overflow.
 const DEPTH: usize = 150;
-/// The longest statement whose tree is built, in bytes.
+/// The maximum size of a statement whose tree is built, in bytes.
 const MOST_BYTES: usize = 256 << 10;
 
-/// See the file.
+/// The stage `parse`.
 pub(super) struct Parse;
 
 impl Stage for Parse {
@@ -27,7 +27,7 @@ impl Stage for Parse {
         if let Err(refusal) = asked::split(case) {
             let text = case.text().to_owned();
             report(case, &text, &refusal, 0);
-            // What this engine does not even read may be a write where another does.
+            // A text that this engine refuses to parse may be a write for another engine.
             let written = safety::written_within(case);
             written.into_iter().for_each(|found| case.found(found));
             return Ok(());
@@ -60,8 +60,8 @@ impl Stage for Parse {
     }
 }
 
-/// Reports what the engine has against the form of a statement that begins at `from`: misspelt keywords where they are
-/// the cause, else the engine's own words with the form of another engine that they are due to.
+/// Reports why the engine refuses the syntax of a statement that starts at `from`: misspelt keywords if they are the
+/// cause, or else the engine's message, with the construct of another engine if there is one.
 fn report(case: &mut Case<'_>, text: &str, refusal: &Refusal, from: usize) {
     let misspelt = slips::misspelt(case, text, refusal, from);
     if !misspelt.is_empty() {
@@ -73,7 +73,7 @@ fn report(case: &mut Case<'_>, text: &str, refusal: &Refusal, from: usize) {
     case.found(dialects::explained(found, text, case.request.dialect));
 }
 
-/// The tree of one statement, where the parser reads it as one.
+/// Returns the tree of one statement; `None` if the parser cannot read it as one.
 pub(crate) fn tree(text: &str, dialect: Dialect) -> Option<sqlparser::ast::Statement> {
     if text.len() > MOST_BYTES {
         return None;

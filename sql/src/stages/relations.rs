@@ -1,5 +1,5 @@
-//! The tables that a text names in FROM, JOIN, INTO and UPDATE, with their aliases, read from its tokens: a statement
-//! that does not bind, or has no form, has no tree.
+//! Finds the tables that a text names in FROM, JOIN, INTO and UPDATE, with their aliases. It reads tokens, since a
+//! statement that does not bind or has a syntax error may have no tree.
 
 use std::ops::Range;
 
@@ -7,29 +7,29 @@ use proctor_core::sql::Dialect;
 
 use crate::text::{self, Piece};
 
-/// One table as a text names it.
+/// A table as the text names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Relation {
     /// The name without its schema and its quotes.
     pub(super) name: String,
-    /// Where the name stands, with its schema.
+    /// The range of the name with its schema.
     pub(super) place: Range<usize>,
     /// The alias, without quotes.
     pub(super) alias: Option<String>,
-    /// Where the name and the alias stand.
+    /// The range of the name and the alias.
     pub(super) whole: Range<usize>,
-    /// Whether rows are read from it; else it is the target of a write.
+    /// True if the statement reads its rows; otherwise the table is the target of a write.
     pub(super) is_read: bool,
 }
 
 impl Relation {
-    /// Returns the name by which columns of it are qualified.
+    /// Returns the name that qualifies columns of the table.
     pub(super) fn exposed(&self) -> &str {
         self.alias.as_deref().unwrap_or(&self.name)
     }
 }
 
-/// Words that follow a table and are no alias.
+/// Keywords that may follow a table and are not aliases.
 const BEHIND: &[&str] = &[
     "anti",
     "asof",
@@ -70,7 +70,7 @@ const BEHIND: &[&str] = &[
     "window",
     "with",
 ];
-/// Words behind which a list of tables has ended.
+/// Keywords that end a list of tables.
 const ENDS: &[&str] = &[
     "where",
     "group",
@@ -98,7 +98,7 @@ pub(super) fn relations(sql: &str, dialect: Dialect) -> Vec<Relation> {
     };
     let sign = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
     let mut found = Vec::new();
-    // Whether a list of tables is open, for each bracket.
+    // For each open parenthesis, whether a list of tables is open.
     let mut lists = vec![false];
     let mut at = 0;
     while at < solid.len() {
@@ -144,7 +144,7 @@ fn set_last(lists: &mut [bool], value: bool) {
     }
 }
 
-/// Reads a table at a token; returns it with the token behind it.
+/// Reads a table at a token. Returns it with the index of the next token.
 fn relation(sql: &str, solid: &[(Piece, Range<usize>)], at: usize, is_read: bool) -> Option<(Relation, usize)> {
     let text_at = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
     let is_name = |at: usize| matches!(solid.get(at), Some((Piece::Word | Piece::Quoted, _)));
@@ -155,7 +155,7 @@ fn relation(sql: &str, solid: &[(Piece, Range<usize>)], at: usize, is_read: bool
     while text_at(last + 1) == "." && is_name(last + 2) {
         last += 2;
     }
-    // A function that returns a table is none.
+    // A function that returns a table is not a table.
     if is_read && text_at(last + 1) == "(" {
         return None;
     }

@@ -1,6 +1,6 @@
-//! How many rows a statement rewrites that adds rows: `REPLACE INTO`, `INSERT OR REPLACE`, `ON CONFLICT DO UPDATE` and
-//! `MERGE`. Each row that it takes rewrites one that is there already, so the query that it takes them from is judged
-//! like the filter of an UPDATE.
+//! Determines how many existing rows a statement rewrites when it inserts rows: `REPLACE INTO`, `INSERT OR REPLACE`,
+//! `ON CONFLICT DO UPDATE` and `MERGE`. Each inserted row may rewrite an existing one, so the query that supplies the
+//! rows is judged like the filter of an UPDATE.
 
 use std::ops::ControlFlow;
 
@@ -13,24 +13,24 @@ use sqlparser::ast::{
 use crate::engine::{Action, Bound};
 use crate::stages::{filter, safety};
 
-/// How much of a table may be rewritten.
+/// The part of a table that a statement may rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Extent {
-    /// Values of the statement, or rows that a filter leaves over.
+    /// As many rows as the statement has values, or as a filter selects.
     Bounded,
-    /// Rows of a table behind a filter that holds for each of them.
+    /// All rows of a table, since its filter always holds.
     AlwaysTrue,
-    /// Rows of a table without a filter.
+    /// All rows of a table, without a filter.
     Unbounded,
 }
 
-/// The greatest number of rows that still bounds a rewriting statement.
+/// The maximum number of rows that counts as bounded.
 const MOST_ROWS: u64 = 10_000;
 
-/// Table functions whose rows are values of the statement.
+/// Table functions whose rows come from values of the statement.
 const VALUES: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree", "unnest"];
 
-/// The table that a statement rewrites rows of, and how many; `None` where it adds rows only, or adds none.
+/// Returns the table whose rows a statement rewrites, and the extent; `None` if it rewrites none.
 pub(super) fn of(tree: &Statement, bound: Option<&Bound>) -> Option<(String, Extent)> {
     if let Statement::Merge(merge) = tree {
         return of_merge(merge);
@@ -46,13 +46,14 @@ pub(super) fn of(tree: &Statement, bound: Option<&Bound>) -> Option<(String, Ext
     let conflict = conflict(insert, bound)?;
     let source = match (&insert.source, with) {
         (Some(source), _) => of_query(source, &with.map(|with| with.cte_tables.iter().collect()).unwrap_or_default()),
-        // `DEFAULT VALUES` or `SET a = 1`
+        // `DEFAULT VALUES` or `SET a = 1`.
         (None, _) => Extent::Bounded,
     };
     Some((table, source.min(conflict)))
 }
 
-/// The only table that a rewriting statement takes rows from, behind a filter, and the query that takes them.
+/// Returns the only table from which a rewriting statement reads rows, and the query that reads them, if the query has
+/// a filter.
 pub(super) fn source(tree: &Statement, bound: &Bound) -> Option<(String, String)> {
     let insert = safety::insert(tree).filter(|_| matches!(tree, Statement::Insert(_)))?;
     conflict(insert, Some(bound)).filter(|conflict| *conflict == Extent::Unbounded)?;
@@ -67,7 +68,7 @@ pub(super) fn source(tree: &Statement, bound: &Bound) -> Option<(String, String)
     }
 }
 
-/// How many of the rows in conflict are rewritten; `None` where none is.
+/// Returns the extent to which conflicting rows are rewritten; `None` if none is rewritten.
 fn conflict(insert: &Insert, bound: Option<&Bound>) -> Option<Extent> {
     let replaces = |action: &Action| matches!(action, Action::Update { column, .. } if column == "*");
     match &insert.on {
@@ -87,7 +88,7 @@ fn conflict(insert: &Insert, bound: Option<&Bound>) -> Option<Extent> {
     }
 }
 
-/// Reports whether a filter of `DO UPDATE` only repeats the conflict: `ON CONFLICT (id) … WHERE t.id = excluded.id`.
+/// Reports whether the filter of `DO UPDATE` only repeats the conflict: `ON CONFLICT (id) … WHERE t.id = excluded.id`.
 fn repeats_conflict(filter: &Expr, on: &OnConflict) -> bool {
     let column = |expr: &Expr| match expr {
         Expr::Identifier(name) => Some((false, name.value.to_lowercase())),
@@ -100,7 +101,7 @@ fn repeats_conflict(filter: &Expr, on: &OnConflict) -> bool {
     };
     let is_of_conflict = |name: &String| match &on.conflict_target {
         Some(ConflictTarget::Columns(columns)) => columns.iter().any(|column| column.value.eq_ignore_ascii_case(name)),
-        // Any key may be in conflict.
+        // Without a list of columns, any key may conflict.
         _ => true,
     };
     match filter {
@@ -135,7 +136,7 @@ fn of_merge(merge: &Merge) -> Option<(String, Extent)> {
     };
     let is_same =
         matches!(&merge.source, TableFactor::Table { name, .. } if name.to_string().eq_ignore_ascii_case(&table));
-    // Rows that the source does not have are all others of the table.
+    // The rows without a match in the source may be all other rows of the table.
     let takes_others = merge.clauses.iter().any(|clause| {
         clause.clause_kind == MergeClauseKind::NotMatchedBySource
             && rewrites(&clause.action)
@@ -151,13 +152,13 @@ fn of_merge(merge: &Merge) -> Option<(String, Extent)> {
     } else if let TableFactor::Derived { subquery, .. } = &merge.source {
         of_query(subquery, &Vec::new())
     } else {
-        // Like `UPDATE … FROM`, which has its condition in WHERE.
+        // Like `UPDATE … FROM`, whose condition is in WHERE.
         Extent::Bounded
     };
     Some((table, extent))
 }
 
-/// The parts of a query that it names by WITH.
+/// The common table expressions in scope.
 type Parts<'a> = Vec<&'a Cte>;
 
 fn of_query(query: &Query, outer: &Parts<'_>) -> Extent {
@@ -202,7 +203,7 @@ fn of_factor(factor: &TableFactor, parts: &Parts<'_>) -> Extent {
         TableFactor::Table { name, args: None, .. } => {
             let name = name.to_string();
             let at = parts.iter().position(|part| part.alias.name.value.eq_ignore_ascii_case(name.trim_matches('"')));
-            // A part uses only the parts before it; recursion is not followed.
+            // A common table expression uses only earlier ones; recursion is not followed.
             at.map_or(Extent::Unbounded, |at| {
                 if counts_far(parts[at]) {
                     return Extent::Unbounded;
@@ -224,7 +225,8 @@ fn of_factor(factor: &TableFactor, parts: &Parts<'_>) -> Extent {
     }
 }
 
-/// Reports whether a recursive part may count beyond [`MOST_ROWS`]: it compares with a greater number.
+/// Reports whether a recursive common table expression may return more than [`MOST_ROWS`] rows: it compares with a
+/// larger number.
 fn counts_far(part: &Cte) -> bool {
     struct Numbers<'a> {
         name: &'a str,
@@ -255,7 +257,7 @@ fn of_function(name: &str) -> Extent {
     if VALUES.contains(&name.to_ascii_lowercase().as_str()) { Extent::Bounded } else { Extent::Unbounded }
 }
 
-/// Reports whether a query has a LIMIT that bounds it: a number up to [`MOST_ROWS`], or a parameter.
+/// Reports whether a LIMIT bounds a query: a number up to [`MOST_ROWS`], or a parameter.
 fn is_limited(query: &Query) -> bool {
     let limit = match &query.limit_clause {
         Some(LimitClause::LimitOffset { limit: Some(limit), .. } | LimitClause::OffsetCommaLimit { limit, .. }) => {
@@ -273,7 +275,7 @@ fn is_limited(query: &Query) -> bool {
     }
 }
 
-/// Reports whether a query gives one row: it has aggregates only, and no groups.
+/// Reports whether a query returns one row: it has only aggregates and no groups.
 fn is_one_row(select: &Select) -> bool {
     const AGGREGATES: &[&str] = &["count", "sum", "avg", "min", "max", "total"];
     let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(groups, _) if groups.is_empty());

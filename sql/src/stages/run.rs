@@ -1,6 +1,6 @@
-//! Whether a statement runs to its end within its limits: on the database that was given, or on rows made from the
-//! schema. Whatever it writes is rolled back, and the rows that it would touch are counted. A write is tried among odd
-//! rows too: one that leaves none of them out has a filter that means nothing.
+//! Checks that a statement completes within its limits, on the given database or on rows generated from the schema. All
+//! writes are rolled back, and the affected rows are counted. An UPDATE or DELETE also runs against unusual rows: if it
+//! affects all of them, its filter has no effect.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::scratch;
 use crate::stage::{Case, LESS, Stage, Statement, is_limit, on};
 use crate::stages::{asked, rewrite, safety};
 
-/// See the file.
+/// The stage `run`.
 pub(super) struct Run;
 
 impl Stage for Run {
@@ -35,7 +35,7 @@ impl Stage for Run {
     }
 }
 
-/// Does something with each statement, until the time is over.
+/// Does some work for each statement until the time is over.
 fn each(case: &mut Case<'_>, work: fn(&mut Case<'_>, usize) -> Result<(), String>) -> Result<(), String> {
     for index in 0..case.statements.len() {
         if case.is_late(StageName::Run) {
@@ -46,9 +46,8 @@ fn each(case: &mut Case<'_>, work: fn(&mut Case<'_>, usize) -> Result<(), String
     Ok(())
 }
 
-/// Begins what is undone at the end, with rows to run on.
+/// Begins the transaction that is rolled back at the end. Without a database file, empty tables get scratch rows.
 fn ground(case: &mut Case<'_>) -> Result<(), String> {
-    // A database that is only read takes no transaction of writes, and needs none.
     case.engine.begin().map_err(|refusal| refusal.message)?;
     if case.request.database.is_none() {
         let sources = sources(case);
@@ -57,9 +56,9 @@ fn ground(case: &mut Case<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The tables whose rows can make a difference to the statements; `None` if the rows of any table can.
+/// Returns the tables whose rows can affect the statements; `None` if every table can affect them.
 fn sources(case: &Case<'_>) -> Option<BTreeSet<String>> {
-    // A statement of a migration binds to what the statements before it make.
+    // A statement of a migration refers to what earlier statements create.
     if case.request.policy == Policy::Migrate {
         return None;
     }
@@ -88,7 +87,8 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
     };
     let bounds = case.bounds();
     let text = case.text_of(&case.statements[index]).to_owned();
-    // Rows of ours are few: what does not come to an end on them never does. Nor does a recursion that has none.
+    // Scratch rows are few: a statement that does not complete on them never does. An endless recursion does not
+    // complete on any rows.
     let is_to_end = ground_of(case) == Ground::Scratch || bound.is_recursive();
     match case.engine.run(&text, &bound, case.request.policy, RunOn { is_to_end, ..on(&bounds) }) {
         Ok(ran) => {
@@ -120,7 +120,7 @@ fn execution(case: &Case<'_>, bound: Bound, ran: &Ran, written: Option<String>, 
     }
 }
 
-/// Whether a statement of that kind is run at all.
+/// Reports whether a statement of this kind runs under the policy.
 fn may_run(bound: &Bound, policy: Policy) -> bool {
     match bound.kind() {
         Kind::Read => true,
@@ -131,7 +131,7 @@ fn may_run(bound: &Bound, policy: Policy) -> bool {
     }
 }
 
-/// What running had against it. On rows of ours a fault of the data is a hint only; a limit is one everywhere.
+/// Reports a failed run. On scratch rows an error of the data is only a hint; a limit is always an error.
 fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
     let is_limit = is_limit(refusal.code);
     let is_endless = bound.is_recursive() && matches!(refusal.code, SqlCode::TimeLimit | SqlCode::StepLimit);
@@ -163,12 +163,12 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
     case.found(found);
 }
 
-/// Whether what it comes to depends on rows or on values that it waits for. What names no table fails everywhere.
+/// Reports whether the result depends on rows or on parameters. Without them, a failure does not depend on the data.
 fn needs_rows(bound: &Bound) -> bool {
     !bound.tables().is_empty() || bound.parameters > 0
 }
 
-/// Whether a value that cannot be turned into what is asked for is a literal of the text: `id = 'abc'` fails on any row.
+/// Reports whether the value of a failed conversion is a literal of the text: `id = 'abc'` fails on any row.
 fn is_of_literal(case: &Case<'_>, refusal: &Refusal, span: Option<Span>) -> bool {
     let Some(span) = span.filter(|_| refusal.code == SqlCode::WrongType) else { return false };
     let is_told =
@@ -178,7 +178,7 @@ fn is_of_literal(case: &Case<'_>, refusal: &Refusal, span: Option<Span>) -> bool
     !is_of_column && token.is_some_and(|token| is_told(&crate::text::unquoted(token)))
 }
 
-/// The table whose rows it changes itself, where that is one.
+/// Returns the table whose rows the statement changes, if there is exactly one.
 fn written(bound: &Bound) -> Option<String> {
     if bound.kind() != Kind::Write {
         return None;
@@ -200,7 +200,7 @@ fn count(case: &mut Case<'_>, table: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// An UPDATE or DELETE that touches each of many odd rows touches every row.
+/// Reports an UPDATE or DELETE that affects every one of many unusual rows.
 fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String> {
     let Some(bound) = case.statements[index].bound().cloned() else { return Ok(()) };
     let removes = bound.actions.iter().any(|action| matches!(action, Action::Delete(_) | Action::Update { .. }));
@@ -227,7 +227,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     let rows = count(case, &table.name);
     let touched = match case.engine.run(&text, &bound, case.request.policy, on(&bounds)) {
         Ok(ran) => Some(ran.changed),
-        // Rows that others point at cannot go; how many were to go tells as much.
+        // Referenced rows cannot be deleted, so the rows that the filter selects are counted instead.
         Err(refusal) if refusal.code == SqlCode::ConstraintBroken => tree.as_ref().and_then(|tree| chosen(case, tree)),
         Err(_) => None,
     };
@@ -239,7 +239,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     let message = format!("it touched each of the {rows} rows of `{}` that it was tried on", table.name);
     let is_of_others = bound.tables().iter().any(|name| !bare(name).eq_ignore_ascii_case(&table.name));
     let found = match is_of_others && tree.as_ref().is_some_and(asks_within) {
-        // What another table holds may leave some out.
+        // Rows of another table may exclude some.
         true => Diagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
         false => Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
     };
@@ -247,8 +247,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
     Ok(())
 }
 
-/// A statement that rewrites rows by those that it takes from a table takes each of many odd rows of that table: its filter
-/// bounds nothing.
+/// Reports a rewriting statement whose query returns every one of many unusual rows: its filter has no effect.
 fn taken_among_odd_rows(case: &mut Case<'_>, index: usize, bound: &Bound) -> Result<(), String> {
     let source = case.statements[index].tree.as_ref().and_then(|tree| rewrite::source(tree, bound));
     let Some((name, query)) = source else { return Ok(()) };
@@ -271,7 +270,7 @@ fn taken_among_odd_rows(case: &mut Case<'_>, index: usize, bound: &Bound) -> Res
     Ok(())
 }
 
-/// How many rows the filter of a write chooses.
+/// Returns the number of rows that the filter of a write selects.
 fn chosen(case: &mut Case<'_>, tree: &sqlparser::ast::Statement) -> Option<u64> {
     let (table, filter) = safety::target(tree)?;
     let asked = format!("SELECT count(*) FROM {table} WHERE {}", filter?);
@@ -282,7 +281,7 @@ fn bare(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, bare)| bare).trim_matches(['"', '`', '[', ']'])
 }
 
-/// Whether a statement asks another query within.
+/// Reports whether a statement contains a subquery.
 fn asks_within(tree: &sqlparser::ast::Statement) -> bool {
     struct Asks(bool);
     impl Visitor for Asks {

@@ -1,5 +1,5 @@
-//! Whether a statement may do what its engine says it does. An allow-list over actions: no word of the text decides, and
-//! what is not known is refused.
+//! Checks that a statement may do what the engine reports. The check is an allow-list of actions: it does not depend on
+//! keywords in the text, and unknown actions are refused.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::text::{self, Piece};
 
 const STAGE: StageName = StageName::Safety;
 
-/// Functions that reach a file, the network or the machine where an engine has them.
+/// Functions that access files, the network or the machine in engines that have them.
 const REACHING: &[&str] = &[
     "readfile",
     "writefile",
@@ -43,7 +43,7 @@ const REACHING: &[&str] = &[
     "sleep",
 ];
 
-/// See the file.
+/// The stage `safety`.
 pub(super) struct Safety;
 
 impl Stage for Safety {
@@ -71,7 +71,7 @@ impl Stage for Safety {
             let span = case.span(case.statements[index].range.clone());
             let findings = match asked::prepared(case, index) {
                 Ok(bound) => of_actions(case, index, bound, span),
-                // What did not bind is judged by its form, so that the author hears all of it at once.
+                // A statement that did not bind is judged by its form, so that one judgement reports all problems.
                 Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
                 Err(_) => of_form(case, index, span),
             };
@@ -82,7 +82,7 @@ impl Stage for Safety {
     }
 }
 
-/// What a policy has against what a statement does.
+/// Returns a finding for each action of a statement that the policy refuses.
 fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<Diagnostic> {
     let policy = case.request.policy;
     let error = |code, message: String| Diagnostic::error(STAGE, code, message).at(Some(span));
@@ -159,25 +159,24 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
         let message = "it is no query, and what it changes is not told by the engine";
         found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Answer with a query."));
     }
-    // One table written to is said once.
+    // Each table is reported only once.
     found.dedup_by(|one, other| one.code == other.code && one.subject == other.subject && one.subject.is_some());
     found
 }
 
-/// What the list of tables has against what a migration makes, changes or drops.
+/// Checks the object that a migration creates, alters or drops against the list of tables.
 fn reached(case: &Case<'_>, what: &str, name: &str, span: Span) -> Option<Diagnostic> {
-    // Of these, the engine checks the tables that they belong to.
+    // The engine checks the tables to which these objects belong.
     if ["trigger", "index", "sequence"].iter().any(|kind| what.contains(kind)) {
         return None;
     }
     (!lists::allow_table(&case.request.allow, name)).then(|| refused_table(name, span))
 }
 
-/// What the lists have against reading what the schema holds: they allow it of one table, all of whose columns may be
-/// used.
+/// Checks a read of metadata against the lists. They allow it only for one table, all of whose columns may be used.
 fn metadata(case: &Case<'_>, source: &str, table: Option<&str>, span: Span) -> Option<Diagnostic> {
     let allow = &case.request.allow;
-    // A view shows the columns of what is behind it.
+    // A view shows the columns of its tables.
     let is_table = |name: &str| case.engine.catalog().table(name).is_some_and(|table| !table.is_view);
     let is_whole =
         |table: &str| is_table(table) && lists::allow_table(allow, table) && lists::columns_of(allow, table).is_none();
@@ -189,8 +188,8 @@ fn metadata(case: &Case<'_>, source: &str, table: Option<&str>, span: Span) -> O
     Some(found.about(table.unwrap_or(source)).advice("Use the tables and columns that are on the lists."))
 }
 
-/// What the list of columns has against the columns of a new row. Engines do not report them; the statement has to name
-/// them.
+/// Checks the columns of inserted rows against the list of columns. Engines do not report these columns, so the
+/// statement must name them.
 fn inserted(case: &Case<'_>, index: usize, table: &str, span: Span) -> Option<Diagnostic> {
     let allow = &case.request.allow;
     lists::columns_of(allow, table)?;
@@ -211,7 +210,7 @@ fn inserted(case: &Case<'_>, index: usize, table: &str, span: Span) -> Option<Di
     Some(found.advice("Name the columns of the new row, and only those that are on the list."))
 }
 
-/// The INSERT of a statement, also behind WITH.
+/// Returns the INSERT of a statement, also after WITH.
 pub(super) fn insert(tree: &ast::Statement) -> Option<&ast::Insert> {
     match tree {
         ast::Statement::Insert(insert) => Some(insert),
@@ -224,14 +223,15 @@ pub(super) fn insert(tree: &ast::Statement) -> Option<&ast::Insert> {
     }
 }
 
-/// Reports whether a name as it is written is that of a table.
+/// Reports whether a name in the text is that of a table.
 fn is_named(written: &str, table: &str) -> bool {
     let parts: Vec<String> = written.split('.').map(text::unquoted).collect();
     let written = parts.join(".");
     lists::plain(&written).eq_ignore_ascii_case(lists::plain(table))
 }
 
-/// What the list of functions has against the body of a view or trigger, which SQLite looks at when it is first used.
+/// Checks the function calls in the body of a view or trigger against the list of functions. SQLite resolves the body
+/// only when it is first used.
 fn called_within(case: &Case<'_>, index: usize, what: &str, span: Span) -> Vec<Diagnostic> {
     if !what.contains("view") && !what.contains("trigger") {
         return Vec::new();
@@ -248,7 +248,7 @@ fn called_within(case: &Case<'_>, index: usize, what: &str, span: Span) -> Vec<D
     names.filter(is_function).filter_map(|name| called(case, &name, span)).collect()
 }
 
-/// What lists of names have against a table or a column.
+/// Checks a table or a column against the lists.
 fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Option<Diagnostic> {
     let allow = &case.request.allow;
     let is_of_schema = case.engine.catalog().table(table).is_some();
@@ -257,7 +257,7 @@ fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Opti
         let is_pure = case.engine.is_pure_table(table);
         return if is_pure { None } else { metadata(case, &format!("`{table}`"), None, span) };
     }
-    // A migration makes tables; those of the schema are the ones before it.
+    // A migration may have created the table; the schema contains only the tables that existed before.
     let is_new = case.request.policy == Policy::Migrate;
     if !is_of_schema && !is_ours && !is_new {
         let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
@@ -284,7 +284,7 @@ fn refused_table(table: &str, span: Span) -> Diagnostic {
     Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table)
 }
 
-/// What the list of functions has against one.
+/// Checks a function against the list of functions.
 fn called(case: &Case<'_>, function: &str, span: Span) -> Option<Diagnostic> {
     let is_allowed = case.engine.is_harmless(function)
         || case.request.allow.functions.iter().any(|allowed| allowed.eq_ignore_ascii_case(function));
@@ -295,7 +295,7 @@ fn called(case: &Case<'_>, function: &str, span: Span) -> Option<Diagnostic> {
     })
 }
 
-/// What a policy has against the form of a statement that did not bind.
+/// Judges a statement that did not bind by its form.
 fn of_form(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     let statement = &case.statements[index];
     let policy = case.request.policy;
@@ -320,7 +320,7 @@ fn of_form(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     found
 }
 
-/// What a statement is by its form; a query where the form does not tell.
+/// Returns the kind of a statement according to its form; a query if the form does not show it.
 fn kind_of_form(tree: &ast::Statement) -> Kind {
     use ast::Statement as S;
     match tree {
@@ -350,7 +350,7 @@ fn kind_of_form(tree: &ast::Statement) -> Kind {
     }
 }
 
-/// Functions that an engine does not have, and that reach a file where one has them.
+/// Returns findings about functions that the engine lacks and that access files in other engines.
 fn dangerous_functions(case: &Case<'_>, index: usize) -> Vec<Diagnostic> {
     let Some(Err(refusal)) = &case.statements[index].prepared else { return Vec::new() };
     let is_function = matches!(refusal.code, SqlCode::UnknownFunction | SqlCode::UnknownTable);
@@ -365,7 +365,8 @@ fn dangerous_functions(case: &Case<'_>, index: usize) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// A query that writes within, in a text that its engine refuses as a whole: DuckDB's WITH takes no DELETE.
+/// Reports a query that contains a write, in a text that the engine refuses as a whole: DuckDB's WITH does not accept
+/// DELETE.
 pub(super) fn written_within(case: &Case<'_>) -> Option<Diagnostic> {
     let is_query_that_writes = case.request.policy == Policy::Read
         && matches!(parse::tree(case.text(), case.request.dialect), Some(ast::Statement::Query(query)) if writes(&query));
@@ -383,7 +384,7 @@ fn writes(query: &ast::Query) -> bool {
     in_with || matches!(&*query.body, SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_))
 }
 
-/// An UPDATE or DELETE whose filter is missing or says nothing. Under `read` it is refused anyway.
+/// Reports an UPDATE or DELETE whose filter is missing or always holds. The policy `read` refuses writes anyway.
 fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     if case.request.policy == Policy::Read {
         return Vec::new();
@@ -409,7 +410,7 @@ fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     vec![found.at(Some(span)).about(table).advice("Say by WHERE which rows are meant.")]
 }
 
-/// What a policy has against a statement that adds rows in place of rows that are there already.
+/// Reports a statement that may rewrite all rows of a table.
 fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diagnostic> {
     let (code, message) = match extent {
         rewrite::Extent::Bounded => return None,
@@ -426,13 +427,14 @@ fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diag
     Some(found.advice("Say by WHERE which rows are meant."))
 }
 
-/// A write whose form our parser does not read cannot be looked at for its filter; rows must tell, where they are asked.
+/// Reports an UPDATE or DELETE that the parser cannot read, unless the stage `run` runs it. Its filter is unknown, and
+/// only rows can show its effect.
 fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     let statement = &case.statements[index];
     let is_removal = |action: &Action| matches!(action, Action::Delete(_) | Action::Update { .. });
     let is_write =
         statement.bound().is_some_and(|bound| bound.kind() == Kind::Write && bound.actions.iter().any(is_removal));
-    // Rows do not tell how many of them a statement rewrites that adds some too.
+    // Rows do not show how many rows a statement rewrites if it also inserts some.
     let adds = statement.bound().is_some_and(|bound| bound.actions.iter().any(|one| matches!(one, Action::Insert(_))));
     let is_run = case.request.stages().contains(&StageName::Run) && !adds;
     if statement.tree.is_some() || !is_write || is_run {
@@ -445,13 +447,13 @@ fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
     vec![Diagnostic::error(STAGE, SqlCode::StatementRefused, message).at(Some(span))]
 }
 
-/// The table and the filter of an UPDATE or DELETE.
+/// Returns the table and the filter of an UPDATE or DELETE.
 pub(super) fn target(statement: &ast::Statement) -> Option<(String, Option<&Expr>)> {
     match statement {
         ast::Statement::Delete(delete) => {
             let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
             let table = from.first().map(|table| table.relation.to_string()).unwrap_or_default();
-            // `LIMIT` bounds it as well as a filter does.
+            // A `LIMIT` bounds the statement as well as a filter does.
             let is_limited = delete.limit.is_some();
             (!is_limited || delete.selection.is_some()).then_some((table, delete.selection.as_ref()))
         }

@@ -1,8 +1,9 @@
-//! Whether the query answers the question. Each file below holds the query's tree against the question in one respect; a
-//! respect that needs no question (tables that meet without a condition, keys that are added up) is looked at without one.
+//! Checks whether the query answers the question. Each submodule compares one aspect of the query's tree with the
+//! question. Checks that need no question, such as tables joined without a condition or keys that are added up, also
+//! run without one.
 //!
-//! Questions are noisy, and queries that are held right are not always. A finding is a warning with a confidence; only
-//! what cannot be meant is an error, from [`CERTAIN`] on.
+//! Questions are noisy, and even reference queries are sometimes wrong. A finding is a warning with a confidence; only
+//! a finding with a confidence of [`CERTAIN`] or more is an error.
 
 mod aggregates;
 mod conditions;
@@ -35,10 +36,10 @@ use language::is_english;
 use question::Question;
 use shape::Shape;
 
-/// From this confidence on, in percent, a finding rejects.
+/// The confidence, in percent, from which a finding is an error.
 const CERTAIN: u8 = 95;
 
-/// See the file.
+/// The stage `semantic`.
 pub(super) struct Semantic;
 
 impl Stage for Semantic {
@@ -67,20 +68,20 @@ impl Stage for Semantic {
     }
 }
 
-/// What the checks look at.
+/// The input of the checks.
 struct Sheet<'a> {
     shape: &'a Shape,
     catalog: &'a Catalog,
 }
 
-/// What a check found.
+/// A finding of a check.
 #[derive(Debug, Clone)]
 struct Finding {
     code: SqlCode,
-    /// What is asked and what is there.
+    /// The difference between the question and the query.
     message: String,
     confidence: u8,
-    /// Where, in bytes of the statement.
+    /// The byte range in the statement.
     place: Option<Range<usize>>,
     advice: String,
     subject: Option<String>,
@@ -116,7 +117,7 @@ impl Finding {
     }
 }
 
-/// Everything that speaks against a statement, one finding of a kind.
+/// Returns the findings about a statement, one for each code.
 fn findings(tree: &ast::Statement, text: &str, question: Option<&Question>, catalog: &Catalog) -> Vec<Finding> {
     let mut found = joins::check(tree, text, question, catalog);
     found.extend(conditions::check(tree, text, catalog));
@@ -140,7 +141,7 @@ fn findings(tree: &ast::Statement, text: &str, question: Option<&Question>, cata
     strongest(found)
 }
 
-/// Of the findings of one kind, the surest: one mistake is said once.
+/// Keeps the finding with the highest confidence for each code, so that one mistake is reported once.
 fn strongest(mut found: Vec<Finding>) -> Vec<Finding> {
     found.sort_by(|one, other| (one.code, other.confidence).cmp(&(other.code, one.confidence)));
     found.dedup_by(|later, earlier| later.code == earlier.code);

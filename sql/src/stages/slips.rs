@@ -1,5 +1,5 @@
-//! Finds misspelt keywords in a statement whose form the engine refuses, and the place where an unfinished statement
-//! stops. The engine checks each suggestion.
+//! Finds misspelt keywords in a statement whose syntax the engine refuses, and the position where an unfinished
+//! statement stops. The engine checks each suggestion.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -12,12 +12,12 @@ use crate::stage::{Case, on};
 use crate::stages::edited::Edited;
 use crate::text::{self, Piece};
 
-/// The largest number of misspelt keywords that are looked for in one statement.
+/// The maximum number of misspelt keywords that are searched for in one statement.
 const MOST: usize = 6;
-/// How many words before the place of an error may be the cause of it.
+/// The number of words before an error that may be its cause.
 const FAR: usize = 12;
 
-/// Keywords that both engines know. The first of equally close ones is the suggestion.
+/// Keywords of both engines. Among equally close keywords the first one is suggested.
 const KEYWORDS: &[&str] = &[
     "SELECT",
     "FROM",
@@ -96,7 +96,7 @@ const KEYWORDS: &[&str] = &[
     "FILTER",
 ];
 
-/// Returns the keywords of which `word` may be a slip, the closest first, in the case in which `word` is written.
+/// Returns the keywords of which `word` may be a misspelling, the closest first, in the case of `word`.
 pub(super) fn keywords_near(word: &str) -> Vec<String> {
     let upper = word.to_ascii_uppercase();
     if KEYWORDS.contains(&upper.as_str()) || !word.is_ascii() {
@@ -115,7 +115,8 @@ pub(super) fn keywords_near(word: &str) -> Vec<String> {
     found.into_iter().take(3).map(|(_, _, keyword)| cased(keyword)).collect()
 }
 
-/// Whether a word is close enough to a keyword: two letters exchanged in a short one, up to two changes in a long one.
+/// Reports whether a word is close enough to a keyword: two exchanged letters in a short one, up to two changes in a
+/// long one.
 fn is_slip(distance: usize, word: &str, keyword: &str) -> bool {
     match keyword.len() {
         0..=2 => distance == 1 && word.len() == 2 && word.bytes().all(|byte| keyword.as_bytes().contains(&byte)),
@@ -124,9 +125,10 @@ fn is_slip(distance: usize, word: &str, keyword: &str) -> bool {
     }
 }
 
-/// Returns what the engine has against the form of a text; `None` where it reads it. The place is one of the text.
+/// Returns the reason why the engine refuses the syntax of a text, with a position in the text; `None` if it accepts
+/// the syntax.
 pub(super) fn refused_form(case: &mut Case<'_>, sql: &str) -> Option<Refusal> {
-    /// Enough to see whether what follows a statement is one.
+    /// The number of statements that are checked: enough to see whether a statement follows the first.
     const STATEMENTS: usize = 4;
     let ranges = match case.engine.split(sql) {
         Ok(ranges) => ranges,
@@ -140,13 +142,13 @@ pub(super) fn refused_form(case: &mut Case<'_>, sql: &str) -> Option<Refusal> {
     })
 }
 
-/// Whether a refusal is about the form of a statement, and not about what it names.
+/// Reports whether a refusal is about the syntax of a statement, not about names.
 pub(super) fn is_of_form(code: SqlCode) -> bool {
     matches!(code, SqlCode::SyntaxError | SqlCode::UnterminatedToken | SqlCode::TooDeep | SqlCode::NulByte)
 }
 
-/// Returns a finding for each misspelt keyword of a statement that begins at `from` in the text, and for what the engine
-/// refuses beside them; empty where no keyword is the cause.
+/// Returns a finding for each misspelt keyword of a statement that starts at `from` in the text, and for the engine's
+/// remaining refusal; empty if no keyword is the cause.
 pub(super) fn misspelt(case: &mut Case<'_>, sql: &str, refusal: &Refusal, from: usize) -> Vec<Diagnostic> {
     if refusal.code != SqlCode::SyntaxError {
         return Vec::new();
@@ -161,7 +163,7 @@ pub(super) fn misspelt(case: &mut Case<'_>, sql: &str, refusal: &Refusal, from: 
         found.push(finding(case, &written, &keyword, from + place.start..from + place.end));
         (edited, left) = (replaced, next);
     }
-    // What is wrong beside the keywords is reported too, where it has a place of its own.
+    // The remaining error is reported too if its position is known.
     if let (false, Some(rest)) = (found.is_empty(), left)
         && let Some(place) = rest.place.as_ref().and_then(|place| edited.original(place))
     {
@@ -186,8 +188,7 @@ fn finding(case: &Case<'_>, written: &str, keyword: &str, place: Range<usize>) -
         .fix(Some(fix))
 }
 
-/// The word that is to be a keyword, that keyword, and what the engine then refuses of the form: nothing, or something
-/// further behind.
+/// Returns the range of the misspelt word, the keyword, and the engine's next syntax error: none, or a later one.
 fn corrected(case: &mut Case<'_>, sql: &str, refusal: &Refusal) -> Option<(Range<usize>, String, Option<Refusal>)> {
     let error = refusal.place.as_ref().map_or(sql.len(), |place| place.start);
     let words: Vec<Range<usize>> = text::pieces(sql, case.request.dialect)
@@ -218,7 +219,7 @@ fn corrected(case: &mut Case<'_>, sql: &str, refusal: &Refusal) -> Option<(Range
     best.map(|(_, word, keyword, next)| (word, keyword, Some(next)))
 }
 
-/// Whether a refusal says that a statement stops before its end.
+/// Reports whether a refusal says that a statement ends too early.
 fn is_unfinished(refusal: &Refusal, sql: &str) -> bool {
     refusal.code == SqlCode::SyntaxError
         && (refusal.place.is_none() && refusal.message.contains("stops in its middle")
@@ -226,7 +227,7 @@ fn is_unfinished(refusal: &Refusal, sql: &str) -> bool {
             || refusal.place.as_ref().is_some_and(|place| place.start >= sql.trim_end().len()))
 }
 
-/// Names the place where an unfinished statement stops, and what it lacks there.
+/// Adds the position where an unfinished statement stops, and what is missing there.
 pub(super) fn unfinished(found: Diagnostic, case: &Case<'_>, sql: &str, refusal: &Refusal, from: usize) -> Diagnostic {
     if !is_unfinished(refusal, sql) {
         return found;
@@ -236,7 +237,7 @@ pub(super) fn unfinished(found: Diagnostic, case: &Case<'_>, sql: &str, refusal:
     Diagnostic { message, ..found.at(Some(span)).advice(advice) }
 }
 
-/// The place that an unfinished statement stops at: an open bracket, an open CASE, or its last word.
+/// Returns the position where an unfinished statement stops: an open parenthesis, an open CASE, or its last word.
 fn ending(sql: &str, dialect: Dialect) -> (Range<usize>, String, String) {
     let mut open: Vec<(Range<usize>, &str)> = Vec::new();
     let mut last = 0..0;

@@ -1,4 +1,4 @@
-//! Whether the text falls into tokens that have an end, and holds nothing that engines read in different ways.
+//! Checks that all tokens are terminated, and that the text contains nothing that engines read in different ways.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use proctor_core::sql::{Applicability, Diagnostic, Fix, SqlCode, StageName};
 use crate::stage::{Case, Stage};
 use crate::text::{self, Piece};
 
-/// See the file.
+/// The stage `tokenize`.
 pub(super) struct Tokenize;
 
 impl Stage for Tokenize {
@@ -38,7 +38,7 @@ impl Stage for Tokenize {
                     }
                 }
                 Piece::Sign if part == ")" => depth = depth.saturating_sub(1),
-                // Where backticks quote names they are no signs.
+                // In dialects where backticks quote names, they are not separate signs.
                 Piece::Sign if part == "`" => match backtick.take() {
                     None => backtick = Some(range.start),
                     Some(from) => found.push(of_mysql(case, from..range.end)),
@@ -62,7 +62,7 @@ impl Stage for Tokenize {
     }
 }
 
-/// A name in backticks, where those are no quotes.
+/// Reports a name in backticks in a dialect where they do not quote names.
 fn of_mysql(case: &Case<'_>, range: Range<usize>) -> Diagnostic {
     let name = &case.text()[range.start + 1..range.end - 1];
     let replacement = case.engine.quoted(name);

@@ -1,4 +1,4 @@
-//! Statements made by a grammar, and lists to judge them by. The same seed gives the same statements.
+//! Generates statements from a grammar, and lists to judge them with. The same seed gives the same statements.
 
 mod shapes;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use proctor_core::sql::{Allow, Dialect, Judgement};
 
-/// The tables and views of the corpus, each with its columns. The last of `customers` is generated of `ssn`.
+/// The tables and views of the corpus, each with its columns. The last column of `customers` is generated from `ssn`.
 pub(crate) const OBJECTS: &[(&str, &[&str])] = &[
     ("orders", &["id", "cust", "total", "state"]),
     ("lines", &["id", "cust", "total", "state"]),
@@ -19,12 +19,12 @@ pub(crate) const OBJECTS: &[(&str, &[&str])] = &[
     ("v_join", &["id", "cust"]),
 ];
 
-/// Number of statements that are judged: `PROCTOR_LISTS_CORPUS`, or a default.
+/// Returns the number of statements to judge: `PROCTOR_LISTS_CORPUS`, or a default.
 pub(crate) fn count(default: usize) -> usize {
     number("PROCTOR_LISTS_CORPUS").unwrap_or(default)
 }
 
-/// Seed of the corpus: `PROCTOR_LISTS_SEED`, or 18.
+/// Returns the seed of the corpus: `PROCTOR_LISTS_SEED`, or 18.
 pub(crate) fn seed() -> u64 {
     number("PROCTOR_LISTS_SEED").unwrap_or(18)
 }
@@ -34,8 +34,8 @@ fn number<N: std::str::FromStr>(variable: &str) -> Option<N> {
     std::env::var(variable).ok().and_then(|number| number.parse().ok())
 }
 
-/// Refusals of statements that are `ok` without lists and whose result does not depend on anything off the lists, by the
-/// codes of the errors.
+/// Refused statements that are `ok` without lists and whose result does not depend on anything off the lists, by the
+/// codes of their errors.
 #[derive(Default)]
 pub(crate) struct Strict(BTreeMap<String, Vec<String>>);
 
@@ -51,7 +51,7 @@ impl Strict {
         self.0.values().map(Vec::len).sum()
     }
 
-    /// Prints the number of refusals with each code, and some of them.
+    /// Prints the number of refusals for each combination of codes, and some examples.
     pub(crate) fn print(&self) {
         for (codes, refusals) in &self.0 {
             println!("  {codes}: {}", refusals.len());
@@ -61,7 +61,7 @@ impl Strict {
     }
 }
 
-/// The columns that may be off a list of columns.
+/// Tables with the columns that a list of columns may leave out.
 const GUARDED: &[(&str, &[&str])] = &[
     ("customers", &["id", "name", "ssn", "pin", "masked"]),
     ("orders", &["id", "cust", "total", "state"]),
@@ -89,12 +89,12 @@ pub(crate) const VIEWS: &[(&str, &str)] = &[
     ("v_join", "CREATE VIEW v_join AS SELECT o.id, o.cust FROM orders o JOIN secret USING (id)"),
 ];
 
-/// The schema with its views, in parts.
+/// Returns the schema and its views as parts.
 pub(crate) fn schema() -> Vec<String> {
     [SCHEMA].into_iter().chain(VIEWS.iter().map(|(_, sql)| *sql)).map(str::to_owned).collect()
 }
 
-/// What makes the contents of everything off the lists other than they were.
+/// Returns statements that change the content of everything off the lists.
 pub(crate) fn perturbed(allow: &Allow) -> Vec<String> {
     let mut changes = Vec::new();
     for (table, columns) in OBJECTS.iter().filter(|(table, _)| !table.starts_with("v_")) {
@@ -127,8 +127,8 @@ pub(crate) fn perturbed(allow: &Allow) -> Vec<String> {
     changes
 }
 
-/// What removes everything that is off the lists: other names for columns, and no tables. A view over something that is
-/// gone may fail to be made.
+/// Returns statements that remove everything off the lists: they rename columns and drop tables. Views that refer to
+/// removed objects may fail to be created.
 pub(crate) fn removed(allow: &Allow) -> Vec<String> {
     let mut changes: Vec<String> = VIEWS.iter().map(|(name, _)| format!("DROP VIEW {name}")).collect();
     let (mut renames, mut drops) = (Vec::new(), Vec::new());
@@ -146,7 +146,7 @@ pub(crate) fn removed(allow: &Allow) -> Vec<String> {
     changes
 }
 
-/// Reports whether the lists have a table or a view.
+/// Reports whether the list of tables allows a table or a view.
 pub(crate) fn is_listed(allow: &Allow, name: &str) -> bool {
     allow.tables.is_empty() || allow.tables.iter().any(|table| table == name)
 }
@@ -155,12 +155,12 @@ pub(crate) fn is_listed(allow: &Allow, name: &str) -> bool {
 pub(crate) fn is_hidden(allow: &Allow, table: &str, column: &str) -> bool {
     let prefix = format!("{table}.");
     let of_table: Vec<&str> = allow.columns.iter().filter_map(|entry| entry.strip_prefix(&prefix)).collect();
-    // `masked` is computed of `ssn`.
+    // `masked` is computed from `ssn`.
     let is_off = |column: &str| !of_table.contains(&column);
     !of_table.is_empty() && (is_off(column) || (column == "masked" && is_off("ssn")))
 }
 
-/// A source of numbers that depends on its seed alone.
+/// A generator of pseudo-random numbers that depends only on its seed.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -184,7 +184,7 @@ impl Numbers {
     }
 }
 
-/// Lists of tables, of columns, or of both.
+/// Returns random lists of tables, of columns, or of both.
 pub(crate) fn lists(numbers: &mut Numbers) -> Allow {
     let mut allow = Allow::default();
     let kind = numbers.below(4);
@@ -203,18 +203,18 @@ pub(crate) fn lists(numbers: &mut Numbers) -> Allow {
     allow
 }
 
-/// Something in FROM: its text, how its columns are qualified, and its columns.
+/// An element of FROM: its text, the qualifier of its columns, and its columns.
 struct Factor {
     text: String,
     alias: String,
     columns: Vec<String>,
 }
 
-/// Makes statements of a dialect.
+/// A generator of statements in a dialect.
 pub(crate) struct Grammar {
     pub(crate) numbers: Numbers,
     pub(crate) dialect: Dialect,
-    /// How many aliases there are.
+    /// The number of aliases used so far.
     aliases: usize,
 }
 
@@ -223,7 +223,7 @@ impl Grammar {
         Self { numbers: Numbers::new(seed), dialect, aliases: 0 }
     }
 
-    /// One statement.
+    /// Generates one statement.
     pub(crate) fn statement(&mut self) -> String {
         self.aliases = 0;
         match self.numbers.below(26) {
@@ -454,7 +454,7 @@ impl Grammar {
         }
     }
 
-    /// What SQLite copies page by page.
+    /// Generates a statement that SQLite may execute by copying pages.
     fn copy(&mut self) -> String {
         let (one, two) =
             (self.numbers.pick(&["orders", "lines", "secret"]), self.numbers.pick(&["orders", "lines", "secret"]));

@@ -1,7 +1,7 @@
-//! Forms of statements that the grammar does not make by itself. `%t` is a table or view, `%c` one of its columns, `%f`
-//! something in FROM with the alias `%a` and the column `%d`, and `%o` another table or view.
+//! Templates of statements that the grammar does not generate. `%t` is a table or view, `%c` one of its columns, `%f`
+//! an element of FROM with the alias `%a` and the column `%d`, and `%o` another table or view.
 
-/// Forms of both dialects.
+/// Templates for both dialects.
 pub(super) const BOTH: &[&str] = &[
     "SELECT count(*) FILTER (WHERE x.%c IS NOT NULL) FROM %t AS x",
     "SELECT sum(x.id) OVER (PARTITION BY x.%c ORDER BY x.%c ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM %t AS x",
@@ -32,7 +32,7 @@ pub(super) const BOTH: &[&str] = &[
     "DELETE FROM lines WHERE id IN (SELECT x.id FROM %t AS x WHERE x.%c IS NOT NULL)",
 ];
 
-/// Forms of SQLite.
+/// Templates for SQLite.
 pub(super) const OF_SQLITE: &[&str] = &[
     "SELECT 1 AS one WHERE 1 IN %t",
     "SELECT 1 AS one WHERE '4711' IN main.%t",
@@ -54,7 +54,7 @@ pub(super) const OF_SQLITE: &[&str] = &[
     "UPDATE orders SET (total, cust) = (SELECT count(*), 1 FROM %f) WHERE id = 1",
 ];
 
-/// Forms of DuckDB. `* EXCLUDE (c)` is not among them: it may name a hidden column, whose values it leaves out.
+/// Templates for DuckDB. `* EXCLUDE (c)` is not among them: it may name a hidden column and leaves its values out.
 pub(super) const OF_DUCKDB: &[&str] = &[
     "FROM %t",
     "FROM %t AS x SELECT x.%c",

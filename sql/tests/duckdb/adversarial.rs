@@ -1,9 +1,9 @@
-//! Hostile statements by the thousand, made by a grammar: of the parts that queries are made of and of what reaches beyond
-//! the tables, in every place where a table, a value or a statement can stand. A worker judges them, and one that it
-//! lost has judged nothing.
+//! Tests thousands of hostile statements: every harmful fragment in every position where a table, a value or a
+//! statement can occur, and statements of a random grammar. A worker judges them; a worker that died has judged
+//! nothing.
 //!
-//! What is told `ok` is then run as by somebody who trusts that, in an engine that nothing is locked in, and it is
-//! looked at what it did: which files it opened, which settings, databases, extensions and rows it left behind.
+//! Each statement that is judged `ok` then runs in an unrestricted engine, as a caller who trusts the verdict would run
+//! it. The test checks which files it opened and which settings, databases, extensions and rows it changed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::library;
 
 type Test = fn() -> Result<(), Failed>;
 
-/// How many statements of the grammar are judged.
+/// The number of random statements.
 const RANDOM: usize = 2_000;
 
 const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b VARCHAR); CREATE TABLE u (a INTEGER, c VARCHAR);
@@ -30,7 +30,7 @@ const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b VARCHAR); CREATE 
     CREATE MACRO told(x) AS current_setting(x); CREATE MACRO read_of(f) AS TABLE SELECT * FROM read_text(f);
     INSERT INTO t VALUES (1, 'x'), (2, 'y'); INSERT INTO u VALUES (1, 'z');";
 
-/// Tables that reach files, settings or the log, as they stand in FROM. `@` is a directory with files to find.
+/// Elements of FROM that access files, settings or the log. `@` is a directory with files.
 const TABLES: &[&str] = &[
     "read_csv('@/x.csv')",
     "read_csv_auto('@/*.csv')",
@@ -85,7 +85,7 @@ const TABLES: &[&str] = &[
     "load_aws_credentials()",
 ];
 
-/// Values that reach as far.
+/// Values that access files, settings or the environment.
 const VALUES: &[&str] = &[
     "getenv('HOME')",
     "GetEnv('HOME')",
@@ -107,7 +107,7 @@ const VALUES: &[&str] = &[
     "COALESCE(NULL, current_setting('threads'))",
 ];
 
-/// Statements that do harm by themselves.
+/// Statements that are harmful by themselves.
 const STATEMENTS: &[&str] = &[
     "COPY t TO '@/leak.csv'",
     "COPY (SELECT * FROM t) TO '@/leak.parquet' (FORMAT parquet)",
@@ -164,7 +164,7 @@ const STATEMENTS: &[&str] = &[
     "KILL 1",
 ];
 
-/// Where a table can stand; `%` is the place.
+/// Contexts for a table; `%` is its position.
 const AROUND_TABLES: &[&str] = &[
     "SELECT * FROM %",
     "SELECT count(*) FROM % AS x, t",
@@ -206,7 +206,7 @@ const AROUND_TABLES: &[&str] = &[
     "SELECT 1 FROM t QUALIFY row_number() OVER (ORDER BY (SELECT count(*) FROM %)) = 1",
 ];
 
-/// Where a value can stand.
+/// Contexts for a value.
 const AROUND_VALUES: &[&str] = &[
     "SELECT %",
     "SELECT a FROM t WHERE b = %",
@@ -238,7 +238,7 @@ const AROUND_VALUES: &[&str] = &[
     "CREATE TYPE e AS ENUM (SELECT %)",
 ];
 
-/// Where a statement can stand.
+/// Contexts for a statement.
 const AROUND_STATEMENTS: &[&str] = &[
     "%",
     "/* x */ %",
@@ -254,7 +254,7 @@ const AROUND_STATEMENTS: &[&str] = &[
     "WITH x AS (SELECT 1) %",
 ];
 
-/// What the grammar makes queries of beside those.
+/// Harmless tables of the random grammar.
 const PLAIN_TABLES: &[&str] = &[
     "t",
     "u",
@@ -289,7 +289,7 @@ const PLAIN_VALUES: &[&str] = &[
     "''",
     "'@/x.csv'",
 ];
-/// Pieces that are put between, before and behind.
+/// Fragments that are inserted into statements.
 const PIECES: &[&str] = &[
     ";",
     ";;",
@@ -327,13 +327,14 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
     ]
 }
 
-/// What of the above is harmless in a place: it is a part of a text, or names what the text itself makes.
+/// Reports whether the harmful fragment has no effect in its context: it is part of a string, or is the name of
+/// something that the text itself creates.
 fn is_inert(sql: &str) -> bool {
-    // An empty statement in a query function, and names of tables that DuckDB takes as such.
+    // An empty statement in a query function, and strings that DuckDB reads as names of tables.
     sql.contains("TABLE '") || sql.contains("SHOW '")
 }
 
-/// Each thing that does harm, in each place.
+/// Tests each harmful fragment in each context.
 fn planted() -> Result<(), Failed> {
     let place = tempfile::tempdir()?;
     let at = place.path().to_str().ok_or("the path is no text")?;
@@ -360,7 +361,7 @@ fn planted() -> Result<(), Failed> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("told ok:\n{}", wrong.join("\n")).into()) }
 }
 
-/// What nobody thought of.
+/// Tests random statements.
 fn grown() -> Result<(), Failed> {
     let place = tempfile::tempdir()?;
     let at = place.path().to_str().ok_or("the path is no text")?;
@@ -379,11 +380,11 @@ fn grown() -> Result<(), Failed> {
         }
     }
     judge.told("grown", RANDOM);
-    // Where none of them is ok, nothing was tried.
+    // If none of the statements were `ok`, the test would check nothing.
     if oks > RANDOM / 50 { Ok(()) } else { Err(format!("only {oks} of {RANDOM} were ok").into()) }
 }
 
-/// A statement, of tables and values that are statements in turn.
+/// Returns a strategy for statements with nested queries.
 fn statement() -> impl Strategy<Value = String> {
     let pick = |list: &'static [&'static str]| prop::sample::select(list).prop_map(str::to_owned);
     let value = prop_oneof![8 => pick(PLAIN_VALUES), 1 => pick(VALUES)];
@@ -407,7 +408,7 @@ fn statement() -> impl Strategy<Value = String> {
     let harmful = (prop::sample::select(AROUND_STATEMENTS), prop::sample::select(STATEMENTS))
         .prop_map(|(around, statement)| around.replace('%', statement));
     let whole = prop_oneof![10 => query, 1 => harmful];
-    // A third is broken at some place, or goes on behind its end.
+    // A third of the statements are damaged at a random position.
     (whole, prop::option::weighted(0.3, (any::<prop::sample::Index>(), prop::sample::select(PIECES)))).prop_map(
         |(sql, torn)| {
             let Some((at, piece)) = torn else { return sql };
@@ -417,7 +418,7 @@ fn statement() -> impl Strategy<Value = String> {
     )
 }
 
-/// A worker, and what became of it.
+/// A worker, and the statements during which it died.
 struct Judge {
     worker: ChildWorker,
     lost: Vec<String>,
@@ -440,14 +441,14 @@ impl Judge {
         judgement.verdict
     }
 
-    /// Says how often the worker was lost: a fault of DuckDB's, which costs no more than an answer.
+    /// Prints how often the worker died. This is a fault of DuckDB, which costs only one answer.
     fn told(&self, what: &str, of: usize) {
         let first = self.lost.first().map_or(String::new(), |sql| format!(", first by: {sql}"));
         eprintln!("{what}: {of} statements, {} workers died{first}", self.lost.len());
     }
 }
 
-/// Somebody who runs what was told to be ok, in a process that may be lost.
+/// A separate process that runs the statements with the verdict `ok`.
 struct Trusting {
     child: Child,
     input: ChildStdin,
@@ -479,7 +480,7 @@ impl Drop for Trusting {
     }
 }
 
-/// What a statement may leave as it was, each asked as one text.
+/// State that no statement may change, each as a query that returns one text.
 const UNCHANGED: &[(&str, &str)] = &[
     ("a setting", "SELECT md5(string_agg(concat(name, '=', value), ',' ORDER BY name)) FROM duckdb_settings()"),
     ("a variable", "SELECT CAST(count(*) AS VARCHAR) FROM duckdb_variables()"),
@@ -505,7 +506,7 @@ const UNCHANGED: &[(&str, &str)] = &[
     ("where it is", "SELECT concat(current_database(), current_schema())"),
 ];
 
-/// The process of [`Trusting`]: a statement a line, and what it did, or `null`.
+/// Runs in the process of [`Trusting`]: reads one statement per line, and prints its effects or `null`.
 pub(crate) fn trust(library: &Path) {
     let place = std::env::args_os().nth(2).map(PathBuf::from).expect("a directory");
     for (file, text) in [("x.csv", "a,b\n1,2\n"), ("x.json", "{\"a\": 1}\n"), ("x.parquet", ""), ("x.db", "")] {
@@ -514,7 +515,7 @@ pub(crate) fn trust(library: &Path) {
     }
     std::env::set_current_dir(&place).expect("a directory");
     let library = Library::load(library).expect("the library loads");
-    // Nothing is fetched from the network for a test's sake.
+    // The test must not download anything.
     let settings = [("autoinstall_known_extensions", "false"), ("threads", "1"), ("memory_limit", "256MB")];
     let connection = library.open(None, &settings).and_then(|database| database.connect()).expect("a database");
     run(&connection, SCHEMA).expect("the schema");
@@ -528,7 +529,7 @@ pub(crate) fn trust(library: &Path) {
     let before = state();
     for line in std::io::stdin().lock().lines() {
         let sql: String = serde_json::from_str(&line.expect("a line")).expect("a text");
-        // That it fails on these rows is no harm.
+        // A statement may fail on these rows.
         let _ = run(&connection, &sql);
         let mut buffer = [std::mem::MaybeUninit::uninit(); 4_096];
         let touched = match inotify::Reader::new(&eyes, &mut buffer).next() {

@@ -1,4 +1,4 @@
-//! Texts and what is right for them.
+//! Tests texts with their expected verdicts.
 
 use libtest_mimic::Failed;
 use proctor_core::sql::{Dialect, Judgement, Policy, Request, SqlCode, StageName, Verdict};
@@ -62,7 +62,7 @@ fn is_ok(judgement: &Judgement) -> Option<String> {
     (judgement.verdict != Verdict::Ok).then(|| format!("not let through {failed:?}"))
 }
 
-/// Rejected, and by that stage.
+/// Checks that a stage rejected the text.
 fn is_by(stage: StageName) -> impl Fn(&Judgement) -> Option<String> {
     move |judgement| {
         let is_it = judgement.verdict == Verdict::Reject && errors(judgement).iter().any(|(by, _)| *by == stage);
@@ -275,7 +275,7 @@ fn reaching_is_refused() -> Result<(), Failed> {
         "EXPLAIN ANALYZE COPY people TO '/tmp/leak.csv'",
     ];
     for policy in [Policy::Read, Policy::Write] {
-        // A prepared statement that is not there does not bind either; both are refusals, and safety's is among them.
+        // `EXECUTE p` does not bind without a prepared statement, so another stage also refuses it.
         let rest: Vec<&str> = REACHING.iter().copied().filter(|sql| *sql != "EXECUTE p").collect();
         each(&rest, policy, is_by(StageName::Safety))?;
     }

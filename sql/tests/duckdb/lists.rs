@@ -1,5 +1,6 @@
-//! Lists of tables and columns, with DuckDB: cases by hand, and the corpus of `tests/corpus`. What is `ok` under lists has
-//! to give the same where everything off the lists is gone, and where its contents are others.
+//! Tests lists of tables and columns with DuckDB, on handwritten cases and on the corpus of `tests/corpus`. A statement
+//! that is `ok` under lists must give the same result after everything off the lists was removed, and after its content
+//! was changed.
 
 use libtest_mimic::Failed;
 use proctor_core::sql::{Allow, Dialect, Policy, Request, SqlCode, StageName, Verdict};
@@ -45,7 +46,7 @@ fn request(sql: &str, policy: Policy, tables: &str, columns: &str) -> Request {
 
 type Case = (&'static str, Policy, &'static str, &'static str);
 
-/// The columns of `people` that are stored.
+/// The stored columns of `people`.
 const STORED: &str = "people.id,people.ssn";
 
 const OFF_LISTS: &[Case] = &[
@@ -140,7 +141,7 @@ fn refuses_off_lists() -> Result<(), Failed> {
     none_of(wrong)
 }
 
-/// Checks that no finding names what is off the lists, unless the statement does.
+/// Checks that findings do not reveal names off the lists that the statement does not contain.
 fn findings_keep_silent() -> Result<(), Failed> {
     const CASES: &[Case] = &[
         ("SELECT * FROM nosuch", Policy::Read, "orders", ""),
@@ -176,7 +177,7 @@ fn findings_keep_silent() -> Result<(), Failed> {
     none_of(wrong)
 }
 
-/// A function that binds a text would show or read any table.
+/// A function that binds a text could show or read any table.
 fn refuses_binding_of_text() -> Result<(), Failed> {
     let requests = [
         "SELECT json_serialize_plan('SELECT * FROM secret')",
@@ -306,7 +307,7 @@ fn database(library: &Library, changes: &[String]) -> Result<Connection, Failed>
     Ok(connection)
 }
 
-/// The result of a statement, and the listed contents behind it; undone.
+/// Returns the result of a statement and the listed content after it, and rolls back.
 fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<String>, ()> {
     let _ = run(connection, "BEGIN TRANSACTION");
     let is_write = ["INSERT", "UPDATE", "DELETE", "MERGE"].iter().any(|word| sql.starts_with(word));
@@ -321,7 +322,7 @@ fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<Strin
         })
     };
     if let Ok(found) = &mut outcome {
-        // A plan shows estimates of how many rows there are.
+        // A plan shows estimates of the number of rows.
         if sql.starts_with("EXPLAIN") {
             found.clear();
         }

@@ -1,6 +1,6 @@
-//! DuckDB as an engine, with its shared library: `PROCTOR_DUCKDB` names it, or it lies where systems and `make test` put
-//! it. Each text is judged in a process of its own, this very program again with `--judge`, since a C++ exception ends
-//! one. Without the library each test is skipped by name.
+//! Tests DuckDB as an engine. `PROCTOR_DUCKDB` names its shared library; otherwise the usual directories and the one of
+//! `make test` are searched. Since a C++ exception ends the process, texts are judged in a child process: this program
+//! with `--judge`. Without the library, each test is skipped.
 #![expect(clippy::disallowed_methods, reason = "a test starts itself and reads its own environment")]
 
 mod adversarial;
@@ -57,13 +57,13 @@ fn library() -> Result<PathBuf, String> {
     find_library(given.or(installed).as_deref(), home.as_deref())
 }
 
-/// A worker, as `proctor-sql` is one: its socket is its standard output.
+/// Runs a worker like `proctor-sql worker`, whose socket is its standard output.
 fn work(library: &Path) {
     let socket = std::io::stdout().as_fd().try_clone_to_owned().expect("a socket");
     proctor_sql::worker::serve(&UnixStream::from(socket), Ok(library.to_owned())).expect("the parent listens");
 }
 
-/// Judges each request of standard input, a line each, with a new engine.
+/// Judges each request of standard input, one per line, with a new engine.
 fn judge_all(library: &Path) {
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -77,7 +77,7 @@ fn judge_all(library: &Path) {
     }
 }
 
-/// Judges requests in one other process.
+/// Judges requests in one child process.
 fn judged(requests: &[Request]) -> Result<Vec<Judgement>, Failed> {
     let program = std::env::current_exe()?;
     let mut child = Command::new(program).arg("--judge").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -96,13 +96,13 @@ fn judged(requests: &[Request]) -> Result<Vec<Judgement>, Failed> {
     Ok(judgements)
 }
 
-/// The errors of a judgement, each with its stage.
+/// Returns the errors of a judgement, each with its stage.
 fn errors(judgement: &Judgement) -> Vec<(StageName, SqlCode)> {
     let errors = judgement.diagnostics.iter().filter(|found| found.severity == Severity::Error);
     errors.map(|found| (found.stage, found.code)).collect()
 }
 
-/// Makes a database file, in another process.
+/// Creates a database file in a child process.
 fn make(file: &Path, schema: &str) -> Result<(), Failed> {
     let mut child = Command::new(std::env::current_exe()?).arg("--make").arg(file).stdin(Stdio::piped()).spawn()?;
     child.stdin.take().ok_or("no input")?.write_all(schema.as_bytes())?;

@@ -1,4 +1,4 @@
-//! The figure that is asked for: how many, how much, the average, the highest, the lowest.
+//! Checks the aggregate that the question asks for: count, sum, average, maximum, minimum.
 
 mod alone;
 
@@ -11,7 +11,7 @@ use super::words::{are_kin, parts, stem};
 use super::{Finding, Sheet};
 use alone::{against_its_name, mixed, twice};
 
-/// Words of a figure that is one part of another, which is made by dividing.
+/// Words that ask for a share, which needs a division.
 const SHARE: [&str; 22] = [
     "percent",
     "percentage",
@@ -56,7 +56,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     found
 }
 
-/// A comparison with one value, where the inner query gives that of every row.
+/// Reports a comparison of one value with a subquery that returns a value for every row.
 fn loose(shape: &Shape) -> Option<Finding> {
     let place = shape.loose.first()?;
     let message = "a value is compared with a query that gives one for every row of a table";
@@ -69,7 +69,7 @@ fn other(confidence: u8, message: impl Into<String>, aggregate: &Aggregate, be: 
     found.advice(format!("Use {}.", be.as_sql()))
 }
 
-/// MAX where the lowest is asked for, and the other way round.
+/// Reports MAX where the question asks for the lowest value, and MIN where it asks for the highest.
 fn other_end(shape: &Shape, aggregate: &Aggregate, question: &Question) -> Option<Finding> {
     let item = shape
         .blocks
@@ -95,7 +95,7 @@ fn other_end(shape: &Shape, aggregate: &Aggregate, question: &Question) -> Optio
     Some(other(confidence, message, aggregate, be))
 }
 
-/// Averages where none is asked for, and the other way round.
+/// Reports an average that the question does not ask for, and a missing average that it asks for.
 fn average(shape: &Shape, question: &Question) -> Vec<Finding> {
     let averages: Vec<&Aggregate> =
         shape.aggregates().filter(|aggregate| aggregate.figure == Figure::Average).collect();
@@ -130,7 +130,7 @@ fn average(shape: &Shape, question: &Question) -> Vec<Finding> {
     }
 }
 
-/// Whether a total is asked for, for each of something, and nothing is divided.
+/// Reports whether the question asks for a total for each of something, without a ratio.
 fn is_total_per(shape: &Shape, question: &Question) -> bool {
     let is_ratio = SHARE.iter().any(|word| *word != "per" && question.has(&[*word]));
     question.find(&TOTAL).is_some_and(|at| question.at(at) != "overall") && !is_ratio && !shape.has_division
@@ -143,7 +143,7 @@ fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> 
     }
     let is_verb = match question.at(at) {
         "mean" => at > 0 && !matches!(question.at(at - 1), "the" | "a" | "and" | "or" | "arithmetic" | "overall"),
-        // `papers that are typically cited` need no average.
+        // `papers that are typically cited` does not ask for an average.
         word => matches!(word, "expected" | "typically"),
     };
     let is_counted = question.says(&["how many", "number of"])
@@ -195,7 +195,7 @@ fn no_average(shape: &Shape, question: &Question, at: usize, is_total: bool) -> 
     }
 }
 
-/// Whether the query gives one column of every row of a table.
+/// Reports whether the query returns one column of every row of a table.
 fn is_every_value(shape: &Shape) -> bool {
     let [block] = shape.blocks.as_slice() else { return false };
     let is_column = matches!(block.items.as_slice(), [item] if item.is_column && !is_key(&item.bare[0].column));
@@ -207,7 +207,8 @@ fn is_every_value(shape: &Shape) -> bool {
         && block.limit == Limit::All
 }
 
-/// Whether the average of a stored number is asked for (`the average number of pages`), and the query adds it up.
+/// Reports whether the question asks for the average of a stored number (`the average number of pages`) and the query
+/// adds it up.
 fn is_sum_of_numbers(shape: &Shape, question: &Question, at: usize) -> bool {
     let [block] = shape.blocks.as_slice() else { return false };
     let mut figures = shape.aggregates();
@@ -218,7 +219,7 @@ fn is_sum_of_numbers(shape: &Shape, question: &Question, at: usize) -> bool {
         && figures.next().is_none()
 }
 
-/// Another figure than the average that rows are held against: `prices above the average`.
+/// Reports an aggregate other than the average with which rows are compared: `prices above the average`.
 fn held_against(shape: &Shape, question: &Question, at: usize) -> Option<Finding> {
     let is_bar =
         (1..=3).any(|back| at >= back && matches!(question.at(at - back), "above" | "below" | "than" | "exceeds"));
@@ -235,7 +236,7 @@ fn held_against(shape: &Shape, question: &Question, at: usize) -> Option<Finding
     Some(other(80, message, figure, Figure::Average))
 }
 
-/// Whether a word is what the question begins with, and no condition within it.
+/// Reports whether a word belongs to the beginning of the question, and not to a condition.
 fn is_head(question: &Question, at: usize) -> bool {
     let is_told = at >= 2
         && question.at(at - 1) == "the"
@@ -245,7 +246,7 @@ fn is_head(question: &Question, at: usize) -> bool {
     is_told || (at <= 4 && !(0..at).any(is_bound))
 }
 
-/// Sums where a total is asked for.
+/// Reports a missing sum where the question asks for a total.
 fn sum(shape: &Shape, question: &Question) -> Option<Finding> {
     let at = question.find(&["total", "sum"]).or_else(|| question.phrase("how much"))?;
     if let Some(found) = not_added(shape, question, at) {
@@ -270,7 +271,7 @@ fn sum(shape: &Shape, question: &Question) -> Option<Finding> {
     )
 }
 
-/// Reports whether a column has the words from `at` on as a short form: `T-CHO` for `total cholesterol`.
+/// Reports whether a column name abbreviates the words from `at` on: `T-CHO` for `total cholesterol`.
 fn is_abbreviated(shape: &Shape, question: &Question, at: usize) -> bool {
     let stands_for = |name: &String| {
         let parts = parts(name);
@@ -280,7 +281,7 @@ fn is_abbreviated(shape: &Shape, question: &Question, at: usize) -> bool {
     shape.names.iter().any(stands_for)
 }
 
-/// Another figure than a sum of what is to be added up.
+/// Reports another aggregate where the question asks for a sum.
 fn not_added(shape: &Shape, question: &Question, at: usize) -> Option<Finding> {
     let [item] = shape.top().items.as_slice() else { return None };
     let figure = item.aggregates.first().filter(|_| item.is_aggregate && shape.aggregates().count() == 1)?;
@@ -312,7 +313,7 @@ fn not_added(shape: &Shape, question: &Question, at: usize) -> Option<Finding> {
     Some(other(confidence, message, figure, Figure::Sum))
 }
 
-/// Counts where a number is asked for.
+/// Reports a missing count where the question asks for a number.
 fn count(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let shape = sheet.shape;
     let many = question.phrase("how many");
@@ -395,7 +396,8 @@ fn is_followed_by_list(question: &Question) -> bool {
         || question.says(&["list them", "show them", "name them", "list their", "show their"])
 }
 
-/// Reports whether a number of years or the like is asked for, and the query gives the date from which they are counted.
+/// Reports whether the question asks for a number of years or another unit of time, and the query returns the start
+/// date.
 fn is_time_since(shape: &Shape, question: &Question, at: usize) -> bool {
     const UNITS: [&str; 7] = ["year", "month", "week", "day", "hour", "semester", "term"];
     let is_unit = question.words.get(at + 2).is_some_and(|word| UNITS.contains(&word.stem.as_str()));
@@ -404,7 +406,7 @@ fn is_time_since(shape: &Shape, question: &Question, at: usize) -> bool {
     is_unit && names.any(|name| parts(&name.column).iter().any(is_date))
 }
 
-/// Reports whether a word of the question stands in the name of a table or column.
+/// Reports whether a word of the question occurs in the name of a table or column.
 fn is_of_schema(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
     let Some(word) = question.words.get(at) else { return false };
     let is_in = |name: &String| parts(name).iter().any(|part| are_kin(part, &word.stem));
@@ -412,7 +414,7 @@ fn is_of_schema(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
     tables.iter().any(|table| is_in(&table.name) || table.columns.iter().any(|column| is_in(&column.name)))
 }
 
-/// Reports whether two words are used for the same things, of which a table may store a number.
+/// Reports whether two words are synonyms for things whose number a table may store.
 fn are_synonyms(one: &str, other: &str) -> bool {
     const SYNONYMS: [&[&str]; 7] = [
         &["child", "children", "kid"],
@@ -426,7 +428,7 @@ fn are_synonyms(one: &str, other: &str) -> bool {
     one != other && SYNONYMS.iter().any(|group| group.contains(&one) && group.contains(&other))
 }
 
-/// Whether a column has the very name of what is counted: `how many kids stay` asks for `kids`.
+/// Reports whether a column has exactly the name of the counted thing: `how many kids stay` asks for `kids`.
 fn is_column_of_that_name(shape: &Shape, question: &Question, at: usize) -> bool {
     // `how many total credits`
     let is_adjective = matches!(question.at(at + 2), "total" | "more" | "different");
@@ -439,12 +441,12 @@ fn is_column_of_that_name(shape: &Shape, question: &Question, at: usize) -> bool
     shape.top().items.iter().flat_map(|item| &item.bare).any(is_it)
 }
 
-/// Whether `the average number of products` is that of a stored number: the query averages a column.
+/// Reports whether `the average number of products` is the average of a stored number: the query averages a column.
 fn is_average_of_numbers(shape: &Shape, question: &Question, at: usize) -> bool {
     AVERAGE.contains(&question.at(at.wrapping_sub(1))) && shape.has(Figure::Average)
 }
 
-/// Whether the query is one plain list of keys.
+/// Reports whether the query is a plain list of keys.
 fn is_list_of_keys(shape: &Shape) -> bool {
     let is_list = |item: &Item| item.is_column && item.bare.iter().all(|name| is_key(&name.column));
     shape.blocks.len() == 1
@@ -452,7 +454,7 @@ fn is_list_of_keys(shape: &Shape) -> bool {
         && matches!(shape.top().items.as_slice(), [item] if is_list(item))
 }
 
-/// Whether the query is one plain list of keys or names.
+/// Reports whether the query is a plain list of keys or names.
 fn is_list_of_names(shape: &Shape, question: &Question) -> bool {
     let top = shape.top();
     let is_name = |column: &str| {
@@ -464,7 +466,7 @@ fn is_list_of_names(shape: &Shape, question: &Question) -> bool {
         && matches!(top.items.as_slice(), [item] if item.is_column && item.bare.iter().all(|name| is_name(&name.column)))
 }
 
-/// Another column added up where the rows of a table are to be counted.
+/// Reports a sum of another column where the question asks for a number of rows.
 fn sum_of_other(sheet: &Sheet<'_>, question: &Question, at: usize) -> Option<Finding> {
     const COUNTS: [&str; 10] = ["count", "num", "number", "total", "quantity", "qty", "stock", "n", "no", "unit"];
     let shape = sheet.shape;
@@ -483,7 +485,7 @@ fn sum_of_other(sheet: &Sheet<'_>, question: &Question, at: usize) -> Option<Fin
     Some(other(85, message, sum, Figure::Count))
 }
 
-/// Where the question asks for a number of something; the number of a telephone is none.
+/// Returns the position of words that ask for a number of things. A telephone number does not count.
 fn number_of(question: &Question) -> Option<usize> {
     let at = question.phrase("number of").or_else(|| question.phrase("count of"))?;
     let before = question.at(at.wrapping_sub(1));
@@ -513,14 +515,14 @@ fn is_key(column: &str) -> bool {
         .is_some_and(|last| matches!(last.as_str(), "id" | "uuid" | "key" | "code") || last.ends_with("id"))
 }
 
-/// Whether a name has to do with what is counted.
+/// Reports whether a name is related to the counted thing.
 fn is_of(question: &Question, at: usize, name: &str) -> bool {
     let nouns =
         || question.words.iter().skip(at + 2).take(4).map(|word| word.stem.as_str()).filter(|stem| stem.len() > 2);
     parts(name).iter().any(|part| nouns().any(|noun| are_kin(part, noun)))
 }
 
-/// Whether the query gives a number that is stored: a column that holds numbers and is no key.
+/// Reports whether the query returns a stored number: a numeric column that is not a key.
 fn gives_number(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
     const STORED: [&str; 9] = ["count", "num", "number", "total", "amount", "quantity", "qty", "population", "no"];
     let is_number = |name: &Name| {
@@ -545,7 +547,7 @@ fn gives_number(sheet: &Sheet<'_>, question: &Question, at: usize) -> bool {
         })
 }
 
-/// A column that is named after a figure, and is none: `order_id AS number_of_orders`.
+/// Reports a column that is named after an aggregate without being one: `order_id AS number_of_orders`.
 fn no_figure(shape: &Shape) -> Vec<Finding> {
     let made: Vec<&str> =
         shape.blocks.iter().skip(1).flat_map(|block| &block.items).filter_map(|item| item.alias.as_deref()).collect();

@@ -1,6 +1,5 @@
-//! Finds conditions that cannot do what their author meant, whatever the question: comparisons with NULL, texts as
-//! conditions, filters that exclude each other, subqueries that return a column of the outer query, and joins that pass
-//! a declared foreign key by.
+//! Finds conditions that are wrong for any question: comparisons with NULL, strings as conditions, filters that exclude
+//! each other, subqueries that return a column of the outer query, and joins that do not use a declared foreign key.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -15,7 +14,7 @@ use super::Finding;
 use super::tree::{Text, bare, literal};
 use crate::catalog::{Catalog, Table};
 
-/// Number of conditions of one filter that are compared with each other.
+/// The maximum number of conditions of one filter that are compared with each other.
 const MOST_CONDITIONS: usize = 256;
 
 pub(super) fn check(tree: &Statement, text: &str, catalog: &Catalog) -> Vec<Finding> {
@@ -28,16 +27,16 @@ pub(super) fn check(tree: &Statement, text: &str, catalog: &Catalog) -> Vec<Find
 struct Relation<'a> {
     /// The alias, or else the table's name.
     name: String,
-    /// The table; `None` for subqueries, functions and table expressions.
+    /// The table; `None` for subqueries, functions and common table expressions.
     table: Option<&'a Table>,
 }
 
 struct Reader<'a> {
     text: Text<'a>,
     catalog: &'a Catalog,
-    /// The relations of each query around the current place, the innermost last.
+    /// The relations of the enclosing queries, the innermost last.
     scopes: Vec<Vec<Relation<'a>>>,
-    /// The names of table expressions, in lower case.
+    /// The names of common table expressions, in lower case.
     ctes: Vec<String>,
     found: Vec<Finding>,
 }
@@ -141,7 +140,7 @@ impl<'a> Reader<'a> {
         self.found.push(found);
     }
 
-    /// `LIKE 'a' OR 'b'`: the second text is no condition.
+    /// Reports a string as a condition: in `LIKE 'a' OR 'b'` the second string is not a condition.
     fn string_as_condition(&mut self, side: &Expr) {
         let text = match bare(side) {
             Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_)) => literal(&value.value),
@@ -154,12 +153,12 @@ impl<'a> Reader<'a> {
         self.found.push(found.advice("Repeat the comparison: `a LIKE 'x' OR a LIKE 'y'`, or use IN."));
     }
 
-    /// Whether a name in double quotes is a string to SQLite: no column has that name.
+    /// Reports whether SQLite reads a double-quoted name as a string: no column has this name.
     fn is_string(&self, ident: &Ident) -> bool {
         ident.quote_style == Some('"') && self.catalog.tables_with(&ident.value).next().is_none()
     }
 
-    /// `x IN (SELECT outer_column FROM t)`: the subquery returns a value of the outer row.
+    /// Reports `x IN (SELECT outer_column FROM t)`: the subquery returns a value of the outer row.
     fn correlation(&mut self, tested: &Expr, subquery: &Query) {
         let SetExpr::Select(select) = &*subquery.body else { return };
         let [SelectItem::UnnamedExpr(returned)] = select.projection.as_slice() else { return };
@@ -181,7 +180,7 @@ impl<'a> Reader<'a> {
         self.found.push(found.advice(format!("Return a column of `{table}`.")).about(column.value.clone()));
     }
 
-    /// `id NOT IN (SELECT id FROM t)` over the rows of `t`: no row is left.
+    /// Reports `id NOT IN (SELECT id FROM t)` over the rows of `t`, which excludes every row.
     fn excludes_itself(&mut self, whole: &Expr, tested: &Expr, subquery: &Query) {
         let SetExpr::Select(select) = &*subquery.body else { return };
         let [SelectItem::UnnamedExpr(returned)] = select.projection.as_slice() else { return };
@@ -208,7 +207,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Two conditions of one filter that exclude each other.
+    /// Reports two conditions of one filter that exclude each other.
     fn contradiction(&mut self, filter: &Expr) {
         let mut conditions = Vec::new();
         conjuncts(filter, &mut conditions);
@@ -229,7 +228,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a condition demands of a column.
+    /// Returns the bounds that a condition places on columns.
     fn bounds(&self, condition: &Expr) -> Vec<(String, Bound)> {
         match bare(condition) {
             Expr::BinaryOp { left, op, right } => {
@@ -271,7 +270,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Relations that are joined by other columns than those of the foreign key between them.
+    /// Reports relations that are joined by columns other than those of the foreign key between them.
     fn joins(&mut self, select: &Select) {
         let relations = self.relations(select);
         let mut conditions = Vec::new();
@@ -307,7 +306,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// One side of a join's equality.
+/// One side of an equality in a join.
 struct Side<'a> {
     relation: usize,
     table: &'a Table,
@@ -321,7 +320,7 @@ fn side<'a>(expr: &Expr, relations: &[Relation<'a>]) -> Option<Side<'a>> {
     Some(Side { relation, table: relations[relation].table?, column: column.value.clone() })
 }
 
-/// The foreign key between the tables of an equality that does not use it: two keys of other things are compared.
+/// Describes the unused foreign key between the tables of an equality that compares unrelated keys.
 fn passed_by(one: &Side<'_>, other: &Side<'_>) -> Option<String> {
     if one.table.name.eq_ignore_ascii_case(&other.table.name) {
         return None;
@@ -339,7 +338,7 @@ fn passed_by(one: &Side<'_>, other: &Side<'_>) -> Option<String> {
         from.column.eq_ignore_ascii_case(column) && to.column.eq_ignore_ascii_case(target)
     };
     let is_used = forth.iter().any(|key| is_it(one, other, key)) || back.iter().any(|key| is_it(other, one, key));
-    // Two primary keys that no foreign key connects name different things.
+    // Two primary keys that no foreign key connects identify different things.
     let is_own_key = |side: &Side<'_>| {
         let keys = side.table.columns.iter().filter(|column| column.key > 0).count();
         let is_foreign = side.table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&side.column));
@@ -354,7 +353,7 @@ fn passed_by(one: &Side<'_>, other: &Side<'_>) -> Option<String> {
     forth.first().map(|key| shown(one, other, key)).or_else(|| back.first().map(|key| shown(other, one, key)))
 }
 
-/// The conditions that AND connects.
+/// Collects the operands of AND.
 fn conjuncts<'e>(expr: &'e Expr, found: &mut Vec<&'e Expr>) {
     match bare(expr) {
         Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
@@ -365,7 +364,7 @@ fn conjuncts<'e>(expr: &'e Expr, found: &mut Vec<&'e Expr>) {
     }
 }
 
-/// The operator with its sides exchanged.
+/// Returns the operator for exchanged operands.
 fn turned(op: &BinaryOperator) -> BinaryOperator {
     match op {
         BinaryOperator::Lt => BinaryOperator::Gt,
@@ -376,7 +375,7 @@ fn turned(op: &BinaryOperator) -> BinaryOperator {
     }
 }
 
-/// What one condition demands.
+/// A bound from one condition.
 enum Bound {
     Equal(String),
     Low(f64, bool),
@@ -398,18 +397,18 @@ impl Bound {
     }
 }
 
-/// What all conditions so far demand of one column.
+/// All bounds on one column so far.
 #[derive(Default)]
 struct Bounds {
     equal: Option<String>,
-    /// The greatest lower bound, and whether it is allowed itself.
+    /// The greatest lower bound, and whether it is inclusive.
     low: Option<(f64, bool)>,
     high: Option<(f64, bool)>,
     is_null: bool,
 }
 
 impl Bounds {
-    /// Adds a demand; returns whether a value is left that meets all of them.
+    /// Adds a bound. Returns whether any value still satisfies all bounds.
     fn add(&mut self, bound: Bound) -> bool {
         match bound {
             Bound::Equal(value) => {

@@ -1,4 +1,4 @@
-//! Whether values that are asked for once come once.
+//! Checks that the result has no duplicates if the question asks for distinct values.
 
 use proctor_core::sql::SqlCode;
 
@@ -24,7 +24,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_named = |words: &[String]| words.iter().any(|word| nouns.iter().any(|noun| are_kin(word, noun)));
     let named =
         top.items.iter().find(|item| item.bare.len() == 1 && item.aggregates.is_empty() && is_named(&item.words));
-    // A key does not repeat in its own table, unless a join repeats it.
+    // A key is unique within its table, unless a join repeats it.
     let is_key = |column: &str| {
         let tables =
             sheet.catalog.tables_with(column).filter(|table| shape.tables.contains(&table.name.to_lowercase()));
@@ -80,7 +80,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     Some(Finding::new(SqlCode::DistinctExpected, confidence, message).at(&top.place).advice("Add DISTINCT."))
 }
 
-/// Whether something in the query keeps values from repeating.
+/// Reports whether the query already removes duplicates.
 fn is_once(shape: &Shape) -> bool {
     shape.has_set_operation
         || shape.blocks.iter().any(|block| block.is_distinct || block.groups > 0)

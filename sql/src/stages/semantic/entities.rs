@@ -1,5 +1,5 @@
-//! Whether the query reads what the question asks for at its beginning: `how many products`, where only customers are
-//! counted. A table is known by its own name; other words for it are not.
+//! Checks that the query reads the thing that the question asks for first: in `how many products`, counting only
+//! customers is wrong. A table is recognized only by its name, not by synonyms.
 
 use proctor_core::sql::SqlCode;
 
@@ -8,9 +8,9 @@ use super::words::{are_kin, parts};
 use super::{Finding, Sheet};
 use crate::catalog::Table;
 
-/// Words between what leads to a thing and the thing.
+/// Words between a leading word and the thing.
 const BETWEEN: [&str; 9] = ["all", "the", "of", "our", "every", "me", "different", "distinct", "unique"];
-/// Words that lead to a thing.
+/// Words that precede the thing that the question asks for.
 const LEADS: [&str; 9] = ["many", "list", "show", "display", "which", "names", "count", "number", "give"];
 
 pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
@@ -18,7 +18,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     found.into_iter().flatten().collect()
 }
 
-/// Words around a thing in a question for the number of all such things: `how many customers are there in total`.
+/// Filler words in a question for the total number of things: `how many customers are there in total`.
 const FILLERS: [&str; 22] = [
     "are",
     "is",
@@ -44,7 +44,7 @@ const FILLERS: [&str; 22] = [
     "records",
 ];
 
-/// Rows of another table, where the question asks for the number of all rows of one table.
+/// Reports a count of another table where the question asks for the number of all rows of a table.
 fn total(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let [block] = sheet.shape.blocks.as_slice() else { return None };
     let [item] = block.items.as_slice() else { return None };
@@ -73,7 +73,7 @@ fn total(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     Some(found.advice(format!("Count the rows of `{}`.", table.name)).about(table.name.clone()))
 }
 
-/// A query of one table that the question does not speak of, where it names another table in full.
+/// Reports a query of one table that the question does not mention, if the question names another table in full.
 fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let shape = sheet.shape;
     let [name] = shape.tables.iter().collect::<Vec<_>>()[..] else { return None };
@@ -89,28 +89,28 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             .enumerate()
             .all(|(behind, part)| question.words.get(at + behind).is_some_and(|word| word.stem == *part))
     };
-    // `in descending order` is no order of a customer.
+    // In `in descending order`, the word `order` is not the table.
     let is_sorting = |at: usize| matches!(question.at(at), "order" | "sort" | "rank") && question.sorting.is_some();
     let (at, other) = (0..question.words.len()).filter(|at| !is_sorting(*at)).find_map(|at| {
         let other = sheet.catalog.tables.iter().find(|table| is_named(at, &parts(&table.name)))?;
         Some((at, other))
     })?;
-    // A key of it, or a column of its name, may stand for it.
+    // A key of the other table, or a column with its name, may represent it.
     let stands_for = |column: &crate::catalog::Column| {
         let own = parts(&column.name);
         parts(&other.name).iter().all(|part| own.iter().any(|word| are_kin(word, part)))
     };
-    // A row of one stands for a row of the other.
+    // A row of one table represents a row of the other.
     let points_at =
         |from: &Table, to: &Table| from.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(&to.name));
-    // The question may speak of songs, and the query needs the length that only their files have.
+    // The question may be about songs while the query needs the length, which only the table of files has.
     let needs_own_column = read
         .columns
         .iter()
         .any(|column| shape.names.contains(&column.name.to_lowercase()) && other.column(&column.name).is_none());
     let is_pointed_at = points_at(read, other) || points_at(other, read) && needs_own_column;
     let is_told_elsewhere = read.columns.iter().any(stands_for);
-    // Columns that the question asks for, and that this table has.
+    // The question may ask for columns of the table that the query reads.
     let top = shape.top();
     let is_asked = |item: &super::shape::Item| item.is_column && item.words.iter().any(said);
     let is_used = |column: &crate::catalog::Column| {
@@ -119,7 +119,7 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             && parts(&column.name).iter().any(said)
     };
     let is_of_its_own = top.items.iter().any(is_asked) || read.columns.iter().any(is_used);
-    // Elsewhere than at the head, a word may describe rows of another table: `prices for all events`.
+    // Words that are not near the beginning may describe rows of another table: `prices for all events`.
     let lead = (0..question.words.len().min(4)).find(|at| LEADS.contains(&question.at(*at)));
     let is_head = lead.is_some_and(|lead| at > lead && (lead + 1..at).all(|at| BETWEEN.contains(&question.at(at))));
     let last = at + parts(&other.name).len() - 1;
@@ -132,11 +132,11 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
             "for" | "in" | "with" | "at" | "have" | "has" | "by" | "through" | "as" | "being"
         )
     });
-    // `staff that are professors` speaks of a kind of staff.
+    // `staff that are professors` asks for a kind of staff.
     let is_predicate = matches!(question.at(at.wrapping_sub(1)), "are" | "is" | "were" | "was")
         && matches!(question.at(at.wrapping_sub(2)), "that" | "who" | "which");
     let counts_column = top.items.iter().any(|item| item.aggregates.iter().any(|figure| figure.column.is_some()));
-    // The figure is of a column that the question does not name, and the other table has one that it names.
+    // The question does not name the aggregated column, but it names a column of the other table.
     let figures = || top.items.iter().flat_map(|item| &item.aggregates).filter_map(|figure| figure.column.as_ref());
     let is_of_other = figures().all(|name| !parts(&name.column).iter().any(said))
         && !is_of_its_own
@@ -157,7 +157,7 @@ fn unnamed(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     Some(found.advice(format!("Read `{}`.", other.name)).about(other.name.clone()))
 }
 
-/// A thing that the question begins with, and that the query does not read.
+/// Reports that the query does not read the thing that the question asks for first.
 fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let shape = sheet.shape;
     let lead = (0..question.words.len().min(4)).find(|at| LEADS.contains(&question.at(*at)))?;
@@ -169,21 +169,21 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     if shape.tables.iter().any(|name| is_read_name(name)) {
         return None;
     }
-    // The last of two nouns is the thing: `student records` are records.
+    // The second of two nouns is the thing: `student records` are records.
     let is_of_many = question.at(lead) == "many" || matches!(question.at(lead), "number" | "count");
     let is_compound = question.words.get(at + 1).is_some_and(|next| {
         let is_noun = next.lower != next.stem && !FILLERS.contains(&next.lower.as_str());
         let is_first_of_two = is_of_many && question.at(at) == *stem && !FILLERS[..10].contains(&next.lower.as_str());
         !next.is_after_pause && (is_noun || is_first_of_two)
     });
-    // One table of that very name, and no column anywhere that speaks of it beside its keys.
+    // The check needs a single table whose name is this word.
     let mut tables = sheet.catalog.tables.iter().filter(|table| parts(&table.name) == [stem.clone()]);
     let table = tables.next().filter(|_| tables.next().is_none())?;
     let is_read =
         shape.tables.contains(&table.name.to_lowercase()) || shape.words.iter().any(|word| are_kin(word, stem));
     let of_view = |name: &String| sheet.catalog.table(name).is_none_or(|table| table.is_view);
     let read = || shape.tables.iter().filter_map(|name| sheet.catalog.table(name));
-    // `dept_name` that references `department` stands for it.
+    // A column such as `dept_name` that references `department` represents the table.
     let is_referenced = read()
         .flat_map(|read| &read.foreign_keys)
         .any(|key| key.table.eq_ignore_ascii_case(&table.name) && shape.names.contains(&key.column.to_lowercase()));
@@ -191,7 +191,8 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         || is_referenced
         || read()
             .any(|read| read.columns.iter().any(|column| parts(&column.name).iter().any(|part| are_kin(part, stem))));
-    // A column of another name may hold it after all; one that both have, or a count of rows, is of what is read.
+    // A column with another name may still hold the thing. A column that both tables have, or a count of rows, belongs
+    // to the table that the query reads.
     let is_of_others = shape.top().items.iter().all(|item| match item.bare.as_slice() {
         [name] => item.is_column && table.column(&name.column).is_some(),
         _ => item.aggregates.iter().all(|figure| figure.columns.is_empty()) && item.bare.is_empty() && !item.has_query,
@@ -199,7 +200,7 @@ fn head(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     if is_read || shape.tables.is_empty() || !is_of_others {
         return None;
     }
-    // Rows that are chosen may be those of the thing, in a table of what was done with it.
+    // With a filter, the rows may represent the thing in a table of related events.
     let is_all = shape.blocks.iter().all(|block| !block.has_filter) && !is_told_elsewhere;
     let confidence = match is_all {
         _ if is_compound => 55,

@@ -1,11 +1,11 @@
-//! Which end of a scale a query takes, and which end the question asks for: sort keys before a LIMIT, numbered rows, MAX
-//! and MIN.
+//! Compares the end of a scale that a query selects with the end that the question asks for. A query selects an end
+//! with a sort key and LIMIT, with a rank, or with MAX and MIN.
 
 use super::question::{Cue, Question, Scale, Way};
 use super::shape::{Aggregate, Figure, Item, Key, Shape};
 use super::words::are_kin;
 
-/// What a column is about, by its name. It decides what `oldest` and `best` mean for it.
+/// The meaning of a column according to its name. It determines the meaning of `oldest` and `best`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Topic {
     Birth,
@@ -15,12 +15,12 @@ enum Topic {
     Speed,
     Date,
     Distance,
-    /// What is left of something: the more is taken, the less.
+    /// The remainder of a quantity: the more is used, the less remains.
     Rest,
     Other,
 }
 
-/// The end that a query takes.
+/// The end of a scale that a query selects.
 pub(super) struct Extreme<'a> {
     pub way: Way,
     words: &'a [String],
@@ -30,18 +30,18 @@ pub(super) struct Extreme<'a> {
 }
 
 impl<'a> Extreme<'a> {
-    /// What the first rows by a sort key are.
+    /// Returns the end that the first rows of a sort order have.
     pub(super) fn of_key(key: &'a Key) -> Self {
         let way = if key.is_descending == key.is_inverse { Way::Low } else { Way::High };
         let found = Self::of_item(way, &key.item);
         match key.item.aggregates.as_slice() {
-            // The count of ranks is no rank.
+            // A count of ranks is not a rank.
             [one] if matches!(one.figure, Figure::Count) => Self { topic: Topic::Other, is_count: true, ..found },
             _ => found,
         }
     }
 
-    /// What MAX or MIN gives.
+    /// Returns the end that MAX or MIN selects.
     pub(super) fn of_aggregate(aggregate: &Aggregate, item: &'a Item) -> Option<Self> {
         let way = match aggregate.figure {
             Figure::Max => Way::High,
@@ -53,24 +53,24 @@ impl<'a> Extreme<'a> {
 
     fn of_item(way: Way, item: &'a Item) -> Self {
         let topic = match topic(&item.words) {
-            // What lies between a birth and now is an age, and grows the other way.
+            // The time since a birth is an age, which grows in the other direction.
             Topic::Birth | Topic::Date if item.is_difference => Topic::Age,
             topic => topic,
         };
         Self { way, words: &item.words, topic, is_count: false, is_figure: !item.aggregates.is_empty() }
     }
 
-    /// Whether only more and less can be said of it, and not better, older or earlier.
+    /// Reports whether the scale is a plain amount, without a notion of better, older or earlier.
     pub(super) fn is_of_amount(&self) -> bool {
         self.topic == Topic::Other
     }
 
-    /// Whether it is about a date.
+    /// Reports whether the scale is a date or an age.
     pub(super) fn is_of_date(&self) -> bool {
         matches!(self.topic, Topic::Date | Topic::Birth | Topic::Age)
     }
 
-    /// Which end a superlative asks for on this scale; `None` where it may speak of another.
+    /// Returns the end that a superlative asks for on this scale; `None` if it may refer to another scale.
     fn asked(&self, cue: &Cue) -> Option<Way> {
         let (same, turned) = (Some(cue.way), Some(cue.way.turned()));
         match (cue.scale, self.topic) {
@@ -106,12 +106,12 @@ impl<'a> Extreme<'a> {
         }
     }
 
-    /// Whether a superlative of time meets an age, which runs the other way.
+    /// Reports whether a superlative of time or age refers to an age or a duration, which grows in the other direction.
     pub(super) fn is_of_other_scale(&self, cue: &Cue) -> bool {
         matches!(cue.scale, Scale::Time | Scale::Age) && matches!(self.topic, Topic::Age | Topic::Duration)
     }
 
-    /// Whether the words around a superlative name this scale, or the superlative itself does.
+    /// Reports whether the superlative or the words after it name this scale.
     fn is_named_by(&self, question: &Question, cue: &Cue) -> bool {
         let is_own = match (cue.scale, self.topic) {
             (Scale::Time, Topic::Date) | (Scale::Age, Topic::Birth | Topic::Age) => true,
@@ -129,17 +129,18 @@ impl<'a> Extreme<'a> {
         near.any(|stem| self.words.iter().any(|word| are_kin(stem, word)))
     }
 
-    /// Whether any superlative names this scale.
+    /// Reports whether any superlative names this scale.
     pub(super) fn is_named_by_any(&self, question: &Question) -> bool {
         question.cues.iter().any(|cue| self.is_named_by(question, cue))
     }
 
-    /// Whether the first superlative names this scale.
+    /// Reports whether the first superlative names this scale.
     pub(super) fn is_meant_first(&self, question: &Question) -> bool {
         question.cues.first().is_some_and(|cue| self.is_named_by(question, cue))
     }
 
-    /// Whether nothing else could be meant: one superlative, one end that is taken, and the question names the scale.
+    /// Reports whether only one reading is possible: one superlative, one selected end, and the question names the
+    /// scale.
     pub(super) fn is_plain(&self, question: &Question, cue: &Cue, shape: &Shape) -> bool {
         let is_age_of_thing = cue.scale == Scale::Age
             && self.topic == Topic::Date
@@ -165,7 +166,7 @@ impl<'a> Extreme<'a> {
             && question.words.len() <= 14
     }
 
-    /// `top 5 customers by spending`, of rows sorted by a figure.
+    /// Reports whether the question has the form `top 5 customers by spending` and the query sorts by an aggregate.
     pub(super) fn is_top_by_figure(&self, question: &Question, cue: &Cue, shape: &Shape) -> bool {
         question.at(cue.at) == "top"
             && cue.number.is_some()
@@ -177,14 +178,15 @@ impl<'a> Extreme<'a> {
             && shape.blocks.len() == 1
     }
 
-    /// The superlative that speaks of this scale, where the question says which, and the end that it asks for.
+    /// Returns the superlative that refers to this scale, the end that it asks for, and whether it names the scale;
+    /// `None` if the question is ambiguous.
     pub(super) fn meant<'q>(&self, question: &'q Question) -> Option<(&'q Cue, Way, bool)> {
         let fitting: Vec<(&Cue, Way)> =
             question.cues.iter().filter_map(|cue| self.asked_in(question, cue).map(|way| (cue, way))).collect();
-        // `the max temperature` may be the name of a column, where another superlative asks for an end of it.
+        // `the max temperature` may be the name of a column if another superlative asks for one of its ends.
         let is_name = |cue: &Cue| self.words.iter().any(|word| word == question.at(cue.at));
         let asked: Vec<(&Cue, Way)> = fitting.iter().filter(|(cue, _)| !is_name(cue)).copied().collect();
-        // Both may be meant where the name has the end that the query takes.
+        // Both readings are possible if the name contains the end that the query selects.
         let is_taken = |cue: &Cue, way: Way| is_name(cue) && way == self.way;
         let is_open = !asked.is_empty() && self.is_figure && fitting.iter().any(|(cue, way)| is_taken(cue, *way));
         if is_open && !asked.iter().any(|(cue, _)| self.is_named_by(question, cue)) {
@@ -204,7 +206,7 @@ impl<'a> Extreme<'a> {
     }
 }
 
-/// Adjectives that speak of one scale, and the names of that scale.
+/// Adjectives that belong to one scale, and names of that scale.
 const OWN: [(&str, &[&str]); 19] = [
     ("biggest", &["amount", "size", "total"]),
     ("largest", &["amount", "size", "total"]),

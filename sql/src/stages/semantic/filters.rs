@@ -1,4 +1,4 @@
-//! Whether the query looks for the values that the question names: years, numbers, what stands in quotes, names.
+//! Checks that the query filters by the values that the question mentions: years, numbers, quoted texts, names.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::shape::Shape;
 use super::words::{are_kin, parts, stem};
 use super::{Finding, Sheet};
 
-/// A value that a question names.
+/// A value that a question mentions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Named {
     text: String,
@@ -36,7 +36,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     found
 }
 
-/// Every word of the names of tables and columns.
+/// Returns the words of the names of all tables and columns.
 fn schema_words(sheet: &Sheet<'_>) -> BTreeSet<String> {
     let names = sheet
         .catalog
@@ -50,7 +50,7 @@ fn is_of_schema(word: &str, schema: &BTreeSet<String>) -> bool {
     schema.iter().any(|part| are_kin(part, word))
 }
 
-/// The values that a question names, each once.
+/// Returns the distinct values that a question mentions.
 fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
     let mut found: Vec<Named> = Vec::new();
     for (at, word) in question.words.iter().enumerate() {
@@ -87,7 +87,7 @@ fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
     found
 }
 
-/// Whether a word is a point of the compass, or a month that is the name of a column (`Feb`).
+/// Reports whether a word is a direction, or a month that is the name of a column (`Feb`).
 fn is_calendar_or_compass(word: &str, schema: &BTreeSet<String>) -> bool {
     const COMPASS: [&str; 8] = ["north", "south", "east", "west", "northern", "southern", "eastern", "western"];
     const MONTHS: [&str; 12] = [
@@ -108,7 +108,7 @@ fn is_calendar_or_compass(word: &str, schema: &BTreeSet<String>) -> bool {
     is_month || COMPASS.contains(&word)
 }
 
-/// Whether a word is written as a name: with a capital, and not because a sentence begins there.
+/// Reports whether a word is written like a name: capitalized, but not because it starts a sentence.
 fn is_name(question: &Question, at: usize) -> bool {
     const NONE: [&str; 24] = [
         "i", "id", "sql", "iso", "please", "what", "who", "which", "how", "list", "give", "show", "the", "a", "return",
@@ -118,7 +118,7 @@ fn is_name(question: &Question, at: usize) -> bool {
     word.text.starts_with(char::is_uppercase) && !word.is_first && !NONE.contains(&word.lower.as_str())
 }
 
-/// Whether a value or a name of the query has to do with a text.
+/// Reports whether a value or a name of the query is related to a text.
 fn has(shape: &Shape, text: &str) -> bool {
     let stem = stem(text);
     shape.values.iter().any(|value| {
@@ -126,7 +126,7 @@ fn has(shape: &Shape, text: &str) -> bool {
     }) || shape.names.iter().any(|name| name.contains(text))
 }
 
-/// A year that no value of the query holds.
+/// Reports a year of the question that no value of the query contains.
 fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> {
     let year = named
         .iter()
@@ -153,7 +153,8 @@ fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> 
     )
 }
 
-/// Whether a short question names one year and nothing that leads to another, and the query looks for other things.
+/// Reports whether a short question mentions a single year without a word that refers to another one, and the query
+/// filters by another year or by values without digits.
 fn is_plain_year(shape: &Shape, question: &Question, year: &str) -> bool {
     const LEADS: [&str; 14] = [
         "before",
@@ -184,7 +185,7 @@ fn is_plain_year(shape: &Shape, question: &Question, year: &str) -> bool {
         && (is_other_year || has_none)
 }
 
-/// `only the premium customers`, where nothing in the query has to do with that word.
+/// Reports a restriction such as `only the premium customers` if nothing in the query is related to it.
 fn only(sheet: &Sheet<'_>, question: &Question, schema: &BTreeSet<String>) -> Option<Finding> {
     let shape = sheet.shape;
     let at = question.find(&["only", "just", "solely"])?;
@@ -239,7 +240,7 @@ fn only(sheet: &Sheet<'_>, question: &Question, schema: &BTreeSet<String>) -> Op
     )
 }
 
-/// Words that say which columns or rows without being a value.
+/// Words that select columns or rows and are not values.
 const OFTEN: [&str; 27] = [
     "distinct",
     "unique",
@@ -270,7 +271,7 @@ const OFTEN: [&str; 27] = [
     "registered",
 ];
 
-/// A query without any condition, where the question names values.
+/// Reports a query without a condition if the question mentions values.
 fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option<Finding> {
     let shape = sheet.shape;
     if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
@@ -304,19 +305,19 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
             _ => false,
         };
     let confidence = match (first.kind, missing.len()) {
-        // A column such as `A13` may hold the figures of one year.
+        // A column such as `A13` may hold the numbers of one year.
         (Kind::Year, 1) if has_opaque_column(sheet) => 66,
         _ if is_plain => 96,
         (Kind::Year | Kind::Date | Kind::Quoted, _) => 85,
         // `all 50 states` are all states.
         (Kind::Number, _) if matches!(before(1), "all" | "the") && is_plural(question, at + 1) => 60,
         (Kind::Number, _) => 78,
-        // `which Adviser` is a thing, and no name.
+        // In `which Adviser`, the capitalized word is a thing and not a name.
         (Kind::Name, 1) if matches!(before(1), "which" | "what" | "each" | "every" | "many" | "all") => 66,
-        // A noun may have a capital for no reason: `the name and State of the airway`.
+        // A noun may be capitalized without reason: `the name and State of the airway`.
         (Kind::Name, 1) if is_listed(question, at) => 66,
         (Kind::Name, 2..) => 78,
-        // What is written in capitals throughout may be a format or a short form.
+        // A word in all capitals may be a format or an abbreviation.
         (Kind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
         (Kind::Name, _) => 66,
     };
@@ -325,7 +326,7 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
 }
 
-/// Reports whether a word belongs to a list of what is asked for, and names no value.
+/// Reports whether a word belongs to a list of requested columns, and is therefore not a value.
 fn is_listed(question: &Question, at: usize) -> bool {
     const BEFORE: [&str; 14] =
         ["and", "or", "the", "a", "an", "their", "its", "his", "her", "show", "list", "give", "find", "name"];
@@ -333,7 +334,7 @@ fn is_listed(question: &Question, at: usize) -> bool {
     BEFORE.contains(&question.at(at.wrapping_sub(1))) || word.is_after_pause || ATTRIBUTES.contains(&word.stem.as_str())
 }
 
-/// Nouns for what every kind of thing has; a question may write them with a capital, and no value is one of them.
+/// Nouns for attributes of many kinds of things. A question may capitalize them, but they are not values.
 const ATTRIBUTES: [&str; 46] = [
     "address",
     "age",
@@ -383,7 +384,7 @@ const ATTRIBUTES: [&str; 46] = [
     "weight",
 ];
 
-/// Reports whether the query uses a column whose name does not tell what it holds: a letter with digits.
+/// Reports whether the query uses a column whose name does not describe its content: a letter with digits.
 fn has_opaque_column(sheet: &Sheet<'_>) -> bool {
     let is_opaque = |name: &&String| {
         let mut signs = name.chars();
@@ -392,8 +393,8 @@ fn has_opaque_column(sheet: &Sheet<'_>) -> bool {
     sheet.shape.names.iter().filter(is_opaque).any(|name| sheet.catalog.tables_with(name).next().is_some())
 }
 
-/// Reports whether a short form of the question that names a column stands for a word:
-/// `Online Mendelian Inheritance in Man (OMIM)`.
+/// Reports whether a word is part of the long form of an abbreviation in the question that names a column: `Online
+/// Mendelian Inheritance in Man (OMIM)`.
 fn is_spelt_out(question: &Question, at: usize, schema: &BTreeSet<String>) -> bool {
     let initial = question.words[at].lower.chars().next();
     let is_short_form = |other: usize| {
@@ -412,8 +413,8 @@ fn is_plural(question: &Question, at: usize) -> bool {
     question.words.get(at).is_some_and(|word| word.lower != word.stem)
 }
 
-/// A query without any condition, where the question speaks of a place or a kind that is no name of the schema: `lakes
-/// in california`, `patients with diabetes`.
+/// Reports a query without a condition if the question mentions a place or a kind that is not a name of the schema:
+/// `lakes in california`, `patients with diabetes`.
 fn placed(shape: &Shape, question: &Question, schema: &BTreeSet<String>) -> Option<Finding> {
     if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
         return None;
@@ -441,11 +442,11 @@ fn placed(shape: &Shape, question: &Question, schema: &BTreeSet<String>) -> Opti
     Some(found.advice("Add the WHERE that the question asks for.").about(word.lower.clone()))
 }
 
-/// Words that lead to a place, a name or a kind.
+/// Words that precede a place, a name or a kind.
 const LEADS: [&str; 12] =
     ["in", "at", "from", "through", "near", "named", "called", "bordering", "border", "borders", "neighbor", "with"];
 
-/// Words that name no value though they follow one of those.
+/// Words that may follow a word of [`LEADS`] and are not values.
 const COMMON: [&str; 60] = [
     "all",
     "any",

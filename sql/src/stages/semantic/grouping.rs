@@ -1,4 +1,4 @@
-//! Whether figures are given for each of something where that is asked for.
+//! Checks that the query groups its rows if the question asks for an aggregate for each of something.
 
 use proctor_core::sql::SqlCode;
 
@@ -28,7 +28,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     found
 }
 
-/// A column beside a figure over all rows: whose it is, is chance.
+/// Reports a column next to an aggregate over all rows: its value comes from an arbitrary row.
 fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     let figures: Vec<&Aggregate> = block.aggregates().filter(|aggregate| !aggregate.is_windowed).collect();
     let later = block.later().find(|aggregate| !aggregate.is_windowed);
@@ -37,7 +37,7 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     if block.groups > 0 || (figures.is_empty() && later.is_none()) {
         return None;
     }
-    // SQLite takes the other columns from the row that has the one maximum or minimum.
+    // With a single MAX or MIN, SQLite takes the other columns from the row that has the extreme.
     let is_of_extreme = later.is_none()
         && figures.len() == 1
         && figures.iter().all(|figure| matches!(figure.figure, Figure::Max | Figure::Min))
@@ -62,7 +62,7 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
                 && block.limit == Limit::All;
             let confidence = match is_each || later.is_some() || figures.len() > 1 {
                 _ if is_plain => 96,
-                // Equalities such as that of a first and a last name may leave one row.
+                // Several equalities, such as those of a first and a last name, may leave one row.
                 _ if block.pinned.len() > 1 => 66,
                 true => 88,
                 // An equality may leave one value of the column.
@@ -85,7 +85,7 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     )
 }
 
-/// One figure where one for each is asked for.
+/// Reports a single aggregate where the question asks for one for each of something.
 fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let shape = sheet.shape;
     let top = shape.top();
@@ -102,7 +102,7 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let column = |at: usize| question.words.get(at).is_some_and(|word| is_column(sheet, &word.stem));
     let at = question.find(&["each", "per", "every"]).or_else(|| {
         let by = question.find(&["by"]).filter(|at| column(at + 1))?;
-        // What is posted by users is not grouped by them.
+        // `posted by users` does not ask for groups.
         let is_of_things = question.words[..by].last().is_some_and(|word| {
             let is_added = top.aggregates().any(|figure| {
                 figure.columns.iter().any(|name| parts(&name.column).iter().any(|part| are_kin(part, &word.stem)))
@@ -132,7 +132,7 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         && question.words.len() <= 6
         && shape.blocks.len() == 1
         && (column(at + 1) || question.words.get(at + 1).is_some_and(|word| is_table(sheet, &word.stem)));
-    // `at least 250 per account` bounds rows.
+    // `at least 250 per account` limits rows.
     let is_bound = question.at(at) == "per" && question.number(at.wrapping_sub(1)).is_some()
         || before.starts_with(|first: char| first.is_ascii_digit());
     let confidence = match (is_for_each, is_average, top.items.len()) {
@@ -152,12 +152,12 @@ fn one_figure(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     )
 }
 
-/// Whether a word names a table.
+/// Reports whether a word names a table.
 fn is_table(sheet: &Sheet<'_>, stem: &str) -> bool {
     sheet.catalog.tables.iter().any(|table| parts(&table.name).last().is_some_and(|last| last == stem))
 }
 
-/// Whether a word names a column of a table that is read, or the table that a key points at.
+/// Reports whether a word names a column of a table that the query reads.
 fn is_column(sheet: &Sheet<'_>, stem: &str) -> bool {
     let tables = sheet.catalog.tables.iter().filter(|table| sheet.shape.tables.contains(&table.name.to_lowercase()));
     let mut names = tables.flat_map(|table| &table.columns).flat_map(|column| parts(&column.name));

@@ -1,4 +1,5 @@
-//! Tables that meet without a condition, so that each row of one meets each row of the other. No question is needed.
+//! Finds tables that are joined without a condition, so that the query combines every row of one with every row of the
+//! other. This check needs no question.
 
 mod rows;
 
@@ -17,9 +18,9 @@ use super::tree::bare;
 use crate::catalog::Catalog;
 use rows::{is_plain_distinct, is_same_of_many, is_small};
 
-/// How many relations of one SELECT are looked at; engines take fewer.
+/// The maximum number of relations of one SELECT that are examined; engines accept fewer.
 const MOST_RELATIONS: usize = 128;
-/// Number of conditions within each other, such as alternatives of alternatives, that are told apart.
+/// The maximum nesting depth of AND and OR that is examined.
 const MOST_ALTERNATIVES: usize = 24;
 
 pub(super) fn check(tree: &Statement, text: &str, question: Option<&Question>, catalog: &Catalog) -> Vec<Finding> {
@@ -44,7 +45,7 @@ pub(super) fn check(tree: &Statement, text: &str, question: Option<&Question>, c
     reader.found.into_iter().map(finding).collect()
 }
 
-/// Where a name stands first, as a word.
+/// Returns the first range of a name as a whole word.
 fn place(text: &str, name: &str) -> std::ops::Range<usize> {
     let is_within = |sign: Option<char>| sign.is_some_and(|sign| sign.is_alphanumeric() || sign == '_');
     let found = text.match_indices(name).find(|(at, _)| {
@@ -53,21 +54,21 @@ fn place(text: &str, name: &str) -> std::ops::Range<usize> {
     found.map_or(0..0, |(at, _)| at..at + name.len())
 }
 
-/// What a relation of a FROM is.
+/// A relation of a FROM clause.
 struct Relation {
-    /// The name by which the query calls it.
+    /// The name by which the query refers to it.
     name: String,
-    /// The table that it is; empty where it is none.
+    /// The name of the table; empty if the relation is not a table.
     table: String,
-    /// Its columns in lower case; `None` where they are not known.
+    /// The columns in lower case; `None` if they are unknown.
     columns: Option<BTreeSet<String>>,
-    /// Whether it has one row at most, or is a list that somebody wrote to be met by each row.
+    /// True if it has at most one row, or is a list that is meant to be combined with every row.
     is_small: bool,
-    /// The column that is its key, where one is.
+    /// The primary key, if it is a single column.
     key: Option<String>,
 }
 
-/// A table expression: its columns where they are known, and whether it is small.
+/// A common table expression: its columns if they are known, and whether it is small.
 #[derive(Clone)]
 struct Cte {
     columns: Option<BTreeSet<String>>,
@@ -80,13 +81,13 @@ struct Reader<'a> {
     found: Vec<Unjoined>,
 }
 
-/// Two relations that never met.
+/// Two relations without a join condition.
 struct Unjoined {
     one: String,
     other: String,
-    /// Whether the result is the same as if they had.
+    /// True if the result would be the same with a join condition.
     is_same: bool,
-    /// Whether a key of one points at the other, and nobody wrote CROSS JOIN.
+    /// True if a foreign key connects the relations and the query does not say CROSS JOIN.
     is_forgotten: bool,
 }
 
@@ -127,7 +128,7 @@ impl Reader<'_> {
         for from in &select.from {
             join.tables(from);
         }
-        // A condition may name a table that is joined only behind it.
+        // A condition may refer to a table that is joined later.
         select.from.iter().for_each(|from| join.join_conditions(from));
         if !(2..=MOST_RELATIONS).contains(&join.relations.len()) {
             return;
@@ -135,7 +136,7 @@ impl Reader<'_> {
         if let Some(filter) = &select.selection {
             join.conditions(filter);
         }
-        // What counts different values, or takes the highest, comes to the same for each row met many times.
+        // `COUNT(DISTINCT …)`, MAX and MIN give the same result if rows are repeated.
         let is_same = !select.projection.is_empty() && select.projection.iter().all(is_same_of_many);
         let is_same = is_same || select.distinct.is_some() && join.meets_in_an_alternative();
         let is_same = is_same || is_plain_distinct(select) && join.meets_without_leftovers(select);
@@ -152,14 +153,14 @@ impl Reader<'_> {
     }
 }
 
-/// The relations of one SELECT, and which of them have met.
+/// The relations of one SELECT, and the conditions that connect them.
 struct Joining<'a, 'b> {
     reader: &'a Reader<'b>,
     relations: Vec<Relation>,
     links: Vec<BTreeSet<usize>>,
-    /// What alternatives of a condition connect, each by itself.
+    /// The relations that each operand of an OR connects on its own.
     alternatives: Vec<BTreeSet<usize>>,
-    /// Which relations are held to be equal to the same value.
+    /// The relations that are compared with the same value, by value.
     equals: BTreeMap<String, BTreeSet<usize>>,
 }
 
@@ -222,7 +223,7 @@ impl Joining<'_, '_> {
                 }
             }
             TableFactor::NestedJoin { table_with_joins, .. } => self.tables(table_with_joins),
-            // Functions and the like: a list that somebody means to be met by each row.
+            // Functions and the like: a list that is meant to be combined with every row.
             _ => self.relations.push(Relation {
                 name: String::new(),
                 table: String::new(),
@@ -260,7 +261,7 @@ impl Joining<'_, '_> {
         Relation { name: called, table: own, columns, is_small: false, key }
     }
 
-    /// Takes each part of a condition by itself.
+    /// Processes each operand of AND separately.
     fn conditions(&mut self, condition: &Expr) {
         match bare(condition) {
             Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
@@ -282,7 +283,8 @@ impl Joining<'_, '_> {
         }
     }
 
-    /// The relations that a condition connects. Of alternatives, each has to connect them: `c.x = 1 OR o.y = 2` does not.
+    /// Returns the sets of relations that a condition connects. Each operand of an OR must connect them: `c.x = 1 OR
+    /// o.y = 2` does not.
     fn linked(&self, condition: &Expr, depth: usize) -> Vec<BTreeSet<usize>> {
         match bare(condition) {
             Expr::BinaryOp { left, op: BinaryOperator::Or, right } if depth < MOST_ALTERNATIVES => {
@@ -300,7 +302,7 @@ impl Joining<'_, '_> {
         }
     }
 
-    /// The relations that each alternative of a condition connects.
+    /// Returns the sets of relations that the operands of a condition connect, each on its own.
     fn alternatives_of(&self, condition: &Expr, depth: usize) -> Vec<BTreeSet<usize>> {
         match bare(condition) {
             Expr::BinaryOp { left, op: BinaryOperator::Or | BinaryOperator::And, right }
@@ -315,20 +317,21 @@ impl Joining<'_, '_> {
         }
     }
 
-    /// Reports whether all relations meet if each alternative counts: different rows are the same then.
+    /// Reports whether all relations are connected if each operand of an OR counts on its own. This is sufficient for
+    /// distinct rows.
     fn meets_in_an_alternative(&self) -> bool {
         let groups = self.groups_in_an_alternative();
         groups.iter().all(|group| *group == groups[0])
     }
 
-    /// Returns the group of each relation, if each alternative of a condition connects relations by itself.
+    /// Returns the group of each relation if each operand of an OR counts on its own.
     fn groups_in_an_alternative(&self) -> Vec<usize> {
         let links = self.links.iter().chain(&self.alternatives).chain(self.equals.values());
         groups(self.relations.len(), &links.cloned().collect::<Vec<_>>())
     }
 
-    /// Reports whether all relations meet that the query uses, where each other one is a second name of a table that it
-    /// uses: different rows are the same without that name.
+    /// Reports whether all relations that the query uses are connected, and each other relation is another alias of a
+    /// table that it uses. Distinct rows are the same without that alias.
     fn meets_without_leftovers(&self, select: &Select) -> bool {
         let mut used = self.used(select);
         used.extend(self.links.iter().filter(|link| link.len() > 1).flatten());
@@ -344,7 +347,7 @@ impl Joining<'_, '_> {
         })
     }
 
-    /// Notes a column that is held to be equal to a value.
+    /// Records an equality between a column and a value.
     fn equal(&mut self, column: &Expr, value: &Expr) {
         if !matches!(bare(column), Expr::Identifier(_) | Expr::CompoundIdentifier(_))
             || !matches!(bare(value), Expr::Value(_) | Expr::Subquery(_))
@@ -364,7 +367,7 @@ impl Joining<'_, '_> {
         self.equals.entry(value.to_string()).or_default().insert(relation);
     }
 
-    /// The relations whose columns stand in a part of the tree, at any depth.
+    /// Returns the relations whose columns occur in a part of the tree, at any depth.
     fn used(&self, part: &impl Visit) -> BTreeSet<usize> {
         let mut columns = Columns { catalog: self.reader.catalog, inner: Vec::new(), found: Vec::new() };
         let _ = part.visit(&mut columns);
@@ -379,7 +382,7 @@ impl Joining<'_, '_> {
         used
     }
 
-    /// Two relations that never met.
+    /// Returns two relations that no condition connects.
     fn apart(mut self) -> Option<(Relation, Relation)> {
         let equals = std::mem::take(&mut self.equals);
         self.links.extend(equals.into_values());
@@ -392,7 +395,7 @@ impl Joining<'_, '_> {
     }
 }
 
-/// The group of each relation, where links connect some of them.
+/// Assigns a group to each relation. Linked relations share a group.
 fn groups(count: usize, links: &[BTreeSet<usize>]) -> Vec<usize> {
     let mut group: Vec<usize> = (0..count).collect();
     for link in links {
@@ -403,7 +406,7 @@ fn groups(count: usize, links: &[BTreeSet<usize>]) -> Vec<usize> {
     group
 }
 
-/// Whether a key of one of two tables points at the other.
+/// Reports whether a foreign key of one of two tables references the other.
 fn points_at(catalog: &Catalog, one: &str, other: &str) -> bool {
     let points = |from: &str, to: &str| {
         catalog.table(from).is_some_and(|table| table.foreign_keys.iter().any(|key| key.table.eq_ignore_ascii_case(to)))
@@ -411,11 +414,11 @@ fn points_at(catalog: &Catalog, one: &str, other: &str) -> bool {
     points(one, other) || points(other, one)
 }
 
-/// Every column that is named, with the table before it. What a query within names of its own relations is left out: the
-/// aliases of an inner query may be those of the outer one.
+/// Collects all column names with their qualifiers. Columns of relations of a subquery are left out, since its aliases
+/// may be the same as those of the outer query.
 struct Columns<'a> {
     catalog: &'a Catalog,
-    /// The relations of the queries around the current place: alias, and table where it is one.
+    /// The relations of the enclosing subqueries: the alias, and the table if it is one.
     inner: Vec<Vec<(String, String)>>,
     found: Vec<(Option<String>, String)>,
 }
@@ -486,7 +489,7 @@ impl Visitor for Columns<'_> {
     }
 }
 
-/// What a join says of its condition; `None` for kinds that join by themselves.
+/// Returns the condition of a join; `None` for joins without one.
 fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
     match operator {
         JoinOperator::Join(found)
@@ -508,13 +511,13 @@ fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
     }
 }
 
-/// The columns that an alias gives.
+/// Returns the columns that an alias defines.
 fn named(alias: Option<&TableAlias>) -> Option<BTreeSet<String>> {
     let columns = &alias?.columns;
     (!columns.is_empty()).then(|| columns.iter().map(|column| column.name.value.to_lowercase()).collect())
 }
 
-/// The columns that a query gives, where each has a name.
+/// Returns the columns of a query; `None` if one has no name.
 fn columns(query: &Query) -> Option<BTreeSet<String>> {
     let SetExpr::Select(select) = query.body.as_ref() else { return None };
     let name = |item: &SelectItem| match item {

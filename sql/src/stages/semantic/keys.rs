@@ -1,4 +1,4 @@
-//! Keys that are added up or averaged: they name rows, and their sum names nothing.
+//! Finds keys that are added up or averaged: they identify rows, so their sum has no meaning.
 
 use proctor_core::sql::SqlCode;
 
@@ -40,7 +40,7 @@ enum Role {
     Foreign,
 }
 
-/// What a column is in every table of the query that has it.
+/// Returns the role that a column has in all tables of the query that contain it.
 fn role(catalog: &Catalog, shape: &Shape, name: &Name) -> Option<Role> {
     let tables: Vec<&Table> =
         catalog.tables_with(&name.column).filter(|table| shape.names.contains(&table.name.to_lowercase())).collect();

@@ -1,14 +1,14 @@
-//! Tells whether a question is in English. The checks draw conclusions from words that a question does not have, such as
-//! a word for a maximum, so a question in another language must not reach them.
+//! Detects whether a question is in English. The checks draw conclusions from words that a question does not have, such
+//! as a word for a maximum, so a question in another language must not reach them.
 
 use super::question::Question;
 
-/// Fewest words of a question without any English word that is taken for another language.
+/// The minimum number of words from which a question without any English word counts as another language.
 const LEAST_WORDS: usize = 5;
-/// Fewest words of other languages that outweigh English ones.
+/// The minimum number of foreign words that can outweigh English ones.
 const LEAST_FOREIGN: usize = 2;
 
-/// Common words of English that the other languages with Latin letters hardly use.
+/// Common English words that other languages with Latin letters hardly use.
 const ENGLISH: &[&str] = &[
     "the", "of", "what", "which", "how", "who", "whose", "whom", "where", "when", "why", "are", "was", "were", "does",
     "did", "has", "have", "had", "with", "and", "by", "for", "from", "to", "that", "than", "all", "each", "every",
@@ -19,7 +19,7 @@ const ENGLISH: &[&str] = &[
     "this", "these", "those", "at", "on", "as", "name", "names", "if",
 ];
 
-/// Common words of other languages, without those that are common in English too.
+/// Common words of other languages, without those that are also common in English.
 const FOREIGN: &[&str] = &[
     // Spanish and Portuguese
     "el", "los", "las", "del", "que", "qué", "cuál", "cual", "cuáles", "cuántos", "cuántas", "cuantos", "cuantas",
@@ -43,7 +43,7 @@ pub(super) fn is_english(question: &Question) -> bool {
     let letters = |is_wanted: fn(char) -> bool| {
         words().flat_map(|word| word.text.chars()).filter(|sign| sign.is_alphabetic() && is_wanted(*sign)).count()
     };
-    // Signs behind the Latin letters: Cyrillic, Arabic, Chinese and others.
+    // Characters of other scripts: Cyrillic, Arabic, Chinese and others.
     if letters(|sign| sign >= '\u{370}') > letters(|sign| sign < '\u{370}') {
         return false;
     }

@@ -1,4 +1,4 @@
-//! How many rows are asked for.
+//! Checks the number of rows that the question asks for.
 
 use proctor_core::sql::SqlCode;
 
@@ -15,7 +15,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     }
 }
 
-/// A number of rows is asked for.
+/// Checks a question that asks for a certain number of rows.
 fn some(shape: &Shape, question: &Question, cue: &Cue, number: u64) -> Option<Finding> {
     let limits: Vec<_> = shape
         .blocks
@@ -32,7 +32,7 @@ fn some(shape: &Shape, question: &Question, cue: &Cue, number: u64) -> Option<Fi
     }
     let words = question.quote(cue.at.saturating_sub(1), cue.at + 3);
     let top = shape.top();
-    // `rank < 11` and `BETWEEN 'TR000' AND 'TR099'` bound the rows as well.
+    // `rank < 11` and `BETWEEN 'TR000' AND 'TR099'` also limit the rows.
     let is_bounded = |value: &String| {
         let digits = value.rsplit(|sign: char| !sign.is_ascii_digit()).next().unwrap_or_default();
         digits.parse::<u64>().is_ok_and(|bound| bound.abs_diff(number) <= 1)
@@ -70,7 +70,7 @@ fn some(shape: &Shape, question: &Question, cue: &Cue, number: u64) -> Option<Fi
     }
 }
 
-/// The one at the end of a scale is asked for.
+/// Checks a question that asks for the row at one end of a scale.
 fn one(shape: &Shape, question: &Question) -> Option<Finding> {
     let is_ranked = shape.blocks.iter().any(|block| !block.ranks.is_empty());
     if is_ranked || shape.extremes() >= question.cues.len() || question.sorting.is_some() {
@@ -91,7 +91,7 @@ fn one(shape: &Shape, question: &Question) -> Option<Finding> {
         && matches!(question.at(cue.at.wrapping_sub(2)), "are" | "were")
         && question.words.get(cue.at + 1).is_some_and(|next| next.lower == next.stem)
         && !matches!(question.at(cue.at.wrapping_sub(3)), "what" | "which" | "who");
-    // A query that returns the figure by which it sorts is a ranking: its first rows answer the question.
+    // A query that returns the aggregate by which it sorts is a ranking: its first rows answer the question.
     let figures = || block.items.iter().flat_map(|item| &item.aggregates);
     let is_returned = |own: &super::shape::Aggregate| {
         figures().any(|figure| figure.figure == own.figure && figure.columns == own.columns)
@@ -100,7 +100,7 @@ fn one(shape: &Shape, question: &Question) -> Option<Finding> {
     let confidence = match (meant.is_some(), cue.is_of_one) {
         _ if cue.scale == Scale::Turn => 60,
         _ if is_ranking => 66,
-        // `top customers` and `the latest papers` may be all of them, the best or latest first.
+        // `top customers` and `the latest papers` may ask for all of them, in that order.
         (true, false) if cue.scale == Scale::Worth => 62,
         (true, true) if cue.scale == Scale::Time && is_many || is_of_all => 66,
         (true, true) if shape.extremes() == 0 => 85,

@@ -1,4 +1,4 @@
-//! Whether a question for what is not so is asked as one.
+//! Checks that the query contains a negation if the question does.
 
 use proctor_core::sql::SqlCode;
 
@@ -43,7 +43,7 @@ fn missing(shape: &Shape, question: &Question) -> Option<Finding> {
             word.stem.len() > 2 && shape.tables.iter().any(|table| are_kin(&stem(table), &word.stem))
         })
     });
-    // Rows are taken because others are there, and nothing else is asked of them.
+    // The query selects rows only because related rows exist.
     let is_joined =
         shape.blocks.len() == 1 && shape.top().tables == 2 && !shape.has_outer_join && shape.top().groups == 0;
     let is_member = shape.blocks.len() == 2 && shape.has_membership;
@@ -62,13 +62,13 @@ fn missing(shape: &Shape, question: &Question) -> Option<Finding> {
     found(confidence, format!("the question asks for what is not so (\"{words}\"), and the query has no negation"))
 }
 
-/// Whether every row of a table is given, with those of another where there are some.
+/// Reports whether the query returns every row of a table, with related rows if there are any.
 fn is_all_kept(shape: &Shape) -> bool {
     let [block] = shape.blocks.as_slice() else { return false };
     shape.has_outer_join && !block.has_filter && block.groups == 0 && shape.aggregates().next().is_none()
 }
 
-/// The value that the question leaves out and the query looks for: `except office`, `not paid`.
+/// Returns the value that the question excludes and the query selects: `except office`, `not paid`.
 fn denied<'q>(shape: &Shape, question: &'q Question, at: usize) -> Option<&'q str> {
     let is_one = shape.blocks.len() == 1 && shape.top().has_filter && !shape.has_division && shape.compared.len() == 1;
     let is_denial =
@@ -85,7 +85,7 @@ fn denied<'q>(shape: &Shape, question: &'q Question, at: usize) -> Option<&'q st
         .then_some(word.lower.as_str())
 }
 
-/// `no`, `not` where nothing is denied: `race no. 5`, `whether or not`, `without regard`.
+/// Reports whether `no` or `not` negates nothing: `race no. 5`, `whether or not`, `without regard`.
 fn is_harmless(question: &Question, at: usize) -> bool {
     let is_left_out = (1..=5).any(|back| {
         matches!(
@@ -108,7 +108,7 @@ fn is_harmless(question: &Question, at: usize) -> bool {
     }
 }
 
-/// Whether a comparison with nothing takes the place of a negation: `= 0`, `= 'no'`, `< 1`.
+/// Reports whether a comparison replaces a negation: `= 0`, `= 'no'`, `< 1`.
 fn compares_to_nothing(shape: &Shape) -> bool {
     const NOTHING: [&str; 12] = ["0", "1", "no", "n", "none", "false", "never", "f", "", "-", "x", "null"];
     let prefixes = ["no", "un", "in", "non", "dis", "im"];

@@ -1,4 +1,4 @@
-//! The order that is asked for, and its direction.
+//! Checks the order that the question asks for, and its direction.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     found
 }
 
-/// The first rows by a key that the question wants from the other end.
+/// Reports a query that takes the first rows from the wrong end.
 fn reversed(shape: &Shape, block: &Block, question: &Question) -> Vec<Finding> {
     let of_limit = block.order.iter().find(|key| !key.is_of_nulls).filter(|_| block.limit != Limit::All);
     let keys = of_limit.into_iter().chain(&block.ranks);
@@ -36,7 +36,7 @@ fn reversed_key(shape: &Shape, key: &Key, question: &Question) -> Option<Finding
     let word = question.quote(cue.at, cue.at + 3);
     let (is, be) = (direction(extreme.way), direction(way));
     let message = format!("the question asks for \"{word}\", and the query takes the first rows in {is} order");
-    // `top 10 districts by name` come in the order of the alphabet.
+    // `top 10 districts by name` are in alphabetical order.
     let by = question.find(&["by"]).map_or(usize::MAX - 9, |by| by);
     let is_by_name = (by + 1..by + 4).any(|at| matches!(question.at(at), "name" | "names" | "title" | "titles"));
     let confidence = match is_named {
@@ -60,7 +60,7 @@ fn direction(way: Way) -> &'static str {
     }
 }
 
-/// An order of all rows that goes the other way than the question says.
+/// Reports an order of all rows in the wrong direction.
 fn other_direction(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let sorting = question.sorting.as_ref()?;
     let way = sorting.way?;
@@ -81,7 +81,7 @@ fn other_direction(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let is_of_key = is_kin_to(question, sorting.at..sorting.at + 6, &first.item.words)
         || Extreme::of_key(first).is_meant_first(question)
         || is_of_text(sheet, question, first);
-    // `in descending order, the fastest lap`: the superlative asks for the rows that the query takes.
+    // In `in descending order, the fastest lap`, the superlative asks for the rows that the query selects.
     let extreme = Extreme::of_key(first);
     let is_taken =
         sheet.shape.top().limit != Limit::All && extreme.meant(question).is_some_and(|(_, way, _)| way == extreme.way);
@@ -95,7 +95,7 @@ fn other_direction(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     Some(finding(SqlCode::OrderReversed, confidence, message, first, direction(way)))
 }
 
-/// Whether the order of the alphabet is asked for, and the key is a text.
+/// Reports whether the question asks for alphabetical order and the key is a text.
 fn is_of_text(sheet: &Sheet<'_>, question: &Question, key: &Key) -> bool {
     let is_text = |name: &Name| {
         let column = sheet.catalog.tables_with(&name.column).find_map(|table| table.column(&name.column));
@@ -104,7 +104,7 @@ fn is_of_text(sheet: &Sheet<'_>, question: &Question, key: &Key) -> bool {
     question.has(&["alphabetical", "alphabetically"]) && key.item.is_column && key.item.bare.iter().all(is_text)
 }
 
-/// Whether one of some words of the question has to do with a name.
+/// Reports whether one of the words in `range` is related to a name.
 fn is_kin_to(question: &Question, range: Range<usize>, names: &[String]) -> bool {
     range.into_iter().any(|at| {
         let stem = question.words.get(at).map_or("", |word| word.stem.as_str());
@@ -112,7 +112,7 @@ fn is_kin_to(question: &Question, range: Range<usize>, names: &[String]) -> bool
     })
 }
 
-/// The words of the columns that rows can be sorted by: those of the result and of its tables, without keys.
+/// Returns the words of the columns that rows can be sorted by: those of the result and of its tables, without keys.
 fn columns(sheet: &Sheet<'_>) -> Vec<String> {
     let shape = sheet.shape;
     let tables = sheet.catalog.tables.iter().filter(|table| shape.tables.contains(&table.name.to_lowercase()));
@@ -121,20 +121,20 @@ fn columns(sheet: &Sheet<'_>) -> Vec<String> {
     names.flatten().chain(shape.top().items.iter().flat_map(|item| item.words.clone())).collect()
 }
 
-/// Whether the question begins with a maximum or minimum, and the query gives a column of every row.
+/// Reports whether the question starts with a maximum or minimum and the query returns a column of every row.
 fn is_asked_of_column(top: &Block, at: usize) -> bool {
     at <= 4 && top.limit == Limit::All && top.groups == 0 && matches!(top.items.as_slice(), [item] if item.is_column)
 }
 
-/// Whether a question is so short, and asks for one superlative, that nothing else can be meant.
+/// Reports whether a question with one superlative is so short that it has only one meaning.
 fn is_short(question: &Question) -> bool {
     question.words.len() <= 8 && question.cues.len() == 1
 }
 
-/// Names of columns that say where in an order something stands.
+/// Names of columns that store a position in an order.
 const RANKS: [&str; 5] = ["rank", "ranking", "position", "standing", "place"];
 
-/// No order where one is asked for.
+/// Reports a missing order.
 fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
     let shape = sheet.shape;
     let top = shape.top();
@@ -149,7 +149,7 @@ fn missing(sheet: &Sheet<'_>, question: &Question) -> Option<Finding> {
         let words = question.quote(sorting.at, sorting.at + 4);
         let is_of_column = is_kin_to(question, sorting.at + 1..sorting.at + 6, &columns(sheet));
         let confidence = match question.at(sorting.at) {
-            // A thing may be ordered by a person.
+            // A person may have ordered a thing.
             "ordered"
                 if !sorting.is_plain || !is_of_column && !matches!(question.at(sorting.at + 1), "from" | "in") =>
             {

@@ -1,9 +1,9 @@
-//! What a question asks for, by its words: figures, superlatives, an order, a number of rows, groups. English. Nothing
-//! here knows of a query; what is read wrongly costs a warning, so each reading asks for more than one word can say.
+//! Extracts what an English question asks for: superlatives, an order, numbers of rows. This module knows nothing about
+//! queries. A wrong reading causes a false warning, so each reading requires more evidence than a single word.
 
 use super::words::{Word, words};
 
-/// Which end of a scale.
+/// One end of a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     High,
@@ -11,7 +11,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The other end.
+    /// Returns the other end.
     pub(super) fn turned(self) -> Self {
         match self {
             Self::High => Self::Low,
@@ -20,22 +20,22 @@ impl Way {
     }
 }
 
-/// What scale a superlative speaks of.
+/// The scale of a superlative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// More and less of anything.
+    /// More or less of anything.
     Amount,
-    /// `longest`, `shortest`: of time too.
+    /// `longest`, `shortest`: also of time.
     Length,
     /// `latest`, `earliest`, `newest`.
     Time,
-    /// `oldest`, `youngest`: by age the one way, by birth the other.
+    /// `oldest`, `youngest`: ages and birth dates run in opposite directions.
     Age,
-    /// `fastest`, `slowest`: by speed the one way, by time taken the other.
+    /// `fastest`, `slowest`: speeds and durations run in opposite directions.
     Speed,
-    /// `best`, `worst`: by points the one way, by rank the other.
+    /// `best`, `worst`: points and ranks run in opposite directions.
     Worth,
-    /// `first`, `last` of what comes one after another.
+    /// `first`, `last` in a sequence.
     Turn,
     /// `nearest`, `farthest`.
     Distance,
@@ -44,28 +44,28 @@ pub(super) enum Scale {
 /// A superlative.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cue {
-    /// Which word it is.
+    /// The index of the word.
     pub at: usize,
     pub way: Way,
     pub scale: Scale,
-    /// How many it asks for, where it says.
+    /// The number of rows that it asks for, if any.
     pub number: Option<u64>,
-    /// Whether it stands for an order of all rows: `highest first`, `from highest to lowest`.
+    /// True if it asks for an order of all rows: `highest first`, `from highest to lowest`.
     pub is_of_order: bool,
-    /// Whether it is `the most`, `the highest` and so on of one thing.
+    /// True if it asks for a single thing: `the most`, `the highest`.
     pub is_of_one: bool,
 }
 
-/// An order that is asked for in so many words.
+/// An explicit request for an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sorting {
     pub at: usize,
     pub way: Option<Way>,
-    /// Whether the words can mean nothing else.
+    /// True if the words have no other meaning.
     pub is_plain: bool,
 }
 
-/// A question, read.
+/// A parsed question.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
     pub words: Vec<Word>,
@@ -139,7 +139,7 @@ const MOST: [(&str, Way, Scale); 63] = [
     ("farthest", Way::High, Scale::Distance),
 ];
 
-/// What `first` and `last` are said of when nothing is sorted.
+/// Nouns with which `first` and `last` do not refer to an order.
 const NOT_IN_TURN: [&str; 47] = [
     "name",
     "names",
@@ -190,7 +190,7 @@ const NOT_IN_TURN: [&str; 47] = [
     "or",
 ];
 
-/// The superlative in a word: `highest` of `highest-rated`, `minimum` of `mininum`.
+/// Returns the superlative in a word: `highest` for `highest-rated`, `minimum` for `mininum`.
 fn superlative_of(word: &str) -> &str {
     match word.split_once('-') {
         Some((first, _)) if first.ends_with("est") => return first,
@@ -201,7 +201,7 @@ fn superlative_of(word: &str) -> &str {
 }
 
 impl Question {
-    /// Reads a question.
+    /// Parses a question.
     pub(super) fn of(text: &str) -> Self {
         let words = words(text);
         let mut question = Self { words, cues: Vec::new(), sorting: None };
@@ -210,7 +210,7 @@ impl Question {
         question
     }
 
-    /// The word at a place, in lower case; nothing beyond the ends.
+    /// Returns the word at an index in lower case; an empty text for a quoted word, or beyond the ends.
     pub(super) fn at(&self, at: usize) -> &str {
         self.words.get(at).filter(|word| !word.is_quoted).map_or("", |word| &word.lower)
     }
@@ -219,37 +219,37 @@ impl Question {
         at.checked_sub(back).map_or("", |at| self.at(at))
     }
 
-    /// Whether one of these words stands in it, outside of quotes.
+    /// Reports whether one of the words occurs outside of quotes.
     pub(super) fn has(&self, wanted: &[&str]) -> bool {
         self.find(wanted).is_some()
     }
 
-    /// Where the first of these words stands.
+    /// Returns the index of the first of these words.
     pub(super) fn find(&self, wanted: &[&str]) -> Option<usize> {
         (0..self.words.len()).find(|at| wanted.contains(&self.at(*at)))
     }
 
-    /// Where these words stand one behind the other.
+    /// Returns the index of a sequence of words.
     pub(super) fn phrase(&self, phrase: &str) -> Option<usize> {
         let wanted: Vec<&str> = phrase.split(' ').collect();
         (0..self.words.len()).find(|at| wanted.iter().enumerate().all(|(behind, word)| self.at(at + behind) == *word))
     }
 
-    /// Whether any of these phrases stands in it.
+    /// Reports whether one of the phrases occurs.
     pub(super) fn says(&self, phrases: &[&str]) -> bool {
         phrases.iter().any(|phrase| self.phrase(phrase).is_some())
     }
 
-    /// The words as they stand, for a message.
+    /// Returns words as written, for a message.
     pub(super) fn quote(&self, from: usize, to: usize) -> String {
         let words = self.words.get(from..to.min(self.words.len())).unwrap_or_default();
         words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// The superlatives that are asked for.
+    /// Returns the superlatives of the question.
     fn superlatives(&self) -> Vec<Cue> {
         let mut found: Vec<Cue> = (0..self.words.len()).filter_map(|at| self.superlative(at)).collect();
-        // `from highest to lowest` is one order, and no question for the lowest.
+        // `from highest to lowest` is one order and does not ask for the lowest.
         let at: Vec<(usize, Way)> = found.iter().map(|cue| (cue.at, cue.way)).collect();
         found.retain(|cue| {
             let is_second = at.iter().any(|(other, way)| {
@@ -298,7 +298,7 @@ impl Question {
         if word == "most" || word == "least" {
             (way, scale) = adjective(word, after).unwrap_or((way, scale));
         }
-        // `the most recent one` is no number.
+        // In `the most recent one`, `one` is not a number.
         let is_pronoun =
             self.at(at + 1) == "one" && self.words.get(at + 2).is_none_or(|next| next.is_after_pause || next.is_first);
         let behind_it = self.number(at + 1).filter(|_| !is_pronoun);
@@ -318,7 +318,7 @@ impl Question {
         Some(Cue { at, way, scale, number, is_of_order, is_of_one })
     }
 
-    /// Reports whether a word is the end of a number such as `thirty first`, the day of a month.
+    /// Reports whether a word ends an ordinal number such as `thirty first`, the day of a month.
     fn is_second_part(&self, at: usize) -> bool {
         let is_tens = matches!(self.before(at, 1), "twenty" | "thirty");
         // `the twenty first customers` are twenty.
@@ -326,7 +326,7 @@ impl Question {
         self.at(at) == "first" && is_tens && !is_of_many
     }
 
-    /// Whether `first 5 …` and the like are a span of time.
+    /// Reports whether a phrase such as `first 5 …` is a period of time.
     fn is_span(&self, at: usize) -> bool {
         const UNITS: [&str; 9] = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"];
         let unit = |at: usize| self.words.get(at).is_some_and(|word| UNITS.contains(&word.stem.as_str()));
@@ -335,12 +335,12 @@ impl Question {
                 || (unit(at + 3) && matches!(self.at(at + 2), "calendar" | "full" | "business" | "whole" | "complete")))
     }
 
-    /// Whether `top 5` is five percent.
+    /// Reports whether a phrase such as `top 5` is a percentage.
     fn is_share(&self, at: usize) -> bool {
         matches!(self.at(at + 2), "percent" | "percentile" | "percentage" | "th")
     }
 
-    /// The number that a word says.
+    /// Returns the number that a word means.
     pub(super) fn number(&self, at: usize) -> Option<u64> {
         const NAMES: [&str; 20] = [
             "one",
@@ -372,7 +372,7 @@ impl Question {
         word.parse().ok().filter(|number| *number > 0 && *number < 1900).or_else(named).or_else(many)
     }
 
-    /// Whether a superlative speaks of the order of all rows: `highest first`, `highest to lowest`.
+    /// Reports whether a superlative asks for an order of all rows: `highest first`, `highest to lowest`.
     fn is_order(&self, at: usize) -> bool {
         let behind = if self.at(at + 2) == "the" { at + 3 } else { at + 2 };
         let is_pair = self.at(at + 1) == "to" && MOST.iter().any(|(name, ..)| *name == self.at(behind));
@@ -430,13 +430,13 @@ impl Question {
         Some(Sorting { at, way: self.order_way(), is_plain: plain.is_some() })
     }
 
-    /// Whether `sort` is a kind.
+    /// Reports whether `sort` means a kind.
     fn is_kind(&self, at: usize) -> bool {
         self.at(at) == "sort"
             && (self.at(at + 1) == "of" || matches!(self.before(at, 1), "what" | "which" | "this" | "that"))
     }
 
-    /// Whether `ordered in`, `ordered from` and `ordered by` speak of things that were bought.
+    /// Reports whether `ordered in`, `ordered from` or `ordered by` refers to a purchase.
     fn is_purchase(&self, at: usize) -> bool {
         const WAYS: [&str; 14] = [
             "ascending",
@@ -492,7 +492,7 @@ impl Question {
         }
     }
 
-    /// Which way the rows are to be sorted; `None` where nothing or both is said.
+    /// Returns the requested direction; `None` if the question names none or both.
     fn order_way(&self) -> Option<Way> {
         let reverse = self.has(&["reverse", "reversed"]);
         let mut high = self.has(&["descending", "desc", "decreasing"]);
@@ -514,14 +514,14 @@ impl Question {
     }
 }
 
-/// What `most …` and `least …` speak of, where the adjective turns it round.
+/// Returns the direction and the scale of `most …` and `least …` for adjectives that change them.
 fn adjective(word: &str, adjective: &str) -> Option<(Way, Scale)> {
     let way = if word == "most" { Way::High } else { Way::Low };
     match adjective {
         "affordable" | "inexpensive" | "rare" | "unpopular" | "uncommon" | "economical" => {
             Some((way.turned(), Scale::Worth))
         }
-        // Difficulty, work and effort grow the other way.
+        // Scales of difficulty or effort run in the opposite direction.
         "easy" | "simple" | "straightforward" | "effortless" | "convenient" | "lenient" | "relaxed" => {
             Some((way.turned(), Scale::Worth))
         }

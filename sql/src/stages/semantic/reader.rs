@@ -1,4 +1,4 @@
-//! Reads a tree into its [`Shape`].
+//! Converts a syntax tree to its [`Shape`].
 
 use std::ops::{ControlFlow, Range};
 
@@ -15,10 +15,10 @@ use super::tree::{
 use super::words::parts;
 use crate::catalog::Catalog;
 
-/// How many sort keys of a query are looked at.
+/// The maximum number of sort keys of a query that are examined.
 const MOST_KEYS: usize = 32;
 
-/// Reads a query; `None` where the statement is none. `text` is its own text.
+/// Reads a query; returns `None` if the statement is not one. `text` is the text of the statement.
 pub(super) fn read(statement: &Statement, text: &str, catalog: &Catalog) -> Option<Shape> {
     let Statement::Query(query) = statement else { return None };
     let mut reader = Reader { text: Text::of(text), catalog, shape: Shape::default() };
@@ -138,12 +138,12 @@ impl Reader<'_> {
                 self.selects(left, found);
                 self.selects(right, found);
             }
-            // A query in parentheses is visited by itself.
+            // A query in parentheses is visited separately.
             _ => {}
         }
     }
 
-    /// Whether an expression is a query for a column of every row of a table.
+    /// Reports whether an expression is a subquery that returns a column of every row of a table.
     fn is_loose(&self, expr: &Expr) -> bool {
         let Expr::Subquery(query) = bare(expr) else { return false };
         let (SetExpr::Select(select), None, None) = (&*query.body, &query.limit_clause, &query.fetch) else {
@@ -222,7 +222,7 @@ impl Reader<'_> {
         }
     }
 
-    /// How the rows of a query are sorted and cut off.
+    /// Reads the order and the limit of a query.
     fn cut(&self, query: &Query, block: &mut Block) {
         if let Some(OrderBy { kind: OrderByKind::Expressions(list), .. }) = &query.order_by {
             block.order = list.iter().take(MOST_KEYS).map(|by| self.key(by, &block.items)).collect();
@@ -265,7 +265,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The place of a sort key with the word behind it.
+    /// Extends the range of a sort key by its direction.
     fn with_direction(&self, place: Range<usize>) -> Range<usize> {
         let rest = self.text.text.get(place.end..).unwrap_or_default();
         let word = rest.trim_start();
@@ -312,7 +312,7 @@ impl Reader<'_> {
         item
     }
 
-    /// The column that an expression is, and nothing else.
+    /// Returns the column if an expression is only a column.
     fn column(&self, expr: &Expr) -> Option<Name> {
         match bare(expr) {
             Expr::Identifier(ident) if !self.is_string(ident) => {
@@ -326,7 +326,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a name in double quotes is a string to SQLite: no column has that name.
+    /// Reports whether SQLite reads a double-quoted name as a string: no column has this name.
     fn is_string(&self, ident: &Ident) -> bool {
         ident.quote_style == Some('"') && self.catalog.tables_with(&ident.value).next().is_none()
     }
@@ -347,12 +347,12 @@ impl Reader<'_> {
     }
 }
 
-/// Reads one expression, without the queries within it.
+/// A visitor that reads one expression without its subqueries.
 struct ItemReader<'a> {
     reader: &'a Reader<'a>,
     item: Item,
     depth: usize,
-    /// The aggregates around the place, as indices.
+    /// The enclosing aggregates, as indices.
     open: Vec<Option<usize>>,
 }
 
@@ -404,7 +404,7 @@ impl Visitor for ItemReader<'_> {
     }
 }
 
-/// Finds the sort keys of functions that number rows.
+/// A visitor that finds the sort keys of functions that number rows.
 struct Ranks<'a> {
     reader: &'a Reader<'a>,
     found: Vec<Key>,

@@ -1,7 +1,7 @@
-//! Compares every aggregate, in the clause where it stands, with the figures that the question asks for.
+//! Compares every aggregate, in its clause, with the aggregates that the question asks for.
 //!
-//! Two rules apply in both directions: an aggregate needs a word of the question that asks for it, and a figure that the
-//! question asks for needs an aggregate of that kind (or rows that are sorted and cut off).
+//! Two rules apply: an aggregate needs a word of the question that asks for it, and each aggregate that the question
+//! asks for must occur in the query (or the query sorts its rows and limits them).
 
 mod names;
 
@@ -14,7 +14,7 @@ use super::words::{Word, are_kin, parts};
 use super::{Finding, Sheet};
 use names::{counts, holds_numbers, is_key, is_named, is_superlative, is_telling};
 
-/// The clause in which an aggregate stands.
+/// The clause that contains an aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clause {
     Select,
@@ -22,12 +22,12 @@ enum Clause {
     OrderBy,
 }
 
-/// One aggregate with its surroundings.
+/// An aggregate with its context.
 struct Use<'a> {
     aggregate: &'a Aggregate,
     clause: Clause,
     is_top: bool,
-    /// The column of the result that it is in.
+    /// The column of the result that contains it.
     item: Option<&'a Item>,
 }
 
@@ -62,7 +62,7 @@ const TOTAL: [&str; 14] = [
     "entire",
     "accumulated",
 ];
-/// Words for what amounts of money come to.
+/// Words that suggest a total of money.
 const MONEY: [&str; 14] = [
     "spent", "spend", "spending", "revenue", "revenues", "sales", "earned", "earn", "earnings", "paid", "sold",
     "profit", "income", "turnover",
@@ -101,7 +101,7 @@ const COUNT: [&str; 14] = [
     "nums",
     "quantities",
 ];
-/// Words that need an end of a scale though they are no superlatives.
+/// Words that ask for an end of a scale without being superlatives.
 const ENDS: [&str; 46] = [
     "final",
     "peak",
@@ -151,7 +151,7 @@ const ENDS: [&str; 46] = [
     "ceiling",
 ];
 
-/// Words that compare two things by a scale without a bound: `which is cheaper, a or b`.
+/// Words that compare two things on a scale without a bound: `which is cheaper, a or b`.
 const COMPARATIVES: [&str; 29] = [
     "higher",
     "lower",
@@ -183,7 +183,7 @@ const COMPARATIVES: [&str; 29] = [
     "soon",
     "fewer",
 ];
-/// Names of columns whose usual figure is an average.
+/// Names of columns that are usually averaged.
 const RATINGS: [&str; 9] = ["rating", "score", "star", "grade", "velocity", "speed", "temperature", "humidity", "gpa"];
 
 pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
@@ -194,7 +194,7 @@ pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
     found
 }
 
-/// Every aggregate with its clause.
+/// Returns every aggregate with its clause.
 fn uses(shape: &Shape) -> Vec<Use<'_>> {
     let mut found = Vec::new();
     for (at, block) in shape.blocks.iter().enumerate() {
@@ -212,7 +212,7 @@ fn uses(shape: &Shape) -> Vec<Use<'_>> {
     found
 }
 
-/// An aggregate that no word of the question asks for.
+/// Reports an aggregate that no word of the question asks for.
 fn unasked(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<Finding> {
     let confidence = match figure.aggregate.figure {
         Figure::Max | Figure::Min => unasked_end(sheet, question, figure)?,
@@ -233,7 +233,7 @@ fn unasked(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<F
     Some(found.advice(advice(question)))
 }
 
-/// The highest confidence where a short form such as `ASP` may stand for a figure.
+/// Returns the maximum confidence, which is lower if an abbreviation such as `ASP` may stand for an aggregate.
 fn most_of_short_form(sheet: &Sheet<'_>, question: &Question) -> u8 {
     let is_short_form = |word: &Word| {
         (3..=6).contains(&word.text.len())
@@ -245,13 +245,13 @@ fn most_of_short_form(sheet: &Sheet<'_>, question: &Question) -> u8 {
     if has_lower && question.words.iter().any(|word| !word.is_quoted && is_short_form(word)) { 60 } else { 100 }
 }
 
-/// Reports whether the question compares by a scale, without a bound such as `higher than 5`.
+/// Reports whether the question compares things on a scale, without a bound such as `higher than 5`.
 fn compares(question: &Question) -> bool {
     (0..question.words.len())
         .any(|at| COMPARATIVES.contains(&question.at(at)) && (1..=4).all(|behind| question.at(at + behind) != "than"))
 }
 
-/// The aggregate that the words of a question suggest.
+/// Returns advice about the aggregate that the words of a question suggest.
 fn advice(question: &Question) -> &'static str {
     if question.has(&AVERAGE) {
         "Use AVG."
@@ -264,14 +264,14 @@ fn advice(question: &Question) -> &'static str {
     }
 }
 
-/// MAX or MIN without a superlative that speaks of its column.
+/// Returns the confidence that MAX or MIN is wrong if no superlative of the question refers to its column.
 fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
     let column = figure.aggregate.column.as_ref()?;
     let is_key = is_key(sheet, column);
     let is_named = is_named(question, column);
     let is_stored =
         parts(&column.column).iter().any(|part| matches!(part.as_str(), "max" | "min" | "maximum" | "minimum"));
-    // A step of a longer calculation has a name, or works on the result of another step.
+    // A step of a longer calculation has an alias, or uses the result of another step.
     let is_step = !figure.is_top && figure.item.is_some_and(|item| item.alias.is_some());
     let is_made = sheet.catalog.tables_with(&column.column).next().is_none();
     if is_stored || is_step || is_made {
@@ -279,7 +279,7 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
     }
     let is_later = figure.clause != Clause::Select;
     let is_bound = match is_later {
-        // `never had more than 10`, `older than any other`: every row is compared.
+        // `never had more than 10`, `older than any other`: the query compares every row.
         true => question.has(&["never", "ever", "always"]),
         false => !figure.is_top && question.has(&["than"]),
     };
@@ -321,7 +321,7 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
         (true, false) if !is_meant && !has_time && !extreme.is_of_date() => Some(80),
         (true, false) if !is_named && !extreme.is_of_date() => Some(68),
         (true, true) => Some(if question.cues.iter().any(is_of_time) { 60 } else { 78 }),
-        // `the maximum and minimum codes` asks for both ends in so many words.
+        // `the maximum and minimum codes` asks explicitly for both ends.
         (false, true) if is_end_of_that_name(question, extreme.way) => Some(60),
         (false, true) if !has_time && !is_named => Some(if is_spent { 85 } else { 76 }),
         (false, true) if !has_time && is_number_asked => Some(76),
@@ -332,7 +332,7 @@ fn unasked_end(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
     }
 }
 
-/// Reports whether the question has the word `maximum` for the high end, or `minimum` for the low one.
+/// Reports whether the question contains `maximum` or `minimum` for this end.
 fn is_end_of_that_name(question: &Question, way: Way) -> bool {
     question.has(match way {
         Way::High => &["maximum", "max"],
@@ -344,7 +344,7 @@ fn is_of_amount(cue: &Cue) -> bool {
     matches!(cue.scale, Scale::Amount | Scale::Length)
 }
 
-/// SUM without a word that asks for a total of its column.
+/// Returns the confidence that SUM is wrong if no word of the question asks for a total of its column.
 fn unasked_sum(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
     let sum = figure.aggregate;
     let column = sum.column.as_ref().filter(|_| !sum.is_of_condition)?;
@@ -379,7 +379,7 @@ fn unasked_sum(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Opti
     })
 }
 
-/// Whether the noun behind `how many` names a table that the query reads.
+/// Reports whether the noun after `how many` names a table that the query reads.
 fn is_of_read_table(sheet: &Sheet<'_>, question: &Question) -> bool {
     let at =
         question.phrase("how many").or_else(|| question.phrase("number of")).or_else(|| question.phrase("count of"));
@@ -390,7 +390,7 @@ fn is_of_read_table(sheet: &Sheet<'_>, question: &Question) -> bool {
     })
 }
 
-/// AVG without a word that asks for an average.
+/// Returns the confidence that AVG is wrong if no word of the question asks for an average.
 fn unasked_average(question: &Question, figure: &Use<'_>) -> Option<u8> {
     let average = figure.aggregate;
     let is_stored =
@@ -410,14 +410,14 @@ fn unasked_average(question: &Question, figure: &Use<'_>) -> Option<u8> {
     })
 }
 
-/// COUNT of a column, where the question asks for a figure of that column.
+/// Returns the confidence that COUNT of a column is wrong if the question asks for another aggregate of the column.
 fn unasked_count(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Option<u8> {
     let count = figure.aggregate;
     let column = count.column.as_ref().filter(|_| !count.is_distinct)?;
     if is_key(sheet, column) || !is_named(question, column) || is_counted(question) || question.has(&SHARE) {
         return None;
     }
-    // `the total price`: the noun behind the word is the column.
+    // In `the total price`, the noun after the word is the column.
     let at = question.find(&["total", "sum", "average", "mean", "maximum", "minimum", "highest", "lowest"])?;
     let is_behind = question
         .words
@@ -433,12 +433,12 @@ fn unasked_count(sheet: &Sheet<'_>, question: &Question, figure: &Use<'_>) -> Op
     }
 }
 
-/// Whether a number of things is asked for.
+/// Reports whether the question asks for a number of things.
 fn is_counted(question: &Question) -> bool {
     question.has(&COUNT) || question.has(&["common", "frequent", "frequently", "popular", "often", "once", "twice"])
 }
 
-/// A superlative for whose end of the scale the query takes nothing.
+/// Reports a superlative without a matching end in the query.
 fn missing_end(shape: &Shape, question: &Question) -> Option<Finding> {
     let top = shape.top();
     let is_plain_figure = top.aggregates().next().is_some();
@@ -471,7 +471,7 @@ fn missing_end(shape: &Shape, question: &Question) -> Option<Finding> {
     Some(Finding::new(SqlCode::OtherAggregate, confidence, message).at(&place).advice(be))
 }
 
-/// Whether a column of the query stores an end of a scale.
+/// Reports whether a column of the query stores an end of a scale.
 pub(super) fn is_stored_end(shape: &Shape, way: Way) -> bool {
     let names: &[&str] = match way {
         Way::High => &["max", "maximum", "highest", "peak", "high"],
@@ -480,7 +480,7 @@ pub(super) fn is_stored_end(shape: &Shape, way: Way) -> bool {
     names.iter().any(|name| shape.words.contains(*name))
 }
 
-/// The ends of scales that a query takes; `None` where one of them may mean either.
+/// Returns the ends of scales that a query selects; `None` if one of them is ambiguous.
 fn ends(shape: &Shape) -> Option<Vec<Way>> {
     let mut found = Vec::new();
     let items = shape.blocks.iter().flat_map(|block| &block.items);
@@ -504,7 +504,7 @@ fn ends(shape: &Shape) -> Option<Vec<Way>> {
     Some(found)
 }
 
-/// A number of things is asked for, and the query counts nothing.
+/// Reports a missing count where the question asks for a number of things.
 fn missing_count(sheet: &Sheet<'_>, question: &Question, uses: &[Use<'_>]) -> Option<Finding> {
     let shape = sheet.shape;
     let at =

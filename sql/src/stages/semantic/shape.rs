@@ -1,10 +1,10 @@
-//! The tree of a query as the checks look at it: what each SELECT gives, aggregates, sorts and cuts off, and the values
-//! and names that stand anywhere. Nothing here knows of a question.
+//! Describes a query as the checks see it: the columns, aggregates, sort keys and limits of each SELECT, and all values
+//! and names. This module knows nothing about questions.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What is done with many rows to get one figure.
+/// The kind of an aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Figure {
     Count,
@@ -17,7 +17,7 @@ pub(super) enum Figure {
 }
 
 impl Figure {
-    /// As it is written.
+    /// Returns the SQL name.
     pub(super) fn as_sql(self) -> &'static str {
         match self {
             Self::Count => "COUNT",
@@ -29,7 +29,7 @@ impl Figure {
         }
     }
 
-    /// The aggregate of that name.
+    /// Returns the aggregate with this name.
     pub(super) fn of(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "count" => Self::Count,
@@ -75,59 +75,59 @@ pub(super) struct Name {
     pub column: String,
 }
 
-/// An aggregate where it stands.
+/// An aggregate of the query.
 #[derive(Debug, Clone)]
 pub(super) struct Aggregate {
     pub figure: Figure,
-    /// The columns within it.
+    /// The columns in its arguments.
     pub columns: Vec<Name>,
-    /// The one column that it is of, where it is of a column and nothing else.
+    /// The column, if the argument is only a column.
     pub column: Option<Name>,
-    /// Whether it adds up or averages a condition, or a value where a condition holds and zero elsewhere.
+    /// True if it aggregates a condition, or a value that is zero where a condition does not hold.
     pub is_of_condition: bool,
-    /// Whether an aggregate stands within it.
+    /// True if it is a window aggregate.
     pub is_windowed: bool,
     pub is_distinct: bool,
-    /// Whether it is of what lies between a date and another: `MAX(now - birth_year)` is an age.
+    /// True if it aggregates the difference of two dates: `MAX(now - birth_year)` is an age.
     pub is_of_difference: bool,
     pub place: Range<usize>,
 }
 
-/// One column of a result, or any other expression by itself.
+/// A column of the result, or another expression.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Item {
     pub alias: Option<String>,
-    /// Columns that stand outside of aggregates and of inner queries.
+    /// The columns outside of aggregates and subqueries.
     pub bare: Vec<Name>,
     pub aggregates: Vec<Aggregate>,
-    /// The words of every name in it, and of its alias.
+    /// The words of all names in it, and of its alias.
     pub words: Vec<String>,
     pub is_wildcard: bool,
     pub has_query: bool,
     pub has_window: bool,
-    /// Whether it is one call of an aggregate, and nothing around it.
+    /// True if it is only a call of an aggregate.
     pub is_aggregate: bool,
-    /// Whether it is one column, and nothing around it.
+    /// True if it is only a column.
     pub is_column: bool,
-    /// Whether it subtracts one value from another, or calls a function that does.
+    /// True if it subtracts two values, or calls a function that does.
     pub is_difference: bool,
     pub place: Range<usize>,
 }
 
-/// What rows are sorted by.
+/// A sort key.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     pub is_descending: bool,
     pub item: Item,
-    /// Whether it only sets rows without a value apart.
+    /// True if it only separates rows with NULL.
     pub is_of_nulls: bool,
-    /// Whether larger values make it smaller.
+    /// True if it becomes smaller as the values grow.
     pub is_inverse: bool,
-    /// The expression and its direction.
+    /// The range of the expression and its direction.
     pub place: Range<usize>,
 }
 
-/// How many rows are let through.
+/// The limit of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Limit {
     All,
@@ -135,7 +135,7 @@ pub(super) enum Limit {
         number: u64,
         place: Range<usize>,
     },
-    /// As many as an expression says.
+    /// An expression other than a number.
     Some,
 }
 
@@ -147,86 +147,87 @@ pub(super) struct Block {
     pub groups: usize,
     pub order: Vec<Key>,
     pub limit: Limit,
-    /// What the rows are numbered by, in RANK and its like.
+    /// The sort keys of RANK and similar functions.
     pub ranks: Vec<Key>,
-    /// Aggregates in HAVING.
+    /// The aggregates in HAVING.
     pub having: Vec<Aggregate>,
-    /// Aggregates in ORDER BY, as it is written.
+    /// The aggregates in ORDER BY, before aliases are resolved.
     pub ordering: Vec<Aggregate>,
     pub has_filter: bool,
-    /// The columns that WHERE holds to be equal to a value.
+    /// The columns that WHERE compares with a value for equality.
     pub pinned: Vec<String>,
     pub tables: usize,
     pub place: Range<usize>,
 }
 
 impl Block {
-    /// The aggregates of its columns.
+    /// Returns the aggregates of the columns.
     pub(super) fn aggregates(&self) -> impl Iterator<Item = &Aggregate> {
         self.items.iter().flat_map(|item| &item.aggregates)
     }
 
-    /// The aggregates of HAVING and ORDER BY.
+    /// Returns the aggregates of HAVING and ORDER BY.
     pub(super) fn later(&self) -> impl Iterator<Item = &Aggregate> {
         self.having.iter().chain(&self.ordering)
     }
 }
 
-/// A statement, read.
+/// A parsed query.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shape {
     /// Every SELECT; the outermost is the first.
     pub blocks: Vec<Block>,
-    /// Every value, in lower case.
+    /// All values, in lower case.
     pub values: Vec<String>,
-    /// Every name, in lower case.
+    /// All names, in lower case.
     pub names: BTreeSet<String>,
-    /// The words of every name.
+    /// The words of all names.
     pub words: BTreeSet<String>,
     /// The tables that it reads, in lower case.
     pub tables: BTreeSet<String>,
-    /// The values that something is compared with, in lower case.
+    /// The values in comparisons, in lower case.
     pub compared: Vec<String>,
-    /// Whether a table is kept whole by a join.
+    /// True if it has an outer join.
     pub has_outer_join: bool,
-    /// Whether rows are taken by whether another query has them, or by a join.
+    /// True if it has IN or EXISTS with a subquery.
     pub has_membership: bool,
-    /// NOT, `<>`, IS NULL, EXCEPT and their like.
+    /// True if it has NOT, `<>`, IS NULL, EXCEPT or similar.
     pub has_negation: bool,
-    /// A comparison of any kind, or IN, LIKE, BETWEEN, with a value or an inner query.
+    /// True if it has a comparison, IN, LIKE or BETWEEN with a value or a subquery.
     pub has_condition: bool,
     pub has_set_operation: bool,
     pub has_division: bool,
-    /// Whether columns are added to each other: `checking.balance + savings.balance`.
+    /// True if it adds columns to each other: `checking.balance + savings.balance`.
     pub has_addition: bool,
-    /// Inner queries that something is compared with as one value, and that give a column of every row of a table.
+    /// Subqueries that are compared as one value but return a column of every row of a table.
     pub loose: Vec<Range<usize>>,
 }
 
 impl Shape {
-    /// The outermost SELECT.
+    /// Returns the outermost SELECT.
     pub(super) fn top(&self) -> &Block {
         &self.blocks[0]
     }
 
-    /// Every aggregate, wherever it stands.
+    /// Returns all aggregates.
     pub(super) fn aggregates(&self) -> impl Iterator<Item = &Aggregate> {
         self.blocks.iter().flat_map(|block| block.aggregates().chain(block.later()))
     }
 
-    /// How many ends of scales it takes: MAX, MIN, and sorted rows that are cut off or numbered.
+    /// Returns the number of ends of scales that the query selects: MAX, MIN, and sorted rows that are limited or
+    /// numbered.
     pub(super) fn extremes(&self) -> usize {
         let ends = self.aggregates().filter(|aggregate| matches!(aggregate.figure, Figure::Max | Figure::Min)).count();
         let cuts = self.blocks.iter().filter(|block| block.limit != Limit::All && !block.order.is_empty()).count();
         ends + cuts + self.blocks.iter().map(|block| block.ranks.len()).sum::<usize>()
     }
 
-    /// Whether an aggregate of that kind stands anywhere.
+    /// Reports whether the query has an aggregate of this kind.
     pub(super) fn has(&self, figure: Figure) -> bool {
         self.aggregates().any(|aggregate| aggregate.figure == figure)
     }
 
-    /// A sort key that is the name of a column made elsewhere is what that column is.
+    /// Replaces each sort key that is an alias by the column that the alias names.
     pub(super) fn resolve(&mut self) {
         let items: Vec<Item> = self.blocks.iter().flat_map(|block| block.items.clone()).collect();
         let named =

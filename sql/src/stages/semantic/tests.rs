@@ -1,4 +1,4 @@
-//! Questions and statements against a small shop: what must reject, what must be warned about, what must pass.
+//! Tests questions and statements on the schema of a small shop: which are errors, which are warnings, and which pass.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::question::Question;
 use super::{CERTAIN, Finding, findings};
 use crate::catalog::{Catalog, Column, ForeignKey, Table};
 
-/// From which confidence on a warning is worth a look.
+/// The confidence from which a warning counts.
 const WARNED: u8 = 70;
 
 fn table(name: &str, columns: &[(&str, &str)]) -> Table {
@@ -59,13 +59,13 @@ fn surest(question: &str, sql: &str) -> u8 {
     found(question, sql).iter().map(|finding| finding.confidence).max().unwrap_or(0)
 }
 
-/// Each line is a question, ` | `, and a statement.
+/// Splits lines of the form `question | statement`.
 fn each(lines: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.split_once("|").map(|(question, sql)| (question.trim(), sql.trim())).unwrap())
 }
 
-/// The lines of which the surest finding is not as sure as it must be.
+/// Returns the lines whose highest confidence is out of range.
 fn others(lines: &'static str, sure: Range<u8>) -> Vec<String> {
     let wrong = each(lines).filter(|(question, sql)| !sure.contains(&surest(question, sql)));
     wrong.map(|(question, sql)| format!("{question}: {sql}: {:?}", found(question, sql))).collect()

@@ -1,4 +1,4 @@
-//! Facts of a tree that are known without its surroundings: what an expression is, and where it stands.
+//! Classifies parts of a syntax tree that can be understood without their context, and maps them to positions.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use sqlparser::tokenizer::{Location, Span};
 
 use super::shape::Figure;
 
-/// A statement's text, to turn lines and columns into bytes.
+/// The text of a statement, to convert lines and columns to byte positions.
 pub(super) struct Text<'a> {
     pub text: &'a str,
-    /// Where each line begins, in characters.
+    /// The start of each line, in characters.
     lines: Vec<usize>,
-    /// Where each character begins; empty where each is one byte.
+    /// The byte position of each character; empty if the text is ASCII.
     characters: Vec<usize>,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Text<'a> {
         byte.unwrap_or(self.text.len()).min(self.text.len())
     }
 
-    /// Where something stands; nothing where the parser does not say.
+    /// Returns the byte range of a span; an empty range if the parser does not report a position.
     pub(super) fn range(&self, span: Span) -> Range<usize> {
         if span.start.line == 0 {
             return 0..0;
@@ -44,7 +44,8 @@ impl<'a> Text<'a> {
         start..end.max(start)
     }
 
-    /// A place with the parentheses closed that are open in it: the parser's place of a call ends before its last.
+    /// Extends a range to include the parentheses that are open in it. The parser's range of a call ends before its
+    /// last parenthesis.
     pub(super) fn closed(&self, place: Range<usize>) -> Range<usize> {
         let count = |sign: char| self.text.get(place.clone()).unwrap_or_default().matches(sign).count();
         let mut open = count('(').saturating_sub(count(')'));
@@ -64,7 +65,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// An expression without the parentheses and casts around it.
+/// Removes the parentheses and casts around an expression.
 pub(super) fn bare(expr: &Expr) -> &Expr {
     match expr {
         Expr::Nested(inner) => bare(inner),
@@ -73,7 +74,7 @@ pub(super) fn bare(expr: &Expr) -> &Expr {
     }
 }
 
-/// A value as text; `None` for NULL and placeholders.
+/// Returns a value as text; `None` for NULL, booleans and placeholders.
 pub(super) fn literal(value: &Value) -> Option<String> {
     match value {
         Value::Number(number, _) => Some(number.to_string()),
@@ -82,15 +83,15 @@ pub(super) fn literal(value: &Value) -> Option<String> {
     }
 }
 
-/// The aggregate that a call is.
+/// Returns the kind of aggregate that a function call is.
 pub(super) fn aggregate_of(function: &Function) -> Option<Figure> {
     let figure = Figure::of(&function.name.to_string())?;
-    // MAX and MIN of several values are no aggregates in SQLite.
+    // In SQLite, MAX and MIN of several values are not aggregates.
     let is_scalar = matches!(figure, Figure::Max | Figure::Min) && arguments(function).len() > 1;
     (!is_scalar).then_some(figure)
 }
 
-/// What a function is called with.
+/// Returns the arguments of a function call.
 pub(super) fn arguments(function: &Function) -> Vec<&Expr> {
     let FunctionArguments::List(list) = &function.args else { return Vec::new() };
     let expr = |argument| match argument {
@@ -100,12 +101,12 @@ pub(super) fn arguments(function: &Function) -> Vec<&Expr> {
     list.args.iter().filter_map(expr).collect()
 }
 
-/// Whether an aggregate takes each value once.
+/// Reports whether an aggregate has DISTINCT.
 pub(super) fn is_distinct(function: &Function) -> bool {
     matches!(&function.args, FunctionArguments::List(list) if list.duplicate_treatment == Some(DuplicateTreatment::Distinct))
 }
 
-/// Whether an operator compares.
+/// Reports whether an operator is a comparison.
 pub(super) fn is_comparison(op: &BinaryOperator) -> bool {
     matches!(
         op,
@@ -118,7 +119,7 @@ pub(super) fn is_comparison(op: &BinaryOperator) -> bool {
     )
 }
 
-/// Whether an expression is a condition, or a value where a condition holds and zero elsewhere.
+/// Reports whether an expression is a condition, or a value that is zero where a condition does not hold.
 pub(super) fn is_condition(expr: &Expr) -> bool {
     let is_zero = |expr: &Expr| bare(expr).to_string().trim_end_matches(['0', '.']).is_empty();
     match bare(expr) {
@@ -136,7 +137,7 @@ pub(super) fn is_condition(expr: &Expr) -> bool {
     }
 }
 
-/// Whether larger values make an expression smaller: `-x`, `1 / x`.
+/// Reports whether an expression becomes smaller as its values grow: `-x`, `1 / x`.
 pub(super) fn is_inverse(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::UnaryOp { op: UnaryOperator::Minus, .. } => true,
@@ -145,8 +146,8 @@ pub(super) fn is_inverse(expr: &Expr) -> bool {
     }
 }
 
-/// Whether an expression subtracts one value from another, at any depth: `now - birth`, `julianday(a) - julianday(b)`,
-/// `timestampdiff(year, a, b)`.
+/// Reports whether an expression subtracts one value from another, at any depth: `now - birth`, `julianday(a) -
+/// julianday(b)`, `timestampdiff(year, a, b)`.
 pub(super) fn is_difference(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::BinaryOp { op: BinaryOperator::Minus, .. } => true,

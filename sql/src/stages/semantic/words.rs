@@ -1,26 +1,26 @@
-//! Words of questions and of names, and when two of them speak of the same thing.
+//! Splits questions and names into words, and decides whether two words are related.
 
-/// How many words of a question are read.
+/// The maximum number of words of a question that are read.
 const MOST: usize = 400;
 
 /// A word of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
-    /// As it stands.
+    /// The word as written.
     pub text: String,
-    /// In lower case, without an ending of possession.
+    /// The word in lower case, without a possessive ending.
     pub lower: String,
     /// The singular of `lower`.
     pub stem: String,
-    /// Whether it stood in quotes; then it may be several words.
+    /// True if it was quoted; a quoted text may consist of several words.
     pub is_quoted: bool,
-    /// Whether a sentence begins with it.
+    /// True if it starts a sentence.
     pub is_first: bool,
-    /// Whether a comma, a stop or the like stands before it.
+    /// True if a comma, a full stop or similar precedes it.
     pub is_after_pause: bool,
 }
 
-/// The first words of a question, in order. What stands in quotes is one word.
+/// Returns the words of a question, at most [`MOST`]. A quoted text is one word.
 pub(super) fn words(question: &str) -> Vec<Word> {
     let mut found: Vec<Word> = Vec::new();
     let (mut is_first, mut is_after_pause) = (true, false);
@@ -55,7 +55,8 @@ fn word(text: &str, is_quoted: bool, is_first: bool, is_after_pause: bool) -> Wo
     Word { text: text.to_owned(), stem: stem(&lower), lower, is_quoted, is_first, is_after_pause }
 }
 
-/// What stands in quotes at the beginning of `rest`, and how long it is with them. An apostrophe within a word is none.
+/// Returns the quoted text at the start of `rest`, and its length with the quotes. An apostrophe within a word is not a
+/// quote.
 fn quoted<'a>(question: &str, rest: &'a str, first: char) -> Option<(&'a str, usize)> {
     let close = match first {
         '"' | '`' | '\'' => first,
@@ -79,7 +80,8 @@ fn quoted<'a>(question: &str, rest: &'a str, first: char) -> Option<(&'a str, us
     }
 }
 
-/// How long the word at the beginning is. A sign between two letters or figures belongs to it: `2016/6/23`, `o'clock`.
+/// Returns the length of the word at the start of `rest`. A sign between two letters or digits belongs to the word:
+/// `2016/6/23`, `o'clock`.
 fn length(rest: &str) -> usize {
     let mut signs = rest.char_indices().peekable();
     let mut end = 0;
@@ -101,7 +103,7 @@ fn length(rest: &str) -> usize {
     end
 }
 
-/// The words of a name: `orderDate`, `order_date` and `Order Date` are the same two.
+/// Splits a name into words: `orderDate`, `order_date` and `Order Date` give the same two words.
 pub(super) fn parts(name: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut current = String::new();
@@ -125,7 +127,7 @@ pub(super) fn parts(name: &str) -> Vec<String> {
     found.into_iter().map(|part| stem(&part)).collect()
 }
 
-/// The singular of a word, as well as its letters tell.
+/// Returns the singular of a word, as far as its spelling shows.
 pub(super) fn stem(word: &str) -> String {
     let cut = |ending: &str, instead: &str| word.strip_suffix(ending).map(|rest| format!("{rest}{instead}"));
     let found = match word {
@@ -137,7 +139,8 @@ pub(super) fn stem(word: &str) -> String {
     found.unwrap_or_else(|| word.to_owned())
 }
 
-/// Whether two words come from one: `spending` and `spent`, `populated` and `population`, `customer` and `cust`.
+/// Reports whether two words have a common root: `spending` and `spent`, `populated` and `population`, `customer` and
+/// `cust`.
 pub(super) fn are_kin(one: &str, other: &str) -> bool {
     if one == other {
         return true;

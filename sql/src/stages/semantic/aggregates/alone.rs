@@ -1,11 +1,11 @@
-//! Figures that contradict themselves, whatever the question is.
+//! Checks for aggregates that are wrong for any question.
 
 use super::other;
 use crate::stages::semantic::Finding;
 use crate::stages::semantic::shape::{Figure, Item};
 use crate::stages::semantic::words::parts;
 
-/// A figure that is named after another one: `AVG(price) AS total_price`.
+/// Reports an aggregate that is named after another one: `AVG(price) AS total_price`.
 pub(super) fn against_its_name(item: &Item) -> Option<Finding> {
     let alias = item.alias.as_deref().filter(|_| item.is_aggregate)?;
     let aggregate = item.aggregates.first()?;
@@ -31,7 +31,7 @@ pub(super) fn against_its_name(item: &Item) -> Option<Finding> {
     Some(other(86, message, aggregate, be))
 }
 
-/// An average in one sum or fraction with counts and sums: `100 * AVG(x = 1) / COUNT(*)`.
+/// Reports an average in a sum or a fraction with counts and sums: `100 * AVG(x = 1) / COUNT(*)`.
 pub(super) fn mixed(item: &Item) -> Option<Finding> {
     if item.is_aggregate || item.has_window {
         return None;
@@ -51,7 +51,7 @@ pub(super) fn mixed(item: &Item) -> Option<Finding> {
     Some(other(confidence, message, average, Figure::Sum))
 }
 
-/// A figure set against itself: `MIN(price) - MIN(price)`.
+/// Reports an aggregate that is compared with itself: `MIN(price) - MIN(price)`.
 pub(super) fn twice(item: &Item) -> Option<Finding> {
     let [one, other_one] = item.aggregates.as_slice() else { return None };
     let is_same = one.figure == other_one.figure

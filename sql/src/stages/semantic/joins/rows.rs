@@ -1,4 +1,4 @@
-//! Tells by the form of a query how many rows it gives, and whether rows that are met many times change its result.
+//! Determines from the form of a query how many rows it returns, and whether repeated rows change its result.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use sqlparser::ast::{
 
 use crate::stages::semantic::tree::bare;
 
-/// Whether a query gives one row at most, or a list of values that stand in the query itself.
+/// Reports whether a query returns at most one row, or a list of values in the query itself.
 pub(super) fn is_small(query: &Query) -> bool {
     let limit = match &query.limit_clause {
         Some(LimitClause::LimitOffset { limit, .. }) => limit.as_ref(),
@@ -23,7 +23,7 @@ fn is_small_body(body: &SetExpr) -> bool {
     match body {
         SetExpr::Values(_) => true,
         SetExpr::Query(query) => is_small(query),
-        // Also a recursive table expression that counts up.
+        // This includes recursive common table expressions that count.
         SetExpr::SetOperation { left, .. } => is_small_body(left),
         SetExpr::Select(select) => {
             let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
@@ -37,7 +37,8 @@ fn is_small_body(body: &SetExpr) -> bool {
     }
 }
 
-/// Whether a query gives one column of the row that has a value: `SELECT height FROM mountain WHERE name = 'K2'`.
+/// Reports whether a query returns a column of the row with a certain value: `SELECT height FROM mountain WHERE name =
+/// 'K2'`.
 fn is_one_value(select: &Select) -> bool {
     fn looks_for_a_value(filter: &Expr) -> bool {
         match bare(filter) {
@@ -52,7 +53,7 @@ fn is_one_value(select: &Select) -> bool {
     is_plain && select.projection.len() == 1 && select.selection.as_ref().is_some_and(looks_for_a_value)
 }
 
-/// Reports whether a query gives each different row once, of columns that it names, without groups or figures.
+/// Reports whether a query returns distinct rows without groups or aggregates.
 pub(super) fn is_plain_distinct(select: &Select) -> bool {
     let is_column = |item: &SelectItem| match item {
         SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => !has_figure(expr),
@@ -62,7 +63,7 @@ pub(super) fn is_plain_distinct(select: &Select) -> bool {
     select.distinct.is_some() && !is_grouped && select.having.is_none() && select.projection.iter().all(is_column)
 }
 
-/// Whether a column of a result consists of `COUNT(DISTINCT …)`, MAX and MIN alone.
+/// Reports whether a column of a result consists only of `COUNT(DISTINCT …)`, MAX and MIN.
 pub(super) fn is_same_of_many(item: &SelectItem) -> bool {
     let (SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) = item else { return false };
     let text = expr.to_string().to_uppercase();
@@ -72,7 +73,7 @@ pub(super) fn is_same_of_many(item: &SelectItem) -> bool {
         && figures("COUNT(") + figures("MAX(") + figures("MIN(") > 0
 }
 
-/// Whether an aggregate over all rows stands in an expression.
+/// Reports whether an expression contains an aggregate over all rows.
 fn has_figure(expr: &Expr) -> bool {
     struct Figures(bool, usize);
     impl Visitor for Figures {

@@ -1,11 +1,11 @@
-//! What words and names of columns tell by their form.
+//! Derives the meaning of words and column names from their form.
 
 use crate::stages::semantic::Sheet;
 use crate::stages::semantic::question::Question;
 use crate::stages::semantic::shape::Name;
 use crate::stages::semantic::words::{are_kin, parts};
 
-/// Whether a word has the form of a superlative.
+/// Reports whether a word has the form of a superlative.
 pub(super) fn is_superlative(word: &str) -> bool {
     const NONE: [&str; 22] = [
         "request",
@@ -34,22 +34,22 @@ pub(super) fn is_superlative(word: &str) -> bool {
     word.len() > 5 && word.ends_with("est") && !NONE.contains(&word)
 }
 
-/// Whether a part of a name tells what it holds.
+/// Reports whether a part of a name describes the content of the column.
 pub(super) fn is_telling(part: &str) -> bool {
     part.len() > 2 && !matches!(part, "id" | "name" | "code" | "number" | "num" | "key" | "type" | "the")
 }
 
-/// Whether the question names a column.
+/// Reports whether the question names a column.
 pub(super) fn is_named(question: &Question, column: &Name) -> bool {
     let parts = parts(&column.column);
     let is_said =
         |part: &String| question.words.iter().any(|word| are_kin(part, &word.stem) || are_kin(part, &word.lower));
-    // `lat` is a latitude, and `temp` a temperature.
+    // `lat` is a latitude, and `temp` is a temperature.
     let is_cut = |part: &String| question.words.iter().any(|word| word.lower.starts_with(part.as_str()));
     parts.iter().filter(|part| is_telling(part)).any(|part| is_said(part) || is_cut(part))
 }
 
-/// Whether a column stores a number of things.
+/// Reports whether a column stores a number of things.
 pub(super) fn counts(column: &Name) -> bool {
     const COUNTS: [&str; 14] = [
         "count",
@@ -70,7 +70,7 @@ pub(super) fn counts(column: &Name) -> bool {
     parts(&column.column).iter().any(|part| COUNTS.contains(&part.as_str()))
 }
 
-/// Whether a column is a key of a table that the query reads.
+/// Reports whether a column is a key of a table that the query reads.
 pub(super) fn is_key(sheet: &Sheet<'_>, name: &Name) -> bool {
     let is_named_so = parts(&name.column).last().is_some_and(|last| {
         matches!(last.as_str(), "id" | "uuid" | "key" | "code") || (last.ends_with("id") && last.len() > 3)
@@ -89,7 +89,7 @@ pub(super) fn is_key(sheet: &Sheet<'_>, name: &Name) -> bool {
     is_named_so || is_declared
 }
 
-/// Whether a column is declared to hold numbers.
+/// Reports whether the declared type of a column is numeric.
 pub(super) fn holds_numbers(sheet: &Sheet<'_>, name: &Name) -> bool {
     let columns = sheet.catalog.tables_with(&name.column).filter_map(|table| table.column(&name.column));
     columns.map(|column| column.kind.to_ascii_uppercase()).any(|kind| {
