@@ -15,15 +15,14 @@ use tokio::sync::watch;
 
 use crate::store::objects::Objects;
 
-/// Number of bytes of each output that stay in memory. An unlinked file holds the rest, up to the
-/// output limit of the step.
+/// Number of bytes of each output that stay in memory. An unlinked file holds the rest, up to the output limit of
+/// the step.
 const IN_MEMORY: usize = 64 << 10;
-/// Number of bytes of one output that can be read while the step runs. They are not compressed, so that a
-/// step without an output limit must not fill the disk by them.
+/// Number of bytes of one output that can be read while the step runs. They are not compressed, so without this
+/// bound a step that has no output limit could fill the disk.
 const MAX_LIVE: u64 = 256 << 20;
 
-/// The live outputs of one run: one entry for each step that runs, or that has ended and is not
-/// recorded yet.
+/// The live outputs of one run: one entry for each step that runs, or that has ended and is not recorded yet.
 #[derive(Debug, Clone, Default)]
 pub struct LiveOutputs(Arc<Shared>);
 
@@ -68,7 +67,7 @@ pub enum StreamState {
     Open,
     /// The output is complete, as far as the output limit keeps it.
     Ended,
-    /// Later bytes can be read when the step has ended, if at all: the disk is full, or they are too many.
+    /// Later bytes can only be read after the step has ended, if at all: storing failed, or there are too many.
     Broken,
 }
 
@@ -76,7 +75,7 @@ pub enum StreamState {
 struct Bytes {
     /// The first [`IN_MEMORY`] bytes.
     head: Vec<u8>,
-    /// The bytes behind `head`.
+    /// The bytes after `head`.
     rest: Option<Arc<File>>,
 }
 
@@ -114,7 +113,7 @@ impl LiveOutputs {
         self.0.changes.send_modify(|count| *count += 1);
     }
 
-    /// Reports each change: a new attempt, more bytes, the end of an output.
+    /// Returns a receiver that reports each change: a new attempt, more bytes, the end of an output.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
@@ -125,22 +124,22 @@ impl LiveOutputs {
 }
 
 impl LiveStream {
-    /// Returns how far the output has come.
+    /// Returns the current length and state of the output.
     pub fn extent(&self) -> Extent {
         *self.extent.borrow()
     }
 
-    /// Waits until there are bytes behind `offset`, or no more can follow.
+    /// Waits until there are bytes after `offset`, or no more can follow.
     pub async fn beyond(&self, offset: u64) -> Extent {
         let mut extent = self.extent.clone();
         let ready = |extent: &Extent| extent.length > offset || extent.state != StreamState::Open;
-        // A sender that is gone has sent its last state before.
+        // A dropped sender has sent its final state.
         let found = extent.wait_for(ready).await.map(|extent| *extent);
         found.unwrap_or_else(|_| self.extent())
     }
 
-    /// Reads at most `limit` bytes from `offset` on; none where there are none yet. Reading may touch
-    /// the disk.
+    /// Reads at most `limit` bytes, starting at `offset`; returns none if there are none yet. May read from the
+    /// disk.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -161,10 +160,10 @@ impl LiveStream {
         Ok(found)
     }
 
-    /// Returns the last line that is not blank, of the last `limit` bytes.
+    /// Returns the last line of the last `limit` bytes that is not blank.
     ///
     /// # Errors
-    /// As [`LiveStream::read`].
+    /// Same as [`LiveStream::read`].
     pub fn last_line(&self, limit: usize) -> io::Result<Option<Vec<u8>>> {
         let offset = self.extent().length.saturating_sub(limit as u64);
         Ok(last_line(&self.read(offset, limit)?).map(<[u8]>::to_vec))
@@ -173,7 +172,7 @@ impl LiveStream {
 
 /// Returns the last line that is not blank.
 pub fn last_line(bytes: &[u8]) -> Option<&[u8]> {
-    // A carriage return begins a line anew, as progress bars do.
+    // A carriage return starts a line over, as in progress bars.
     let lines = bytes.rsplit(|byte| matches!(byte, b'\n' | b'\r'));
     lines.map(<[u8]>::trim_ascii).find(|line| !line.is_empty())
 }
@@ -191,7 +190,7 @@ pub(crate) struct LiveWriter {
 }
 
 impl LiveWriter {
-    /// Appends bytes without secrets. Where they cannot be stored, the stream is broken from here on.
+    /// Appends redacted bytes. If they cannot be stored, the stream is broken from here on.
     pub(crate) fn append(&self, objects: &Objects, bytes: &[u8]) {
         let Extent { length, state } = *self.extent.borrow();
         if bytes.is_empty() || state != StreamState::Open {
