@@ -48,7 +48,7 @@ pub(crate) struct AttemptReport {
     pub resources: Resources,
     /// The processes that the command left behind, if it ended by itself.
     pub leaked: Option<LeakedProcesses>,
-    /// Whether all processes of the attempt are known to have ended. If not, its layer cannot be trusted.
+    /// True if all processes of the attempt are known to have ended. Otherwise, its layer cannot be trusted.
     pub gone: bool,
     /// The sandbox, if the command left nothing in it and it can be reused.
     pub sandbox: Option<Running>,
@@ -108,7 +108,7 @@ impl Phase {
     }
 }
 
-/// What the attempt has reported so far.
+/// The reports from an attempt so far.
 struct Observed {
     started: Option<Instant>,
     enforcement: Enforcement,

@@ -74,7 +74,7 @@ pub(crate) enum StepTrace {
 }
 
 impl StepTrace {
-    /// Returns the trace in a caller's environment; `None` if there is none.
+    /// Returns the trace that a caller's environment names, if any.
     pub(crate) fn from_env(env: &BTreeMap<String, String>) -> Option<Self> {
         let named = env.iter().filter(|(name, _)| is_trace_variable(name));
         let mut named = named.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -118,7 +118,7 @@ pub(crate) struct Tree {
     pub(crate) source: TreeSource,
     /// The private copy, held until the run ends; `None` if steps see the worktree itself.
     pub(crate) apart: Option<PrivateTree>,
-    /// The ignored files that steps see in a private copy; `None` if there are none, or if they are not known.
+    /// The ignored files in the private copy; `None` if they are hidden, or if steps see the worktree itself.
     pub(crate) unverified: Option<UnverifiedInputs>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
@@ -134,7 +134,7 @@ pub(crate) struct Place {
     pub(crate) git: GitDirs,
 }
 
-/// What a step sees besides the tree.
+/// The parts of the host that a step sees.
 #[derive(Debug, Clone)]
 pub(crate) struct Sight {
     pub(crate) surroundings: Surroundings,
@@ -147,7 +147,7 @@ pub(crate) struct Sight {
     pub(crate) tolerated: Tolerated,
 }
 
-/// An empty directory of ours, mounted over directories that contain credentials.
+/// Name of the empty directory in the state directory that is mounted over directories with credentials.
 pub(crate) const EMPTY_DIR: &str = "empty";
 /// Runtime of a command after which a sandbox for the next one is prepared.
 const SHORT: Duration = Duration::from_millis(20);
@@ -155,8 +155,8 @@ const SHORT: Duration = Duration::from_millis(20);
 const STEP_USER: &str = "step";
 
 impl Sight {
-    /// Determines what a step sees besides the tree of `repo`. Of the home, only paths that `reader` can reach are
-    /// included.
+    /// Determines which parts of the host a step over `repo` sees. Of the home, only paths that `reader` can reach
+    /// are included.
     ///
     /// # Errors
     /// The state directory cannot be written, or the search for toolchains fails.
@@ -313,7 +313,7 @@ impl Context {
         &self.outputs.redactor
     }
 
-    /// Sends an event. The run goes on even if the receiver is closed.
+    /// Sends an event. The run continues even if the receiver is closed.
     pub(crate) async fn emit(&self, mut event: RunEvent) {
         self.redactor().clean_event(&mut event);
         if self.events.send(event).await.is_err() {

@@ -90,7 +90,7 @@ pub(crate) async fn run_none(context: &Arc<Context>, plan: &Plan, reason: &str) 
 }
 
 impl Dispatcher<'_> {
-    /// Starts or refuses every skill that is ready; `false` if there was none.
+    /// Starts or refuses every skill that is ready; `false` if no skill was ready.
     async fn start_ready(&mut self) -> bool {
         let mut any = false;
         for place in 0..self.plan.skills.len() {

@@ -285,7 +285,7 @@ impl Engine {
         Ok(report)
     }
 
-    /// Releases the resources of a run after its report. In a process that stays, a background thread shuts down
+    /// Releases the resources of a run after its report. In a long-running process, a background thread shuts down
     /// the sandboxes and prepares the directory for the next run's layers.
     fn let_go(&self, context: Arc<Context>, space: RunSpaceConfig) {
         if self.config.stays {
@@ -380,7 +380,7 @@ impl Engine {
         })
     }
 
-    /// Collects the tree, the directory for layers, and what steps see of the host.
+    /// Collects the tree, the run space for layers, and the parts of the host that steps see.
     async fn context(
         &self,
         source: Source,
@@ -477,8 +477,8 @@ impl Engine {
         Ok(made?)
     }
 
-    /// Returns what steps of `user` over `repo` see besides the tree. With a required owner, files are looked up
-    /// with that user's rights, so that a caller reaches nothing that it could not reach without us.
+    /// Returns the parts of the host that steps of `user` over `repo` see. With a required owner, files are looked
+    /// up with that user's rights, so that a caller reaches nothing that it could not reach without us.
     fn sight(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<Sight, EngineError> {
         let reader = self.reader(user);
         Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)

@@ -108,7 +108,7 @@ pub enum EngineError {
     /// The repository cannot be read.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A file of ours cannot be stored.
+    /// A file cannot be stored in the state directory or the changeset.
     #[error("{}", with_hint(.0, .0.hint()))]
     Store(#[from] StoreError),
     /// No sandbox can be created.
@@ -124,7 +124,7 @@ pub enum EngineError {
     ControlsMissing {
         /// The missing controls.
         missing: Vec<Missing>,
-        /// Whether the operator allows a caller to run with fewer controls.
+        /// True if the operator allows runs with fewer controls.
         best_effort: bool,
     },
     /// The state directory is inside the tree to verify.
@@ -136,7 +136,7 @@ pub enum EngineError {
     /// An earlier command of a session changed the session's tree.
     #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
     SessionSpent(PathBuf),
-    /// The request is for the skills that have not passed, and no run of the profile is on record.
+    /// The request is for the skills that have not passed, but no run of the profile is recorded.
     #[error(
         "no run of the profile `{0}` without a changeset is on record for this repository, so it is not known what has passed{HINT}run the whole profile once: `proctor run --profile {0}`"
     )]

@@ -101,7 +101,7 @@ impl Observed {
 /// by the user.
 pub(crate) type Applied = BTreeMap<Vec<u8>, Option<Sha256Hex>>;
 
-/// Returns what the applied layers left at each path; later layers win.
+/// Returns the content that the applied layers left at each path; later layers win.
 pub(crate) fn applied(runs: &[SkillRun]) -> Applied {
     let mut applied = Applied::new();
     for (layer, paths) in runs.iter().flat_map(|run| &run.applied) {

@@ -265,7 +265,7 @@ fn nothing() -> Found {
     Found { status: Piece::Absent, files: BTreeMap::new(), writer: false }
 }
 
-/// Reads the documents of a run. It also reports a run that starts or ends meanwhile.
+/// Reads the documents of a run. It also reports a run that starts or ends during the read.
 fn found(root: &Directory) -> Result<Found, StoreError> {
     // On a file system without locks, no run can hold one.
     let held = || root.is_locked().unwrap_or(false);

@@ -1,5 +1,5 @@
-//! Runs the `git` program in a sandbox, for what libgit2 cannot read. It sees what a step would see, can change
-//! nothing, and has no network. `proctor-snapshot` decides which commands it runs.
+//! Runs the `git` program in a sandbox, for repositories that libgit2 cannot read. It sees the same files as a
+//! step, can change nothing, and has no network. `proctor-snapshot` decides which commands it runs.
 
 use std::collections::BTreeMap;
 use std::fmt;

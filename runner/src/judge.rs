@@ -1,5 +1,5 @@
-//! Locates the program that judges SQL in a step, which is ours, and the DuckDB library that it loads, which the
-//! operator or the system provides. A repository can influence neither, not even through `PATH` or a variable.
+//! Locates our program that judges SQL in a step, and the DuckDB library that it loads. The operator or the system
+//! provides the library. A repository can influence neither of them, not even through `PATH` or a variable.
 
 use std::path::{Path, PathBuf};
 

@@ -56,11 +56,11 @@ pub struct LiveStream {
 pub struct Extent {
     /// Number of bytes that can be read.
     pub length: u64,
-    /// Whether more can follow.
+    /// The state of the output.
     pub state: StreamState,
 }
 
-/// Whether more bytes of an output can follow.
+/// The state of an output: more bytes can follow only while it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamState {
     /// The attempt may still print.
@@ -138,8 +138,8 @@ impl LiveStream {
         found.unwrap_or_else(|_| self.extent())
     }
 
-    /// Reads at most `limit` bytes, starting at `offset`; returns none if there are none yet. May read from the
-    /// disk.
+    /// Reads at most `limit` bytes, starting at `offset`; returns an empty vector at the current end. May read from
+    /// the disk.
     ///
     /// # Errors
     /// The file cannot be read.

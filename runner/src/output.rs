@@ -184,8 +184,7 @@ impl Capture {
         }
     }
 
-    /// Reads what is in the pipe now, without waiting and at most the capacity of a pipe; `true` if it reached the
-    /// end.
+    /// Reads the bytes in the pipe without waiting, at most the capacity of a pipe; `true` if it reached the end.
     fn read_rest(&mut self, pipe: &pipe::Receiver) -> bool {
         let mut buffer = vec![0u8; CHUNK];
         for _ in 0..MAX_PIPE / CHUNK {
@@ -243,7 +242,7 @@ struct Store {
     kept: u64,
     /// Gives readers the bytes while the step runs.
     live: Option<LiveWriter>,
-    /// Whether everything that can be released since the last byte has been released.
+    /// True if no more bytes can be released until the next byte arrives.
     is_released: bool,
 }
 

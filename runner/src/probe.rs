@@ -1,6 +1,5 @@
 //! Stores the result of the last trial of the sandbox in the state directory. A run on a machine with all controls
-//! then needs no trial of its own. On a machine that lacks one, a run is refused at once with one message, not step
-//! by step.
+//! then skips the trial. On a machine that lacks one, a run is refused at once with one message, not step by step.
 //!
 //! A stored result counts only if no required control was missing, because nothing reports when the machine is
 //! fixed. It never appears in a record, which describes the controls of the step itself.
@@ -43,7 +42,7 @@ pub(crate) struct Circumstances {
     owner: u32,
     /// Device of the tree's file system: not all file systems can be below an overlay.
     file_system: u64,
-    /// Whether control groups can be created.
+    /// True if control groups can be created.
     control_groups: bool,
 }
 
@@ -84,8 +83,7 @@ impl Probe {
         Self { circumstances, missing: shown.missing().map(|(control, _)| control).collect() }
     }
 
-    /// Returns the stored result of a trial under the same conditions; `None` if there is none, or if it is not
-    /// usable.
+    /// Returns the stored result of a trial under the same conditions; `None` if no usable result is stored.
     pub(crate) fn load(state: &Directory, circumstances: &Circumstances) -> Option<Self> {
         let bytes = state.read(FILE, MAX_BYTES).ok()??;
         let kept: Self = serde_json::from_slice(&bytes).ok()?;

@@ -1,5 +1,5 @@
 //! Builds the documents of a run from its observations, without I/O. It takes the `PlannedStep` that was executed,
-//! so that the record describes what ran.
+//! so that the record describes the executed steps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) struct RunFacts {
     pub changeset: Option<ChangesetId>,
     /// The plan's digest.
     pub plan_sha256: Sha256Hex,
-    /// What to do about missing sandbox controls.
+    /// Handling of missing sandbox controls.
     pub sandbox: SandboxMode,
     /// The selection of skills that had not passed, if the request asked for it.
     pub rerun: Option<Rerun>,

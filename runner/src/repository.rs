@@ -1,5 +1,5 @@
-//! Holds the repository's directory open, so that all reads and writes use the same directory, even if its path is
-//! replaced meanwhile.
+//! Holds the repository's directory open, so that all reads and writes use the same directory even after its path
+//! is replaced.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -22,7 +22,7 @@ impl Repository {
     /// Opens the directory at `path`. Links in the path are the caller's and are followed once.
     ///
     /// # Errors
-    /// The path does not exist, is not a directory, or was replaced meanwhile.
+    /// The path does not exist, is not a directory, or was replaced during the call.
     pub(crate) fn open(path: &Path) -> Result<Self, SandboxError> {
         let facts = RepoFacts::read(path)?;
         let directory = Directory::from_fd(facts.open()?, facts.path.display().to_string());

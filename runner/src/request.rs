@@ -40,7 +40,7 @@ pub struct EngineConfig {
     /// Absolute paths of further directories that no step may see, besides the state directory: that of the
     /// daemon's socket.
     pub hide: Vec<PathBuf>,
-    /// Whether this process outlives its runs. If so, it cleans up a run after reporting the result, and prepares
+    /// True if this process outlives its runs. It then cleans up a run after reporting the result, and prepares
     /// resources for the next run in the background.
     pub stays: bool,
 }
@@ -86,9 +86,9 @@ pub struct RunRequest {
     pub changeset: Option<ChangesetId>,
     /// The highest tier that the caller may run.
     pub max_tier: Tier,
-    /// What to do about missing sandbox controls.
+    /// Handling of missing sandbox controls.
     pub sandbox: SandboxMode,
-    /// Whether to start no further skill after the first one that does not pass.
+    /// True if no further skill starts after the first one that does not pass.
     pub fail_fast: bool,
     /// How to handle the changes that steps make.
     pub changes: ChangesWanted,
@@ -107,7 +107,7 @@ pub struct RunRequest {
 pub struct Tracing {
     /// The caller's span, if there is one.
     pub parent: Option<TraceContext>,
-    /// Whether the run's spans are exported.
+    /// True if the run's spans are exported.
     pub exported: bool,
 }
 
@@ -159,7 +159,7 @@ pub enum RunSource {
     Commit {
         /// The commit's full id, from [`Engine::resolve_revision`](crate::Engine::resolve_revision).
         id: String,
-        /// Whether submodules are checked out too.
+        /// True if submodules are checked out too.
         submodules: bool,
     },
     /// The staged content of an index, as the commit that it would create.
@@ -215,7 +215,7 @@ pub struct ExecRequest {
     pub repo: PathBuf,
     /// The command, resolved like a step.
     pub step: PlannedStep,
-    /// What to do about missing sandbox controls.
+    /// Handling of missing sandbox controls.
     pub sandbox: SandboxMode,
 }
 

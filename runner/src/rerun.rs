@@ -44,7 +44,7 @@ pub fn demand_whole(
 /// Removes from a whole plan the skills that passed when they last ran.
 ///
 /// # Errors
-/// No run of the profile is on record, or the records cannot be read.
+/// No run of the profile is recorded, or the records cannot be read.
 pub(crate) fn part_of(
     plan: Plan,
     repository: String,
@@ -56,7 +56,7 @@ pub(crate) fn part_of(
     let newest = newest.ok_or_else(|| EngineError::NoEarlierRun(plan.profile.clone()))?;
     let of_worktree = match newest.source {
         TreeSource::Worktree { .. } => None,
-        // A hook may have verified a commit meanwhile, for example of another branch. Its passes do not replace
+        // In between, a hook may have verified a commit, for example of another branch. Its passes do not replace
         // failures of the worktree.
         TreeSource::Rev { .. } => newest_of_worktree(&records, &subject)?,
     };

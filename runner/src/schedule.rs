@@ -13,7 +13,7 @@ pub(crate) struct Slot {
     pub(crate) after: BTreeSet<usize>,
     /// Skills whose layers this one sees, in stacking order.
     pub(crate) sees: Vec<usize>,
-    /// Whether these must have passed.
+    /// True if these must have passed.
     pub(crate) demands_pass: bool,
 }
 

@@ -28,7 +28,7 @@ use crate::{record, step};
 pub struct Session {
     context: Arc<Context>,
     stack: Stack,
-    /// Whether a command wrote to the worktree, so that the snapshot is out of date.
+    /// True if a command wrote to the worktree, so that the snapshot is out of date.
     spent: AtomicBool,
     /// Layers that are being removed.
     freeing: Mutex<JoinSet<()>>,

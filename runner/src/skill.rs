@@ -18,7 +18,7 @@ use crate::step;
 /// The result of a skill.
 pub(crate) struct SkillRun {
     pub(crate) steps: Vec<StepEvidence>,
-    /// Whether a step of the skill ran and its layer is reliable.
+    /// True if a step of the skill ran and its layer is reliable.
     pub(crate) has_run: bool,
     /// The layers that the steps left, oldest first, except those put back for reuse.
     pub(crate) layers: Vec<Arc<Stacked>>,

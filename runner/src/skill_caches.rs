@@ -58,7 +58,7 @@ pub(crate) struct Caches {
     pub(crate) user: StepUser,
     pub(crate) state: Directory,
     pub(crate) state_path: PathBuf,
-    /// An empty directory of ours.
+    /// Path of an empty directory.
     pub(crate) empty: PathBuf,
     pub(crate) rooms: Rooms,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Source {
     pub(crate) recorded: TreeSource,
     /// The private copy with its snapshot; `None` for the worktree itself.
     pub(crate) apart: Option<(PrivateTree, Arc<Snapshot>)>,
-    /// The ignored files that steps see in a private copy; `None` if there are none, or if they are not known.
+    /// The ignored files in the private copy; `None` if they are hidden, or if steps see the worktree itself.
     pub(crate) unverified: Option<UnverifiedInputs>,
     /// The snapshot of the worktree, if it was taken earlier.
     pub(crate) taken: Option<Arc<Snapshot>>,
@@ -165,7 +165,7 @@ fn too_large(bound: TooLarge) -> String {
     )
 }
 
-/// Opens a directory of ours.
+/// Opens the directory of a private copy.
 fn opened(tree: &Path) -> Result<Repository, EngineError> {
     let repository = Repository::open(tree)?;
     if repository.path() == tree {

@@ -32,7 +32,7 @@ pub(crate) struct StepRun {
     pub(crate) evidence: StepEvidence,
     /// The last layer, if it is reliable and was not put back for reuse.
     pub(crate) layer: Option<Arc<Stacked>>,
-    /// Whether the step ran and its layer is reliable.
+    /// True if the step ran and its layer is reliable.
     pub(crate) is_known: bool,
     /// Paths that were applied to the worktree, as bytes.
     pub(crate) applied: Vec<Vec<u8>>,
@@ -166,8 +166,8 @@ pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
     }
 }
 
-/// Removes the content of a layer on a blocking thread, since a step may have written many files. What cannot be
-/// removed stays until the run ends.
+/// Removes the content of a layer on a blocking thread, since a step may have written many files. A part that
+/// cannot be removed remains until the run ends.
 async fn free(layer: Layer<Sealed>) {
     match tokio::task::spawn_blocking(move || layer.discard()).await {
         Ok(result) => freed(result),

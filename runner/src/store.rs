@@ -26,7 +26,7 @@ use std::io;
 /// Directory of the last snapshot of each repository, in the state directory.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 
-/// Why a file of ours could not be stored.
+/// Why a file cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A system call failed.
@@ -39,7 +39,7 @@ pub enum StoreError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A path of ours is a symlink or contains one.
+    /// A path is a symlink or contains one.
     #[error("`{path}` is, or leads through, a symbolic link; evidence is only written to real files")]
     Symlink {
         /// The path.

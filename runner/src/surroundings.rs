@@ -16,7 +16,7 @@ use proctor_sandbox::{Reader, Rights, ToolKind, ToolMount};
 use credentials::Credentials;
 pub(crate) use secrets::secrets_of;
 
-/// Paths below a home that toolchains need; all are mounted read-only. Everything else stays hidden: credentials,
+/// Paths below a home that toolchains need; all are mounted read-only. Everything else is hidden: credentials,
 /// histories, keys.
 const BELOW_HOME: [&str; 15] = [
     ".pyenv",
@@ -179,7 +179,7 @@ impl<'a> Shown<'a> {
         OF_CARGO.iter().for_each(|name| self.add(home.join(".cargo").join(name), &cargo.join(name)));
         OF_RUSTUP.iter().for_each(|name| self.add(home.join(".rustup").join(name), &rustup.join(name)));
         BELOW_HOME.iter().for_each(|below| self.add(home.join(below), &home.join(below)));
-        // Cargo's config names registry replacements and may hold tokens. A config with a token stays hidden.
+        // Cargo's config names registry replacements and may hold tokens. A config with a token is not mounted.
         for name in ["config.toml", "config"] {
             let source = cargo.join(name);
             if source.exists() && !credentials::holds_secret(&source) {
@@ -197,7 +197,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Returns whether a mount of `real` would expose a home, a directory of ours, or shared scratch space.
+    /// Returns whether a mount of `real` would expose a home, the repository, the state directory, or shared
+    /// scratch space.
     fn shows_a_home(&self, real: &Path) -> bool {
         real.parent() == Some(Path::new("/home")) || self.kept.iter().any(|kept| kept.starts_with(real))
     }

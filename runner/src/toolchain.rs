@@ -6,9 +6,9 @@ use semver::{Version, VersionReq};
 /// The result of one check's version requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The version in the output; `None` if there is none.
+    /// The version in the output; `None` if no version was found.
     pub version: Option<String>,
-    /// Whether the requirement is met.
+    /// True if the version meets the requirement.
     pub satisfied: bool,
 }
 

@@ -39,7 +39,7 @@ const MAX_READ: u64 = 4 << 20;
 /// The variables that locate toolchains and select their versions.
 pub const TOOL_VARIABLES: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "PATH"];
 
-/// Returns a digest of what decides which toolchains a run finds, and of the `tools` that it finds. It can be
+/// Returns a digest of the variables that locate toolchains, and of the `tools` that a run finds. It can be
 /// recorded without a salt, since it covers only paths and the identities of files.
 pub fn toolchain_env(home: &Path, env: &BTreeMap<String, String>, tools: Option<&Sha256Hex>) -> Sha256Hex {
     let places = env.iter().filter(|(name, _)| TOOL_VARIABLES.contains(&name.as_str()));
@@ -55,7 +55,7 @@ pub(crate) type Committed = BTreeMap<PathBuf, Option<CommittedFile>>;
 
 /// The inputs of the search for tools.
 pub(crate) struct ToolSearch<'a> {
-    /// What a step sees besides the tree.
+    /// The parts of the host that a step sees.
     pub(crate) sight: &'a Sight,
     /// Path of the tree as a step sees it.
     pub(crate) repo: &'a Path,
@@ -117,7 +117,7 @@ impl ToolSearch<'_> {
         let identities = self.identities(&files.collect::<Vec<_>>(), Extent::Itself)?;
         let shown = self.sight.tools.iter().zip(identities).map(|(tool, identity)| {
             let is_masked = tool.kind == ToolKind::Masked;
-            // The file that covers a masked file is ours.
+            // A masked file is covered by our empty file, so its identity does not matter.
             Shown {
                 at: text(&tool.at),
                 source: text(&tool.source),

@@ -35,7 +35,7 @@ pub struct Executed {
     /// The command's layer.
     layer: Option<Arc<Stacked>>,
     step: PlannedStep,
-    /// Where to keep the run space; `None` discards it.
+    /// The pool that keeps the run space; `None` discards it.
     kept: Option<(WarmPlaces, Owner)>,
 }
 
@@ -94,7 +94,7 @@ impl Engine {
         })
     }
 
-    /// Runs one command like a step, in a session of its own.
+    /// Runs one command like a step, in a new session.
     ///
     /// # Errors
     /// Same as [`Engine::run`].
@@ -117,9 +117,9 @@ impl Engine {
     }
 
     /// Runs one command like [`exec`](Self::exec), but leaves its output in the store. It takes the snapshot itself
-    /// unless the caller passes one in `looked`, which must have been taken after the command's turn came. If this
-    /// process stays, a command uses a run space and a sandbox prepared for it, if there are any. A command that
-    /// may lack controls, or uses the host's network, gets a new sandbox.
+    /// unless the caller passes one in `looked`, which must have been taken after the command's turn came. In a
+    /// long-running process, a command uses a prepared run space and sandbox if available. A command that may lack
+    /// controls, or uses the host's network, gets a new sandbox.
     ///
     /// # Errors
     /// Same as [`Engine::run`].

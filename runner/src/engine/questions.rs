@@ -57,7 +57,7 @@ impl Engine {
     /// Returns the part of a repository's whole plan that a run with [`SkillsWanted::NotPassed`] would execute now.
     ///
     /// # Errors
-    /// No run of the profile is on record, or the repository or the records cannot be read.
+    /// No run of the profile is recorded, or the repository or the records cannot be read.
     pub fn not_passed(&self, repo: &Path, plan: Plan) -> Result<(Plan, Rerun), EngineError> {
         let repository = self.repository(repo)?;
         rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))

@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Returns whether a run of `plan` over the worktree would show its steps the same ignored files as an earlier
-    /// run; `false` if this is not on record or cannot be determined in a short time. `now` is the worktree.
+    /// run; `false` if the earlier files are not recorded or the lock is not free in time. `now` is the worktree.
     pub(super) fn shows_the_same(
         &self,
         (repository, now): (&Repository, &Snapshot),
@@ -136,7 +136,7 @@ struct Trees {
     settings: TreeSettings,
     /// Paths whose ignored files are left out.
     except: Vec<RelPath>,
-    /// Whether all ignored files are hidden.
+    /// True if all ignored files are hidden.
     hides: bool,
     rights: Option<StepRights>,
 }

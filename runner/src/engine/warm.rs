@@ -38,7 +38,7 @@ pub(super) struct Owner {
 }
 
 impl WarmPlaces {
-    /// Removes and returns a run space, so that no other command uses it meanwhile.
+    /// Takes a run space out of the pool, so that no other command can use it.
     pub(super) fn take(&self, owner: &Owner) -> Option<RunSpace> {
         let mut kept = self.kept();
         let at = kept.places.iter().rposition(|(of, ..)| of == owner)?;

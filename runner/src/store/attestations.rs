@@ -89,7 +89,7 @@ impl Attestations {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(directory) = self.subject(subject)? else { return Ok(None) };
         for (_, name) in by_age(&directory)?.iter().rev() {
-            // Another process may have removed the record meanwhile.
+            // Another process may have removed the record.
             if let Some(bytes) = directory.read(name, MAX_BYTES)?.filter(|bytes| is_wanted(bytes)) {
                 return Ok(Some(bytes));
             }
@@ -127,7 +127,7 @@ type Written = (i64, i64);
 fn by_age(directory: &Directory) -> Result<Vec<(Written, String)>, StoreError> {
     let mut records = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(".json")) {
-        // Another process may have removed the record meanwhile.
+        // Another process may have removed the record.
         if let Some(written) = directory.written(&name)? {
             records.push((written, name));
         }

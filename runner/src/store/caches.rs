@@ -49,13 +49,13 @@ const MERGED: &str = "merged";
 const MAX_FILE: u64 = 64 << 10;
 /// Maximum number of layers of a base. A commit that would exceed it merges them into one.
 const MAX_LAYERS: usize = 8;
-/// Maximum number of attempts to read a base that other runs replace meanwhile, or to create a run's directory.
+/// Maximum number of attempts to read a base while other runs replace it, or to create a run's directory.
 const ATTEMPTS: u32 = 3;
 
 /// Why a cache cannot be stored or used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CacheFault {
-    /// A directory of ours cannot be accessed.
+    /// A directory in the state directory cannot be accessed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// An entry that a step created cannot be processed.
@@ -138,7 +138,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) found: &'a Found,
     /// Directory of the writes, from [`RunRoom::make`].
     pub(crate) room: &'a Path,
-    /// Whether the writes are the upper directory of an overlay over the base; if not, they are the whole cache.
+    /// True if the writes are the upper directory of an overlay over the base; otherwise they are the whole cache.
     pub(crate) is_overlay: bool,
     /// User and group that own the layer afterwards, if the steps of each run have a separate user id.
     pub(crate) owner: Option<(u32, u32)>,
@@ -193,7 +193,7 @@ impl CacheStore {
     /// `fallbacks`.
     ///
     /// # Errors
-    /// A directory of ours cannot be read.
+    /// A directory in the state directory cannot be read.
     pub(crate) fn find(&self, scope: &Scope, fallbacks: &[String]) -> Result<Found, StoreError> {
         let mut found = Found { own: self.current(scope)?.map(|(id, _)| id), ..Found::default() };
         for (scope, trust) in candidates(scope, fallbacks) {
@@ -240,7 +240,7 @@ impl CacheStore {
                 return Err(fault("read", BASE, "it is not as we write it"));
             };
             let layers: Option<Vec<OwnedFd>> = manifest.layers.iter().map(|layer| self.hold(&layer.id)).collect();
-            // A run that replaced the base meanwhile may have removed layers before we locked them.
+            // Another run may have replaced the base and removed layers before we locked them.
             let still = self.current(scope)?.is_some_and(|(now, _)| now == id);
             match layers {
                 Some(layers) if still => return self.verified(scope, trust, (id, manifest), layers).map(Some),
@@ -423,7 +423,7 @@ impl Drop for RunRoom {
     }
 }
 
-/// Removes a directory of ours with all its content. The next clean-up repeats a removal that fails.
+/// Removes a directory of the store with all its content. The next clean-up repeats a removal that fails.
 fn remove(parent: &Directory, name: &str) {
     let Ok(c_name) = CString::new(name) else { return };
     match proctor_sandbox::remove_dir(parent.as_fd(), &c_name) {

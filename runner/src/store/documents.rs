@@ -173,8 +173,8 @@ impl Documents {
         newest.ok().flatten().map(|run| run.run_id).filter(|newest| newest != own)
     }
 
-    /// Withdraws, durably, every earlier pass that a failure of this run would contradict: the one in the status
-    /// file, and the one on record for the same tree. It must complete before the first command starts. A run that
+    /// Withdraws, durably, every earlier pass that a failure of this run would contradict: the pass in the status
+    /// file and the recorded pass for the same tree. It must complete before the first command starts. A run that
     /// is killed afterwards, or that cannot record its result, then leaves no pass behind.
     ///
     /// # Errors
@@ -193,7 +193,7 @@ impl Documents {
     }
 
     /// Records, as far as possible, that the run has no result. If the disk is too full for a record, it removes a
-    /// pass that another run recorded meanwhile for the same tree.
+    /// pass that another run has recorded for the same tree.
     pub(crate) fn record_no_result(&self, nothing: &LastRun) {
         let run = &nothing.run_id;
         if let Err(error) = self.write_status(nothing) {
@@ -280,8 +280,8 @@ impl Documents {
     /// Same as [`Documents::write_status`], or the record cannot be written. A failure of one write does not
     /// prevent the other.
     pub(crate) fn withdraw(&self, nothing: &LastRun) -> Result<(), StoreError> {
-        // The status comes first, so that a run on record as inconclusive never has an unmodified status file that
-        // reports a pass.
+        // The status comes first, so that a run that is recorded as inconclusive never has an unmodified status
+        // file with a pass.
         let status = self.write_status(nothing);
         let record = self.attestations.write(&self.attestation(nothing));
         status.and(record)

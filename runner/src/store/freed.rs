@@ -28,7 +28,7 @@ pub(crate) fn counted<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -
     removed
 }
 
-/// Removes a directory of ours and counts it. A later clean-up repeats a removal that fails.
+/// Removes a directory in the state directory and counts it. A later clean-up repeats a removal that fails.
 pub(crate) fn remove_counted(freed: &mut Freed, path: &Path) {
     counted(freed, path, || {
         if let Err(error) = std::fs::remove_dir_all(path) {
@@ -82,7 +82,7 @@ impl Count {
         }
     }
 
-    /// Counts a file when its last link is found: a file with another link elsewhere stays on disk.
+    /// Counts a file when its last link is found: a file with another link elsewhere remains on disk.
     fn file(&mut self, stat: &Stat) {
         let met = self.links.entry((stat.st_dev, stat.st_ino)).or_default();
         *met += 1;

@@ -1,7 +1,7 @@
 //! Limits the state directory, or removes everything from it that can be made again.
 //!
-//! Each kind of file has its own locks: files that a run holds are kept, and a run that starts meanwhile finds
-//! either a complete copy or cache, or none.
+//! Each kind of file has its own locks: files that a run holds are kept, and a run that starts during the clean-up
+//! finds complete copies and caches only.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 /// Directory of the trees of commits in an earlier version.
 const OLD_CHECKOUTS: &str = "checkouts";
 
-/// Which copies and caches to remove.
+/// The copies and caches to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// Those beyond the limits.
@@ -46,7 +46,7 @@ pub fn collect(state: &Path, keep: &Retention, extent: Extent) -> Result<Collect
 /// Removes private copies and caches.
 ///
 /// # Errors
-/// A directory of ours cannot be read.
+/// A directory in the state directory cannot be read.
 pub(crate) fn copies(
     state: &Path,
     keep: &CacheRetention,

@@ -158,7 +158,7 @@ impl Copies {
         self.lock_within(PATIENCE)?.ok_or_else(|| StoreError::Busy { path: self.path.display().to_string() })
     }
 
-    /// Takes the repository's lock; `None` if it stays taken for this long.
+    /// Takes the repository's lock; `None` on timeout.
     #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
     fn lock_within(&self, patience: Duration) -> Result<Option<OwnedFd>, StoreError> {
         let deadline = Instant::now() + patience;
@@ -233,7 +233,7 @@ impl Line {
 #[derive(Debug, Clone)]
 pub(crate) struct WantedCommit {
     pub(crate) commit: CommitRef,
-    /// Whether the trees of submodules are included.
+    /// True if the trees of submodules are included.
     pub(crate) submodules: bool,
 }
 
@@ -250,7 +250,7 @@ pub(crate) struct Show<'a> {
     pub(crate) max_bytes: u64,
 }
 
-/// A private copy, or the reason why there is none.
+/// A private copy, or the bound that prevents it.
 pub(crate) enum Copied {
     /// The copy.
     Ready(Box<Ready>),
@@ -540,7 +540,7 @@ impl Contents<'_> {
         match self {
             Self::Worktree(moment) => state_of(moment.snapshot, moment.history),
             Self::Commit { source, history, head } => {
-                // Serializing plain data of ours cannot fail.
+                // Serializing these types cannot fail.
                 let parts = (&source.commit.id, source.submodules, head, history);
                 Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
             }
@@ -561,7 +561,7 @@ impl Contents<'_> {
         }
     }
 
-    /// Updates a copy to the tree; the inner `Err` is a path that was edited meanwhile.
+    /// Updates a copy to the tree; the inner `Err` is a path that was edited during the update.
     fn update(&self, worktree: &Path, mirror: &mut Mirror) -> Result<Result<Shown, Vec<u8>>, EngineError> {
         let (written, bytes, shown) = match self {
             Self::Worktree(Moment { snapshot, wanted, .. }) => match mirror.update(worktree, snapshot, *wanted)? {
@@ -596,7 +596,7 @@ impl Contents<'_> {
 /// A copy, or the path that prevents one.
 enum Prepared {
     Ready(Held),
-    /// This path was edited meanwhile.
+    /// This path was edited during the update.
     Changed(Vec<u8>),
 }
 
@@ -695,7 +695,7 @@ fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
     let index = snapshot.index_identity();
     let nested = if history.nested.is_empty() { None } else { snapshot.listing_identity() };
     let parts = (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), index, nested, history);
-    // Serializing plain data of ours cannot fail.
+    // Serializing these types cannot fail.
     Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
 }
 

@@ -89,7 +89,7 @@ impl Objects {
 pub struct Part {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether more bytes follow.
+    /// True if more bytes follow.
     pub more: bool,
 }
 

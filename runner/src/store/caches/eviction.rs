@@ -33,7 +33,7 @@ struct Kept {
 /// that a run uses.
 ///
 /// # Errors
-/// A directory of ours cannot be listed.
+/// A directory in the state directory cannot be listed.
 pub(crate) fn evict(
     state: &Path,
     (bounds, extent): (&CacheRetention, Extent),

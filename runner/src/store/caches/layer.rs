@@ -1,5 +1,5 @@
-//! Reads the layers of caches, and prepares the writes of a skill for becoming a layer. No other process writes
-//! them meanwhile; a step chose their names and contents.
+//! Reads the layers of caches, and prepares the writes of a skill for becoming a layer. No other process writes to
+//! them during these calls. A step chose their names and contents.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -163,7 +163,7 @@ pub(super) fn survey(root: BorrowedFd<'_>) -> Result<Survey, CacheFault> {
 /// How to prepare the writes of a skill for becoming a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    /// Whether the writes are the upper directory of an overlay, in which deletions are marked; if not, the
+    /// True if the writes are the upper directory of an overlay, in which deletions are marked; otherwise the
     /// directory has the whole content.
     pub(super) is_overlay: bool,
     /// The new owner of the entries, if the steps of each run have a separate user id.

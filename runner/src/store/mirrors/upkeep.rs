@@ -94,7 +94,7 @@ impl Copies {
             Held::Gone => return Ok(None),
         };
         let compared = opened.and_then(|mirror| mirror.verify_all());
-        // A run that has joined the copy meanwhile keeps it.
+        // A run may have joined the copy; it keeps the copy.
         let lock = self.lock_unused()?;
         let problem = match compared {
             Ok(()) => {
@@ -128,8 +128,8 @@ impl Copies {
         Ok(())
     }
 
-    /// Opens a copy and holds it as a run does, so that no run changes it. Meanwhile, a run of the same tree joins
-    /// this copy, and a run of another tree makes a new copy.
+    /// Opens a copy and holds it as a run does, so that no run changes it. Other runs continue: a run of the same
+    /// tree joins this copy, and a run of another tree makes a new one.
     fn hold_to_verify(&self, number: u64, owner: Option<MirrorOwner>) -> Result<Held, StoreError> {
         let _lock = self.lock_unused()?;
         if !self.numbers()?.contains(&number) {
@@ -244,7 +244,7 @@ fn hold_to_remove(path: &Path) -> Option<File> {
 /// run holds is kept.
 ///
 /// # Errors
-/// A directory of ours cannot be listed.
+/// A directory in the state directory cannot be listed.
 pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: Extent, freed: &mut Freed) -> io::Result<()> {
     let entries = match fs::read_dir(mirrors) {
         Ok(entries) => entries,
