@@ -118,7 +118,8 @@ pub(crate) struct Tree {
     pub(crate) source: TreeSource,
     /// The private copy, held until the run ends; `None` if steps see the worktree itself.
     pub(crate) apart: Option<PrivateTree>,
-    /// The ignored files in the private copy; `None` if they are hidden, or if steps see the worktree itself.
+    /// The ignored files in the private copy; `None` if they are hidden, if the tree is a commit's, or if steps see
+    /// the worktree itself.
     pub(crate) unverified: Option<UnverifiedInputs>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,

@@ -20,7 +20,7 @@ use crate::schedule::Schedule;
 use crate::skill::{self, SkillRun, phrase};
 use crate::stack::Stack;
 
-/// The caller's settings for the run.
+/// The caller's settings that decide which skills start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demands {
     pub(crate) fail_fast: bool,

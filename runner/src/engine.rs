@@ -84,7 +84,7 @@ pub struct Engine {
     warm: WarmPlaces,
 }
 
-/// The settings of a run that go beyond observing.
+/// The settings of a run for changes and caches.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     /// How to handle the changes of the run's steps.

@@ -108,7 +108,7 @@ pub enum EngineError {
     /// The repository cannot be read.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// A file cannot be stored in the state directory or the changeset.
+    /// A file of the state directory or the changeset cannot be read or written.
     #[error("{}", with_hint(.0, .0.hint()))]
     Store(#[from] StoreError),
     /// No sandbox can be created.
@@ -305,8 +305,8 @@ impl EngineError {
         }
     }
 
-    /// Returns the exit code of the process: 2 if the caller can fix the problem by changing the request or its
-    /// input, 5 if there is no answer for another reason.
+    /// Returns the exit code of the process: 2 if the user can fix the problem by changing the request or its
+    /// input, a separate code for an interruption, and 5 for all other errors.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnreadableSpec { source, .. } if is_of_the_machine(source) => EXIT_INCONCLUSIVE,

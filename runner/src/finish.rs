@@ -230,8 +230,9 @@ impl Pass {
         Self(Arc::new(take_back))
     }
 
-    /// Replaces the pass by an inconclusive result, in the status file and in our own record, so that a saved copy
-    /// of the status file cannot restore it. For callers that keep their own record and cannot add the pass to it.
+    /// Replaces the pass by an inconclusive result, in the status file and in our own record. The change of the
+    /// record prevents that a saved copy of the status file restores the pass. Callers use this when they cannot
+    /// add the pass to their own record.
     ///
     /// # Errors
     /// The status file cannot be written and still shows the pass, or the record cannot be written.

@@ -1,8 +1,8 @@
 //! Keeps the output of running steps available to readers.
 //!
-//! A step never waits for a reader: the drain of its pipe appends bytes without secrets, and readers
-//! take them by offset. The offsets are those of the kept output, so a reader that starts before the
-//! end of the step and one that starts after it see the same bytes.
+//! A step never waits for a reader: the task that drains its pipe appends redacted bytes, and readers read them by
+//! offset. The offsets are those of the stored output. A reader therefore sees the same bytes whether it starts
+//! before or after the end of the step.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -51,7 +51,7 @@ pub struct LiveStream {
     extent: watch::Receiver<Extent>,
 }
 
-/// How far an output has come.
+/// The current length and state of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Number of bytes that can be read.

@@ -348,7 +348,7 @@ struct Ends {
 struct Shown {
     preview: String,
     tail: String,
-    /// Offsets in the stream of the secrets that were redacted in both ends.
+    /// Offsets in the stream of the secrets that were redacted in the two ends.
     secrets: BTreeSet<u64>,
 }
 

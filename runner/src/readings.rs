@@ -1,5 +1,5 @@
-//! Caches parsed specs by the hash of their bytes, which determines the result. One request parses the same spec
-//! twice, and later requests parse it again.
+//! Caches parsed specs by the hash of their bytes, which determines the result. Without the cache, one request
+//! would parse the same spec twice, and the next request again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -30,7 +30,8 @@ pub(crate) struct Source {
     pub(crate) recorded: TreeSource,
     /// The private copy with its snapshot; `None` for the worktree itself.
     pub(crate) apart: Option<(PrivateTree, Arc<Snapshot>)>,
-    /// The ignored files in the private copy; `None` if they are hidden, or if steps see the worktree itself.
+    /// The ignored files in the private copy; `None` if they are hidden, if the tree is a commit's, or if steps see
+    /// the worktree itself.
     pub(crate) unverified: Option<UnverifiedInputs>,
     /// The snapshot of the worktree, if it was taken earlier.
     pub(crate) taken: Option<Arc<Snapshot>>,
@@ -117,7 +118,7 @@ impl Source {
 }
 
 /// Returns the digest of the ignored files that a private copy of the worktree would contain now, as a run records
-/// it; `None` if there would be no copy, or if the lock is not free in time.
+/// it. Returns `None` if there would be no copy, or if the lock is not free in time.
 pub(crate) fn unverified_now(
     real: &Repository,
     keeping: &Keeping<'_>,

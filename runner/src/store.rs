@@ -125,7 +125,7 @@ fn remedy(path: &str, refusal: &io::Error) -> String {
     }
     match refusal.kind() {
         ErrorKind::NotADirectory => format!("replace `{path}` by a real directory"),
-        // The path is ours, so another kind of entry is in its place.
+        // Only Proctor writes this path, so an entry of another kind has replaced its file.
         ErrorKind::IsADirectory | ErrorKind::Other => format!("replace `{path}` by a real file"),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             format!("make room on the disk of `{path}`, then run again")

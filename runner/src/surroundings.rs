@@ -82,7 +82,7 @@ pub(crate) struct Look<'a> {
     pub kept: [&'a Path; 2],
     /// An empty directory, which is mounted over masked directories.
     pub empty: &'a Path,
-    /// Returns whether a step cannot see a path unless a tool mount shows it.
+    /// Predicate for paths that a step cannot see unless a tool mount shows them.
     pub is_hidden: &'a (dyn Fn(&Path) -> bool + Sync),
 }
 
@@ -218,12 +218,12 @@ impl<'a> Shown<'a> {
         (!real.starts_with(state)).then_some(real)
     }
 
-    /// Mounts `real` at its own path and at `at`, where links lead to it: installed software refers to itself by
-    /// its own path.
+    /// Mounts `real` at its own path, because installed software refers to itself by that path, and at `at`, where
+    /// a link leads to it.
     fn show(&mut self, at: PathBuf, real: PathBuf) {
         let hidden = |path: &Path| (self.look.is_hidden)(path) && path.components().all(is_plain);
         let [repo, _] = self.look.kept;
-        // Steps see the repository through its layers.
+        // The repository needs no mount: steps see it through its layers.
         if real != at && hidden(&real) && !real.starts_with(repo) {
             self.places.insert(real.clone(), Place { source: real.clone(), rights: self.rights });
         }
@@ -233,7 +233,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Adds the targets of versions that are links to a build directory.
+    /// Adds the targets of links in version directories and in [`INSTALLED`]: a version may be a link to where it
+    /// was built.
     fn versions(&mut self) {
         let below_home = VERSIONS.map(|below| self.look.home.join(below));
         let shown = below_home.iter().filter_map(|dir| self.places.iter().find_map(|place| behind(dir, place)));

@@ -117,7 +117,7 @@ impl ToolSearch<'_> {
         let identities = self.identities(&files.collect::<Vec<_>>(), Extent::Itself)?;
         let shown = self.sight.tools.iter().zip(identities).map(|(tool, identity)| {
             let is_masked = tool.kind == ToolKind::Masked;
-            // A masked file is covered by our empty file, so its identity does not matter.
+            // Steps do not see the content of a masked file, so its identity does not matter.
             Shown {
                 at: text(&tool.at),
                 source: text(&tool.source),
@@ -316,7 +316,7 @@ fn commands_of(plan: &Plan) -> Vec<&PlannedStep> {
 enum Extent {
     /// Its device and inode.
     Itself,
-    /// Its modification and change times too, which change with its entries.
+    /// Its mode, size and times too, which change with its entries.
     Content,
 }
 

@@ -1,5 +1,5 @@
 //! Finds an earlier run that answers a request for a commit, so that nothing has to run. Such a run verified the
-//! same tree with the same plan and found the tools that a run would find now; it may have been a run of the
+//! same tree with the same plan, and found the tools that a run would find now. It may have been a run of the
 //! worktree or of any commit.
 //!
 //! The tree's identity is computed from the commit's own blobs. A clean `git status` of a worktree is not enough,

@@ -11,8 +11,8 @@ use crate::context::Changes;
 /// Maximum size of the layers of one run, in bytes, if the plan sets no limit.
 const UNBOUNDED_DISK: u64 = 64 << 30;
 
-/// Returns whether some command of the plan has no network. The trial sandbox also has none, which requires one
-/// control more than a plan whose commands all have network.
+/// Returns whether some command of the plan has no network. The trial sandbox has no network either, which needs
+/// one more control than commands with network do.
 pub(super) fn isolates(plan: &Plan) -> bool {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     steps.chain(plan.toolchain.iter().map(|check| &check.run)).any(|step| step.network == Network::Deny)

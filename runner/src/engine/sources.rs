@@ -95,7 +95,8 @@ impl Engine {
     }
 
     /// Returns whether a run of `plan` over the worktree would show its steps the same ignored files as an earlier
-    /// run; `false` if the earlier files are not recorded or the lock is not free in time. `now` is the worktree.
+    /// run. Returns `false` if the earlier files are not recorded, or if the lock is not free in time. `now` is the
+    /// worktree.
     pub(super) fn shows_the_same(
         &self,
         (repository, now): (&Repository, &Snapshot),

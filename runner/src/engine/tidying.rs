@@ -13,7 +13,7 @@ use crate::store::{caches, retention};
 const RUNS_UNTIDIED: usize = 32;
 
 impl Engine {
-    /// Cleans up the state directory, after the first run and then after every [`RUNS_UNTIDIED`]. If `now` is
+    /// Cleans up the state directory after the first run, and then after every [`RUNS_UNTIDIED`] runs. If `now` is
     /// given, because the run used a private copy or committed caches, copies and caches are cleaned up as of `now`
     /// in any case.
     pub(super) async fn tidy(&self, now: Option<SystemTime>) {

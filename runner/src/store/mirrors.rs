@@ -11,10 +11,10 @@
 //! ```
 //!
 //! A run holds a shared lock on its copy, and nothing changes a copy that is held. If no run holds the newest copy,
-//! it is updated; for a commit, the blobs that it lacks are read from the repository. If a run holds the newest
-//! copy, a run of the same tree joins it, and a run of another tree gets a new copy, made of hard links. Older
-//! copies are removed when no run holds them. A tree that returns later therefore gets new modification times, so
-//! that the cached build of another tree does not count as current.
+//! it is updated; for a commit, the blobs that it lacks are read from the repository. If a run holds it, a run of
+//! the same tree joins it, and a run of another tree gets a new copy, made of hard links. Older copies are removed
+//! when no run holds them. A tree that returns later therefore gets new modification times, so that the cached
+//! build of another tree does not count as current.
 
 use std::ffi::OsString;
 use std::fs;
@@ -366,8 +366,8 @@ impl<'a> Mirrors<'a> {
         Ok(Ready { tree, snapshot, inputs: None, lfs_pointers })
     }
 
-    /// Returns the ignored files that a copy made from `snapshot` now would contain; `None` if the covered files
-    /// exceed a bound or the lock is not free in time.
+    /// Returns the ignored files that a copy made from `snapshot` now would contain. Returns `None` if the covered
+    /// files exceed a bound, or if the lock is not free in time.
     ///
     /// # Errors
     /// The tree cannot be read.

@@ -1,5 +1,5 @@
-//! Decides which of a caller's variables are secret. The path of an existing file that the caller can reach is not
-//! secret.
+//! Decides which of a caller's variables are secret. A value is not secret if it is the path of an existing file
+//! that the caller can reach.
 
 use std::collections::BTreeMap;
 use std::path::Path;

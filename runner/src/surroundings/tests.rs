@@ -204,7 +204,8 @@ fn somebody() -> (Reader, bool) {
     }
 }
 
-/// Root's daemon searches for another user, who could otherwise lead it to everything that root can reach.
+/// A root daemon searches on behalf of another user, whose links could otherwise expose everything that root can
+/// reach.
 #[test]
 fn what_the_reader_cannot_reach_is_not_found() {
     let (somebody, is_another) = somebody();
@@ -223,8 +224,8 @@ fn what_the_reader_cannot_reach_is_not_found() {
     assert_eq!(find(Some(somebody)), [true, !is_another, true], "the operator shows what they name");
 }
 
-/// A link in a home expresses its owner's intent, even if the operator configured a path in that home. The target
-/// shows neither as a mask nor as a missing mask.
+/// A link in a home is followed with its owner's rights only, even if the operator configured the path in that
+/// home. Neither a mask nor a missing mask reveals whether its target exists.
 #[test]
 fn a_home_leads_nobody_further_than_its_owner_reaches() {
     let (somebody, is_another) = somebody();
@@ -252,7 +253,7 @@ fn a_home_leads_nobody_further_than_its_owner_reaches() {
     }
 }
 
-/// If outputs hid values only for some paths, they would reveal whether a path exists.
+/// Redaction must not depend on paths that the caller cannot reach, because it would reveal whether they exist.
 #[test]
 fn a_path_that_a_caller_cannot_reach_is_a_secret_like_any_other() {
     let (Reader { uid: caller, .. }, is_another) = somebody();
@@ -268,7 +269,7 @@ fn a_path_that_a_caller_cannot_reach_is_a_secret_like_any_other() {
     assert!(!is_kept(&others.text("absent"), Some(caller)));
 }
 
-/// Such files could block their reader, or have no end.
+/// Special files could block their reader, or have no end.
 #[test]
 fn settings_that_are_no_file_are_not_read() {
     let home = Dir::with(&[(".cargo/bin/cargo", ""), (".pyenv/versions/v1/x", "")]);

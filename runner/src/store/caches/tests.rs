@@ -349,8 +349,8 @@ fn what_a_killed_run_left_goes_and_a_run_that_is_under_way_stays() {
 
 #[test]
 fn a_crash_at_any_point_of_a_commit_leaves_the_old_base_or_the_new_one() {
-    // The state on disk if the process dies before the layer has its name, before the manifest names it (also with
-    // half of a new manifest next to it), and after.
+    // The states on disk if the process dies: before the layer has its name, before the manifest names it (without
+    // and with half of a new manifest), and after.
     for point in ["written", "named", "half", "whole"] {
         let (state, scope) = (State::new(), scope());
         state.run(&scope, |upper| put(upper, "a", "old"));

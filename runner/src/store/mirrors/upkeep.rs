@@ -239,9 +239,9 @@ fn hold_to_remove(path: &Path) -> Option<File> {
     Some(directory)
 }
 
-/// Removes all copies of repositories that are unused for too long or beyond the maximum number, least recently
-/// used first, and older copies of the other repositories; with [`Extent::All`], removes all copies. A copy that a
-/// run holds is kept.
+/// Removes the copies of repositories that are unused for too long, and of the least recently used ones beyond the
+/// maximum number. Of other repositories, keeps only the newest copy. With [`Extent::All`], removes all copies. A
+/// copy that a run holds is kept.
 ///
 /// # Errors
 /// A directory in the state directory cannot be listed.
