@@ -172,8 +172,8 @@ pub(crate) async fn follow(
     }
 }
 
-/// Waits for the end of both streams. All processes of the attempt are gone, so the pipes close at once unless a
-/// process outside has a copy of a descriptor. In that case, the bytes so far are kept.
+/// Waits for the end of both streams. All processes of the attempt are gone, so the pipes normally close at once.
+/// If a process outside has a copy of a descriptor, this waits for [`DRAIN`] and keeps the bytes so far.
 async fn drained(
     stdout: tokio::task::JoinHandle<StreamEvidence>,
     stderr: tokio::task::JoinHandle<StreamEvidence>,
@@ -364,7 +364,7 @@ impl Observed {
         Phase::Terminating { kill_at: Instant::now() + Duration::from_millis(step.grace_ms) }
     }
 
-    /// Returns whether the command ran and ended by itself.
+    /// Returns whether the command ran and ended by itself, without reaching a limit.
     fn leaves_nothing(&self) -> bool {
         let by_itself = self.reason.is_none() && self.limit.is_none() && self.not_started.is_none();
         self.gone && self.started.is_some() && by_itself && self.resources.limits_hit.is_empty()

@@ -159,8 +159,8 @@ pub enum EngineError {
     Internal(String),
 }
 
-/// Describes why a spec cannot be read. The system's error for a link that leaves the repository is not
-/// understandable.
+/// Describes why a spec cannot be read. For a link that leaves the repository, the system's error would not explain
+/// the problem.
 fn unreadable(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::CrossesDevices {
         format!("it leads out of the repository{HINT}put a real file there; what is verified must lie in the tree")

@@ -230,9 +230,9 @@ impl Pass {
         Self(Arc::new(take_back))
     }
 
-    /// Replaces the pass by an inconclusive result, in the status file and in our own record. The change of the
-    /// record prevents that a saved copy of the status file restores the pass. Callers use this when they cannot
-    /// add the pass to their own record.
+    /// Replaces the pass by an inconclusive result, in the status file and in our own record. Because the record
+    /// changes too, a saved copy of the status file cannot restore the pass. Callers use this when they cannot add
+    /// the pass to their own record.
     ///
     /// # Errors
     /// The status file cannot be written and still shows the pass, or the record cannot be written.

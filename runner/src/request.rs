@@ -112,8 +112,8 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// Returns the tracing of a run whose spans are exported if `can_be_exported`, unless the caller does not
-    /// record its own trace.
+    /// Returns the tracing settings of a run. Spans are exported if `can_be_exported` is set, unless the caller's
+    /// trace is not sampled.
     pub fn new(parent: Option<TraceContext>, can_be_exported: bool) -> Self {
         let is_wanted = parent.as_ref().is_none_or(TraceContext::is_sampled);
         Self { parent, exported: can_be_exported && is_wanted }

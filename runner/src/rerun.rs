@@ -1,5 +1,5 @@
-//! Selects the skills for a run of only those that have not passed, from the records of earlier runs. A skill whose
-//! record cannot be read counts as not passed, so that it runs again.
+//! Selects the skills for `--last-failed`: those that have not passed, according to the records of earlier runs. A
+//! skill whose record cannot be read counts as not passed, so that it runs again.
 
 use std::path::Path;
 

@@ -145,8 +145,8 @@ impl Engine {
         Ok(verified?)
     }
 
-    /// Refuses a run at once if the machine lacks controls that must not be missing. Controls that only the steps
-    /// would encounter are checked by the steps.
+    /// Refuses a run at once if the machine lacks controls that must not be missing. Problems that only a step can
+    /// detect are left to the steps.
     pub(super) async fn admit(&self, repository: &Repository, tolerated: &Tolerated) -> Result<(), EngineError> {
         if *tolerated == Tolerated::everything() {
             return Ok(());
