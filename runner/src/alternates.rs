@@ -1,6 +1,6 @@
-//! Object directories that a repository borrows from others (`git clone --shared`). Git inside a
-//! sandbox fails without them, and to show what a file of the repository names would let it
-//! widen what its steps see. So a hidden one is refused, with the way to mend it.
+//! Finds object directories that a repository borrows from others (`git clone --shared`). Git in a sandbox fails
+//! without them. Mounting what a file of the repository names would let the repository extend what its steps see,
+//! so a hidden directory is refused, with a hint.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-/// The largest list that is read, in bytes.
+/// Maximum size of a list, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
-/// How far git follows lists of lists (gitrepository-layout(5)).
+/// Maximum depth of nested lists, the same as git's (gitrepository-layout(5)).
 const MAX_DEPTH: u32 = 5;
 
-/// The first borrowed object directory that `is_hidden` says a step would not see.
+/// Returns the first borrowed object directory for which `is_hidden` is true.
 ///
 /// # Errors
-/// A list is there and cannot be read, or is larger than any that git writes.
+/// A list cannot be read, or is larger than any that git writes.
 pub(crate) fn first_hidden(common: &Path, is_hidden: impl Fn(&Path) -> bool) -> io::Result<Option<PathBuf>> {
-    // Each is read once: lists that name each other many times would never come to an end.
+    // Each list is read once: lists that name each other could otherwise multiply without end.
     let mut seen = BTreeSet::new();
     let mut level = borrowed(&common.join("objects"))?;
     for _ in 0..MAX_DEPTH {
         let mut next = Vec::new();
         for objects in level {
-            // Where it leads counts, not what it is called; one that is gone is git's to report.
+            // The resolved path matters. A directory that no longer exists is skipped, since git reports it.
             let Ok(objects) = objects.canonicalize() else { continue };
             if is_hidden(&objects) {
                 return Ok(Some(objects));
@@ -41,7 +41,7 @@ pub(crate) fn first_hidden(common: &Path, is_hidden: impl Fn(&Path) -> bool) -> 
     Ok(None)
 }
 
-/// What the list of `objects` names; paths in it are relative to `objects`.
+/// Returns the directories in the list of `objects`; relative paths start at `objects`.
 fn borrowed(objects: &Path) -> io::Result<Vec<PathBuf>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match rustix::fs::open(objects.join("info/alternates"), flags, Mode::empty()) {

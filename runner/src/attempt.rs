@@ -1,8 +1,7 @@
-//! One execution of one step: spawned → running → terminating → gone → drained.
+//! Executes one attempt of a step: spawned → running → terminating → gone → drained.
 //!
-//! Every wait is for the thing itself, the deadline and the cancel at once. That the attempt
-//! is gone is told by the sandbox's control channel, never by the pipes, which anything may
-//! hold open.
+//! Every wait covers the event itself, the deadline and the cancellation at once. The sandbox's control channel
+//! reports the end of all processes. The pipes cannot, because another process may hold them open.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
@@ -25,39 +24,38 @@ use crate::live_output::LiveWriter;
 use crate::output::{self, Outputs};
 use crate::timing::Laps;
 
-/// How long the set-up of a sandbox may take.
+/// Timeout for the set-up of a sandbox.
 const SETUP: Duration = Duration::from_secs(30);
-/// How long the kernel may take to end what was killed.
+/// Timeout for the kernel to end killed processes.
 const GONE: Duration = Duration::from_secs(5);
-/// How long the pipes are read on when every process of the attempt is gone.
+/// Time to read the pipes after all processes of the attempt have ended.
 const DRAIN: Duration = Duration::from_millis(50);
 
-/// What is known of an attempt when it is over.
+/// The result of an attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptReport {
-    /// How it ended.
+    /// How the attempt ended.
     pub termination: Termination,
-    /// From the start of the command to the end of its process tree.
+    /// Time from the start of the command to the end of its process tree.
     pub duration: Duration,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: StreamEvidence,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: StreamEvidence,
-    /// What the kernel was made to enforce.
+    /// The controls that the kernel enforced.
     pub enforcement: Enforcement,
-    /// What it used.
+    /// The resource usage.
     pub resources: Resources,
-    /// The processes that it left behind, where it ended by itself.
+    /// The processes that the command left behind, if it ended by itself.
     pub leaked: Option<LeakedProcesses>,
-    /// Whether every process of it is known to have ended. Where it is not, its layer cannot
-    /// be trusted.
+    /// True if all processes of the attempt are known to have ended. Otherwise, its layer cannot be trusted.
     pub gone: bool,
-    /// Its sandbox, where it has left nothing there and another command may be served.
+    /// The sandbox, if the command left nothing in it and it can be reused.
     pub sandbox: Option<Running>,
 }
 
 impl AttemptReport {
-    /// An attempt that never began.
+    /// Returns the report of an attempt that never started.
     pub(crate) fn not_started(fault: StartFault, reason: String) -> Self {
         Self {
             termination: Termination::NotStarted { reason, fault },
@@ -74,8 +72,8 @@ impl AttemptReport {
 }
 
 impl AttemptReport {
-    /// Takes into account a limit that was found to be reached when all was over: a command that
-    /// did not succeed has then failed of that, as far as can be seen.
+    /// Records a limit that turned out to be reached after the attempt ended. A command that did not succeed counts
+    /// as failed because of this limit.
     pub(crate) fn reached(&mut self, limit: LimitKind, step: &PlannedStep) {
         self.resources.limits_hit.insert(limit);
         let exit_code = match self.termination {
@@ -87,15 +85,15 @@ impl AttemptReport {
     }
 }
 
-/// How an attempt proceeds.
+/// The phase of an attempt.
 enum Phase {
     /// The sandbox is being set up.
     SettingUp { until: Instant },
     /// The command runs.
     Running { deadline: Instant },
-    /// SIGTERM was sent to all; SIGKILL follows.
+    /// All processes were sent SIGTERM; SIGKILL follows.
     Terminating { kill_at: Instant },
-    /// SIGKILL was sent, or the command has ended by itself: the kernel ends the rest.
+    /// SIGKILL was sent, or the command has ended by itself: the kernel ends the other processes.
     Ending { give_up: Instant },
 }
 
@@ -110,13 +108,13 @@ impl Phase {
     }
 }
 
-/// What has become known while waiting.
+/// The reports from an attempt so far.
 struct Observed {
     started: Option<Instant>,
     enforcement: Enforcement,
     not_started: Option<(StartFault, String)>,
     status: Option<WaitStatus>,
-    /// The limit for which the sandbox ended it.
+    /// The limit for which the sandbox ended the command.
     limit: Option<LimitKind>,
     resources: Resources,
     leaked: Option<LeakedProcesses>,
@@ -124,7 +122,7 @@ struct Observed {
     gone: bool,
 }
 
-/// Follows `running` to its end. `notify` hears when the attempt is asked to end and why.
+/// Follows `running` to its end. Calls `notify` with the reason when it asks the attempt to end.
 pub(crate) async fn follow(
     running: Running,
     step: &PlannedStep,
@@ -148,7 +146,7 @@ pub(crate) async fn follow(
     let (observed, duration, sandbox) = match Control::new(running) {
         Ok(control) => {
             let observed = watch(&control, step, cancel, notify, laps).await;
-            // Before `control` goes: letting go of an attempt that does not end takes a while.
+            // Taken before `control` is dropped: releasing an attempt that does not end takes a while.
             let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
             let sandbox = observed.leaves_nothing().then_some(control.running).filter(Running::serves_on);
             (observed, duration, sandbox)
@@ -174,8 +172,8 @@ pub(crate) async fn follow(
     }
 }
 
-/// The ends of both streams. Every process of the attempt is gone, so the pipes end at once,
-/// unless a descriptor of one was handed out; then what came so far is kept.
+/// Waits for the end of both streams. All processes of the attempt are gone, so the pipes normally close at once.
+/// If a process outside has a copy of a descriptor, this waits for [`DRAIN`] and keeps the bytes so far.
 async fn drained(
     stdout: tokio::task::JoinHandle<StreamEvidence>,
     stderr: tokio::task::JoinHandle<StreamEvidence>,
@@ -222,7 +220,8 @@ async fn watch(
                     return observed;
                 }
                 Err(error) => {
-                    // Nothing tells any more whether the attempt is gone, so it does not count as gone.
+                    // Without the channel, the end of the processes cannot be detected, so the attempt does not
+                    // count as gone.
                     tracing::error!(%error, "the sandbox's control channel broke");
                     killed(&control.running);
                     return observed;
@@ -246,10 +245,10 @@ async fn watch(
     }
 }
 
-/// An attempt whose control channel the runtime watches.
+/// An attempt whose control channel is registered with the runtime.
 struct Control {
     running: Running,
-    /// A duplicate of the channel, for readiness alone: nothing is read through it.
+    /// A duplicate of the channel for readiness only; reads go through `running`.
     readiness: UnixStream,
 }
 
@@ -260,13 +259,13 @@ impl Control {
         Ok(Self { running, readiness })
     }
 
-    /// The next report; `None` when the channel is closed, which says that every process of the
-    /// attempt is gone.
+    /// Waits for the next report; `None` if the channel is closed, which means that all processes of the attempt
+    /// are gone.
     ///
     /// # Errors
-    /// The channel cannot be read; nothing is known of the processes then.
+    /// The channel cannot be read; the state of the processes is then unknown.
     async fn receive(&self) -> std::io::Result<Option<Report>> {
-        // Sending a signal may have read reports ahead: those come first, without a wake-up.
+        // Sending a signal may have buffered reports, which cause no wake-up, so read before waiting.
         let mut next = self.running.recv()?;
         loop {
             match next {
@@ -344,7 +343,7 @@ impl Observed {
         }
     }
 
-    /// Asks the attempt to end, and says so.
+    /// Asks the attempt to end and notifies the caller.
     fn end(
         &mut self,
         running: &Running,
@@ -365,7 +364,7 @@ impl Observed {
         Phase::Terminating { kill_at: Instant::now() + Duration::from_millis(step.grace_ms) }
     }
 
-    /// Whether the command ran and came to its end by itself.
+    /// Returns whether the command ran and ended by itself, without reaching a limit.
     fn leaves_nothing(&self) -> bool {
         let by_itself = self.reason.is_none() && self.limit.is_none() && self.not_started.is_none();
         self.gone && self.started.is_some() && by_itself && self.resources.limits_hit.is_empty()
@@ -382,14 +381,14 @@ impl Observed {
         let exit_code = match self.status {
             Some(WaitStatus::Code(code)) => code,
             Some(WaitStatus::Signal(signal)) => signal.saturating_add(128),
-            // Init was killed before it could tell: so was everything else.
+            // The init process was killed before its report, and all other processes with it.
             None => 128 + SIGKILL,
         };
         match (self.reason, &self.not_started, self.status) {
             (Some(EndReason::Cancelled), ..) => Termination::Cancelled,
             (Some(EndReason::Timeout), ..) => Termination::TimedOut { exit_code },
             (None, Some((fault, reason)), _) => Termination::NotStarted { reason: reason.clone(), fault: *fault },
-            // What ended is a process of ours: that is no answer of the command's.
+            // One of our processes ended, so its status is not the command's.
             (None, None, Some(status)) if self.started.is_none() && self.limit.is_none() => Termination::NotStarted {
                 reason: format!("the sandbox ended before the command began: {status:?}"),
                 fault: StartFault::Internal,
@@ -403,8 +402,8 @@ impl Observed {
         }
     }
 
-    /// The end of a command that ran: of a limit where it was ended for that, or where it did not
-    /// succeed and had run into one.
+    /// Returns the termination of a command that ran: by a limit, if the sandbox ended it for a limit, or if it
+    /// failed after reaching one.
     fn ended(&self, status: WaitStatus, exit_code: u8, step: &PlannedStep) -> Termination {
         let succeeded = matches!(status, WaitStatus::Code(code) if step.expect_exit.contains(&code));
         let met = || self.resources.limits_hit.first().copied().filter(|_| !succeeded);
@@ -416,7 +415,7 @@ impl Observed {
     }
 }
 
-/// Signals by which the kernel tells of a limit.
+/// Maps the signals that the kernel sends for a reached limit.
 fn signaled(signal: u8, exit_code: u8, step: &PlannedStep) -> Termination {
     use proctor_core::plan::Limit;
     const SIGXCPU: u8 = 24;
@@ -431,8 +430,8 @@ fn signaled(signal: u8, exit_code: u8, step: &PlannedStep) -> Termination {
     }
 }
 
-/// Returns the names of the variables that an attempt is given, for the record. The trace of the run is left out: a
-/// record does not depend on whether its run is traced.
+/// Returns the names of the variables of an attempt, for the record. The run's trace variables are left out, so
+/// that a record does not depend on whether its run is traced.
 pub(crate) fn names(environment: &Environment) -> BTreeSet<String> {
     let recorded = environment.iter().filter(|(_, (_, origin))| *origin != Origin::Trace);
     recorded.map(|(name, _)| name.clone()).collect()

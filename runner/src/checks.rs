@@ -1,5 +1,5 @@
-//! Toolchain checks: each runs like a step, on the tree as it is, in a layer that nobody sees
-//! afterwards. One that does not hold ends the run before any skill.
+//! Runs toolchain checks. Each check runs like a step on the unchanged tree, in a layer that no step sees. If a
+//! check fails, no skill starts.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::context::Context;
 use crate::stack::Stack;
 use crate::{record, step, toolchain};
 
-/// Runs the checks of `plan`, in order, up to the first that is cancelled. Answers what they
-/// showed, and why no skill may start.
+/// Runs the checks of `plan` in order, up to the first that is cancelled. Returns their evidence, and the reasons
+/// why no skill may start.
 pub(crate) async fn run(context: &Arc<Context>, plan: &Plan) -> (Vec<CheckEvidence>, Vec<(Doubt, String)>) {
     let stack = Stack::new(Arc::clone(&context.tree.snapshot));
     let mut checks = Vec::new();
@@ -68,7 +68,7 @@ fn unsatisfied(planned: &PlannedCheck, step: proctor_core::evidence::StepEvidenc
     CheckEvidence { toolchain, demand, version_read: None, satisfied: false, step }
 }
 
-/// A check runs as the only step of a skill that nobody declared.
+/// Returns an undeclared skill whose only step is the check.
 fn as_skill(name: SkillName, planned: &PlannedCheck) -> PlannedSkill {
     PlannedSkill {
         name,

@@ -1,5 +1,5 @@
-//! The one seam through which the runner reads the time of day. Durations come from tokio's
-//! clock, which tests can pause.
+//! Provides the time of day; no other code of the runner reads it. Durations use tokio's clock, which tests can
+//! pause.
 
 use std::time::SystemTime;
 
@@ -10,37 +10,37 @@ use proctor_core::names::RunId;
 pub struct Clock(fn() -> SystemTime);
 
 impl Clock {
-    /// The system's clock.
+    /// Returns the system's clock.
     pub fn system() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the legal site: every other reads the time through this type")]
         Self(SystemTime::now)
     }
 
-    /// A clock that a test owns.
+    /// Returns a clock that a test controls.
     pub fn from_fn(now: fn() -> SystemTime) -> Self {
         Self(now)
     }
 
-    /// Now.
+    /// Returns the current time.
     pub(crate) fn system_time(self) -> SystemTime {
         (self.0)()
     }
 
-    /// Now, RFC 3339 in UTC with milliseconds.
+    /// Returns the current time in UTC, RFC 3339 with milliseconds.
     pub fn now_text(self) -> String {
         humantime::format_rfc3339_millis((self.0)()).to_string()
     }
 
-    /// Now, in milliseconds since 1970.
+    /// Returns the current time in milliseconds since 1970.
     pub fn now_ms(self) -> u64 {
         let since = (self.0)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A run id of this moment: sortable by time, made unique by `random`.
+    /// Returns a run id for the current time: it sorts by time, and `random` makes it unique.
     ///
     /// # Errors
-    /// Never in this millennium; a clock set beyond the year 9999 gives text that is no id.
+    /// The clock is set beyond the year 9999, whose text is not a valid id.
     pub fn run_id(self, random: u32) -> Result<RunId, proctor_core::names::BadName> {
         let stamp: String = humantime::format_rfc3339_seconds((self.0)())
             .to_string()

@@ -1,5 +1,5 @@
-//! What every part of one run shares: the plan, the tree, the sandbox and the way to say what
-//! happens. It decides nothing.
+//! Holds what all parts of one run share: the plan, the tree, the sandbox and the event channel. It makes no
+//! decisions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ use crate::store::durations::Durations;
 use crate::store::mirrors::PrivateTree;
 use crate::surroundings::{Look, Toolchains, neighbourhood};
 
-/// The parts that one run shares.
+/// The shared parts of one run.
 pub(crate) struct Context {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) space: RunSpace,
@@ -50,39 +50,38 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) events: mpsc::Sender<RunEvent>,
     pub(crate) cancel: CancellationToken,
-    /// How many commands are still to come, as far as that is known.
+    /// Number of commands still to come, as far as known.
     pub(crate) to_come: AtomicUsize,
-    /// What is read of directories that git ignores; set when skills begin to run, which see each
-    /// other's layers.
+    /// How much of ignored directories to read. Set when skills start, because they see each other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
-    /// How long the steps took last; set where somebody may watch them.
+    /// Durations of the steps in earlier runs; set if a reader may show them.
     pub(crate) durations: OnceLock<Durations>,
-    /// Where readers see what steps print; set when skills begin to run.
+    /// Gives readers the output of steps; set when skills start.
     pub(crate) live: OnceLock<LiveOutputs>,
-    /// What becomes of the changes of a `read_only: off` step that has passed.
+    /// How to handle the changes of a `read_only: off` step that has passed.
     pub(crate) changes: Changes,
-    /// The trace that the steps continue; set before the first of them where there is any.
+    /// The trace that the steps continue, if there is one; set before the first step.
     pub(crate) trace: OnceLock<StepTrace>,
 }
 
-/// The trace that the steps of a run continue.
+/// The trace that a run's steps continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StepTrace {
-    /// That of the caller, as it is: the run is not exported.
+    /// The caller's trace, unchanged, if the run is not exported.
     Caller(TraceContext),
-    /// That of the run, which is exported: each step continues its own span.
+    /// The trace of the exported run: each step continues its own span.
     Run(RunTrace),
 }
 
 impl StepTrace {
-    /// Returns the trace of a caller with this environment; `None` if it names none.
+    /// Returns the trace that a caller's environment names, if any.
     pub(crate) fn from_env(env: &BTreeMap<String, String>) -> Option<Self> {
         let named = env.iter().filter(|(name, _)| is_trace_variable(name));
         let mut named = named.map(|(name, value)| (name.clone(), value.clone())).collect();
         take_context(&mut named).map(Self::Caller)
     }
 
-    /// Returns the trace of a run; `None` if it is neither exported nor a part of its caller's.
+    /// Returns the trace of a run; `None` if the run is not exported and its caller has no trace.
     pub(crate) fn new(asked: &Tracing, run: &RunId) -> Option<Self> {
         match asked {
             Tracing { parent, exported: true } => Some(Self::Run(RunTrace::new(run.clone(), parent.clone()))),
@@ -98,7 +97,7 @@ impl StepTrace {
     }
 }
 
-/// What becomes of the changes of `read_only: off` steps.
+/// The handling of the changes of `read_only: off` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changes {
     /// They are applied to the worktree.
@@ -107,59 +106,61 @@ pub(crate) enum Changes {
     KeptApart,
 }
 
-/// The tree that is verified.
+/// The tree to verify.
 pub(crate) struct Tree {
-    /// The directory that holds it: the worktree, or a directory of ours.
+    /// The directory of the tree: the worktree or our private copy.
     pub(crate) repository: Repository,
     /// The worktree.
     pub(crate) worktree: Repository,
-    /// Where steps see it: at the path of the worktree.
+    /// Path at which steps see the tree: that of the worktree.
     pub(crate) seen_at: PathBuf,
-    /// Which tree it is.
+    /// The recorded source of the tree.
     pub(crate) source: TreeSource,
-    /// Held until the run ends, where the tree lies in a directory of ours.
+    /// The private copy, held until the run ends; `None` if steps see the worktree itself.
     pub(crate) apart: Option<PrivateTree>,
-    /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
+    /// The ignored files in the private copy; `None` if they are hidden, if the tree is a commit's, or if steps see
+    /// the worktree itself.
     pub(crate) unverified: Option<UnverifiedInputs>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) ignored: IgnoreQuery,
 }
 
-/// Where the tree is, on the host and for a step.
+/// The paths of the tree on the host and in a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// Where a step sees it.
+    /// Path at which a step sees the tree.
     pub(crate) repo: PathBuf,
-    /// Where it lies, where that is elsewhere.
+    /// Path of the tree on the host, if it differs from `repo`.
     pub(crate) checkout: Option<PathBuf>,
     pub(crate) git: GitDirs,
 }
 
-/// What a step sees beside the tree.
+/// The parts of the host that a step sees.
 #[derive(Debug, Clone)]
 pub(crate) struct Sight {
     pub(crate) surroundings: Surroundings,
     pub(crate) home: PathBuf,
     pub(crate) hide: Vec<PathBuf>,
     pub(crate) tools: Vec<ToolMount>,
-    /// Who carries out the steps that judge SQL.
+    /// The program that runs the steps that judge SQL.
     pub(crate) judge: Judge,
-    /// Which controls may be missing.
+    /// The controls that may be missing.
     pub(crate) tolerated: Tolerated,
 }
 
-/// An empty directory of ours, shown in place of directories that hold credentials.
+/// Name of the empty directory in the state directory that is mounted over directories with credentials.
 pub(crate) const EMPTY_DIR: &str = "empty";
-/// How long a command runs before a sandbox is prepared for the next one.
+/// Runtime of a command after which a sandbox for the next one is prepared.
 const SHORT: Duration = Duration::from_millis(20);
-/// The name of the user that a step sees itself as.
+/// Name of the user inside a step.
 const STEP_USER: &str = "step";
 
 impl Sight {
-    /// What is seen beside the tree of `repo`; of the home only what `reader` can reach.
+    /// Determines which parts of the host a step over `repo` sees. Of the home, only paths that `reader` can reach
+    /// are included.
     ///
     /// # Errors
-    /// The state directory cannot be written, or nothing be looked up for the reader.
+    /// The state directory cannot be written, or the search for toolchains fails.
     pub(crate) fn of(
         config: &EngineConfig,
         launcher: &Launcher,
@@ -198,15 +199,15 @@ impl Sight {
         })
     }
 
-    /// The command of a step and what it needs to see. One that judges SQL is carried out by our own program, wherever
-    /// its `PATH` leads; any other program of that name is the author's.
+    /// Returns the command of a step and the mounts that it needs. A step that judges SQL runs our own program,
+    /// regardless of `PATH`; in other steps a program of this name is the author's.
     fn program(&self, step: &PlannedStep) -> (Argv, Vec<ToolMount>) {
         let mut tools = self.tools.clone();
         tools.extend(step.sql.iter().flat_map(|dialect| self.judge.mounts(*dialect)).cloned());
         (self.judge.command(step).unwrap_or_else(|| step.cmd.clone()), tools)
     }
 
-    /// The policy of one step: plain data, the same for the run and for `explain`.
+    /// Returns the policy of one step as plain data, the same for a run and for `explain`.
     pub(crate) fn policy(&self, place: Place, step: &PlannedStep, caches: Vec<CacheMount>) -> (Policy, Environment) {
         let environment = environment::build(step, &self.surroundings);
         let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
@@ -233,7 +234,7 @@ impl Sight {
 }
 
 impl Tree {
-    /// Where the tree is for a step.
+    /// Returns the paths of the tree.
     fn place(&self) -> Place {
         let repo = self.seen_at.clone();
         match &self.apart {
@@ -245,7 +246,7 @@ impl Tree {
         }
     }
 
-    /// The tree, for the record.
+    /// Returns the identity of the tree for the record.
     pub(crate) fn record(&self) -> TreeFacts {
         let git = &self.snapshot.git;
         let (head_commit, branch) = (git.head_commit.clone(), git.branch.clone());
@@ -256,14 +257,14 @@ impl Tree {
 }
 
 impl Context {
-    /// Has a sandbox wait for the next command, where one is still to come: it is prepared while
-    /// this one runs. Most commands of a run need the same; one that does not finds none. A short command mostly leaves
-    /// its own sandbox to the next, where that can be: then nothing is prepared.
+    /// Prepares a sandbox for the next command, if there is one, while the current command runs. Most commands of a
+    /// run have the same needs; a command with other needs does not use it. A short command mostly leaves its own
+    /// sandbox to the next one, if sandboxes can be reused; then nothing is prepared.
     pub(crate) fn prepare_for_the_next(self: &Arc<Self>, stack: &Stack, policy: &Policy) -> impl Future<Output = ()> {
         let fewer = |left: usize| left.checked_sub(1);
         let left = self.to_come.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).unwrap_or(0);
-        // The one that has just begun is among them. One more sandbox with the same caches would have a second overlay
-        // over the directory that takes the writes of this command.
+        // The count includes the command that has just started. A second sandbox with the same caches would mount a
+        // second overlay over the upper directory that the current command writes to.
         let is_last = left < 2 || !policy.caches.is_empty();
         async move {
             if is_last {
@@ -273,20 +274,20 @@ impl Context {
                 tokio::time::sleep(SHORT).await;
             }
             let (context, stack, policy) = (Arc::clone(self), stack.clone(), policy.clone());
-            // Most commands change nothing of the tree: the next one stands on the same layers.
+            // Most commands do not change the tree, so the next command has the same layers.
             tokio::task::spawn_blocking(move || context.warm(&stack, &policy));
         }
     }
 
-    /// Has a sandbox wait for the first command of `plan`: it is prepared while the run is announced. To be
-    /// waited for: a command that comes before it is started would get another one.
+    /// Prepares a sandbox for the first command of `plan` while the run is announced. The caller must wait for the
+    /// returned task before it starts the command; otherwise the command would get another sandbox.
     pub(crate) fn prepare_for_the_first(self: &Arc<Self>, plan: &Plan) -> JoinHandle<()> {
         let check = plan.toolchain.first().map(|check| (None, check.run.clone()));
         let step = || plan.skills.first().and_then(|skill| Some((Some(skill.clone()), skill.steps.first()?.clone())));
         let (context, first) = (Arc::clone(self), check.or_else(step));
         tokio::task::spawn_blocking(move || {
             let stack = Stack::new(Arc::clone(&context.tree.snapshot));
-            // What keeps it from having a policy is told when it is its turn.
+            // An error in the policy is reported when the command itself starts.
             let policy = first.map(|(skill, step)| context.policy_with(skill.as_ref(), &step));
             if let Some(Ok((policy, _))) = policy {
                 context.warm(&stack, &policy);
@@ -301,19 +302,19 @@ impl Context {
         }
     }
 
-    /// Has the steps continue a trace, if there is any.
+    /// Sets the trace that the steps continue, if there is one.
     pub(crate) fn continue_trace(&self, trace: Option<StepTrace>) {
         if let Some(trace) = trace {
             self.trace.get_or_init(|| trace);
         }
     }
 
-    /// What takes the caller's secrets out of all that is said and recorded.
+    /// Returns the redactor, which removes the caller's secrets from messages and records.
     pub(crate) fn redactor(&self) -> &Redactor {
         &self.outputs.redactor
     }
 
-    /// Says what happened. Nobody listening is no reason to stop.
+    /// Sends an event. The run continues even if the receiver is closed.
     pub(crate) async fn emit(&self, mut event: RunEvent) {
         self.redactor().clean_event(&mut event);
         if self.events.send(event).await.is_err() {
@@ -321,7 +322,7 @@ impl Context {
         }
     }
 
-    /// The policy of one step of `skill`.
+    /// Returns the policy of one step of `skill`.
     ///
     /// # Errors
     /// A cache cannot be opened.

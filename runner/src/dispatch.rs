@@ -1,5 +1,5 @@
-//! The run loop: one place that starts skills when their turn comes, hears how they end, and
-//! decides who is not to run any more.
+//! Runs the main loop: starts skills when they are ready, receives their results, and decides which skills no
+//! longer run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::schedule::Schedule;
 use crate::skill::{self, SkillRun, phrase};
 use crate::stack::Stack;
 
-/// What a caller demands of the order of things.
+/// The caller's settings that decide which skills start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demands {
     pub(crate) fail_fast: bool,
     pub(crate) max_tier: Tier,
 }
 
-/// How many paths of a conflict a message names.
+/// Maximum number of paths of a conflict that a message names.
 const NAMED_PATHS: usize = 5;
 
 /// One run of a plan's skills.
@@ -39,7 +39,7 @@ struct Dispatcher<'a> {
     done: Vec<Option<SkillRun>>,
     started: Vec<bool>,
     running: JoinSet<SkillRun>,
-    /// Which skill a task runs.
+    /// The skill that each task runs.
     places: HashMap<task::Id, usize>,
 }
 
@@ -49,7 +49,7 @@ struct Refusal {
     doubt: Option<Doubt>,
 }
 
-/// Runs every skill of `plan` that may run; answers one [`SkillRun`] for each, in their order.
+/// Runs every skill of `plan` that may run. Returns one [`SkillRun`] for each skill, in the plan's order.
 pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -> Vec<SkillRun> {
     let count = plan.skills.len();
     context.ignored_content.get_or_init(|| Schedule::ignored_content(plan));
@@ -69,8 +69,7 @@ pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -
             Some(Ok((id, run))) => dispatcher.finish(dispatcher.places[&id], run).await,
             Some(Err(error)) => dispatcher.finish_broken(dispatcher.places[&error.id()], &error.to_string()).await,
             None if any_started => {}
-            // `resolve` refuses a plan in which skills wait for each other; this must not spin
-            // should one come through.
+            // `resolve` refuses a plan with a cycle. If one gets here anyway, this keeps the loop from spinning.
             None => dispatcher.finish_broken(waiting, "it waits for itself").await,
         }
     }
@@ -78,7 +77,7 @@ pub(crate) async fn run(context: &Arc<Context>, plan: &Plan, demands: Demands) -
     dispatcher.done.into_iter().flatten().collect()
 }
 
-/// Ends every skill of `plan` before it began.
+/// Ends every skill of `plan` without running it.
 pub(crate) async fn run_none(context: &Arc<Context>, plan: &Plan, reason: &str) -> Vec<SkillRun> {
     let stack = Stack::new(Arc::clone(&context.tree.snapshot));
     let mut runs = Vec::new();
@@ -91,7 +90,7 @@ pub(crate) async fn run_none(context: &Arc<Context>, plan: &Plan, reason: &str) 
 }
 
 impl Dispatcher<'_> {
-    /// Starts or refuses every skill whose turn has come; `false` where there was none.
+    /// Starts or refuses every skill that is ready; `false` if no skill was ready.
     async fn start_ready(&mut self) -> bool {
         let mut any = false;
         for place in 0..self.plan.skills.len() {
@@ -124,7 +123,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// The snapshot with the layers that the skill sees.
+    /// Returns the snapshot with the layers that the skill sees.
     async fn stack(&self, place: usize) -> Result<Stack, String> {
         let mut stack = Stack::new(Arc::clone(&self.context.tree.snapshot));
         for layer in self.seen(place).flat_map(|run| &run.layers) {
@@ -178,8 +177,8 @@ impl Dispatcher<'_> {
         })
     }
 
-    /// Two skills that this one sees and that do not see each other touched the same path: the
-    /// later layer would win whole, and could bring back what the other deleted.
+    /// Returns a message if two skills that this one sees, and that do not see each other, changed the same path:
+    /// the later layer would win completely, and could restore what the other skill deleted.
     fn conflict(&self, place: usize) -> Option<String> {
         self.schedule.unrelated(place).into_iter().find_map(|(a, b)| {
             let scans = |of: usize| -> Vec<&LayerScan> {
@@ -202,9 +201,9 @@ impl Dispatcher<'_> {
         )
     }
 
-    /// What one skill applies to the worktree shows through to every other that runs then or
-    /// later. Where neither sees the other's layers, the other's answer is for a tree that
-    /// nobody recorded, and depends on which of them was faster.
+    /// Adds a doubt to skills that may have seen the changes that another skill applied to the worktree, if neither
+    /// sees the other's layers. Such a skill's result applies to a tree that is not recorded, and depends on
+    /// timing.
     async fn doubt_bystanders(&mut self) {
         for (writer, bystander) in self.bystanders() {
             let (by, name) = (&self.plan.skills[writer].name, &self.plan.skills[bystander].name);
@@ -220,7 +219,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// Who applied something, with each skill that ran and is not ordered against it.
+    /// Returns each skill that applied changes, paired with each skill that ran and is not ordered relative to it.
     fn bystanders(&self) -> Vec<(usize, usize)> {
         let which = |wanted: fn(&SkillRun) -> bool| -> Vec<usize> {
             let ended = self.done.iter().enumerate();
@@ -246,7 +245,8 @@ impl Dispatcher<'_> {
         self.done[place] = Some(run);
     }
 
-    /// A skill's task panicked: our mistake, which must not look like an answer.
+    /// Records an internal error for a skill whose task panicked or cannot start, so that it does not count as a
+    /// result.
     async fn finish_broken(&mut self, place: usize, error: &str) {
         self.started[place] = true;
         let planned = &self.plan.skills[place];
@@ -259,7 +259,7 @@ impl Dispatcher<'_> {
     }
 }
 
-/// The tier that running the skill takes, whatever comes of it.
+/// Returns the tier that is needed to run the skill, regardless of its result.
 fn needed_tier(skill: &PlannedSkill) -> Tier {
     let allows_network = skill.steps.iter().any(|step| step.network == Network::Allow);
     if allows_network { skill.declared_tier.max(Tier::TWO) } else { skill.declared_tier }

@@ -1,5 +1,5 @@
-//! From a request to a finished run. The parent of everything else here: it holds the order of
-//! things and no detail of them.
+//! Runs a request from start to end. This parent module holds the order of the stages; the other modules hold the
+//! details.
 
 mod answered;
 mod caches;
@@ -72,34 +72,34 @@ pub struct Engine {
     config: EngineConfig,
     redactor: Redactor,
     clock: Clock,
-    /// Whose a repository must be; `None` where it may be anybody's.
+    /// Required owner of the repository; `None` accepts any.
     owner: Option<u32>,
-    /// Specs that were read lately.
+    /// Recently parsed specs.
     readings: Arc<Readings>,
-    /// How many runs it has done.
+    /// Number of runs so far.
     runs: Arc<AtomicUsize>,
-    /// A place for the layers of the next run.
+    /// A prepared directory for the layers of the next run.
     spare: Arc<Spare>,
-    /// Places for commands by themselves.
+    /// Prepared sandboxes for single commands.
     warm: WarmPlaces,
 }
 
-/// What a run does beside looking.
+/// The settings of a run for changes and caches.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
-    /// What becomes of the changes of its steps.
+    /// How to handle the changes of the run's steps.
     changes: Changes,
-    /// What the caches of its skills begin with.
+    /// The initial content of the caches of the run's skills.
     caches: CachesWanted,
 }
 
-/// How many commits one range may hold: each is a run.
+/// Maximum number of commits in a range: each one is a run.
 pub const MAX_RANGE: usize = 256;
 impl Engine {
-    /// Prepares the state directory and the thread that starts processes.
+    /// Prepares the state directory and starts the thread that starts processes.
     ///
     /// # Errors
-    /// The state directory cannot be made, or a helper program is not there.
+    /// The state directory cannot be created, or a helper program is missing.
     pub fn open(config: EngineConfig) -> Result<Self, EngineError> {
         let host = Host::new(HostConfig {
             helper: config.helpers.sandbox.clone(),
@@ -137,7 +137,7 @@ impl Engine {
         })
     }
 
-    /// Workers that judge SQL, in sandboxes that this engine starts; up to `most` at a time.
+    /// Returns a pool of up to `most` workers that judge SQL in sandboxes of this engine.
     ///
     /// # Errors
     /// The state directory cannot be written.
@@ -152,8 +152,8 @@ impl Engine {
         Ok(Workers::new(Arc::clone(&self.launcher), config)?)
     }
 
-    /// The same engine, as it serves one caller of many: with that caller's home and environment,
-    /// and what the operator allows by now. Processes, snapshots and state are shared.
+    /// Returns this engine for one caller of many, with the caller's home and environment and the operator's
+    /// current configuration. Processes, snapshots and state are shared.
     pub fn serving(&self, caller: Serving) -> Self {
         let Serving { home, env, operator, owner } = caller;
         let redactor = secrets_of(&env, &BTreeMap::new(), owner);
@@ -175,35 +175,35 @@ impl Engine {
         }
     }
 
-    /// The same engine, which hides the secrets among `variables` too, such as those that the
-    /// caller gives to one command.
+    /// Returns this engine with a redactor that also hides the secrets among `variables`, such as those that the
+    /// caller passes to one command.
     pub fn hiding(self, variables: &BTreeMap<String, String>) -> Self {
         Self { redactor: secrets_of(&self.config.caller_env, variables, self.owner), ..self }
     }
 
-    /// Resolves a profile of a spec under this engine's operator.
+    /// Resolves a profile of a spec under this engine's operator configuration.
     ///
     /// # Errors
-    /// The profile is not there, or asks for more than the operator allows.
+    /// The profile does not exist, or asks for more than the operator allows.
     pub fn resolve(&self, file: &SpecFile, spec: &Spec, profile: &ProfileName) -> Result<Resolved, EngineError> {
         file.resolve(spec, profile, &self.config.operator)
     }
 
-    /// The same of what is written in the file.
+    /// Parses the spec file and resolves a profile of it.
     ///
     /// # Errors
-    /// What is wrong with the spec; else as [`Engine::resolve`].
+    /// The spec is invalid; otherwise the same as [`Engine::resolve`].
     pub fn planned(&self, file: &SpecFile, profile: &ProfileName) -> Result<Resolved, EngineError> {
         self.resolve(file, &self.readings.of(file)?.spec, profile)
     }
 
-    /// Where we keep files, canonical.
+    /// Returns the canonical path of the state directory.
     pub fn state_dir(&self) -> &Path {
         &self.state_path
     }
 
-    /// A repository that the caller may have verified: what was opened is theirs, whatever its path
-    /// leads to by now.
+    /// Opens a repository and checks its owner on the opened descriptor, so that a later change of the path does
+    /// not matter.
     fn repository(&self, repo: &Path) -> Result<Repository, EngineError> {
         let repository = Repository::open(repo)?;
         guards::owned(&repository, self.owner)?;
@@ -213,8 +213,7 @@ impl Engine {
     /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.
     ///
     /// # Errors
-    /// There is no run: the request, the spec or the machine does not allow one. What happens
-    /// within a run is in its report.
+    /// The request, the spec or the machine does not allow a run. Failures within a run are part of its report.
     pub async fn run(
         &self,
         request: RunRequest,
@@ -225,11 +224,12 @@ impl Engine {
         self.run_revocably(request, events, cancel, passed).await
     }
 
-    /// The same for whoever keeps a record of their own: what takes a pass back comes by `passed`, before the
-    /// report and apart from it, since a run may break when its status says already that it passed.
+    /// Verifies a repository like [`Engine::run`], for a caller that keeps its own record. The run sends the means
+    /// to withdraw a pass through `passed`, before and separately from the report: the run may still fail after its
+    /// status file shows a pass.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// Same as [`Engine::run`].
     pub async fn run_revocably(
         &self,
         request: RunRequest,
@@ -256,14 +256,14 @@ impl Engine {
         guards::caches_hide_nothing(&context.tree.snapshot, &plan)?;
         context.to_come.store(commands_of(&plan), Ordering::Relaxed);
         let first = context.prepare_for_the_first(&plan);
-        // A run that was content with less answers for no commit later.
+        // A run with fewer controls must not answer a later request for the commit.
         let is_strict = request.sandbox == SandboxMode::Strict;
         let documents = superseding(&context, documents, &facts, &plan).await?;
         let tools = is_strict.then(|| self.tools_of_tree(&context.tree, &context.sight, &plan)).flatten();
         let documents = documents.finding(tools);
         context.durations.get_or_init(|| Durations::read(&self.state, &context.tree.seen_at, &plan.profile));
         context.emit(started(&context, began_at, &plan, &facts)).await;
-        // Without it the first command gets a sandbox of its own.
+        // If this preparation failed, the first command starts a new sandbox.
         let _ = first.await;
         let watch = tokio::spawn(announce_cancel(Arc::clone(&context)));
         let mut observed = self.observe(&context, &plan, &facts, &request).await;
@@ -285,8 +285,8 @@ impl Engine {
         Ok(report)
     }
 
-    /// Lets go of a run that has been answered. Where the process stays, nobody waits for the end of its sandboxes,
-    /// and the place for the next run's layers is made meanwhile.
+    /// Releases the resources of a run after its report. In a long-running process, a background thread shuts down
+    /// the sandboxes and prepares the directory for the next run's layers.
     fn let_go(&self, context: Arc<Context>, space: RunSpaceConfig) {
         if self.config.stays {
             let (spare, launcher) = (Arc::clone(&self.spare), Arc::clone(&self.launcher));
@@ -297,7 +297,7 @@ impl Engine {
         }
     }
 
-    /// Keeps how long the steps took, where that is not what was known. A run does not depend on it.
+    /// Stores the durations of the steps if they changed. A failure does not affect the run.
     fn keep_durations(&self, context: &Context, observed: &Observed, profile: &ProfileName) {
         let known = context.durations.get().cloned().unwrap_or_default();
         let durations = known.after(observed.steps());
@@ -309,7 +309,7 @@ impl Engine {
         }
     }
 
-    /// Checks, then skills, then one more look at the tree.
+    /// Runs the checks, then the skills, and reads the tree once more.
     async fn observe(&self, context: &Arc<Context>, plan: &Plan, facts: &RunFacts, request: &RunRequest) -> Observed {
         let began = self.clock.now_text();
         let (mut checks, doubts) = checks::run(context, plan).await;
@@ -321,7 +321,8 @@ impl Engine {
         let tree = context.tree.record();
         let toolchain = record::toolchain(facts, &tree, plan, checks, span);
         let max_tier = request.max_tier.min(self.config.operator.max_tier);
-        // A toolchain check runs as a step of a skill that may have the name of a declared one.
+        // Set after the checks: a toolchain check runs as a step of a pseudo-skill whose name a declared skill may
+        // also have.
         if let Some(live) = &request.live {
             context.live.get_or_init(|| live.clone());
         }
@@ -352,7 +353,7 @@ impl Engine {
         observed
     }
 
-    /// What a caller who asks for `mode` may do without.
+    /// Returns the controls that may be missing in this mode.
     fn tolerated(&self, mode: SandboxMode) -> Result<Tolerated, EngineError> {
         self.config.operator.tolerated(mode).ok_or(EngineError::BestEffortForbidden)
     }
@@ -363,10 +364,10 @@ impl Engine {
         Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox, rerun })
     }
 
-    /// A new id of a run: the time, and random bytes.
+    /// Generates a run id from the time and random bytes.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn run_id(&self) -> Result<RunId, EngineError> {
         let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
         self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))
@@ -379,7 +380,7 @@ impl Engine {
         })
     }
 
-    /// The tree, the place for layers, and what steps see.
+    /// Collects the tree, the run space for layers, and the parts of the host that steps see.
     async fn context(
         &self,
         source: Source,
@@ -390,7 +391,7 @@ impl Engine {
         cancel: CancellationToken,
     ) -> Result<Arc<Context>, EngineError> {
         let space = self.space(room, tolerated.clone());
-        // Neither needs the other.
+        // These two are independent, so they run concurrently.
         let known = source.apart.as_ref().map(|(_, snapshot)| snapshot).or(source.taken.as_ref());
         let (snapshot, space) = match known {
             Some(snapshot) => (Ok(Arc::clone(snapshot)), space.await),
@@ -402,7 +403,8 @@ impl Engine {
         let Source { repository, worktree, seen_at, recorded, apart, unverified, taken: _ } = source;
         let (path, apart) = (repository.path().to_path_buf(), apart.map(|(apart, _)| apart));
         let user = self.step_user(&repository, &seen_at)?;
-        // A copy of ours can be read by every step: the files that it was made of must be readable by their owner.
+        // Steps can read every file of our copy, so the check applies to the rights of the repository's owner on
+        // the original files.
         let rights = match &apart {
             Some(_) => StepUser::choose(self.launcher.host(), &worktree.facts)?,
             None => user,
@@ -444,10 +446,10 @@ impl Engine {
         }))
     }
 
-    /// The user of steps over a tree that they see at this path.
+    /// Returns the user of steps for a tree at this path.
     ///
     /// # Errors
-    /// They would see the state directory, or have no user.
+    /// The state directory is inside the tree, or there is no suitable user.
     fn step_user(&self, repository: &Repository, seen_at: &Path) -> Result<StepUser, EngineError> {
         if self.state_path.starts_with(seen_at) {
             return Err(EngineError::StateInRepository(self.state_path.clone()));
@@ -463,7 +465,7 @@ impl Engine {
             .map_err(Into::into)
     }
 
-    /// The place for the layers of a run.
+    /// Returns the prepared directory for the layers of a run, or creates one.
     async fn space(&self, room: Room, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
         let config = space_config(&room, tolerated);
         if let Some(space) = room.space.or_else(|| self.spare.take(&config)) {
@@ -475,8 +477,8 @@ impl Engine {
         Ok(made?)
     }
 
-    /// What a step of `user` over `repo` sees beside the tree. Whom we serve reaches no more than
-    /// they could without us.
+    /// Returns the parts of the host that steps of `user` over `repo` see. With a required owner, files are looked
+    /// up with that user's rights, so that a caller reaches nothing that it could not reach without us.
     fn sight(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<Sight, EngineError> {
         let reader = self.reader(user);
         Sight::of(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
@@ -487,7 +489,7 @@ impl Engine {
     }
 }
 
-/// A commit's tree is never changed, and who wants a patch wants nothing else.
+/// Changes are applied only to a worktree, and not if the request asks for a patch.
 fn changes_of(request: &RunRequest) -> Changes {
     match (&request.source, request.changes) {
         (RunSource::Worktree, ChangesWanted::Applied) => Changes::Applied,

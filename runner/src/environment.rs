@@ -1,5 +1,5 @@
-//! The environment of a step: cleared, then given by us, then what the plan lets in from the
-//! caller, then what the spec sets. Pure; the same answer serves the step and `explain`.
+//! Builds the environment of a step: our variables, then the caller's variables on the allow-list, then those of
+//! the spec. Has no side effects; steps and `explain` use the same result.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,33 +8,33 @@ use proctor_core::names::EnvName;
 use proctor_core::plan::{Network, PlannedStep};
 use proctor_core::telemetry::{TRACEPARENT, TRACESTATE, TraceContext, is_trace_variable};
 
-/// What is known about the surroundings that an environment is built from.
+/// The facts that an environment is built from.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// The home directory, as a path; inside it is empty but for toolchains.
+    /// Path of the home directory. In the sandbox, it is empty except for toolchains.
     pub home: String,
-    /// Directories of programs, in the order of `PATH`.
+    /// Program directories, in the order of `PATH`.
     pub path: Vec<String>,
-    /// The name of the user that the step runs as.
+    /// Name of the user inside the step.
     pub user: String,
     /// Variables that mounted toolchains need, such as `CARGO_HOME`.
     pub toolchain: BTreeMap<String, String>,
-    /// The caller's environment: nothing of it gets in but by an allow-list.
+    /// The caller's environment. A step gets only the variables on its allow-list.
     pub caller: BTreeMap<String, String>,
 }
 
-/// Who gave a variable.
+/// The source of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// We did: every step has it.
+    /// Set by us for every step.
     Given,
-    /// We did, for a toolchain that is mounted.
+    /// Set by us for a mounted toolchain.
     Toolchain,
-    /// The caller, let in by `env_allowlist`.
+    /// Set by the caller and allowed by `env_allowlist`.
     Allowed,
-    /// The spec's `env`.
+    /// Set by `env` in the spec.
     Spec,
-    /// The trace of the run, let in by `env_allowlist`.
+    /// Set from the trace of the run and allowed by `env_allowlist`.
     Trace,
 }
 
@@ -50,10 +50,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The environment of one step: name → value and who gave it.
+/// The environment of one step: name → value and source.
 pub type Environment = BTreeMap<String, (String, Origin)>;
 
-/// Why a variable of the caller is not in a step's environment, or that it is.
+/// Explains why a variable of the caller is not in a step's environment, or names its source.
 pub fn why_missing(name: &str, environment: &Environment) -> String {
     if let Some((_, origin)) = environment.get(name) {
         return format!("`{name}` is there: {origin}");
@@ -68,8 +68,8 @@ pub fn why_missing(name: &str, environment: &Environment) -> String {
     format!("`{name}` is missing: {reason}")
 }
 
-/// Variables through which a caller could change what a step runs. `env` may set them; an
-/// allow-list that names one lets nothing in.
+/// Returns whether a variable could let a caller change what a step runs. `env` may set such a variable; an
+/// allow-list with its name has no effect.
 pub fn never_from_caller(name: &str) -> bool {
     const PREFIXES: [&str; 5] = ["GIT_", "LD_", "DYLD_", "PROCTOR_", "BASH_FUNC_"];
     const NAMES: [&str; 21] = [
@@ -99,7 +99,7 @@ pub fn never_from_caller(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| upper.starts_with(prefix)) || NAMES.contains(&upper.as_str())
 }
 
-/// Builds the environment of `step`. The trace of the run is added by [`add_trace`].
+/// Builds the environment of `step` without the trace of the run, which [`add_trace`] adds.
 pub fn build(step: &PlannedStep, around: &Surroundings) -> Environment {
     let mut environment = given(step, around);
     for name in &step.env_allowlist {
@@ -117,8 +117,8 @@ pub fn build(step: &PlannedStep, around: &Surroundings) -> Environment {
     environment
 }
 
-/// Adds the trace context that `step` continues, as far as its `env_allowlist` names the variables and its `env` does
-/// not set them.
+/// Adds the variables of the trace context that `step` continues, if its `env_allowlist` names them and its `env`
+/// does not set them.
 pub fn add_trace(environment: &mut Environment, step: &PlannedStep, context: &TraceContext) {
     let variables = [(TRACEPARENT, Some(context.traceparent())), (TRACESTATE, context.tracestate().map(str::to_owned))];
     for (name, value) in variables {

@@ -1,5 +1,5 @@
-//! Why a run could not be had at all. A failing step is no error; neither is an inconclusive
-//! run that left its record.
+//! Defines the errors for which there is no run at all. A failing step is not an error, and neither is an
+//! inconclusive run with a record.
 
 use std::error::Error as _;
 use std::fmt::Display;
@@ -17,64 +17,63 @@ use rustix::io::Errno;
 
 use crate::store::{self, StoreError};
 
-/// What separates a message from what to do about it, in the errors of our crates.
+/// Separates the message from the hint in the errors of our crates.
 const HINT: &str = "\nhint: ";
 
-/// Everything that is wrong with one spec.
+/// The problems of one spec.
 #[derive(Debug, Clone)]
 pub struct SpecProblems {
     /// The file.
     pub file: PathBuf,
-    /// Its text; empty where it is no text.
+    /// The text of the file; empty if it is not valid text.
     pub source: String,
-    /// What is wrong, sorted by where it stands.
+    /// The problems, sorted by position.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A control that is demanded and that this machine cannot enforce.
+/// A required control that this machine cannot enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Which.
+    /// The control.
     pub control: Control,
-    /// Why not, with the kernel's answer.
+    /// The reason, with the kernel's error.
     pub reason: String,
-    /// How to have it, where that is known.
+    /// How to enable the control, if known.
     pub hint: Option<String>,
 }
 
 /// Why there is no run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The spec cannot be used.
+    /// The spec is invalid.
     #[error("{} problems in `{}`", .0.diagnostics.len(), .0.file.display())]
     Spec(SpecProblems),
     /// There is no spec.
     #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` writes one from what is found in the repository; or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
-    /// The spec is there and cannot be read.
+    /// The spec exists but cannot be read.
     #[error("cannot read the spec `{}`: {}", path.display(), unreadable(.source))]
     UnreadableSpec {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The spec that was read is not the one that the snapshot covers.
+    /// The spec that was read differs from the one in the snapshot.
     #[error("the spec `{}` was edited while the run was starting{HINT}run again", .0.display())]
     SpecChanged(PathBuf),
-    /// The plan is not the one that the caller knows.
+    /// The plan differs from the one that the caller expects.
     #[error("the spec `{}` was edited since the run was asked for{HINT}ask again", .0.display())]
     PlanChanged(PathBuf),
-    /// The repository is not the caller's.
+    /// The repository does not belong to the required owner.
     #[error("the repository `{}` does not belong to user {owner}{HINT}name one that does", path.display())]
     NotTheOwner {
         /// The repository.
         path: PathBuf,
-        /// Whose it must be.
+        /// User id of the required owner.
         owner: u32,
     },
-    /// A cache lies over files of the tree: a step would see the cache, and what it passed
-    /// would not be what is recorded.
+    /// A cache would cover files of the tree: a step would see the cache instead of the recorded files.
     #[error(
         "the cache `{cache}` of the skill `{skill}` would hide `{hidden}`, which is part of the tree{HINT}name a directory that git ignores, such as `target`"
     )]
@@ -83,10 +82,10 @@ pub enum EngineError {
         skill: String,
         /// The cache.
         cache: String,
-        /// The first path in it that the snapshot covers.
+        /// The first path in the cache's directory that the snapshot covers.
         hidden: String,
     },
-    /// The repository borrows objects from a directory that no step sees.
+    /// The repository borrows objects from a directory that steps cannot see.
     #[error(
         "the repository borrows objects from `{}`, which steps do not see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or have the operator list the directory in `tool_mounts`",
         .0.display()
@@ -97,7 +96,7 @@ pub enum EngineError {
     UnreadableAlternates {
         /// The git directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The tree cannot be read.
@@ -109,58 +108,59 @@ pub enum EngineError {
     /// The repository cannot be read.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// Something of ours cannot be kept.
+    /// A file of the state directory or the changeset cannot be read or written.
     #[error("{}", with_hint(.0, .0.hint()))]
     Store(#[from] StoreError),
-    /// No sandbox can be had.
+    /// No sandbox can be created.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// The operator wants nothing to run with less than is demanded.
+    /// The operator does not allow runs with fewer controls than required.
     #[error(
         "the operator does not allow `--sandbox=best-effort` on this machine{HINT}run without it, or have the operator set `allow_best_effort = true` in `proctord.toml`"
     )]
     BestEffortForbidden,
-    /// This machine enforces less than the operator demands; nothing ran.
+    /// This machine enforces less than the operator requires; nothing ran.
     #[error("this machine lacks what the sandbox must have, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
     ControlsMissing {
-        /// What is missing.
+        /// The missing controls.
         missing: Vec<Missing>,
-        /// Whether the operator lets a caller do with less.
+        /// True if the operator allows runs with fewer controls.
         best_effort: bool,
     },
-    /// The state directory lies in the tree that is verified.
+    /// The state directory is inside the tree to verify.
     #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
     StateInRepository(PathBuf),
-    /// The caller asked to end before there was anything to record.
+    /// The caller cancelled the run before there was anything to record.
     #[error("the run was interrupted before it began; nothing was verified{HINT}run again")]
     Interrupted,
-    /// A command of a session changed the tree that the session is of.
+    /// An earlier command of a session changed the session's tree.
     #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
     SessionSpent(PathBuf),
-    /// Only what had not passed is to run, and no run of the profile is on record.
+    /// The request is for the skills that have not passed, but no run of the profile is recorded.
     #[error(
         "no run of the profile `{0}` without a changeset is on record for this repository, so it is not known what has passed{HINT}run the whole profile once: `proctor run --profile {0}`"
     )]
     NoEarlierRun(ProfileName),
-    /// Only what had not passed is to run, as evidence of a changeset.
+    /// The request is for the skills that have not passed, as evidence of a changeset.
     #[error(
         "a part of the profile is no evidence for the changeset `{0}`{HINT}leave one of the two out: `--last-failed` while you mend, `--changeset {0}` for the whole profile"
     )]
     PartialChangeset(ChangesetId),
-    /// Only what had not passed is to run, of a commit.
+    /// The request is for the skills that have not passed, of a commit.
     #[error(
         "a commit is verified as a whole, and `--last-failed` runs a part of the profile{HINT}leave one of the two out: `--last-failed` is for the worktree"
     )]
     PartialCommit,
-    /// A command by itself asks for more than the operator allows.
+    /// A single command asks for more than the operator allows.
     #[error("{0}{HINT}ask for less, or have the operator raise the ceiling in `proctord.toml`")]
     AboveCeiling(String),
-    /// Our own mistake.
+    /// A bug in Proctor.
     #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
     Internal(String),
 }
 
-/// The system's words for a link that leaves the repository tell nobody what is wrong.
+/// Describes why a spec cannot be read. For a link that leaves the repository, the system's error would not explain
+/// the problem.
 fn unreadable(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::CrossesDevices {
         format!("it leads out of the repository{HINT}put a real file there; what is verified must lie in the tree")
@@ -169,13 +169,13 @@ fn unreadable(error: &std::io::Error) -> String {
     }
 }
 
-/// Whether the machine refused what is in order by itself, and may not do so again.
+/// Returns whether the error is a temporary shortage or fault of the machine, so that a retry may succeed.
 fn is_of_the_machine(error: &std::io::Error) -> bool {
     let codes = [Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// The first few with their reasons, the others by name.
+/// Formats up to three missing controls with their reasons. Of more than three, only the first gets its reason.
 fn named(missing: &[Missing]) -> String {
     const FEW: usize = 3;
     let few = if missing.len() > FEW { 1 } else { missing.len() };
@@ -187,7 +187,7 @@ fn named(missing: &[Missing]) -> String {
     format!("{}{and}{}", told.join("; "), others.join(", "))
 }
 
-/// What to do, each thing once, and last how to do without.
+/// Formats the hints, each one once, and last how to run without the controls.
 fn mended(missing: &[Missing], best_effort: bool) -> String {
     let mut hints: Vec<&str> = Vec::new();
     for hint in missing.iter().filter_map(|missing| missing.hint.as_deref()) {
@@ -209,7 +209,7 @@ fn with_hint(message: impl Display, hint: Option<String>) -> String {
     }
 }
 
-/// An error of our crates as one line: what to do follows what happened.
+/// Formats an error of our crates in one line, message before hint.
 pub(crate) fn one_line(error: &impl Display) -> String {
     error.to_string().replace(HINT, "; ").replace('\n', " ")
 }
@@ -217,7 +217,7 @@ pub(crate) fn one_line(error: &impl Display) -> String {
 impl Coded for EngineError {
     fn code(&self) -> Code {
         match self {
-            // It is the caller's own words that ask for it.
+            // The caller's own arguments ask for it.
             Self::AboveCeiling(_) => CommandCode::Usage.code(),
             other => other.kind().code(),
         }
@@ -225,7 +225,7 @@ impl Coded for EngineError {
 }
 
 impl EngineError {
-    /// Which of our errors it is, without its details.
+    /// Returns the kind of the error, without its details.
     fn kind(&self) -> EngineCode {
         match self {
             Self::Spec(_) => EngineCode::Spec,
@@ -253,13 +253,13 @@ impl EngineError {
         }
     }
 
-    /// What happened, without what to do about it.
+    /// Returns the message without the hint.
     pub fn message(&self) -> String {
         let text = self.to_string();
         text.split(HINT).next().unwrap_or(&text).to_owned()
     }
 
-    /// What to do about it.
+    /// Returns the hint.
     pub fn hint(&self) -> Option<String> {
         let said = self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "));
         said.or_else(|| self.is_for_lack_of_descriptors().then(|| store::MORE_DESCRIPTORS.to_owned()))
@@ -270,7 +270,7 @@ impl EngineError {
         causes.any(|cause| cause.downcast_ref().is_some_and(store::lacks_descriptors))
     }
 
-    /// The error as callers of the daemon get it.
+    /// Converts the error to the form that the daemon sends to clients.
     pub fn problem(&self) -> Problem {
         let kind = match self {
             Self::Spec(_) => ProblemType::InvalidSpec,
@@ -292,8 +292,8 @@ impl EngineError {
         problem
     }
 
-    /// Whether the same request fails again until somebody changes the repository, so that a client must not repeat
-    /// it by itself.
+    /// Returns whether the same request fails again until the user changes the repository, so that a client must
+    /// not retry it automatically.
     fn is_permanent(&self) -> bool {
         match self {
             Self::Git(error) | Self::Snapshot(SnapshotError::Git(error)) => error.is_permanent(),
@@ -305,8 +305,8 @@ impl EngineError {
         }
     }
 
-    /// The exit code of the process: 2 where the caller can mend it by asking otherwise, 5
-    /// where there is no honest answer.
+    /// Returns the exit code of the process: 2 if the user can fix the problem by changing the request or its
+    /// input, a separate code for an interruption, and 5 for all other errors.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnreadableSpec { source, .. } if is_of_the_machine(source) => EXIT_INCONCLUSIVE,

@@ -1,5 +1,5 @@
-//! The end of a run: the tree is looked at once more, then evidence, then status, then the
-//! run's last event; in this order, each write atomic.
+//! Finishes a run: it reads the tree once more, then writes the evidence, the status and the last event, in this
+//! order. Each write is atomic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::skill::SkillRun;
 use crate::store::StoreError;
 use crate::store::documents::{Documents, StagedRun};
 
-/// How many paths a message names.
+/// Maximum number of paths that a message names.
 const NAMED_PATHS: usize = 10;
 
 /// Everything that a run has observed.
@@ -36,14 +36,14 @@ pub(crate) struct Observed {
     pub(crate) toolchain: ToolchainEvidence,
     pub(crate) skills: Vec<SkillEvidence>,
     pub(crate) doubts: Vec<(Doubt, String)>,
-    /// What the steps changed, where that was wanted as a patch.
+    /// The changes of the steps, if the request wanted a patch.
     pub(crate) patch: Option<Patch>,
-    /// The tree that the run left; none where it could not be looked at once more.
+    /// The tree after the run; `None` if it could not be read.
     pub(crate) left: Option<SnapshotId>,
 }
 
 impl Observed {
-    /// The records of the skills, from the same values that ran.
+    /// Builds the records of the skills from the values that ran.
     pub(crate) fn new(
         facts: &RunFacts,
         tree: &TreeFacts,
@@ -56,7 +56,7 @@ impl Observed {
         for (planned, run) in plan.skills.iter().zip(runs) {
             doubts.extend(run.doubts);
             let mut evidence = record::skill(facts, tree, plan, planned, run.steps, run.snapshots, run.span);
-            // No part of what the seal covers.
+            // Caches are not covered by the record's seal.
             evidence.measured.caches = run.caches;
             skills.push(evidence);
         }
@@ -70,13 +70,13 @@ impl Observed {
         }
     }
 
-    /// What became of each step, with its skill.
+    /// Returns each step with its skill.
     pub(crate) fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
     }
 
-    /// Skills that passed and whose effective tier came out above what the caller accepts, as
-    /// by a timeout before a repeated attempt: such a pass is none for this caller.
+    /// Returns a doubt for each skill that passed with an effective tier above the caller's limit, for example
+    /// because of a timeout before a retry. Such a pass does not count for this caller.
     pub(crate) fn above(&self, max_tier: Tier) -> Vec<(Doubt, String)> {
         let too_high =
             self.skills.iter().filter(|skill| skill.summary.outcome == Outcome::Passed && skill.tier > max_tier);
@@ -89,18 +89,19 @@ impl Observed {
         too_high.map(|skill| (Doubt::TierAboveLimit, message(skill))).collect()
     }
 
-    /// The highest effective tier of the run: a toolchain check that drifts raises it too.
+    /// Returns the highest effective tier of the run, including toolchain checks: a check that drifts raises its
+    /// tier.
     pub(crate) fn tier(&self) -> Tier {
         let checks = record::tier_reasons(self.toolchain.checks.iter().map(|check| &check.step));
         self.skills.iter().map(|skill| skill.tier).fold(tier::effective(Tier::ONE, &checks), Tier::max)
     }
 }
 
-/// What became of the paths that were applied to the worktree, so that they are not mistaken
-/// for somebody's edit.
+/// Content of the paths that were applied to the worktree (`None` if removed), so that they do not count as an edit
+/// by the user.
 pub(crate) type Applied = BTreeMap<Vec<u8>, Option<Sha256Hex>>;
 
-/// What the applied layers left at each path; later ones win.
+/// Returns the content that the applied layers left at each path; later layers win.
 pub(crate) fn applied(runs: &[SkillRun]) -> Applied {
     let mut applied = Applied::new();
     for (layer, paths) in runs.iter().flat_map(|run| &run.applied) {
@@ -116,21 +117,21 @@ pub(crate) fn applied(runs: &[SkillRun]) -> Applied {
     applied
 }
 
-/// What one more look at the tree has shown.
+/// The result of reading the tree after the run.
 pub(crate) struct Looked {
-    /// Why the run has no honest answer, where that is so.
+    /// The reason why the run is inconclusive, if it is.
     pub(crate) doubt: Option<(Doubt, String)>,
-    /// The tree as it stands; none where it could not be looked at.
+    /// The tree after the run; `None` if it could not be read.
     pub(crate) tree: Option<SnapshotId>,
 }
 
-/// Looks at the tree once more: someone may have edited it while the run was under way, and a
-/// step may then have seen a mixture.
+/// Reads the tree once more: if it was edited during the run, a step may have seen a mixture of old and new files.
 pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotStore>, applied: Applied) -> Looked {
     let snapshots = match &context.tree.apart {
-        // Nothing changes a copy of ours while a run holds it.
+        // Nothing changes our copy while a run holds it.
         Some(_) if context.space.is_in_memory() => return look_at_applied(context, worktrees, &applied).await,
-        // Without namespaces a step of the same user could: every byte is read once more, by this run and by the next.
+        // Without namespaces, a step of the same user could change it. This run and the next one therefore read
+        // every byte again.
         Some(copy) => {
             copy.distrust();
             Arc::new(SnapshotStore::new(copy.helper.clone(), None))
@@ -145,7 +146,7 @@ pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotS
         }
         let now = snapshots.take(repository.path())?;
         let then = &context.tree.snapshot;
-        // Copies share files, and each link that is made of one changes its stat data.
+        // Copies share files through hard links, and each new link changes their stat data.
         let mut paths = if context.tree.apart.is_some() { then.difference(&now) } else { then.touched(&now) };
         paths.retain(|path| {
             let expected = applied.get(path);
@@ -166,8 +167,8 @@ pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotS
     }
 }
 
-/// Finds the tree that a run over a private copy has left: that of the copy, or the worktree's where changes of a step
-/// were applied to it.
+/// Returns the tree after a run over a private copy: that of the copy or, if changes were applied, that of the
+/// worktree.
 async fn look_at_applied(context: &Arc<Context>, snapshots: &Arc<SnapshotStore>, applied: &Applied) -> Looked {
     if applied.is_empty() {
         return Looked { doubt: None, tree: Some(context.tree.snapshot.id.clone()) };
@@ -183,8 +184,8 @@ async fn look_at_applied(context: &Arc<Context>, snapshots: &Arc<SnapshotStore>,
     Looked { doubt: Some((Doubt::Internal, message)), tree: None }
 }
 
-/// What to say where ignore rules changed that are no part of the tree: what a step made may have been
-/// judged by either.
+/// Returns a message if ignore rules outside the tree changed: changes by steps may have been judged by the old or
+/// the new rules.
 fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
     let (then, now) = (&tree.snapshot.git.external_rules, &now.git.external_rules);
     let differing =
@@ -195,8 +196,8 @@ fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
     (!changed.is_empty()).then(message)
 }
 
-/// What to say where HEAD is no more what the record says, though every file may be: a step that
-/// asked git may have been told of either.
+/// Returns a message if HEAD differs from the record, even if all files are the same: a step that called git may
+/// have seen either state.
 fn head_moved(tree: &Tree, now: &Snapshot) -> Option<String> {
     let (then, now) = (&tree.snapshot.git, &now.git);
     let is_shared = tree.source == TreeSource::SHARED;
@@ -219,22 +220,22 @@ fn changed_message(paths: &[Vec<u8>]) -> String {
     format!("the tree was edited while the run was under way: {}{more}; run again", named.join(", "))
 }
 
-/// A pass on record, for as long as it can be taken back: nobody else writes its documents until the last
-/// of its clones is dropped.
+/// A recorded pass that can still be withdrawn. No other run writes its documents until the last clone is dropped.
 #[derive(Clone)]
 pub struct Pass(Arc<dyn Fn() -> Result<(), StoreError> + Send + Sync>);
 
 impl Pass {
-    /// One that `take_back` takes back.
+    /// Creates a pass that `take_back` withdraws.
     pub fn new(take_back: impl Fn() -> Result<(), StoreError> + Send + Sync + 'static) -> Self {
         Self(Arc::new(take_back))
     }
 
-    /// Has the status say that the run came to nothing, and our own record with it, so that nobody brings the
-    /// pass back by a copy of the status: for whoever keeps a record of their own, and cannot put the pass on it.
+    /// Replaces the pass by an inconclusive result, in the status file and in our own record. Because the record
+    /// changes too, a saved copy of the status file cannot restore the pass. Callers use this when they cannot add
+    /// the pass to their own record.
     ///
     /// # Errors
-    /// The status file cannot be written, and still says that the run passed; or the record cannot.
+    /// The status file cannot be written and still shows the pass, or the record cannot be written.
     pub fn withdraw(&self) -> Result<(), StoreError> {
         (self.0)()
     }
@@ -246,8 +247,8 @@ impl fmt::Debug for Pass {
     }
 }
 
-/// Makes the run durable; answers why that could not be. What takes a pass back is handed out by `passed`
-/// before there is one: whatever breaks from then on, whoever waits for it can.
+/// Writes the run's documents durably, or returns why that failed. Before it publishes a pass, it sends the means
+/// to withdraw it through `passed`, so that the receiver can withdraw it after any later failure.
 pub(crate) async fn write(
     context: &Context,
     documents: Documents,
@@ -260,7 +261,8 @@ pub(crate) async fn write(
         (Doubt::Internal, format!("the evidence could not be written: {}", one_line(&EngineError::from(error))))
     };
     let rerun = facts.rerun.as_ref().filter(|rerun| rerun.is_partial());
-    // What it left out stands as the newest run on record says by now, which may have ended meanwhile.
+    // The skills that this run left out have the state of the newest recorded run, which may have ended in the
+    // meantime.
     let after = |rerun: &Rerun| documents.newest_run_but(&facts.run_id, plan).unwrap_or(rerun.after.clone());
     let rerun = rerun.map(|rerun| Rerun { after: after(rerun), ..rerun.clone() });
     let last_run = |verdict: Verdict, evidence: EvidenceIndex| LastRun {
@@ -300,13 +302,14 @@ pub(crate) async fn write(
         let (documents, nothing) = (Arc::clone(&documents), nothing.clone());
         Pass::new(move || documents.withdraw(&nothing))
     });
-    // Nobody may want it.
+    // The receiver may be dropped: not every caller needs it.
     let _ = pass.clone().map(|pass| passed.send(pass));
     let error = conclusion.publish().err()?;
     match pass.map(|pass| pass.withdraw()) {
         None => documents.record_no_result(&nothing),
         Some(Ok(())) => {}
-        // It may stand there and only not be durable: no status tells of a pass that nobody was told of.
+        // The status may be in place although its sync failed. Withdrawing it prevents a pass that was never
+        // reported.
         Some(Err(error)) => {
             tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
         }
@@ -314,13 +317,13 @@ pub(crate) async fn write(
     Some(failed(error))
 }
 
-/// The ignore rules outside of the tree, for the record.
+/// Returns the hashes of the ignore rules outside the tree, for the record.
 fn external_ignores(snapshot: &Snapshot) -> ExternalIgnores {
     let rules = snapshot.git.external_rules.iter();
     rules.map(|rules| (rules.name.clone(), rules.rules_sha256.clone())).collect()
 }
 
-/// All that is to be on record, while the status cites nothing that it overwrites.
+/// Stages all documents, after the status has stopped citing the evidence that they overwrite.
 fn staged<'a>(
     documents: &'a Documents,
     observed: &Observed,
@@ -334,11 +337,11 @@ fn staged<'a>(
     documents.stage(&evidence, last_run)
 }
 
-/// Withdraws the earlier pass that a failure of this run would contradict, before the first command starts:
-/// whatever ends this run from then on, a kill or a full disk, leaves no pass that it had refuted.
+/// Withdraws the earlier pass that a failure of this run would contradict, before the first command starts. A kill
+/// or a full disk then leaves no pass that this run had refuted.
 ///
 /// # Errors
-/// It cannot be withdrawn; nothing may run.
+/// The pass cannot be withdrawn; nothing may run.
 pub(crate) fn withdraw_earlier_pass(
     context: &Context,
     documents: &Documents,

@@ -1,6 +1,6 @@
-//! Looks whether this very tree is verified: reads the spec, the tree, what a run left and what
-//! we remember of it, and asks `proctor_core::gate`. It runs no step, writes nothing, follows no
-//! link, and reads no more than the bounds below.
+//! Checks whether the current tree is verified: reads the spec, the tree, a run's documents and our own record of
+//! it, and evaluates them with `proctor_core::gate`. It runs no step, writes nothing, follows no link, and reads no
+//! more than the bounds below.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -30,41 +30,41 @@ use crate::store::directory::{Directory, is_temporary};
 use crate::store::documents::{RUNS, STATUS, VERIFY, changeset_path};
 use crate::store::{SNAPSHOTS, StoreError};
 
-/// The largest evidence document that is read, in bytes.
+/// Maximum size of an evidence document, in bytes.
 const MAX_DOCUMENT: u64 = 64 << 20;
-/// How many bytes of evidence are read.
+/// Maximum size of all evidence that is read, in bytes.
 const MAX_EVIDENCE: u64 = 256 << 20;
-/// How many entries of `verify/` are looked at.
+/// Maximum number of entries of `verify/` that are read.
 const MAX_ENTRIES: usize = 4_096;
 
-/// How many paths that differ are named.
+/// Maximum number of differing paths that are named.
 const MAX_PATHS: usize = 100;
 
-/// Whether a tree is verified, and by what.
+/// A request to check whether a tree is verified.
 #[derive(Debug, Clone)]
 pub struct GateRequest {
-    /// The top of the repository's work tree.
+    /// Top directory of the repository's worktree.
     pub repo: PathBuf,
-    /// What must hold.
+    /// The requirements.
     pub demands: Demands,
 }
 
-/// Who can be asked. It runs nothing but, over a repository that libgit2 does not read, `git` in a
-/// sandbox; so it needs no engine.
+/// Answers gate requests without an engine. The only program that it may run is `git` in a sandbox, for a
+/// repository that libgit2 cannot read.
 #[derive(Debug, Clone)]
 pub struct Gate {
     pub(crate) state_dir: PathBuf,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) operator: Operator,
     pub(crate) clock: Clock,
-    /// Whose a repository must be; `None` where it may be anybody's.
+    /// Required owner of the repository; `None` accepts any.
     pub(crate) owner: Option<u32>,
 }
 
 impl Gate {
-    /// A gate that knows the runs of the state directory of `config`, and what its operator allows.
+    /// Creates a gate for the state directory and the operator configuration of `config`.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
-        // What runs kept spares reading the tree; without it every file is read.
+        // Stored snapshots save reading the tree; without them, every file is read.
         let kept = Directory::open(&config.state_dir).and_then(|state| state.descend(SNAPSHOTS)).ok();
         let kept = kept.and_then(|kept| kept.as_fd().try_clone_to_owned().ok());
         let (state_dir, operator) = (config.state_dir.clone(), config.operator.clone());
@@ -80,10 +80,10 @@ impl Gate {
         Ok(self.ask_in_full(request)?.answer)
     }
 
-    /// The same, with what it was found out by.
+    /// Answers like [`Gate::ask`], and returns the values that the answer is based on.
     ///
     /// # Errors
-    /// As [`Gate::ask`].
+    /// Same as [`Gate::ask`].
     pub(crate) fn ask_in_full(&self, request: &GateRequest) -> Result<Asked, EngineError> {
         let demands = &request.demands;
         let repository = Repository::open(&request.repo)?;
@@ -97,12 +97,12 @@ impl Gate {
         Ok(Asked { answer, attestation, repository, plan, now })
     }
 
-    /// Answers whether a tree is verified whose identity and plan are known, with our own record of the run that
-    /// was looked at. Where it is the worktree, what stood there before and now tells what differs, and the ignore rules
-    /// outside of the tree have a say.
+    /// Answers whether a tree with a known identity and plan is verified, and returns our own record of the run in
+    /// question. For a worktree, the answer also names the paths that differ from the last stored snapshot, and
+    /// takes the ignore rules outside the tree into account.
     ///
     /// # Errors
-    /// What is on record cannot be read.
+    /// The records cannot be read.
     pub(crate) fn of_tree(
         &self,
         repository: &Repository,
@@ -131,8 +131,8 @@ impl Gate {
         Ok((gate::answer(demands, &facts), ours))
     }
 
-    /// The state directory. One that lies in the tree vouches for nothing: who brings the tree
-    /// brings it too.
+    /// Opens the state directory. A state directory inside the tree is refused: it comes from the author of the
+    /// tree and proves nothing.
     fn state(&self, repository: &Repository) -> Result<Option<Directory>, EngineError> {
         let Ok(path) = self.state_dir.canonicalize() else { return Ok(None) };
         match path.starts_with(repository.path()) {
@@ -142,38 +142,38 @@ impl Gate {
     }
 }
 
-/// The answer over a worktree, and what it was found out by.
+/// The answer for a worktree, and the values that it is based on.
 pub(crate) struct Asked {
     pub(crate) answer: GateAnswer,
-    /// Our own record of the run that was looked at.
+    /// Our own record of the run.
     pub(crate) attestation: Option<Attestation>,
     pub(crate) repository: Repository,
-    /// The plan as it resolves today.
+    /// The plan that the spec resolves to now.
     pub(crate) plan: Plan,
-    /// The worktree as it is.
+    /// The current snapshot of the worktree.
     pub(crate) now: Arc<Snapshot>,
 }
 
-/// A worktree whose gate is asked.
+/// A worktree to check.
 pub(crate) struct Worktree {
-    /// As it was when its snapshot was kept last; `None` where none was kept.
+    /// The last stored snapshot; `None` if none is stored.
     last: Option<Arc<Snapshot>>,
-    /// As it is.
+    /// The current snapshot.
     now: Arc<Snapshot>,
 }
 
-/// Where runs of what is asked for are on record.
+/// The records of the runs that may answer a request.
 struct Records<'a> {
     repository: &'a Repository,
     state: Option<Directory>,
     demands: &'a Demands,
 }
 
-/// What a run left, and what we remember of it.
+/// A run's documents, and our own record of it.
 struct Look {
     found: Found,
     attestation: Option<Vec<u8>>,
-    /// The tree that was verified, as the record has it.
+    /// The tree that was verified, according to the record.
     verified: Option<SnapshotId>,
 }
 
@@ -185,7 +185,7 @@ impl Records<'_> {
         }
     }
 
-    /// The changeset says which run it is; we may know it.
+    /// Reads the run that the changeset's status file names, and our own record of it, if there is one.
     fn of_changeset(&self, id: &ChangesetId, now: &SnapshotId) -> Result<Look, StoreError> {
         let path = changeset_path(id);
         let Some(root) = there(self.repository.directory.descend(&path))? else {
@@ -205,7 +205,7 @@ impl Records<'_> {
         Ok(Look { found, attestation: attestation.flatten(), verified })
     }
 
-    /// The newest run on this tree, or else on any: we say which run it is.
+    /// Reads the newest recorded run on this tree or, if there is none, on any tree.
     fn of_newest_run(&self, now: &SnapshotId) -> Result<Look, StoreError> {
         let attestation = self.newest_run(now)?;
         let run = attestation.as_deref().and_then(Attestation::parse).map(|known| known.last_run);
@@ -237,7 +237,7 @@ impl Records<'_> {
     }
 }
 
-/// The ignore rules outside of a worktree that decide what belongs to it.
+/// Returns the ignore rules outside a worktree that affect which files belong to it.
 fn ignores(now: &Snapshot) -> BTreeMap<String, IgnoreFile> {
     let rules = now.git.external_rules.iter().map(|rules| {
         let path = display_path(rules.file.as_os_str().as_bytes());
@@ -246,14 +246,14 @@ fn ignores(now: &Snapshot) -> BTreeMap<String, IgnoreFile> {
     rules.collect()
 }
 
-/// What differs between the tree that was verified and the one that stands.
+/// Returns the paths that differ between the verified and the current tree.
 fn changed(then: &Snapshot, now: &Snapshot) -> ChangedPaths {
     let differing = then.difference(now);
     let paths = differing.iter().take(MAX_PATHS).map(|path| display_path(path)).collect();
     ChangedPaths { paths, omitted: differing.len().saturating_sub(MAX_PATHS) as u64 }
 }
 
-/// `None` where there is nothing.
+/// Maps "not found" to `None`.
 fn there(opened: Result<Directory, StoreError>) -> Result<Option<Directory>, StoreError> {
     match opened {
         Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -265,9 +265,9 @@ fn nothing() -> Found {
     Found { status: Piece::Absent, files: BTreeMap::new(), writer: false }
 }
 
-/// What lies in the directory of a run's documents. A run that begins or ends meanwhile is seen.
+/// Reads the documents of a run. It also reports a run that starts or ends during the read.
 fn found(root: &Directory) -> Result<Found, StoreError> {
-    // A file system without locks has no run that could hold one.
+    // On a file system without locks, no run can hold one.
     let held = || root.is_locked().unwrap_or(false);
     let before = held();
     let status = piece(root, STATUS, status::MAX_BYTES);
@@ -275,7 +275,7 @@ fn found(root: &Directory) -> Result<Found, StoreError> {
     Ok(Found { status, files, writer: before || held() })
 }
 
-/// Every entry of `verify/`. What cannot be read, or lies beyond a bound, is an entry too.
+/// Reads every entry of `verify/`. An entry that cannot be read, or exceeds a bound, is reported as unreadable.
 fn evidence(root: &Directory) -> Result<BTreeMap<String, Piece>, StoreError> {
     let mut pieces = BTreeMap::new();
     let verify = match there(root.descend(VERIFY)) {

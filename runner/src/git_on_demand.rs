@@ -1,5 +1,5 @@
-//! The `git` program for who only asks: what starts sandboxes is started where a repository is met that libgit2 does
-//! not read, and not before.
+//! Provides the `git` program to code without an engine. The sandbox launcher starts only when libgit2 cannot read
+//! a repository.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,13 +10,13 @@ use crate::error::one_line;
 use crate::git_program::SandboxedGit;
 use crate::request::EngineConfig;
 
-/// A helper that has the program at hand, as an engine of this `config` would run it.
+/// Returns a helper that runs the `git` program like an engine with this `config`.
 pub(crate) fn git_on_demand(config: EngineConfig) -> GitHelper {
     let helper = GitHelper::new(config.helpers.git.clone());
     helper.with_program(Arc::new(GitOnDemand { config, made: OnceLock::new() }))
 }
 
-/// The `git` program in its sandbox.
+/// The `git` program in its sandbox, started on first use.
 struct GitOnDemand {
     config: EngineConfig,
     made: OnceLock<Result<SandboxedGit, String>>,

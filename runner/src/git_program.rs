@@ -1,5 +1,5 @@
-//! The `git` program in a sandbox of its own, for what libgit2 cannot read: it sees what a step would
-//! see, can change nothing, and has no network. What it is asked is decided in `proctor-snapshot`.
+//! Runs the `git` program in a sandbox, for repositories that libgit2 cannot read. It sees the same files as a
+//! step, can change nothing, and has no network. `proctor-snapshot` decides which commands it runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,24 +26,24 @@ use crate::request::EngineConfig;
 use crate::source;
 use crate::store::directory::{Directory, TEMPORARY, random_u64};
 
-/// How long one task may take.
+/// Timeout of one task.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long the kernel may take to end what was killed.
+/// Timeout for the kernel to end killed processes.
 const GONE: Duration = Duration::from_secs(10);
-/// How much a task may print.
+/// Maximum output of a task.
 const OUTPUT_BYTES: u64 = 512 << 20;
-/// How much of its complaint is kept.
+/// Maximum length of standard error that is kept.
 const COMPLAINT_BYTES: usize = 4 << 10;
-/// How much it may write beside the tree: converted files, and what filters need.
+/// Maximum size of writes outside the tree: converted files, and files of filters.
 const DISK_BYTES: u64 = 4 << 30;
-/// How much memory it may use.
+/// Maximum memory of a task.
 const MEMORY_BYTES: u64 = 2 << 30;
-/// Where a task finds its input.
+/// Path of a task's input in the sandbox.
 const INPUT: &str = "/run/proctor/input";
-/// The directory of the state directory in which inputs lie while they are needed.
+/// Directory of the inputs of running tasks, in the state directory.
 pub(crate) const INPUTS: &str = "inputs";
 
-/// Runs `git` over any repository, each task in a sandbox of its own.
+/// Runs `git` over any repository, each task in a new sandbox.
 pub(crate) struct SandboxedGit {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) state: Directory,
@@ -78,10 +78,10 @@ impl GitProgram for SandboxedGit {
 }
 
 impl SandboxedGit {
-    /// One with a launcher of its own.
+    /// Creates an instance with a new launcher.
     ///
     /// # Errors
-    /// The state directory cannot be made, or the sandbox's helper is not there.
+    /// The state directory cannot be created, or the sandbox's helper is missing.
     pub(crate) fn open(config: &EngineConfig) -> Result<Self, EngineError> {
         let host = Host::new(HostConfig {
             helper: config.helpers.sandbox.clone(),
@@ -95,14 +95,14 @@ impl SandboxedGit {
 
     fn policy(&self, places: &Places, facts: &RepoFacts, task: &GitTask, input: &Path) -> Result<Policy, String> {
         let Self { launcher, state, state_path, config } = self;
-        // Root's home is none of the owner's: their filters run in there.
+        // The filters run as the repository's owner, who has no access to root's home.
         let reader = match StepUser::choose(launcher.host(), facts).map_err(|error| one_line(&error))? {
             StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Some(Reader { uid, gid }),
             StepUser::Own { .. } | StepUser::Mapped { .. } => None,
         };
         let tolerated = config.operator.may_miss.clone();
         let (repo, checkout, git) = match &places.checkout_of {
-            // As the steps of a run see it.
+            // At the path at which the steps of a run see it.
             Some(CheckoutOf { seen_at, objects }) => {
                 (seen_at, Some(places.worktree.clone()), source::git_dirs_of_copy(seen_at, objects, Vec::new()))
             }
@@ -143,7 +143,7 @@ impl SandboxedGit {
     }
 }
 
-/// Nothing of the caller's, and nothing that a spec could say.
+/// Returns an environment without variables from the caller or a spec.
 fn environment(sight: &Sight) -> BTreeMap<String, String> {
     let path = sight.surroundings.path.join(":");
     let own = [("PATH", path.as_str()), ("HOME", &sight.surroundings.home), ("TMPDIR", "/tmp"), ("INPUT", INPUT)];
@@ -163,7 +163,7 @@ fn limits() -> Limits {
     }
 }
 
-/// The input files of one task; they go when it is over.
+/// The input files of one task, which are removed on drop.
 struct Input {
     inputs: Directory,
     own: Directory,
@@ -173,8 +173,8 @@ struct Input {
 }
 
 impl Input {
-    /// Whoever the task runs as can read them: they are mounted alone, in a sandbox that sees nothing
-    /// else of the state directory.
+    /// Writes the input files so that the task's user can read them. Only this directory is mounted, in a sandbox
+    /// that sees nothing else of the state directory.
     fn write(git: &SandboxedGit, repo: &RepoFacts, files: &BTreeMap<&'static str, Vec<u8>>) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("the input of git cannot be written: {error}");
         let name = format!(".git.{:016x}{TEMPORARY}", random_u64().map_err(|error| told(&error))?);
@@ -183,7 +183,7 @@ impl Input {
         let path = git.state_path.join(INPUTS).join(&name);
         let input = Self { inputs, own, name, files: files.keys().copied().collect(), path };
         let user = StepUser::choose(git.launcher.host(), repo).map_err(|error| told(&error))?;
-        // A umask may have cut the modes.
+        // The umask may have reduced the modes.
         let shown = |fd: BorrowedFd<'_>, mode| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
         shown(input.own.as_fd(), 0o755).map_err(|error| told(&error))?;
         for (name, bytes) in files {
@@ -209,13 +209,13 @@ impl Drop for Input {
     }
 }
 
-/// A task under way.
+/// A running task.
 struct Watch {
     running: Running,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     output: GitOutput,
-    /// Why it was not run to its end.
+    /// Why the task did not finish.
     trouble: Option<String>,
     gone: bool,
 }
@@ -230,7 +230,7 @@ impl Watch {
         Ok(Self { running, stdout: Some(stdout), stderr: Some(stderr), output, trouble: None, gone: false })
     }
 
-    /// Reads and listens until every process is gone, which `deadline` helps along.
+    /// Reads output and reports until all processes are gone; kills them at `deadline`.
     fn until(mut self, deadline: Instant) -> std::io::Result<Result<GitOutput, String>> {
         let (mut deadline, mut killed) = (deadline, false);
         while !self.gone {
@@ -250,7 +250,7 @@ impl Watch {
                 }
             }
         }
-        // Nobody writes any more: what the pipes still hold is the rest.
+        // No process writes any more: reads what is left in the pipes.
         self.read()?;
         Ok(self.trouble.map_or(Ok(self.output), Err))
     }
@@ -307,7 +307,7 @@ impl Watch {
     }
 }
 
-/// Reads what is there, a bounded piece at a time; the pipe is closed at its end.
+/// Reads available bytes, up to a limit; closes the pipe at its end.
 fn read_all(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     const PIECES: usize = 64;
     let mut buffer = [0; 64 << 10];

@@ -1,5 +1,5 @@
-//! What is asked between the snapshot and the first command: whether what a step would see is
-//! the tree that the record names. Each answers with the way to mend it.
+//! Checks, between the snapshot and the first command, that steps will see the recorded tree. Each error tells the
+//! user how to fix the problem.
 
 use std::path::Path;
 
@@ -16,13 +16,14 @@ use crate::repository::Repository;
 use crate::request::RunRequest;
 use crate::spec_file::SpecFile;
 
-/// The plan comes from bytes that were read before the snapshot: both must be of one tree. A
-/// spec that the snapshot does not cover, or that is a link, is bound by its own hash alone.
+/// Checks that the plan and the snapshot come from the same spec, since the plan was made from bytes that were read
+/// before the snapshot. A spec that is a link, or that the snapshot does not cover, is only identified by its own
+/// hash.
 pub(crate) fn same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
     same_bytes(snapshot.entries.get(spec::PATH.as_bytes()).as_ref(), file)
 }
 
-/// Refuses a private copy whose spec is not the one that the run was planned by.
+/// Refuses a private copy whose spec differs from the one that the run was planned from.
 pub(crate) fn same_spec_in(tree: &Repository, file: &SpecFile) -> Result<(), EngineError> {
     if SpecFile::within(tree)?.sha256 == file.sha256 {
         Ok(())
@@ -40,17 +41,17 @@ fn same_bytes(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineErro
     }
 }
 
-/// Returns the rights by which the steps of a user read the files of a repository; `None` where they are our own.
+/// Returns the rights with which a user's steps read the files of a repository; `None` if they are our own.
 pub(crate) fn rights_of(user: StepUser) -> Option<StepRights> {
     match user {
         StepUser::Own { .. } => None,
         StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Some(StepRights { uid, gid }),
-        // The files of root appear as the step's own.
+        // Files of root appear to the step as its own.
         StepUser::Mapped { .. } => Some(StepRights { uid: 0, gid: 0 }),
     }
 }
 
-/// Refuses a tree of which root has hashed what a step cannot read. An ordinary user could not have taken the
+/// Refuses a tree with files that root has hashed but a step cannot read. An ordinary user could not have taken the
 /// snapshot, and a check that skips unreadable files would pass.
 pub(crate) fn readable_by_steps(snapshot: &Snapshot, user: StepUser) -> Result<(), EngineError> {
     let Some(rights) = rights_of(user) else { return Ok(()) };
@@ -62,7 +63,7 @@ pub(crate) fn readable_by_steps(snapshot: &Snapshot, user: StepUser) -> Result<(
     }
 }
 
-/// Inside a sandbox a cache stands in place of what the tree has there.
+/// Refuses a cache at a path with covered files: in a sandbox, the cache would hide them.
 pub(crate) fn caches_hide_nothing(snapshot: &Snapshot, plan: &Plan) -> Result<(), EngineError> {
     let mounts = plan.skills.iter().flat_map(|skill| skill.caches.iter().map(move |cache| (skill, cache)));
     for (skill, cache) in mounts {
@@ -77,7 +78,7 @@ pub(crate) fn caches_hide_nothing(snapshot: &Snapshot, plan: &Plan) -> Result<()
     Ok(())
 }
 
-/// Git in a step must find every object that it finds outside.
+/// Refuses borrowed objects that steps cannot see: git in a step must find every object that it finds outside.
 pub(crate) fn borrows_nothing_hidden(
     common: &Path,
     repo: &Path,
@@ -93,8 +94,8 @@ pub(crate) fn borrows_nothing_hidden(
     }
 }
 
-/// A repository must be its caller's: who serves many can read more than each of them. (That its
-/// history has the same owner is seen to where it is read, by `proctor-snapshot`.)
+/// Refuses a repository that does not belong to the caller: a daemon that serves many callers can read more than
+/// each of them. (`proctor-snapshot` checks the owner of the history when it reads it.)
 pub(crate) fn owned(repository: &Repository, owner: Option<u32>) -> Result<(), EngineError> {
     match owner.filter(|owner| *owner != repository.facts.uid) {
         None => Ok(()),
@@ -102,7 +103,7 @@ pub(crate) fn owned(repository: &Repository, owner: Option<u32>) -> Result<(), E
     }
 }
 
-/// Where the caller knows the plan, no other one runs: what it claims was claimed for that one.
+/// Refuses a plan other than the one that the caller expects: the caller's claims apply to that plan only.
 pub(crate) fn expected(plan: &Plan, request: &RunRequest, file: &SpecFile) -> Result<(), EngineError> {
     match request.plan_sha256.as_ref().is_some_and(|known| *known != plan.digest()) {
         true => Err(EngineError::PlanChanged(file.path.clone())),

@@ -1,5 +1,5 @@
-//! The program that judges SQL as a step, and the engine that it loads: ours, and the one that the operator names or the
-//! system has. Nothing of it is a repository's to choose: not the program by a `PATH`, not the library by a variable.
+//! Locates our program that judges SQL in a step, and the DuckDB library that it loads. The operator or the system
+//! provides the library. A repository can influence neither of them, not even through `PATH` or a variable.
 
 use std::path::{Path, PathBuf};
 
@@ -11,20 +11,21 @@ use proctor_sql::{duckdb_places, find_duckdb};
 
 use crate::request::EngineConfig;
 
-/// What carries out the steps that judge SQL.
+/// The program that runs the steps that judge SQL.
 #[derive(Debug, Clone)]
 pub(crate) struct Judge {
     program: ToolMount,
-    /// DuckDB's shared library, where there is one.
+    /// DuckDB's shared library, if there is one.
     library: Option<ToolMount>,
-    /// What a check is told of where that lies: it says itself what is wrong with a name that leads nowhere.
+    /// Path of the library to pass to a check. The check itself reports a path that does not exist.
     named: Option<PathBuf>,
-    /// Where it may lie.
+    /// Paths at which the library is looked up.
     places: Vec<PathBuf>,
 }
 
 impl Judge {
-    /// The one of this installation; `home` is where whoever runs us has libraries of their own.
+    /// Locates the program and the library of this installation; `home` is the home of the user who runs us, which
+    /// may contain libraries.
     pub(crate) fn of(config: &EngineConfig, home: &Path) -> Self {
         let given = config.duckdb.as_deref();
         let found = find_duckdb(given, Some(home)).ok().map(|library| behind_links(&library));
@@ -36,7 +37,7 @@ impl Judge {
         }
     }
 
-    /// The command of a step, where it judges SQL; behind it come the files that it looks at.
+    /// Returns the command of a step that judges SQL, to which the caller appends the files to check.
     pub(crate) fn command(&self, step: &PlannedStep) -> Option<Argv> {
         let dialect = step.sql?;
         let own = std::iter::once(text(&self.program.at));
@@ -46,14 +47,15 @@ impl Judge {
         Argv::new(own.chain(step.cmd.words().iter().skip(1).cloned()).chain(library).chain(end).collect()).ok()
     }
 
-    /// The files that such a step looks at, as its working directory has them: of those that git sees before it.
+    /// Returns the files for a step that judges SQL to check, relative to its working directory, among the files
+    /// that git sees before the step.
     ///
     /// # Errors
-    /// Its check is none.
+    /// The step has no valid check.
     pub(crate) fn looked_at(step: &PlannedStep, view: &View) -> Result<Vec<String>, String> {
         let Some(check) = step.cmd.words().get(2).filter(|_| step.sql.is_some()) else { return Ok(Vec::new()) };
         let workdir = Some(step.workdir.as_str()).filter(|workdir| *workdir != ".").map(|dir| format!("{dir}/"));
-        // What is no text is named as one that cannot be read.
+        // A name that is not valid text is passed on anyway, so that the check reports the file as unreadable.
         let names = view.files().map(|path| String::from_utf8_lossy(&path).into_owned());
         let below = names.filter_map(|name| match &workdir {
             None => Some(name),
@@ -62,12 +64,12 @@ impl Judge {
         proctor_sql::check::files(check, below)
     }
 
-    /// What such a step sees beside what every step sees.
+    /// Returns the additional mounts of such a step.
     pub(crate) fn mounts(&self, dialect: Dialect) -> impl Iterator<Item = &ToolMount> {
         std::iter::once(&self.program).chain(self.library.iter().filter(move |_| dialect == Dialect::Duckdb))
     }
 
-    /// The files that make its judgements what they are.
+    /// Returns the files that affect the results of such a step.
     pub(crate) fn files(&self, dialect: Dialect) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.program.at).chain(self.places.iter().filter(move |_| dialect == Dialect::Duckdb))
     }
@@ -77,7 +79,7 @@ fn mount(file: PathBuf) -> ToolMount {
     ToolMount { source: file.clone(), at: file, kind: ToolKind::ReadOnly, rights: Rights::Ours }
 }
 
-/// The file itself: a link is no place that a file can be shown at.
+/// Resolves links, because the sandbox cannot mount over a link.
 fn behind_links(file: &Path) -> PathBuf {
     file.canonicalize().unwrap_or_else(|_| file.to_path_buf())
 }

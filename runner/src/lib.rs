@@ -1,7 +1,6 @@
-//! A plan becomes events: checks, then skills, then evidence. One place puts all of it in
-//! order; every wait is for the thing, its deadline and the cancel at once. What a change is
-//! and what a process may do is decided elsewhere (`proctor-snapshot`, `proctor-sandbox`), and
-//! what the outcome means too (`proctor-core`).
+//! Executes a plan and turns it into events: checks, then skills, then evidence. One run loop orders them; every
+//! wait covers the event itself, its deadline and the cancellation at once. Other crates define what a change is
+//! (`proctor-snapshot`), what a process may do (`proctor-sandbox`), and what an outcome means (`proctor-core`).
 
 mod alternates;
 mod attempt;

@@ -1,8 +1,8 @@
 //! Keeps the output of running steps available to readers.
 //!
-//! A step never waits for a reader: the drain of its pipe appends bytes without secrets, and readers
-//! take them by offset. The offsets are those of the kept output, so a reader that starts before the
-//! end of the step and one that starts after it see the same bytes.
+//! A step never waits for a reader: the task that drains its pipe appends redacted bytes, and readers read them by
+//! offset. The offsets are those of the stored output. A reader therefore sees the same bytes whether it starts
+//! before or after the end of the step.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,15 +15,14 @@ use tokio::sync::watch;
 
 use crate::store::objects::Objects;
 
-/// Number of bytes of each output that stay in memory. An unlinked file holds the rest, up to the
-/// output limit of the step.
+/// Number of bytes of each output that stay in memory. An unlinked file holds the rest, up to the output limit of
+/// the step.
 const IN_MEMORY: usize = 64 << 10;
-/// Number of bytes of one output that can be read while the step runs. They are not compressed, so that a
-/// step without an output limit must not fill the disk by them.
+/// Number of bytes of one output that can be read while the step runs. They are not compressed, so without this
+/// bound a step that has no output limit could fill the disk.
 const MAX_LIVE: u64 = 256 << 20;
 
-/// The live outputs of one run: one entry for each step that runs, or that has ended and is not
-/// recorded yet.
+/// The live outputs of one run: one entry for each step that runs, or that has ended and is not recorded yet.
 #[derive(Debug, Clone, Default)]
 pub struct LiveOutputs(Arc<Shared>);
 
@@ -52,23 +51,23 @@ pub struct LiveStream {
     extent: watch::Receiver<Extent>,
 }
 
-/// How far an output has come.
+/// The current length and state of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Number of bytes that can be read.
     pub length: u64,
-    /// Whether more can follow.
+    /// The state of the output.
     pub state: StreamState,
 }
 
-/// Whether more bytes of an output can follow.
+/// The state of an output: more bytes can follow only while it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamState {
     /// The attempt may still print.
     Open,
     /// The output is complete, as far as the output limit keeps it.
     Ended,
-    /// Later bytes can be read when the step has ended, if at all: the disk is full, or they are too many.
+    /// Later bytes can only be read after the step has ended, if at all: storing failed, or there are too many.
     Broken,
 }
 
@@ -76,7 +75,7 @@ pub enum StreamState {
 struct Bytes {
     /// The first [`IN_MEMORY`] bytes.
     head: Vec<u8>,
-    /// The bytes behind `head`.
+    /// The bytes after `head`.
     rest: Option<Arc<File>>,
 }
 
@@ -114,7 +113,7 @@ impl LiveOutputs {
         self.0.changes.send_modify(|count| *count += 1);
     }
 
-    /// Reports each change: a new attempt, more bytes, the end of an output.
+    /// Returns a receiver that reports each change: a new attempt, more bytes, the end of an output.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
@@ -125,21 +124,21 @@ impl LiveOutputs {
 }
 
 impl LiveStream {
-    /// Returns how far the output has come.
+    /// Returns the current length and state of the output.
     pub fn extent(&self) -> Extent {
         *self.extent.borrow()
     }
 
-    /// Waits until there are bytes behind `offset`, or no more can follow.
+    /// Waits until there are bytes after `offset`, or no more can follow.
     pub async fn beyond(&self, offset: u64) -> Extent {
         let mut extent = self.extent.clone();
         let ready = |extent: &Extent| extent.length > offset || extent.state != StreamState::Open;
-        // A sender that is gone has sent its last state before.
+        // A dropped sender has sent its final state.
         let found = extent.wait_for(ready).await.map(|extent| *extent);
         found.unwrap_or_else(|_| self.extent())
     }
 
-    /// Reads at most `limit` bytes from `offset` on; none where there are none yet. Reading may touch
+    /// Reads at most `limit` bytes, starting at `offset`; returns an empty vector at the current end. May read from
     /// the disk.
     ///
     /// # Errors
@@ -161,10 +160,10 @@ impl LiveStream {
         Ok(found)
     }
 
-    /// Returns the last line that is not blank, of the last `limit` bytes.
+    /// Returns the last line of the last `limit` bytes that is not blank.
     ///
     /// # Errors
-    /// As [`LiveStream::read`].
+    /// Same as [`LiveStream::read`].
     pub fn last_line(&self, limit: usize) -> io::Result<Option<Vec<u8>>> {
         let offset = self.extent().length.saturating_sub(limit as u64);
         Ok(last_line(&self.read(offset, limit)?).map(<[u8]>::to_vec))
@@ -173,7 +172,7 @@ impl LiveStream {
 
 /// Returns the last line that is not blank.
 pub fn last_line(bytes: &[u8]) -> Option<&[u8]> {
-    // A carriage return begins a line anew, as progress bars do.
+    // A carriage return starts a line over, as in progress bars.
     let lines = bytes.rsplit(|byte| matches!(byte, b'\n' | b'\r'));
     lines.map(<[u8]>::trim_ascii).find(|line| !line.is_empty())
 }
@@ -191,7 +190,7 @@ pub(crate) struct LiveWriter {
 }
 
 impl LiveWriter {
-    /// Appends bytes without secrets. Where they cannot be stored, the stream is broken from here on.
+    /// Appends redacted bytes. If they cannot be stored, the stream is broken from here on.
     pub(crate) fn append(&self, objects: &Objects, bytes: &[u8]) {
         let Extent { length, state } = *self.extent.borrow();
         if bytes.is_empty() || state != StreamState::Open {

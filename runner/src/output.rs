@@ -1,6 +1,6 @@
-//! One output stream of an attempt: drained while the step runs, hashed as it comes, its two
-//! ends kept for the preview, and as much of it as the plan allows kept whole. The hash is that
-//! of the bytes as they came; what is kept and shown has no secrets of the caller in it.
+//! Drains one output stream of an attempt while the step runs. It hashes the bytes as they arrive, keeps both ends
+//! for the preview, and stores as much of the whole output as the plan allows. The hash covers the original bytes;
+//! stored and shown bytes are redacted.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -19,17 +19,17 @@ use crate::live_output::LiveWriter;
 use crate::store::StoreError;
 use crate::store::objects::{Kept, ObjectWriter, Objects, Part};
 
-/// How much is read at a time: the size that pipes are set to.
+/// Size of a read in bytes, and the size that pipes are set to.
 const CHUNK: usize = 256 << 10;
-/// How much is read at first: most outputs are short, and room that nobody writes into costs time too.
+/// Size of the first reads in bytes: most outputs are short, and allocating a larger buffer costs time.
 const FIRST: usize = 4 << 10;
-/// The largest pipe that an ordinary user may have (`pipe-max-size` of pipe(7)).
+/// Maximum pipe size of an ordinary user (`pipe-max-size` in pipe(7)).
 const MAX_PIPE: usize = 1 << 20;
 
-/// How long an output must pause until readers see the bytes that the search for secrets holds back.
+/// Pause in an output after which readers get the bytes that the search for secrets holds back.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where outputs are kept, and what must not be seen of them.
+/// The store for outputs, and the redactor.
 #[derive(Debug, Clone)]
 pub(crate) struct Outputs {
     pub(crate) objects: Objects,
@@ -37,8 +37,8 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Keeps a whole file that a step left, as an output is kept: its hash, and how many secrets were
-    /// taken out of it. `None` where it cannot be kept.
+    /// Stores a whole file that a step left, like an output. Returns its hash and the number of redacted secrets;
+    /// `None` if it cannot be stored.
     pub(crate) fn keep(&self, bytes: &[u8]) -> Option<(Sha256Hex, u64)> {
         let sha256 = Sha256Hex::of(bytes);
         let mut store = Store::new(self, None);
@@ -47,16 +47,16 @@ impl Outputs {
         (kept == bytes.len() as u64).then_some((sha256, redacted))
     }
 
-    /// What is kept of a stream that was drained here.
+    /// Returns the stored bytes of a stream that was drained here.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The bytes cannot be read.
     pub(crate) fn read(&self, stream: &StreamEvidence) -> Result<Vec<u8>, StoreError> {
         if stream.kept_bytes == 0 {
             return Ok(vec![]);
         }
         if stream.redacted > 0
-            // A mark may be longer than what it stands for.
+            // A redaction mark may be longer than the secret, so `kept_bytes` is no bound.
             && let Some(bytes) = self.objects.read(&stream.sha256, Kept::Redacted, u64::MAX)?
         {
             return Ok(bytes);
@@ -66,11 +66,11 @@ impl Outputs {
     }
 }
 
-/// At most `limit` bytes of what is kept of a stream, from `offset` on, and how many there are in
-/// all. `None` where it is kept no longer.
+/// Returns at most `limit` stored bytes of a stream, starting at `offset`, and their total number; `None` if the
+/// stream is no longer stored.
 ///
 /// # Errors
-/// They cannot be read.
+/// The bytes cannot be read.
 pub(crate) fn part(
     objects: &Objects,
     stream: &StreamView,
@@ -80,7 +80,7 @@ pub(crate) fn part(
     if stream.kept_bytes == 0 {
         return Ok(Some((Part { bytes: Vec::new(), more: false }, 0)));
     }
-    // A mark is longer or shorter than what it stands for.
+    // A redaction mark may be longer or shorter than the secret, so the length must be read.
     if stream.redacted > 0
         && let Some(length) = objects.length(&stream.sha256, Kept::Redacted)?
     {
@@ -92,7 +92,7 @@ pub(crate) fn part(
     Ok(part.map(|part| (part, stream.kept_bytes)))
 }
 
-/// What was seen of a stream so far.
+/// The state of a stream that is being drained.
 struct Capture {
     hash: Sha256,
     bytes: u64,
@@ -101,11 +101,11 @@ struct Capture {
     whole: Store,
 }
 
-/// Drains `pipe` until its end, or until `stop` says that nothing more is waited for. At most
-/// `keep` bytes are kept; all of them are hashed and counted.
+/// Drains `pipe` until its end or until `stop` is cancelled. At most `keep` bytes are stored; all are hashed and
+/// counted.
 ///
-/// What cannot be kept (a full disk) is not kept, and `kept_bytes` says so: the step's result
-/// does not depend on it. Readers of `live` see the same bytes as they come.
+/// If storing fails (a full disk), `kept_bytes` shows it: the step's result does not depend on storing. Readers of
+/// `live` get the stored bytes as they arrive.
 pub(crate) async fn drain(
     pipe: OwnedFd,
     keep: u64,
@@ -131,7 +131,7 @@ pub(crate) async fn drain(
 }
 
 fn prepare(pipe: OwnedFd) -> std::io::Result<pipe::Receiver> {
-    // A larger pipe means fewer wake-ups; the limit of an ordinary user may forbid it.
+    // A larger pipe means fewer wake-ups, but a limit of the system may forbid it.
     if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&pipe, CHUNK) {
         tracing::debug!(%errno, "the pipe keeps its default size");
     }
@@ -144,7 +144,7 @@ impl Capture {
         Self { hash: Sha256::new(), bytes: 0, keep, ends: Ends::new(outputs.redactor), whole }
     }
 
-    /// Reads to the end; `false` where reading fails before it.
+    /// Reads to the end; `false` if a read fails first.
     async fn read_all(&mut self, pipe: &mut pipe::Receiver) -> bool {
         let mut buffer = vec![0u8; FIRST];
         let mut unbroken = 0;
@@ -169,7 +169,8 @@ impl Capture {
                     }
                     unbroken += count;
                     if unbroken >= CHUNK {
-                        // A stream that never runs dry must not keep a deadline from being seen.
+                        // Yields, so that a stream that always has data cannot keep this task from noticing a
+                        // deadline.
                         tokio::task::yield_now().await;
                         unbroken = 0;
                     }
@@ -183,8 +184,7 @@ impl Capture {
         }
     }
 
-    /// Reads what lies in the pipe now, without waiting and at most as much as a pipe holds;
-    /// `true` where that was the end.
+    /// Reads the bytes in the pipe without waiting, at most the capacity of a pipe; `true` if it reached the end.
     fn read_rest(&mut self, pipe: &pipe::Receiver) -> bool {
         let mut buffer = vec![0u8; CHUNK];
         for _ in 0..MAX_PIPE / CHUNK {
@@ -205,7 +205,7 @@ impl Capture {
         self.whole.take(&bytes[..wanted]);
     }
 
-    /// The end, off the runtime's workers where something is kept: that is when the disk has it.
+    /// Finishes the stream. If bytes are stored, it uses a blocking thread, because it waits for the disk.
     async fn finish_apart(self, complete: bool) -> StreamEvidence {
         if self.whole.kept == 0 {
             return self.finish(complete);
@@ -233,25 +233,25 @@ impl Capture {
     }
 }
 
-/// The bytes on their way into the store.
+/// The redacted bytes on their way to the store.
 struct Store {
     objects: Objects,
     object: Object,
     clean: RedactedStream,
-    /// How many bytes went in, as they came.
+    /// Number of original bytes that went in.
     kept: u64,
-    /// Where readers see them meanwhile.
+    /// Gives readers the bytes while the step runs.
     live: Option<LiveWriter>,
-    /// Whether all that can be released since the last byte is released.
+    /// True if no more bytes can be released until the next byte arrives.
     is_released: bool,
 }
 
-/// Where they go.
+/// The state of the stored object.
 enum Object {
-    /// Nothing came yet; most streams stay empty, and cost no file.
+    /// No bytes have arrived. Most streams stay empty and need no file.
     Unmade,
     Open(Box<ObjectWriter>),
-    /// It could not be made or written.
+    /// The object could not be created or written.
     Lost,
 }
 
@@ -261,19 +261,19 @@ impl Store {
         Self { objects, object: Object::Unmade, clean, kept: 0, live, is_released: false }
     }
 
-    /// Whether a pause would show readers more than they have.
+    /// Returns whether readers would get more bytes after a pause.
     fn may_release(&self) -> bool {
         self.live.is_some() && !self.is_released && self.clean.is_holding()
     }
 
-    /// Lets out what was held back and cannot be a part of a secret.
+    /// Releases held-back bytes that cannot be part of a secret.
     fn release(&mut self) {
         self.is_released = true;
         let clean = self.clean.release();
         self.write(&clean);
     }
 
-    /// Writes bytes without secrets; `false` where they are lost.
+    /// Writes redacted bytes; `false` if they are lost.
     fn write(&mut self, clean: &[u8]) -> bool {
         let Object::Open(writer) = &mut self.object else { return false };
         if let Err(error) = writer.write(clean) {
@@ -306,7 +306,8 @@ impl Store {
         }
     }
 
-    /// How many of `bytes` are kept, and how many secrets were taken out of them.
+    /// Finishes the object. Returns the number of original bytes that are stored and the number of secrets redacted
+    /// in them.
     fn finish(self, sha256: &Sha256Hex, bytes: u64) -> (u64, u64) {
         let Object::Open(mut writer) = self.object else { return (0, 0) };
         let cut = self.kept < bytes;
@@ -335,8 +336,7 @@ fn lost(error: impl std::fmt::Display) -> Object {
     Object::Lost
 }
 
-/// The first and the last bytes of a stream, with as much beside each as it takes to know a
-/// secret that reaches into it.
+/// The first and last bytes of a stream, each with enough extra bytes to recognize a secret that crosses its edge.
 struct Ends {
     redactor: Redactor,
     room: usize,
@@ -348,7 +348,7 @@ struct Ends {
 struct Shown {
     preview: String,
     tail: String,
-    /// Where in the stream the secrets began that were taken out of the two.
+    /// Offsets in the stream of the secrets that were redacted in the two ends.
     secrets: BTreeSet<u64>,
 }
 
@@ -364,8 +364,8 @@ impl Ends {
         self.tail.push(rest);
     }
 
-    /// Shows the ends of a stream of `bytes` bytes. Secrets go before anything is cut, so that
-    /// no half of one stays at an edge.
+    /// Renders the ends of a stream of `bytes` bytes. Secrets are redacted before anything is cut, so that no
+    /// partial secret remains at an edge.
     fn finish(self, bytes: u64) -> Shown {
         let (mut head, tail) = (self.head, self.tail.into_bytes());
         if (head.len() + tail.len()) as u64 == bytes {
@@ -390,7 +390,7 @@ impl Shown {
     }
 }
 
-/// The last `room` bytes of a stream, without holding more than twice as many.
+/// The last `room` bytes of a stream; holds at most twice as many.
 struct Tail {
     room: usize,
     bytes: Vec<u8>,
@@ -509,7 +509,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_half_of_a_secret_stands_at_an_edge() {
-        // A secret over the end of the preview, one over the cut, one over the tail's beginning.
+        // One secret crosses the end of the preview, one the output limit, and one the start of the tail.
         let filler = |length: usize| ".".repeat(length);
         let (edge, cut) = (PREVIEW_BYTES - 5, 20_000 - 5);
         let middle = filler(cut - edge - SECRET.len());
@@ -530,7 +530,7 @@ mod tests {
         assert!(!String::from_utf8_lossy(&kept).contains(SECRET));
     }
 
-    /// What readers see of an output that comes in `pieces`, with a pause behind each; and what is kept.
+    /// Returns what readers see of an output that arrives in `pieces` with a pause after each, and what is stored.
     async fn seen_and_kept(pieces: &[&str], keep: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
         let temp = tempfile::tempdir().expect("temp");
         let (outputs, live) = (outputs(&temp), LiveOutputs::default());
@@ -543,7 +543,7 @@ mod tests {
         let mut seen = vec![Vec::new()];
         for piece in pieces {
             writer.write_all(piece.as_bytes()).expect("writes");
-            // All that a pause shows, or the end of what is kept: whichever there is.
+            // Wait for the bytes that a pause releases, or for the end of the stored output.
             let before = seen.concat().len() as u64;
             let more = tokio::time::timeout(4 * PAUSE, stream.beyond(before)).await;
             tokio::time::sleep(2 * PAUSE).await;
@@ -567,7 +567,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn readers_see_no_more_than_is_kept() {
-        // The limit cuts a secret.
+        // The limit cuts through a secret.
         let (seen, kept) = seen_and_kept(&["0123 s3cr3t-value", " more"], 10).await;
         assert_eq!((seen.concat(), kept), (b"0123 [redacted]".to_vec(), b"0123 [redacted]".to_vec()));
     }

@@ -1,4 +1,4 @@
-//! What the steps of a run changed, as one patch against the tree that was verified.
+//! Writes the changes of a run's steps as one patch against the verified tree.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
@@ -15,10 +15,10 @@ use crate::schedule::Schedule;
 use crate::skill::SkillRun;
 use crate::stack::{Stack, Stacked};
 
-/// How many paths a message names.
+/// Maximum number of paths that a message names.
 const NAMED_PATHS: usize = 10;
 
-/// Makes it of the layers that the steps left: those of steps that passed, and of those that did not.
+/// Builds the patch from the layers of all steps, passed or not.
 pub(crate) async fn made(context: &Arc<Context>, plan: &Plan, runs: &[SkillRun]) -> Patch {
     if let Some(problem) = conflict(plan, runs) {
         return Patch::Refused(problem);
@@ -32,7 +32,7 @@ pub(crate) async fn made(context: &Arc<Context>, plan: &Plan, runs: &[SkillRun])
     }
 }
 
-/// What a skill was built on comes before its own; who sees more comes later.
+/// Orders the layers so that a skill comes after the skills whose layers it sees.
 fn in_order(plan: &Plan, runs: &[SkillRun]) -> Vec<Arc<Stacked>> {
     let schedule = Schedule::of(plan);
     let mut places: Vec<usize> = (0..runs.len()).collect();
@@ -40,7 +40,7 @@ fn in_order(plan: &Plan, runs: &[SkillRun]) -> Vec<Arc<Stacked>> {
     places.into_iter().flat_map(|place| runs[place].layers.iter().cloned()).collect()
 }
 
-/// Two skills that did not see each other's writes and touched the same path.
+/// Returns a message if two skills that did not see each other's writes changed the same path.
 fn conflict(plan: &Plan, runs: &[SkillRun]) -> Option<String> {
     let schedule = Schedule::of(plan);
     let scans = |of: usize| -> Vec<&LayerScan> { runs[of].layers.iter().map(|layer| &layer.scan).collect() };

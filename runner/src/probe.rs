@@ -1,9 +1,8 @@
-//! What the last trial of the sandbox has shown, kept in the state directory: a run on a machine
-//! that has all it needs makes no trial of its own, and on one that lacks something it is refused
-//! at once, by one message, instead of step by step.
+//! Stores the result of the last trial of the sandbox in the state directory. A run on a machine with all controls
+//! then skips the trial. On a machine that lacks one, a run is refused at once with one message, not step by step.
 //!
-//! What is kept is believed only where it says that nothing is missing, since whoever mends a
-//! machine does not tell us. It never makes a record: that is always what was done for the step.
+//! A stored result counts only if no required control was missing, because nothing reports when the machine is
+//! fixed. It never appears in a record, which describes the controls of the step itself.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -18,51 +17,50 @@ use crate::repository::Repository;
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 
-/// Its file in the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "probe.json";
-/// The largest such file that is read, in bytes.
+/// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What a trial has shown, and what it depends on.
+/// The result of a trial, and the conditions that it depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Probe {
     circumstances: Circumstances,
     missing: BTreeSet<Control>,
 }
 
-/// What the outcome of a trial depends on. Where any of it differs, the outcome is of another
-/// machine.
+/// The conditions that the result of a trial depends on. If one differs, the result does not apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Circumstances {
     boot_id: String,
     kernel: String,
     helper: Program,
-    /// Who sets the sandbox up.
+    /// The user that sets up the sandbox.
     uid: u32,
     gid: u32,
-    /// Whose tree it is over decides who a step is.
+    /// The owner of the tree, which determines the user of steps.
     owner: u32,
-    /// The device of the tree's file system: not each can lie below an overlay.
+    /// Device of the tree's file system: not all file systems can be below an overlay.
     file_system: u64,
-    /// Whether control groups can be made.
+    /// True if control groups can be created.
     control_groups: bool,
 }
 
-/// A program file, as far as one differs from what replaced it.
+/// Identifies a program file, so that a replacement is noticed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Program {
     path: PathBuf,
     inode: u64,
     bytes: u64,
-    /// In nanoseconds since 1970.
+    /// `st_ctime` in nanoseconds since 1970.
     changed: i128,
 }
 
 impl Circumstances {
-    /// Those of a trial over `repository` now.
+    /// Returns the current conditions for a trial over `repository`.
     ///
     /// # Errors
-    /// The kernel or the helper tells nothing of itself.
+    /// Information about the kernel, the helper program or the repository cannot be read.
     pub(crate) fn now(helper: &Path, repository: &Repository, control_groups: bool) -> std::io::Result<Self> {
         let program = std::fs::metadata(helper)?;
         let changed = i128::from(program.ctime()) * 1_000_000_000 + i128::from(program.ctime_nsec());
@@ -80,20 +78,19 @@ impl Circumstances {
 }
 
 impl Probe {
-    /// The outcome of a trial.
+    /// Creates the result of a trial.
     pub(crate) fn new(circumstances: Circumstances, shown: &Enforcement) -> Self {
         Self { circumstances, missing: shown.missing().map(|(control, _)| control).collect() }
     }
 
-    /// What was kept of a trial under the same circumstances; `None` where there is nothing, or
-    /// nothing that can be used.
+    /// Returns the stored result of a trial under the same conditions; `None` if no usable result is stored.
     pub(crate) fn load(state: &Directory, circumstances: &Circumstances) -> Option<Self> {
         let bytes = state.read(FILE, MAX_BYTES).ok()??;
         let kept: Self = serde_json::from_slice(&bytes).ok()?;
         (kept.circumstances == *circumstances).then_some(kept)
     }
 
-    /// Keeps it, readable for us alone.
+    /// Stores the result, readable for us only.
     ///
     /// # Errors
     /// The state directory cannot be written.
@@ -106,7 +103,7 @@ impl Probe {
         temporary.publish(FILE)
     }
 
-    /// Whether nothing was missing but what may be.
+    /// Returns whether all missing controls are tolerated.
     pub(crate) fn is_enough(&self, tolerated: &Tolerated) -> bool {
         self.missing.iter().all(|control| tolerated.contains(*control))
     }

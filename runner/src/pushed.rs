@@ -1,4 +1,4 @@
-//! What a push sends, read without an engine: no step runs for it.
+//! Reads the commits of a push, without an engine, because no step runs.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::git_on_demand::git_on_demand;
 use crate::repository::Repository;
 use crate::request::EngineConfig;
 
-/// The commits that `push` sends from a repository. Blocks until they are known.
+/// Returns the commits that `push` sends from a repository. Blocks.
 ///
 /// # Errors
-/// The repository cannot be read, an id is none of its own, or there are more commits than asked for.
+/// The repository cannot be read, an id is not in it, or there are more commits than requested.
 pub fn pushed(config: EngineConfig, repo: &Path, push: &Push) -> Result<Pushed, EngineError> {
     let repository = Repository::open(repo)?;
     Ok(git_on_demand(config).pushed(repository.path(), push)?)

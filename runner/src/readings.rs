@@ -1,5 +1,5 @@
-//! Specs that were read lately, by the hash of their bytes: what is written in a file follows from its bytes alone, and
-//! one request has it read twice, the next one again.
+//! Caches parsed specs by the hash of their bytes, which determines the result. Without the cache, one request
+//! would parse the same spec twice, and the next request again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,20 +10,20 @@ use proctor_core::spec::Reading;
 use crate::error::EngineError;
 use crate::spec_file::SpecFile;
 
-/// How many are kept.
+/// Maximum number of specs in the cache.
 const MOST: usize = 8;
-/// The longest spec that is kept, in bytes: what was read of it takes some ten times as much.
+/// Maximum size of a spec in the cache, in bytes: the parsed form takes about ten times as much memory.
 const LONGEST: usize = 128 << 10;
 
-/// The last ones that were sound, the one used last in front.
+/// The last valid specs, most recently used first.
 #[derive(Debug, Default)]
 pub(crate) struct Readings(Mutex<VecDeque<(Sha256Hex, Arc<Reading>)>>);
 
 impl Readings {
-    /// What is written in a spec.
+    /// Returns the parsed spec.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// The spec is invalid; the error contains all problems.
     pub(crate) fn of(&self, file: &SpecFile) -> Result<Arc<Reading>, EngineError> {
         if let Some(known) = self.known(&file.sha256) {
             return Ok(known);

@@ -1,5 +1,5 @@
-//! From what was observed to the documents of record. Pure: the executor's own `PlannedStep`
-//! goes in, so that what is recorded is what ran.
+//! Builds the documents of a run from its observations, without I/O. It takes the `PlannedStep` that was executed,
+//! so that the record describes the executed steps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,56 +20,56 @@ use proctor_core::rerun::Rerun;
 use proctor_core::tier;
 use proctor_core::verdict::{self, Facts};
 
-/// What all documents of one run have in common.
+/// The facts that all documents of one run share.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFacts {
-    /// The run.
+    /// The run's id.
     pub run_id: RunId,
-    /// Its changeset, where it has one.
+    /// The changeset, if there is one.
     pub changeset: Option<ChangesetId>,
     /// The plan's digest.
     pub plan_sha256: Sha256Hex,
-    /// What is done where controls of the sandbox are missing.
+    /// Handling of missing sandbox controls.
     pub sandbox: SandboxMode,
-    /// What was made of it that only what had not passed was to run, where that was asked for.
+    /// The selection of skills that had not passed, if the request asked for it.
     pub rerun: Option<Rerun>,
 }
 
-/// The tree that a run verifies, for the record.
+/// The tree of a run, for the record.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeFacts {
-    /// Its identity.
+    /// The snapshot's identity.
     pub snapshot: SnapshotId,
-    /// What git says of it.
+    /// The state of git.
     pub git: GitIdentity,
-    /// Which tree it is.
+    /// The source of the tree.
     pub source: TreeSource,
 }
 
-/// When something began and ended, RFC 3339.
+/// Start and end times, RFC 3339.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
-    /// When it began.
+    /// Start.
     pub started_at: String,
-    /// When it ended.
+    /// End.
     pub finished_at: String,
 }
 
 /// The tree before and after a skill.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshots {
-    /// As the skill saw it at its start.
+    /// The tree at the skill's start.
     pub before: SnapshotId,
-    /// As its steps left it in their layers.
+    /// The tree with the layers of the skill's steps.
     pub after: SnapshotId,
 }
 
-/// Whole milliseconds, rounded down.
+/// Converts a duration to whole milliseconds, rounded down.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The record of a step that did not run.
+/// Returns the record of a step that did not run.
 pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvidence {
     let outcome = proctor_core::outcome::judge(&termination, &step.expect_exit, Violations::default());
     StepEvidence {
@@ -91,12 +91,12 @@ pub(crate) fn not_run(step: &PlannedStep, termination: Termination) -> StepEvide
     }
 }
 
-/// The record of a step whose turn did not come.
+/// Returns the record of a step that was not reached.
 pub(crate) fn skipped(step: &PlannedStep, reason: &str) -> StepEvidence {
     not_run(step, Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached })
 }
 
-/// The document of one skill, sealed.
+/// Returns the sealed document of one skill.
 pub(crate) fn skill(
     run: &RunFacts,
     tree: &TreeFacts,
@@ -134,7 +134,7 @@ pub(crate) fn skill(
     })
 }
 
-/// The document of the toolchain checks, sealed.
+/// Returns the sealed document of the toolchain checks.
 pub(crate) fn toolchain(
     run: &RunFacts,
     tree: &TreeFacts,
@@ -143,7 +143,7 @@ pub(crate) fn toolchain(
     span: Span,
 ) -> ToolchainEvidence {
     let mut folded = summary(checks.iter().map(|check| &check.step));
-    // A check that ran well and found the wrong version speaks against the host, not the tree.
+    // A check that ran well and found the wrong version is a problem of the host, not of the tree.
     if checks.iter().any(|check| !check.satisfied) && folded.outcome != Outcome::Cancelled {
         folded.outcome = Outcome::Inconclusive;
         folded.overall_exit_code = verdict::EXIT_INCONCLUSIVE;

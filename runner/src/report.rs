@@ -1,6 +1,6 @@
-//! The reports that a step declares: looked for when its last attempt has ended, and kept as its
-//! outputs are. Only what this attempt wrote counts: a file of an earlier run would tell of that one.
-//! What they say is not looked at here.
+//! Collects the reports that a step declares after its last attempt, and stores them like outputs. A report counts
+//! only if this attempt wrote it: a file of an earlier run would describe that run. Their content is not evaluated
+//! here.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
@@ -15,20 +15,21 @@ use crate::output::Outputs;
 use crate::stack::{Stack, Stacked};
 use crate::store::directory::Directory;
 
-/// The reports that an attempt is to write.
+/// The reports that an attempt is expected to write.
 #[derive(Default)]
 pub(crate) struct Expected(Vec<(ReportFile, Place)>);
 
-/// Where one of them is going to be.
+/// The location of a report.
 enum Place {
-    /// In the layer of the attempt.
+    /// In the attempt's layer.
     Layer,
-    /// In the directory that takes the writes to a cache, over these layers; and what stood there before.
+    /// In the directory that takes the writes to a cache, over the layers `lowers`; `before` identifies the file
+    /// before the attempt.
     Cache { directory: Directory, below: RelPath, before: Mark, lowers: Vec<PathBuf> },
 }
 
 impl Expected {
-    /// Notes what stands at their places before the attempt.
+    /// Notes the state of the reports before the attempt.
     pub(crate) fn before(context: &Context, skill: &PlannedSkill, step: &PlannedStep) -> Self {
         let place = |path: &RelPath| match context.caches.holding(&skill.name, path) {
             Some((directory, below, lowers)) => {
@@ -40,7 +41,7 @@ impl Expected {
         Self(step.reports.iter().map(|report| (report.clone(), place(&report.path))).collect())
     }
 
-    /// What the attempt left of them. Of one without a layer that can be trusted, nothing is.
+    /// Returns the reports that the attempt wrote; none if it has no reliable layer.
     pub(crate) async fn found(
         self,
         context: &Arc<Context>,
@@ -71,7 +72,7 @@ impl Place {
         match self {
             Self::Layer => layer.read(path, MAX_REPORT_BYTES),
             Self::Cache { directory, below, before, lowers } => {
-                // One of an earlier run that the step has merely touched is none of its own.
+                // A report of an earlier run that the step merely touched does not count.
                 let lowers: Vec<Directory> = lowers.iter().filter_map(|path| Directory::open(path).ok()).collect();
                 let lowers: Vec<BorrowedFd<'_>> = lowers.iter().map(Directory::as_fd).collect();
                 let written = InLayer { upper: directory.as_fd(), below: &lowers }.read(below, MAX_REPORT_BYTES)?;

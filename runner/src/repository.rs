@@ -1,5 +1,5 @@
-//! The repository's directory: opened once, so that all we read of it and all we write to it is
-//! in the same one, whatever is put at its path meanwhile.
+//! Holds the repository's directory open, so that all reads and writes use the same directory even after its path
+//! is replaced.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -10,40 +10,39 @@ use proctor_sandbox::{RepoFacts, SandboxError};
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 
-/// The top of a work tree.
+/// The top directory of a worktree.
 #[derive(Debug, Clone)]
 pub(crate) struct Repository {
-    /// What was seen of it when it was opened.
+    /// Facts about the directory, read when it was opened.
     pub(crate) facts: RepoFacts,
     pub(crate) directory: Directory,
 }
 
 impl Repository {
-    /// Opens the directory at `path`. Links on the way are the caller's and are followed, once.
+    /// Opens the directory at `path`. Links in the path are the caller's and are followed once.
     ///
     /// # Errors
-    /// It is not there, is no directory, or was exchanged meanwhile.
+    /// The path does not exist, is not a directory, or was replaced during the call.
     pub(crate) fn open(path: &Path) -> Result<Self, SandboxError> {
         let facts = RepoFacts::read(path)?;
         let directory = Directory::from_fd(facts.open()?, facts.path.display().to_string());
         Ok(Self { facts, directory })
     }
 
-    /// Its canonical path.
+    /// Returns the canonical path.
     pub(crate) fn path(&self) -> &Path {
         &self.facts.path
     }
 
-    /// Its path as records of ours name it: bytes that are no text as `\xNN`.
+    /// Returns the path as it appears in our records; bytes that are not valid text are written as `\xNN`.
     pub(crate) fn name(&self) -> String {
         display_path(self.path().as_os_str().as_encoded_bytes())
     }
 
-    /// Whether the path still leads to the directory that was opened. The sandbox and git's
-    /// reader go by the path.
+    /// Returns whether the path still refers to the open directory. The sandbox and the git helper use the path.
     ///
     /// # Errors
-    /// The open directory cannot be looked at.
+    /// The open directory cannot be examined.
     pub(crate) fn is_in_its_place(&self) -> Result<bool, StoreError> {
         let held = self.directory.identity()?;
         Ok(self

@@ -1,4 +1,4 @@
-//! What callers hand to the engine, and what they get back.
+//! Defines the requests that callers send to the engine, and its reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,44 +21,44 @@ use crate::error::EngineError;
 use crate::live_output::LiveOutputs;
 use crate::rerun;
 
-/// What the engine needs to know of its surroundings.
+/// Configuration of the engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Where we may keep files; made where it is absent.
+    /// Directory for our files; created if it does not exist.
     pub state_dir: PathBuf,
     /// Our helper programs.
     pub helpers: Helpers,
-    /// Where the operator says that DuckDB's shared library is, as an absolute path; else it is looked for where systems
-    /// and the user who runs us keep it.
+    /// Absolute path of DuckDB's shared library, as the operator configured it. If it is `None`, the engine
+    /// searches the directories in which systems and the user who runs us keep libraries.
     pub duckdb: Option<PathBuf>,
     /// The caller's home directory.
     pub home: PathBuf,
-    /// The caller's environment; nothing of it reaches a step but by an allow-list.
+    /// The caller's environment. A step gets only the variables on its allow-list.
     pub caller_env: BTreeMap<String, String>,
-    /// What the operator allows.
+    /// The operator's configuration.
     pub operator: Operator,
-    /// Directories of ours that no step may see, beside the state directory: that of the daemon's
-    /// socket. Each is absolute.
+    /// Absolute paths of further directories that no step may see, besides the state directory: that of the
+    /// daemon's socket.
     pub hide: Vec<PathBuf>,
-    /// Whether this process outlives its runs: then what a run leaves is put away after its answer, and what the next
-    /// one needs is made meanwhile.
+    /// True if this process outlives its runs. It then cleans up a run after reporting the result, and prepares
+    /// resources for the next run in the background.
     pub stays: bool,
 }
 
-/// One caller of many, and what holds for what it asks for.
+/// One caller of many, and the settings for its requests.
 #[derive(Debug, Clone)]
 pub struct Serving {
     /// The caller's home directory.
     pub home: PathBuf,
     /// The caller's environment.
     pub env: BTreeMap<String, String>,
-    /// What the operator allows.
+    /// The operator's configuration.
     pub operator: Operator,
-    /// Whose a repository must be; `None` where it may be anybody's.
+    /// Required owner of the repository; `None` accepts any.
     pub owner: Option<u32>,
 }
 
-/// Our helper programs, as absolute paths.
+/// Absolute paths of our helper programs.
 #[derive(Debug, Clone)]
 pub struct Helpers {
     /// `proctor-sandbox`.
@@ -69,51 +69,51 @@ pub struct Helpers {
     pub sql: PathBuf,
 }
 
-/// What a caller asks for.
+/// A request for a run.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
-    /// The run's id, where it has one already; else it is given one.
+    /// The run's id; `None` generates one.
     pub run_id: Option<RunId>,
-    /// The top of the repository's work tree.
+    /// Top directory of the repository's worktree.
     pub repo: PathBuf,
-    /// Which tree is verified.
+    /// The tree to verify.
     pub source: RunSource,
     /// The profile.
     pub profile: ProfileName,
-    /// The plan of the whole profile that the caller knows, where only that one, or a part of it, is to run.
+    /// Expected digest of the whole profile's plan; the run is refused if the spec now results in another plan.
     pub plan_sha256: Option<Sha256Hex>,
-    /// The changeset that gets the evidence; without one it goes to the state directory.
+    /// The changeset that gets the evidence; `None` writes it to the state directory.
     pub changeset: Option<ChangesetId>,
     /// The highest tier that the caller may run.
     pub max_tier: Tier,
-    /// What is done where controls of the sandbox are missing.
+    /// Handling of missing sandbox controls.
     pub sandbox: SandboxMode,
-    /// Whether no further skill starts after the first that does not pass.
+    /// True if no further skill starts after the first one that does not pass.
     pub fail_fast: bool,
-    /// What becomes of the changes that steps make.
+    /// How to handle the changes that steps make.
     pub changes: ChangesWanted,
-    /// Which skills of the profile run.
+    /// The skills of the profile to run.
     pub skills: SkillsWanted,
-    /// What the caches of skills begin with.
+    /// The initial content of the skills' caches.
     pub caches: CachesWanted,
-    /// Where readers see what steps print while they run; `None` where there are no readers.
+    /// Gives readers the output of steps while they run; `None` if there are no readers.
     pub live: Option<LiveOutputs>,
-    /// Whether the run is traced.
+    /// The tracing settings of the run.
     pub trace: Tracing,
 }
 
-/// Whether and where a run is a part of a distributed trace.
+/// The distributed trace that a run belongs to, and whether its spans are exported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tracing {
-    /// The span of the caller, if there is any.
+    /// The caller's span, if there is one.
     pub parent: Option<TraceContext>,
-    /// Whether spans of the run are exported.
+    /// True if the run's spans are exported.
     pub exported: bool,
 }
 
 impl Tracing {
-    /// Returns whether a run is traced, where spans `can_be_exported`: a trace that the caller does not record is not
-    /// continued.
+    /// Returns the tracing settings of a run. Spans are exported if `can_be_exported` is set, unless the caller's
+    /// trace is not sampled.
     pub fn new(parent: Option<TraceContext>, can_be_exported: bool) -> Self {
         let is_wanted = parent.as_ref().is_none_or(TraceContext::is_sampled);
         Self { parent, exported: can_be_exported && is_wanted }
@@ -121,7 +121,7 @@ impl Tracing {
 }
 
 impl RunRequest {
-    /// Refuses a request for a part of the profile where the whole is wanted.
+    /// Refuses a request that runs a part of the profile but needs the whole profile.
     pub(crate) fn demand_whole(&self) -> Result<(), EngineError> {
         let commit = match &self.source {
             RunSource::Worktree => None,
@@ -131,124 +131,124 @@ impl RunRequest {
     }
 }
 
-/// Which skills of the profile run.
+/// The skills of the profile to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkillsWanted {
     /// All of them.
     All,
-    /// Those that did not pass when they last ran without a changeset, and what they need; all of them where that is
-    /// none.
+    /// The skills that did not pass in the last run without a changeset, and the skills that they need; all skills
+    /// if every one passed.
     NotPassed,
 }
 
-/// What the caches of the skills of a run begin with.
+/// The initial content of the caches of a run's skills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachesWanted {
-    /// What earlier passes have left; what a skill leaves is kept where it passes.
+    /// The content that earlier passes left. A skill that passes commits its cache.
     Kept,
-    /// Nothing; and what a skill leaves is thrown away.
+    /// Nothing. The caches are discarded after the run.
     Empty,
 }
 
-/// Which tree a run verifies.
+/// The tree that a run verifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunSource {
-    /// The worktree as it is.
+    /// The worktree in its current state.
     Worktree,
-    /// The tree of a commit, apart from the worktree.
+    /// The tree of a commit, independent of the worktree.
     Commit {
-        /// Its id, in full, as [`Engine::resolve_revision`](crate::Engine::resolve_revision) gives it.
+        /// The commit's full id, from [`Engine::resolve_revision`](crate::Engine::resolve_revision).
         id: String,
-        /// Whether submodules are checked out too.
+        /// True if submodules are checked out too.
         submodules: bool,
     },
-    /// What is staged in an index, as the commit that it would make.
+    /// The staged content of an index, as the commit that it would create.
     Staged {
-        /// The commit's id, as [`Engine::staged`](crate::Engine::staged) gives it.
+        /// The commit's id, from [`Engine::staged`](crate::Engine::staged).
         id: String,
         /// The index.
         index: StagedIndex,
     },
 }
 
-/// What becomes of the changes that steps make.
+/// The handling of changes that steps make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangesWanted {
-    /// Those of `read_only: off` steps are applied to the worktree, where that is what is verified.
+    /// Changes of `read_only: off` steps are applied to the worktree, if the run verifies the worktree.
     Applied,
-    /// All of them are answered as one patch, and nothing is applied.
+    /// All changes are returned as one patch; nothing is applied.
     AsPatch,
 }
 
-/// What a run came to; its evidence is durable by now.
+/// The result of a run, returned once its evidence is durable.
 #[derive(Debug, Clone)]
 pub struct RunReport {
-    /// What it means.
+    /// The verdict.
     pub verdict: Verdict,
     /// The exit code of `proctor run`.
     pub exit_code: u8,
-    /// The highest effective tier of its skills.
+    /// The highest effective tier of the run's skills.
     pub tier: Tier,
-    /// The run.
+    /// The run's id.
     pub run_id: RunId,
     /// The directory that holds the evidence.
     pub evidence_dir: PathBuf,
-    /// Why there is no honest answer, or none in part.
+    /// The reasons why the run, or a part of it, is inconclusive.
     pub doubts: Vec<(Doubt, String)>,
-    /// What its steps changed, where that was wanted as a patch.
+    /// The changes of the steps, if the request wanted them as a patch.
     pub patch: Option<Patch>,
 }
 
-/// What the steps of a run changed.
+/// The changes of a run's steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Patch {
-    /// As `git apply` takes it; empty where they changed nothing.
+    /// The patch as `git apply` accepts it; empty if there were no changes.
     Made(Vec<u8>),
-    /// Why it cannot be written.
+    /// The reason why the changes cannot be written as a patch.
     Refused(String),
 }
 
-/// One command that is run by itself.
+/// A request for a single command.
 #[derive(Debug, Clone)]
 pub struct ExecRequest {
-    /// The top of the repository's work tree.
+    /// Top directory of the repository's worktree.
     pub repo: PathBuf,
     /// The command, resolved like a step.
     pub step: PlannedStep,
-    /// What is done where controls of the sandbox are missing.
+    /// Handling of missing sandbox controls.
     pub sandbox: SandboxMode,
 }
 
-/// What one command came to.
+/// The result of a single command.
 #[derive(Debug, Clone)]
 pub struct ExecReport {
-    /// What it did, and what that means.
+    /// The record of the command and its verdict.
     pub step: StepReport,
-    /// What is kept of its standard output.
+    /// The stored part of its standard output.
     pub stdout: Vec<u8>,
-    /// What is kept of its standard error.
+    /// The stored part of its standard error.
     pub stderr: Vec<u8>,
 }
 
-/// What one command of a session came to.
+/// The result of one command of a session.
 #[derive(Debug, Clone)]
 pub struct StepReport {
-    /// What it did, as a step's record.
+    /// The command's record, in the form of a step's.
     pub evidence: StepEvidence,
-    /// What it means.
+    /// The verdict.
     pub verdict: Verdict,
     /// The exit code of a run with this one step.
     pub exit_code: u8,
     /// The effective tier.
     pub tier: Tier,
-    /// Why it is higher than the lowest.
+    /// The reasons why the tier is above the lowest one.
     pub tier_reasons: BTreeSet<TierReason>,
-    /// Why there is no honest answer.
+    /// The reasons why the result is inconclusive.
     pub doubts: Vec<(Doubt, String)>,
 }
 
 impl StepReport {
-    /// The same as the document that `proctor exec` prints.
+    /// Converts the report to the document that `proctor exec` prints.
     pub fn into_record(self, sandbox: SandboxMode) -> ExecRecord {
         let doubts = self.doubts.into_iter().map(|(doubt, message)| DoubtRecord { doubt, message });
         ExecRecord {
@@ -264,13 +264,13 @@ impl StepReport {
     }
 }
 
-/// What a step would be given: for `explain`.
+/// The environment and sandbox that a step would get, for `explain`.
 #[derive(Debug, Clone)]
 pub struct Preview {
-    /// Its environment, and who gave each variable.
+    /// The environment, with the source of each variable.
     pub environment: Environment,
-    /// What must hold for it.
+    /// The sandbox policy.
     pub policy: Policy,
-    /// How the sandbox is set up.
+    /// The operations that set up the sandbox.
     pub ops: Vec<SetupOp>,
 }

@@ -1,5 +1,5 @@
-//! What is on record of the skills of a repository, where only what had not passed is to run. Whatever cannot be read
-//! has not passed: it is run once more than it had to be, and never forgotten.
+//! Selects the skills for `--last-failed`: those that have not passed, according to the records of earlier runs. A
+//! skill whose record cannot be read counts as not passed, so that it runs again.
 
 use std::path::Path;
 
@@ -20,15 +20,15 @@ use crate::store::attestations::Attestations;
 use crate::store::directory::Directory;
 use crate::store::documents::{RUNS, STATUS, VERIFY, recorded_document};
 
-/// How many runs are looked at: partial ones, each with the one before it.
+/// Maximum number of runs to read: partial runs, each with its predecessor.
 const MAX_RUNS: usize = 64;
-/// The largest evidence document that is read, in bytes.
+/// Maximum size of an evidence document, in bytes.
 const MAX_DOCUMENT: u64 = 64 << 20;
 
-/// Refuses a run of a part of a profile where the whole is wanted: as evidence of a changeset, or of a commit.
+/// Refuses a partial run that must cover the whole profile: for a changeset, or of a commit.
 ///
 /// # Errors
-/// It is for a changeset, or of the tree of `commit`.
+/// The run is partial, and is for a changeset or of the tree of `commit`.
 pub fn demand_whole(
     skills: SkillsWanted,
     changeset: Option<&ChangesetId>,
@@ -41,10 +41,10 @@ pub fn demand_whole(
     }
 }
 
-/// Leaves out of a whole plan what passed when it last ran.
+/// Removes from a whole plan the skills that passed when they last ran.
 ///
 /// # Errors
-/// No run of the profile is on record, or the records cannot be read.
+/// No run of the profile is recorded, or the records cannot be read.
 pub(crate) fn part_of(
     plan: Plan,
     repository: String,
@@ -56,7 +56,8 @@ pub(crate) fn part_of(
     let newest = newest.ok_or_else(|| EngineError::NoEarlierRun(plan.profile.clone()))?;
     let of_worktree = match newest.source {
         TreeSource::Worktree { .. } => None,
-        // A hook may have verified a commit meanwhile, as of another branch: what it passed there is not mended here.
+        // In between, a hook may have verified a commit, for example of another branch. Its passes do not replace
+        // failures of the worktree.
         TreeSource::Rev { .. } => newest_of_worktree(&records, &subject)?,
     };
     let mut passed = known(newest, &plan, state_path);
@@ -66,7 +67,7 @@ pub(crate) fn part_of(
     Ok(rerun::select(plan, &passed))
 }
 
-/// The newest run on record about something; none where its record cannot be understood.
+/// Returns the newest recorded run of a subject; `None` if its record is not valid.
 ///
 /// # Errors
 /// The records cannot be read.
@@ -74,7 +75,7 @@ pub(crate) fn newest(records: &Attestations, subject: &Subject) -> Result<Option
     Ok(records.newest(subject)?.and_then(|bytes| parsed(&bytes, subject)))
 }
 
-/// The same of the runs of the worktree.
+/// Returns the newest recorded run of the worktree.
 fn newest_of_worktree(records: &Attestations, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
     let is_wanted = |bytes: &[u8]| parsed(bytes, subject).is_some_and(|run| run.source.is_worktree());
     Ok(records.newest_which(subject, is_wanted)?.and_then(|bytes| parsed(&bytes, subject)))
@@ -84,7 +85,8 @@ fn parsed(bytes: &[u8], subject: &Subject) -> Option<LastRun> {
     Attestation::parse(bytes).filter(|known| known.subject == *subject).map(|known| known.last_run)
 }
 
-/// What is known of the skills of a plan: from the newest run and, as far as that was partial, those before it.
+/// Returns the last outcomes of a plan's skills: from the newest run and, if that was partial, from its
+/// predecessors.
 fn known(newest: LastRun, plan: &Plan, state_path: &Path) -> LastOutcomes {
     let mut known = LastOutcomes::new(newest.run_id.clone());
     let mut run = newest;
@@ -100,7 +102,7 @@ fn known(newest: LastRun, plan: &Plan, state_path: &Path) -> LastOutcomes {
     known
 }
 
-/// What the evidence of a run says of each skill that it is of.
+/// Returns whether each skill passed, from the evidence of a run.
 fn outcomes(run: &LastRun, directory: &Path) -> Vec<(SkillName, bool)> {
     let toolchain = format!("{VERIFY}/{TOOLCHAIN_ARTIFACT}");
     let of = |(file, sha256): (&String, &Sha256Hex)| {
@@ -112,14 +114,14 @@ fn outcomes(run: &LastRun, directory: &Path) -> Vec<(SkillName, bool)> {
     run.evidence.iter().filter(|(file, _)| **file != toolchain).filter_map(of).collect()
 }
 
-/// What the status of a run without a changeset says, as long as it is kept.
+/// Returns the status of a run without a changeset, if it is still stored.
 fn status_of(run: &RunId, state_path: &Path) -> Option<LastRun> {
     let directory = Directory::open(&state_path.join(RUNS).join(run.as_str())).ok()?;
     let bytes = directory.read(STATUS, status::MAX_BYTES).ok()??;
     status::last_run(&bytes).ok()?.filter(|told| told.run_id == *run)
 }
 
-/// What is read of the evidence of a skill.
+/// The fields that are read from the evidence of a skill.
 #[derive(Deserialize)]
 struct Outline {
     skill: SkillName,
@@ -153,7 +155,7 @@ mod tests {
             Self { temp, state }
         }
 
-        /// Puts a run of these skills on record, on one tree; after another one where it was partial.
+        /// Records a run of these skills on one tree; for a partial run, after `after`.
         fn ran(&self, id: &str, skills: &[(&str, &str)], after: Option<&str>) {
             let directory = self.state.ensure(RUNS, 0o700).and_then(|runs| runs.ensure(id, 0o700)).expect("makes");
             let verify = directory.ensure(VERIFY, 0o755).expect("makes");
@@ -175,7 +177,7 @@ mod tests {
             Attestations::of(&self.state).write(&Attestation::new(subject, run)).expect("writes");
         }
 
-        /// What would run of a profile `a b c`, and after which run.
+        /// Returns the skills that would run of a profile `a b c`, and the run that they refer to.
         fn chosen(&self) -> (String, String) {
             let all = plan(&[("a", &[]), ("b", &[]), ("c", &[])]);
             let (plan, rerun) = part_of(all, REPOSITORY.into(), (&self.state, self.temp.path())).expect("one");
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(place.chosen(), is("b", "r2"));
         place.ran("r3", &[("b", "passed")], Some("r2"));
         assert_eq!(place.chosen(), is("a b c", "r3"), "nothing failed, so everything runs");
-        // One that ended meanwhile, and what it says of a skill that the partial one left out.
+        // `r4` ended in the meantime, and has another outcome for a skill that the partial run left out.
         place.ran("r4", &[("a", "passed"), ("b", "passed"), ("c", "failed")], None);
         place.ran("r5", &[("a", "failed")], Some("r4"));
         assert_eq!(place.chosen(), is("a c", "r5"));

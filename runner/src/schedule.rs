@@ -1,4 +1,4 @@
-//! In which order skills run and whose layers each of them sees. Pure.
+//! Computes the order of skills and the layers that each skill sees. Has no side effects.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use proctor_core::names::SkillName;
 use proctor_core::plan::{Plan, ReadOnly, SkillOrder};
 use proctor_snapshot::IgnoredContent;
 
-/// One skill's place in the run; numbers are places in the plan.
+/// The position of one skill in the run. Numbers are indices into the plan's skills.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Skills that must have ended before it begins.
+    /// Skills that must end before this one starts.
     pub(crate) after: BTreeSet<usize>,
-    /// Skills whose layers it sees, in the order in which they are stacked.
+    /// Skills whose layers this one sees, in stacking order.
     pub(crate) sees: Vec<usize>,
-    /// Whether those must have passed.
+    /// True if these must have passed.
     pub(crate) demands_pass: bool,
 }
 
-/// The whole order.
+/// The order of all skills.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
     pub(crate) slots: Vec<Slot>,
-    /// How many may run at once.
+    /// Maximum number of skills that run at the same time.
     pub(crate) parallel: usize,
 }
 
@@ -35,28 +35,28 @@ impl Schedule {
         }
     }
 
-    /// What must be read of the directories in layers that git ignores.
+    /// Returns how much to read of ignored directories in layers.
     pub(crate) fn ignored_content(plan: &Plan) -> IgnoredContent {
         let steps = || plan.skills.iter().flat_map(|skill| &skill.steps);
         let tracks_alone = steps().all(|step| step.read_only == ReadOnly::Tracked);
         match plan.order {
-            // Some step compares ignored files, or carries them into the worktree.
+            // A step compares ignored files, or applies them to the worktree.
             _ if !tracks_alone => IgnoredContent::Hashed,
-            // Skills may touch the same path without knowing of each other.
+            // Skills may change the same path without seeing each other.
             SkillOrder::Graph { .. } => IgnoredContent::Listed,
             SkillOrder::Sequence => IgnoredContent::Skipped,
         }
     }
 
-    /// Pairs among the skills that `slot` sees of which neither sees the other: the ones that
-    /// may have touched the same path without knowing of each other.
+    /// Returns the pairs among the skills that `slot` sees that do not see each other. They may have changed the
+    /// same path independently.
     pub(crate) fn unrelated(&self, slot: usize) -> Vec<(usize, usize)> {
         let sees = &self.slots[slot].sees;
         let pairs = sees.iter().enumerate().flat_map(|(i, a)| sees[i + 1..].iter().map(move |b| (*a, *b)));
         pairs.filter(|(a, b)| !self.related(*a, *b)).collect()
     }
 
-    /// Whether one of the two sees the layers of the other.
+    /// Returns whether one of the two skills sees the layers of the other.
     pub(crate) fn related(&self, a: usize, b: usize) -> bool {
         self.slots[a].sees.contains(&b) || self.slots[b].sees.contains(&a)
     }
@@ -68,8 +68,8 @@ fn sequence(count: usize) -> Vec<Slot> {
         .collect()
 }
 
-/// What a skill needs was built on what that needs: it sees the whole closure. The plan has no
-/// cycle; `resolve` refuses one.
+/// Computes the order by `needs`. A skill sees the layers of all its direct and indirect needs, since those built
+/// on each other. The plan has no cycle; `resolve` refuses one.
 fn graph(plan: &Plan) -> Vec<Slot> {
     let place = |name: &SkillName| plan.skills.iter().position(|skill| skill.name == *name);
     let direct: Vec<Vec<usize>> =
@@ -94,7 +94,7 @@ fn closure(of: usize, direct: &[Vec<usize>]) -> BTreeSet<usize> {
     found
 }
 
-/// What is needed before what needs it; among equals, the order of the plan.
+/// Sorts skills so that each one comes after its needs; otherwise keeps the order of the plan.
 fn topological(direct: &[Vec<usize>]) -> Vec<usize> {
     let mut order: Vec<usize> = Vec::with_capacity(direct.len());
     while order.len() < direct.len() {

@@ -1,6 +1,6 @@
-//! Commands that run by themselves, one after the other or side by side, on one snapshot of a
-//! tree. Each is a step as any other (layer, attempts, seal, drift) and sees the bare tree; what
-//! it wrote is judged and then thrown away. Nothing is recorded but its output.
+//! Runs single commands, one after the other or concurrently, on one snapshot of a tree. Each command is a step
+//! (layer, attempts, seal, drift) on the unchanged tree; its writes are judged and then discarded. Only its output
+//! is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::request::StepReport;
 use crate::stack::{Stack, Stacked};
 use crate::{record, step};
 
-/// One tree with a place for layers, in which any number of commands can run.
+/// A tree and a run space in which any number of commands can run.
 ///
-/// The snapshot is taken when the session is made: whoever edits the tree afterwards makes a new
-/// session. The place for layers, and the namespaces with it, goes when the session is dropped.
+/// The snapshot is taken when the session is created; after an edit of the tree, the caller must create a new
+/// session. Dropping the session removes the run space and its namespaces.
 pub struct Session {
     context: Arc<Context>,
     stack: Stack,
-    /// A command wrote to the worktree, so that the snapshot is of the past.
+    /// True if a command wrote to the worktree, so that the snapshot is out of date.
     spent: AtomicBool,
-    /// Layers that are being freed.
+    /// Layers that are being removed.
     freeing: Mutex<JoinSet<()>>,
 }
 
-/// How many layers are freed at a time.
+/// Maximum number of layers that are removed at the same time.
 const MOST_FREED: usize = 8;
 
 impl Session {
@@ -43,8 +43,8 @@ impl Session {
         Self { context, stack, spent: AtomicBool::new(false), freeing: Mutex::default() }
     }
 
-    /// Runs one command exactly as a step would be run, on the tree as it is. Its layer is freed
-    /// meanwhile or soon after; no more than a few wait for that.
+    /// Runs one command like a step, on the session's snapshot. Its layer is removed in the background, unless too
+    /// many removals are pending.
     ///
     /// # Errors
     /// An earlier command (`read_only: off`) changed the tree.
@@ -54,8 +54,8 @@ impl Session {
         Ok(report)
     }
 
-    /// The same, whose layer is the caller's to free by [`discard`](step::discard): that takes processor time which an
-    /// answer may need.
+    /// Runs one command like [`Session::run`], and leaves the layer to the caller, who removes it with
+    /// [`discard`](step::discard). The removal takes processor time that would delay the result.
     pub(crate) async fn run_keeping(
         &self,
         step: &PlannedStep,
@@ -85,7 +85,7 @@ impl Session {
         Ok((StepReport { evidence, verdict, exit_code, tier, tier_reasons, doubts }, run.layer))
     }
 
-    /// Frees a layer without waiting for it, unless too many wait already.
+    /// Removes a layer in the background; waits only if too many removals are pending.
     async fn free(&self, layer: Option<Arc<Stacked>>) {
         let mut freeing = self.freeing.lock().await;
         while freeing.try_join_next().is_some() {}
@@ -95,12 +95,12 @@ impl Session {
         freeing.spawn(step::discard(layer));
     }
 
-    /// Has up to `wanted` sandboxes wait for commands like `step`, eight at most: such a command
-    /// then skips the set-up. Each serves one; nothing refills them but another call. Returns when
-    /// they are started, and [`ready`](Self::ready) tells when they are there.
+    /// Prepares up to `wanted` sandboxes, at most eight, for commands like `step`, which then skip the set-up. Each
+    /// sandbox serves one command, and is not replaced afterwards. Returns when the sandboxes are started;
+    /// [`ready`](Self::ready) counts the ones that are ready.
     ///
     /// # Errors
-    /// No sandbox can be had.
+    /// No sandbox can be created.
     pub async fn warm(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
         let (policy, _) =
             self.context.policy(&skill_of(step)?, step).map_err(|fault| EngineError::Internal(one_line(&fault)))?;
@@ -113,11 +113,11 @@ impl Session {
         Ok(warmed?)
     }
 
-    /// Has a new sandbox wait in the place of this session for one command like `step`, and answers the place; `None`
-    /// where something of a command is left there. Blocks.
+    /// Prepares a new sandbox in this session's run space for one command like `step`, and returns the run space;
+    /// `None` if a command left something in it. Blocks.
     ///
     /// # Errors
-    /// No sandbox can be had.
+    /// No sandbox can be created.
     pub(crate) fn prepare_ahead(&self, step: &PlannedStep) -> Result<Option<RunSpace>, EngineError> {
         let context = &self.context;
         if !context.space.is_in_memory() || !context.space.is_unused() {
@@ -129,21 +129,21 @@ impl Session {
         Ok(Some(context.space.clone()))
     }
 
-    /// How many sandboxes wait for a command and are ready for it.
+    /// Returns the number of sandboxes that are ready for a command.
     pub fn ready(&self) -> usize {
         self.context.space.ready()
     }
 
-    /// What is kept of an output of this session.
+    /// Returns the stored bytes of an output of this session.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The output cannot be read.
     pub fn kept(&self, stream: &StreamEvidence) -> Result<Vec<u8>, EngineError> {
         Ok(self.context.outputs.read(stream)?)
     }
 }
 
-/// A command runs as the only step of a skill that nobody declared.
+/// Returns an undeclared skill whose only step is the command.
 fn skill_of(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
     let name = SkillName::new("exec").map_err(|error| EngineError::Internal(error.to_string()))?;
     Ok(PlannedSkill {

@@ -1,5 +1,5 @@
-//! One skill: its steps in order, each on the layers of the ones before; the first that does
-//! not pass ends it.
+//! Runs the steps of one skill in order, each on the layers of the previous ones, and stops after the first step
+//! that does not pass.
 
 use std::sync::Arc;
 
@@ -15,21 +15,21 @@ use crate::record::{self, Snapshots, Span};
 use crate::stack::{Stack, Stacked};
 use crate::step;
 
-/// What became of a skill.
+/// The result of a skill.
 pub(crate) struct SkillRun {
     pub(crate) steps: Vec<StepEvidence>,
-    /// Whether a step of it ran, and what it did is known.
+    /// True if a step of the skill ran and its layer is reliable.
     pub(crate) has_run: bool,
-    /// The layers that its steps left, oldest first; not those that the next step wrote on.
+    /// The layers that the steps left, oldest first, except those put back for reuse.
     pub(crate) layers: Vec<Arc<Stacked>>,
-    /// The layers of which something was applied to the worktree, with the paths.
+    /// The layers whose changes were applied to the worktree, with the paths.
     pub(crate) applied: Vec<(Arc<Stacked>, Vec<Vec<u8>>)>,
     pub(crate) snapshots: Snapshots,
     pub(crate) span: Span,
     pub(crate) doubts: Vec<(Doubt, String)>,
-    /// Why it did not run as planned; empty where it did.
+    /// Why the skill did not run; empty if it did.
     pub(crate) reason: String,
-    /// What became of its caches, once the run is judged.
+    /// The evidence of the skill's caches, set after the verdict.
     pub(crate) caches: Vec<CacheEvidence>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(context: &Arc<Context>, mut stack: Stack, skill: &Planne
     run
 }
 
-/// Opens the caches off the runtime's workers: they may be large. What is in the way is reported by the first step.
+/// Opens the caches on a blocking thread, since they may be large. If that fails, the first step reports the error.
 async fn open_caches(context: &Arc<Context>, skill: &PlannedSkill) {
     if !skill.caches.is_empty() {
         let (context, skill) = (Arc::clone(context), skill.clone());
@@ -64,7 +64,7 @@ async fn open_caches(context: &Arc<Context>, skill: &PlannedSkill) {
     }
 }
 
-/// A skill of which no step ran.
+/// Returns the result of a skill without running it.
 pub(crate) fn not_run(context: &Context, stack: &Stack, skill: &PlannedSkill, reason: &str) -> SkillRun {
     let mut run = SkillRun::new(context, stack.view().id());
     let cancelled = context.cancel.is_cancelled();
@@ -77,7 +77,7 @@ pub(crate) fn not_run(context: &Context, stack: &Stack, skill: &PlannedSkill, re
     run
 }
 
-/// Why a step's turn does not come.
+/// Why a step is not reached.
 enum Bar {
     Cancelled,
     Earlier(String, Outcome),
@@ -99,7 +99,7 @@ impl SkillRun {
         }
     }
 
-    /// Takes back what passed: it may have seen another tree than the one on record.
+    /// Makes passed steps inconclusive, because they may have seen another tree than the recorded one.
     pub(crate) fn take_back(&mut self) {
         for step in self.steps.iter_mut().filter(|step| step.outcome == Outcome::Passed) {
             step.outcome = Outcome::Inconclusive;
@@ -114,7 +114,7 @@ impl SkillRun {
         }
     }
 
-    /// Puts the step's layer on the stack, so that the next one stands on it.
+    /// Puts the step's layer on the stack, so that the next step builds on it.
     async fn take_step(
         &mut self,
         step: step::StepRun,
@@ -144,10 +144,10 @@ impl SkillRun {
     }
 }
 
-/// The stack with `layer` on top; asks git which of its new paths are ignored.
+/// Returns the stack with `layer` on top. Asks git which of the layer's new paths are ignored.
 pub(crate) async fn stacked(context: &Arc<Context>, stack: &Stack, layer: Arc<Stacked>) -> Result<Stack, String> {
     if layer.scan.entries.is_empty() {
-        // It adds nothing, and nobody is to be asked.
+        // An empty layer adds nothing, so git need not be asked.
         return Ok(stack.clone());
     }
     let (context, stack) = (Arc::clone(context), stack.clone());
@@ -158,7 +158,7 @@ pub(crate) async fn stacked(context: &Arc<Context>, stack: &Stack, layer: Arc<St
     }
 }
 
-/// What happened to a step, as the end of a sentence.
+/// Describes an outcome as the end of a sentence.
 pub(crate) fn phrase(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Passed => "passed",

@@ -1,5 +1,5 @@
-//! The caches of the skills of one run: what each begins with, where its steps write, and whether that becomes the new
-//! base when the run is judged. No two skills ever share a directory that one of them can write.
+//! Manages the caches of the skills of one run: their initial content, the directories for writes, and the commit
+//! to a new base after the verdict. No two skills share a directory that one of them can write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,28 +22,28 @@ use crate::store::StoreError;
 use crate::store::caches::{CacheFault, CacheStore, Commit, Committed, Found, RunRoom, Scope};
 use crate::store::directory::Directory;
 
-/// How many paths a reason names.
+/// Maximum number of paths that a reason names.
 const NAMED_PATHS: usize = 5;
 
-/// Who has caches of its own, and which of them a run reads.
+/// The identity under which caches are stored, and the scopes that a run reads.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheScopes {
     /// The user who asks for the run.
     pub(crate) caller: u32,
-    /// Whose the files of caches are on the disk.
+    /// User who owns the files of caches on disk.
     pub(crate) owner: u32,
     /// The repository's path, as text.
     pub(crate) repository: String,
-    /// What the run writes to.
+    /// The trust scopes that the run writes and reads.
     pub(crate) trust: TrustScopes,
 }
 
 /// The trust scopes of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TrustScopes {
-    /// The one that it writes to, and reads first.
+    /// The scope that the run writes, and reads first.
     pub(crate) own: String,
-    /// Those that it reads where its own has nothing, in this order.
+    /// The scopes that the run reads, in this order, if its own has no base.
     pub(crate) fallbacks: Vec<String>,
 }
 
@@ -52,18 +52,18 @@ pub(crate) struct Caches {
     pub(crate) scopes: CacheScopes,
     pub(crate) wanted: CachesWanted,
     pub(crate) form: CacheForm,
-    /// The largest number of bytes that one skill may add to a cache in one run.
+    /// Maximum number of bytes that one skill may add to a cache in one run.
     pub(crate) most: u64,
-    /// The user of the steps, as the host has it in this run.
+    /// The user of this run's steps on the host.
     pub(crate) user: StepUser,
     pub(crate) state: Directory,
     pub(crate) state_path: PathBuf,
-    /// An empty directory of ours.
+    /// Path of an empty directory.
     pub(crate) empty: PathBuf,
     pub(crate) rooms: Rooms,
 }
 
-/// What is open of them.
+/// The directories and caches that this run has opened.
 #[derive(Default)]
 pub(crate) struct Rooms {
     store: OnceLock<(CacheStore, RunRoom)>,
@@ -83,10 +83,10 @@ struct OpenCache {
 }
 
 impl TrustScopes {
-    /// Returns those of a run of this tree, of a repository whose git directory is `common_dir`.
+    /// Returns the trust scopes of a run of this tree, in a repository whose git directory is `common_dir`.
     ///
-    /// Commits and worktrees never share a scope. Tools that go by times find what has changed among the trees that one
-    /// private copy held in turn, and these two have copies of their own.
+    /// Commits and worktrees never share a scope. Tools that compare modification times are correct only among the
+    /// trees of one private copy, and commits and worktrees have separate copies.
     pub(crate) fn new(source: &TreeSource, git: &GitFacts, common_dir: &Path) -> Self {
         let defaults = default_branches(common_dir);
         let (own, scope_of): (String, &dyn Fn(&str) -> String) = match source {
@@ -107,13 +107,13 @@ impl TrustScopes {
     }
 }
 
-/// How the scopes of commits of a branch begin.
+/// Prefix of the scopes of a branch's commits.
 const COMMITS: &str = "commits-of-";
-/// The largest list of refs that is read, in bytes.
+/// Maximum size of a list of refs, in bytes.
 const MAX_REFS: u64 = 64 << 20;
 
-/// Finds the branch that a commit stands for: the branch that HEAD names for a commit that is only staged, else one that
-/// the commit is the newest of. Of several, a default branch comes first. `git` is that of the commit's private copy.
+/// Finds the branch of a commit. For staged content, it is the branch that HEAD names; otherwise, a branch whose
+/// newest commit this is, preferably a default branch. `git` describes the commit's private copy.
 fn branch_of_commit(commit: &str, git: &GitFacts, defaults: &[String]) -> Option<String> {
     let directory = Directory::open(&git.git_dir).ok()?;
     let head = directory.read("HEAD", MAX_REF).ok().flatten()?;
@@ -127,18 +127,18 @@ fn branch_of_commit(commit: &str, git: &GitFacts, defaults: &[String]) -> Option
     names.iter().find(|name| defaults.contains(name)).or(names.iter().min()).cloned()
 }
 
-/// The scope of a worktree whose HEAD names a commit.
+/// The scope of a worktree with a detached HEAD.
 const DETACHED: &str = "detached";
-/// Where git keeps which branch of the remote `origin` is its default.
+/// The file in which git stores the default branch of the remote `origin`.
 const ORIGIN_HEAD: &str = "refs/remotes/origin/HEAD";
-/// The largest such file that is read, in bytes.
+/// Maximum size of a ref file, in bytes.
 const MAX_REF: u64 = 4096;
 
 fn of_branch(name: &str) -> String {
     format!("branch:{}", display_path(name.as_bytes()))
 }
 
-/// The default branch of `origin`, or else the names that such a branch usually has.
+/// Returns the default branch of `origin`; if it is not known, the usual names of default branches.
 fn default_branches(common_dir: &Path) -> Vec<String> {
     let read = Directory::open(common_dir).and_then(|git| {
         let (parent, name) = ORIGIN_HEAD.rsplit_once('/').unwrap_or(("", ORIGIN_HEAD));
@@ -153,8 +153,8 @@ fn default_branches(common_dir: &Path) -> Vec<String> {
 }
 
 impl Caches {
-    /// Opens the caches of a skill, where that was not done yet: finds what they begin with, and makes the places for
-    /// writes. Blocks on the disk.
+    /// Opens the caches of a skill unless they are open: finds their initial content and creates the directories
+    /// for writes. Blocks on the disk.
     ///
     /// # Errors
     /// The state directory cannot be written.
@@ -163,7 +163,7 @@ impl Caches {
             return Ok(());
         }
         let open: Result<Vec<_>, _> = wanted.iter().map(|at| self.open_one(skill, at)).collect();
-        // One task runs a skill.
+        // Only one task runs a skill, so no other task inserts its caches.
         self.skills().insert(skill.clone(), Arc::new(open?));
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Caches {
         }
         let store = CacheStore::open(&self.state, &self.state_path)?;
         let room = store.run_room()?;
-        // Where another skill was faster, its place serves and this one is removed.
+        // If another skill was faster, its directory is used and this one is removed.
         Ok(self.rooms.store.get_or_init(|| (store, room)))
     }
 
@@ -215,28 +215,28 @@ impl Caches {
         Ok(OpenCache { at: at.clone(), scope, found, room, source, shown })
     }
 
-    /// A directory that is mounted by itself belongs on the disk to the user that all runs have.
+    /// Returns the owner of a directory that is mounted without an overlay: the user that all runs have on disk.
     fn copies_owner(&self) -> Option<(u32, u32)> {
         self.user.steps_down().then(|| self.user.on_disk())
     }
 
-    /// What the steps of a skill see as its caches.
+    /// Returns the cache mounts for the steps of a skill.
     ///
     /// # Errors
-    /// As [`Caches::open`].
+    /// Same as [`Caches::open`].
     pub(crate) fn mounts(&self, skill: &SkillName, wanted: &[RelPath]) -> Result<Vec<CacheMount>, CacheFault> {
         self.open(skill, wanted)?;
         let open = self.skills().get(skill).cloned().unwrap_or_default();
         Ok(open.iter().map(|cache| CacheMount { at: cache.at.clone(), source: cache.source.clone() }).collect())
     }
 
-    /// The directory that takes the writes to the cache in which `path` lies, with its path below that and the layers
-    /// below; `None` where it lies in no cache of the skill.
+    /// Finds the cache that contains `path`. Returns the directory that takes its writes, the path relative to the
+    /// cache, and the lower layers; `None` if no cache of the skill contains it.
     pub(crate) fn holding(&self, skill: &SkillName, path: &RelPath) -> Option<(Directory, RelPath, Vec<PathBuf>)> {
         let open = self.skills().get(skill).cloned()?;
         let below =
             |cache: &OpenCache| Some(path.as_str().strip_prefix(cache.at.as_str())?.strip_prefix('/')?.to_owned());
-        // Of one in another the inner one is mounted over the outer.
+        // If caches are nested, the inner one is mounted over the outer one.
         let holds = open.iter().filter_map(|cache| Some((cache, below(cache)?)));
         let (cache, below) = holds.max_by_key(|(cache, _)| cache.at.as_str().len())?;
         let lowers = match &cache.source {
@@ -246,14 +246,14 @@ impl Caches {
         Some((Directory::open(&cache.source.upper()).ok()?, RelPath::new(below).ok()?, lowers))
     }
 
-    /// Decides about the writes of all skills, once the run is judged: those of a skill that passed are committed, where
-    /// nothing is in doubt. The evidence of each skill's caches is put into its run. Blocks on the disk.
+    /// Commits or discards the writes of all skills after the verdict, and adds the evidence of each skill's caches
+    /// to its run. A skill's writes are committed if it passed and nothing is in doubt. Blocks on the disk.
     pub(crate) fn conclude(&self, space: &RunSpace, plan: &[PlannedSkill], runs: &mut [SkillRun], in_doubt: bool) {
         for (planned, run) in plan.iter().zip(runs) {
             let Some(open) = self.skills().remove(&planned.name) else { continue };
             let passed = run.outcome() == Outcome::Passed && run.doubts.is_empty() && !in_doubt;
             let caches = open.iter().map(|cache| self.conclude_one(space, cache, passed)).collect();
-            // One whose turn did not come may have been opened for a sandbox that was prepared.
+            // A skill that never started may have open caches, because a sandbox was prepared for it.
             if run.steps.iter().any(StepEvidence::was_started) {
                 run.caches = caches;
             }
@@ -261,7 +261,7 @@ impl Caches {
     }
 
     fn conclude_one(&self, space: &RunSpace, cache: &OpenCache, passed: bool) -> CacheEvidence {
-        // A prepared sandbox would still have it mounted.
+        // A prepared sandbox may still have the cache mounted.
         space.release_cache(&cache.source);
         let (end, why) = self.end(cache, passed);
         if end == CacheEnd::Committed {
@@ -308,7 +308,7 @@ impl Caches {
         })
     }
 
-    /// Whether a cache of this run was committed.
+    /// Returns whether a cache of this run was committed.
     pub(crate) fn have_grown(&self) -> bool {
         self.rooms.committed.load(Ordering::Relaxed)
     }
@@ -331,7 +331,7 @@ fn left_out_reason(left_out: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// A git directory of which `origin` has this default branch.
+    /// Creates a git directory in which `origin` has this default branch.
     fn git_dir(head: Option<&str>) -> tempfile::TempDir {
         let temp = tempfile::tempdir().expect("temp");
         if let Some(head) = head {

@@ -1,5 +1,5 @@
-//! Finds the tree of a run: a private copy of the worktree or of a commit, or the worktree as it is. Steps see each of
-//! them at the repository's own path.
+//! Finds the tree of a run: a private copy of the worktree or of a commit, or the worktree itself. Steps see it at
+//! the repository's own path.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,35 +20,36 @@ use crate::store::mirrors::{Copied, Line, Mirrors, PrivateTree, Ready, Show, Too
 
 /// The tree of a run.
 pub(crate) struct Source {
-    /// The directory that is verified.
+    /// The directory to verify.
     pub(crate) repository: Repository,
     /// The worktree.
     pub(crate) worktree: Repository,
-    /// The path at which steps see it: the repository's own.
+    /// Path at which steps see the tree: that of the repository.
     pub(crate) seen_at: PathBuf,
-    /// For the record.
+    /// The source of the tree, for the record.
     pub(crate) recorded: TreeSource,
-    /// The private copy that holds it, with its snapshot; `None` for the worktree.
+    /// The private copy with its snapshot; `None` for the worktree itself.
     pub(crate) apart: Option<(PrivateTree, Arc<Snapshot>)>,
-    /// The ignored files that steps see beside a private copy; `None` where they see none, or none is known.
+    /// The ignored files in the private copy; `None` if they are hidden, if the tree is a commit's, or if steps see
+    /// the worktree itself.
     pub(crate) unverified: Option<UnverifiedInputs>,
-    /// The snapshot of the worktree, where it was taken ahead.
+    /// The snapshot of the worktree, if it was taken earlier.
     pub(crate) taken: Option<Arc<Snapshot>>,
 }
 
-/// The directories that trees are kept in.
+/// The resources for preparing trees.
 pub(crate) struct Keeping<'a> {
     pub(crate) helper: &'a GitHelper,
     pub(crate) snapshots: &'a SnapshotStore,
     pub(crate) state: &'a Directory,
     pub(crate) state_path: &'a Path,
     pub(crate) host: &'a Host,
-    /// What a private copy of a worktree shows; `None` where steps see the worktree itself.
+    /// The content of a private copy of a worktree; `None` if steps see the worktree itself.
     pub(crate) show: Option<Show<'a>>,
 }
 
 impl Source {
-    /// The worktree.
+    /// Returns the worktree itself.
     pub(crate) fn worktree(repository: Repository) -> Self {
         let seen_at = repository.path().to_path_buf();
         Self {
@@ -62,8 +63,8 @@ impl Source {
         }
     }
 
-    /// The worktree itself in place of a private copy of it: without namespaces a step could change modes and times of the
-    /// copy.
+    /// Replaces a private copy of the worktree by the worktree itself: without namespaces, a step could change
+    /// modes and times of the copy.
     pub(crate) fn without_copy(self) -> Self {
         match (&self.apart, &self.recorded) {
             (Some(_), TreeSource::Worktree { .. }) => Self::worktree(self.worktree),
@@ -71,7 +72,7 @@ impl Source {
         }
     }
 
-    /// Brings a private copy to the tree that was asked for, or finds the worktree.
+    /// Prepares a private copy of the requested tree, or returns the worktree itself.
     ///
     /// # Errors
     /// The commit's tree is refused, the tree cannot be read, or the copy cannot be written.
@@ -89,7 +90,8 @@ impl Source {
         Self::of_copy(real, ready, recorded, keeping.host)
     }
 
-    /// A private copy of the worktree, or the worktree itself where the operator wants that or the tree is too large.
+    /// Returns a private copy of the worktree; returns the worktree itself if the operator configured that or the
+    /// tree is too large.
     fn of_worktree(real: &Repository, keeping: &Keeping<'_>) -> Result<Self, EngineError> {
         let Some(show) = keeping.show else { return Ok(Self::worktree(real.clone())) };
         let Some(mirrors) = Mirrors::open(real, keeping, Line::Worktree)? else {
@@ -115,8 +117,8 @@ impl Source {
     }
 }
 
-/// Returns the digest of the ignored files that a private copy of the worktree would show now, as a run records it;
-/// `None` if there would be no copy, or it is not found out in short time.
+/// Returns the digest of the ignored files that a private copy of the worktree would contain now, as a run records
+/// it. Returns `None` if there would be no copy, or if the lock is not free in time.
 pub(crate) fn unverified_now(
     real: &Repository,
     keeping: &Keeping<'_>,
@@ -164,7 +166,7 @@ fn too_large(bound: TooLarge) -> String {
     )
 }
 
-/// Opens a directory of ours.
+/// Opens the directory of a private copy.
 fn opened(tree: &Path) -> Result<Repository, EngineError> {
     let repository = Repository::open(tree)?;
     if repository.path() == tree {
@@ -173,15 +175,16 @@ fn opened(tree: &Path) -> Result<Repository, EngineError> {
     Err(EngineError::Internal(format!("`{}` is no directory of ours any more", tree.display())))
 }
 
-/// Where git's data of a worktree lies, for the sandbox.
+/// Returns the git directories of a worktree, for the sandbox.
 pub(crate) fn git_dirs(facts: &GitFacts) -> GitDirs {
     let worktree_git = facts.worktree.join(".git");
     let common = (facts.common_dir != worktree_git).then(|| facts.common_dir.clone());
     GitDirs { worktree_git: Some(worktree_git), common, nested: Vec::new() }
 }
 
-/// Where it lies for a private copy: its own git directory in place of the repository's, the objects of the repository, of
-/// which nothing else is shown, and the same of the repositories inside the tree.
+/// Returns the git directories of a private copy: its own in place of the repository's, the object directory of the
+/// repository, and the same for the repositories inside the tree. Nothing else of the repository's git directory is
+/// visible.
 pub(crate) fn git_dirs_of_copy(seen_at: &Path, objects: &Path, nested: Vec<NestedGit>) -> GitDirs {
     GitDirs { worktree_git: Some(seen_at.join(".git")), common: Some(objects.to_owned()), nested }
 }

@@ -1,4 +1,4 @@
-//! The spec's bytes: read once, through one fd, never through a link out of the repository.
+//! Reads the bytes of the spec: once, through one descriptor, and never through a link out of the repository.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,12 +16,12 @@ use crate::error::{EngineError, SpecProblems};
 use crate::repository::Repository;
 use crate::source::Source;
 
-/// The spec as it stands in its file.
+/// The content of a spec file.
 #[derive(Debug, Clone)]
 pub struct SpecFile {
-    /// Where it was read.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its bytes; one more than the reader's bound where the file is larger.
+    /// The bytes. If the file is too large, they are one byte longer than the parser's limit.
     pub bytes: Vec<u8>,
     /// The sha256 of the bytes.
     pub sha256: Sha256Hex,
@@ -31,12 +31,12 @@ impl SpecFile {
     /// Reads the spec of the repository `repo`.
     ///
     /// # Errors
-    /// There is none, it is no regular file below the repository, or it cannot be read.
+    /// There is no spec, it is not a regular file below the repository, or it cannot be read.
     pub fn of_repository(repo: &Path) -> Result<Self, EngineError> {
         Self::within(&Repository::open(repo)?)
     }
 
-    /// The same, of a repository that is open.
+    /// Reads the spec of an open repository.
     pub(crate) fn within(repository: &Repository) -> Result<Self, EngineError> {
         let path = repository.path().join(spec::PATH);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -47,10 +47,10 @@ impl SpecFile {
         }
     }
 
-    /// Reads a spec that the caller named by its path.
+    /// Reads a spec at a path that the caller named.
     ///
     /// # Errors
-    /// There is none, it is no regular file, or it cannot be read.
+    /// There is no spec, it is not a regular file, or it cannot be read.
     pub fn at(path: &Path) -> Result<Self, EngineError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         match fs::open(path, flags, Mode::empty()) {
@@ -60,7 +60,7 @@ impl SpecFile {
         }
     }
 
-    /// The same file, under the name that git has for it where the tree is a commit's.
+    /// For the tree of a commit, replaces the path by the name that git uses, `<commit>:<path>`.
     pub(crate) fn called_as_in(self, source: &Source) -> Self {
         match &source.recorded {
             TreeSource::Worktree { .. } => self,
@@ -68,7 +68,7 @@ impl SpecFile {
         }
     }
 
-    /// A device or a fifo would answer for ever, or never.
+    /// Reads a regular file. A device or a FIFO could block or have no end.
     fn read(path: PathBuf, file: &File) -> Result<Self, EngineError> {
         let mut bytes = Vec::new();
         let read = file.metadata().and_then(|meta| {
@@ -83,18 +83,18 @@ impl SpecFile {
         }
     }
 
-    /// What is written in it.
+    /// Parses the spec.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// The spec is invalid; the error contains all problems.
     pub fn parse(&self) -> Result<Reading, EngineError> {
         spec::read(&self.bytes).map_err(|diagnostics| self.problems(diagnostics))
     }
 
-    /// Resolves a profile of what is written in it, under an operator, for this machine.
+    /// Resolves a profile of the parsed spec under an operator's configuration, for this machine.
     ///
     /// # Errors
-    /// The profile is not there, or asks for more than the operator allows.
+    /// The profile does not exist, or asks for more than the operator allows.
     pub(crate) fn resolve(
         &self,
         spec: &Spec,
@@ -106,7 +106,7 @@ impl SpecFile {
             .map_err(|diagnostics| self.problems(diagnostics))
     }
 
-    /// Problems of this spec.
+    /// Returns an error with problems of this spec.
     pub fn problems(&self, diagnostics: Vec<spec::Diagnostic>) -> EngineError {
         let source = std::str::from_utf8(&self.bytes).unwrap_or_default().to_owned();
         EngineError::Spec(SpecProblems { file: self.path.clone(), source, diagnostics })

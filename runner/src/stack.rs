@@ -1,4 +1,4 @@
-//! The layers that a step sees below its own, and what stands at each path because of them.
+//! Tracks the layers below a step, and the resulting content at each path.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use proctor_sandbox::{Layer, Sealed};
 use proctor_snapshot::{GitError, IgnoreQuery, LayerScan, Snapshot, View};
 
-/// How many layers a step can stand on: the kernel stacks 500 directories (`OVL_MAX_STACK` of
-/// fs/overlayfs), and the repository is one of them.
+/// Maximum number of layers below a step: the kernel stacks 500 directories (`OVL_MAX_STACK` of fs/overlayfs), one
+/// of which is the repository.
 const MAX_LAYERS: usize = 499;
 
-/// A sealed layer with what was found in it.
+/// A sealed layer and its scan.
 #[derive(Debug)]
 pub(crate) struct Stacked {
     pub(crate) layer: Layer<Sealed>,
@@ -21,7 +21,7 @@ pub(crate) struct Stacked {
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
     view: View,
-    /// Oldest first.
+    /// The layers, oldest first.
     layers: Vec<Arc<Stacked>>,
 }
 
@@ -30,8 +30,8 @@ impl Stack {
         Self { view: View::new(snapshot), layers: Vec::new() }
     }
 
-    /// The stack with one more layer on top. A layer in which nothing was written adds nothing,
-    /// and the kernel's bound on the number of layers is kept for those that do.
+    /// Returns the stack with one more layer on top. An empty layer is left out, since the kernel limits the number
+    /// of layers.
     pub(crate) fn with(&self, layer: Arc<Stacked>, ignored: &IgnoreQuery) -> Result<Self, GitError> {
         if layer.scan.entries.is_empty() {
             return Ok(self.clone());
@@ -42,7 +42,7 @@ impl Stack {
         Ok(Self { view, layers })
     }
 
-    /// Why no step can stand on it, where that is so.
+    /// Returns why no step can run on this stack, if it has too many layers.
     pub(crate) fn overload(&self) -> Option<String> {
         (self.layers.len() > MAX_LAYERS).then(|| {
             format!(
@@ -57,12 +57,12 @@ impl Stack {
         &self.view
     }
 
-    /// For the overlay, newest first.
+    /// Returns the layers for the overlay, newest first.
     pub(crate) fn lowers(&self) -> Vec<&Layer<Sealed>> {
         self.layers.iter().rev().map(|stacked| &stacked.layer).collect()
     }
 
-    /// The upper directories, newest first.
+    /// Returns the upper directories, newest first.
     pub(crate) fn uppers(&self) -> Vec<BorrowedFd<'_>> {
         self.layers.iter().rev().map(|stacked| stacked.layer.upper()).collect()
     }

@@ -1,5 +1,5 @@
-//! One step of a skill: attempts until it passes or its retries are spent, its layer sealed
-//! and read after each, its outcome folded.
+//! Runs one step of a skill: repeats attempts until one passes or the retries are used up, seals and reads the
+//! layer after each attempt, and computes the outcome.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -27,19 +27,19 @@ use crate::report::Expected;
 use crate::stack::{Stack, Stacked};
 use crate::timing::Laps;
 
-/// What became of a step.
+/// The result of a step.
 pub(crate) struct StepRun {
     pub(crate) evidence: StepEvidence,
-    /// Its last layer, where there is one that can be trusted and something is in it, or it is not used again.
+    /// The last layer, if it is reliable and was not put back for reuse.
     pub(crate) layer: Option<Arc<Stacked>>,
-    /// Whether it ran, and its layer could be trusted.
+    /// True if the step ran and its layer is reliable.
     pub(crate) is_known: bool,
     /// Paths that were applied to the worktree, as bytes.
     pub(crate) applied: Vec<Vec<u8>>,
     pub(crate) doubts: Vec<(Doubt, String)>,
 }
 
-/// One attempt with what its layer holds.
+/// One attempt, with the content of its layer.
 struct Tried {
     report: AttemptReport,
     outcome: Outcome,
@@ -56,7 +56,7 @@ impl Tried {
         Self { report, outcome, drift: StepDrift::default(), method: None, layer: None, doubts: vec![] }
     }
 
-    /// Takes back an outcome that cannot be stood by.
+    /// Adds a doubt, and makes the outcome inconclusive unless it is a failure.
     fn doubt(&mut self, doubt: Doubt, message: String) {
         if !self.outcome.is_failure() {
             self.outcome = Outcome::Inconclusive;
@@ -71,7 +71,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
     let mut env_names = Default::default();
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
-        // Before the event: a reader that sees it finds the outputs.
+        // Comes before the event, so that a reader of the event finds the outputs.
         let live = context.live.get().map(|live| live.begin(&skill.name, &step.name, attempt));
         context.emit(started(context, skill, step, attempt)).await;
         let mut laps = Laps::start();
@@ -80,7 +80,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         let mut tried = match context.policy(skill, step) {
             Ok((mut policy, environment)) => {
                 env_names = attempt::names(&environment);
-                // The policy has made the directories that they may lie in.
+                // Building the policy opens the caches, which may contain the reports.
                 expected = Expected::before(context, skill, step);
                 laps.lap("policy");
                 match with_files(&policy.argv, step, stack) {
@@ -98,7 +98,8 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
         if may_repeat(&tried, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(retrying(skill, step, attempt, tried.outcome)).await;
             earlier.push(attempt_evidence(&tried));
-            // A sandbox that waits to be used again keeps its layer: freeing that would wait for the sandbox in vain.
+            // Removing the layer of a sandbox that waits for reuse would have to wait for that sandbox, so such a
+            // layer is kept.
             let layer = put_back(context, stack, held.as_ref(), tried.report.sandbox, tried.layer);
             discard(layer).await;
             continue;
@@ -113,7 +114,7 @@ pub(crate) async fn run(context: &Arc<Context>, stack: &Stack, skill: &PlannedSk
     }
 }
 
-/// Has the sandbox of a step that has left nothing wait for another one. Answers the layer where that is not so.
+/// Puts the sandbox of a step that left nothing behind back for reuse. Otherwise, returns the layer.
 fn put_back(
     context: &Context,
     stack: &Stack,
@@ -122,7 +123,7 @@ fn put_back(
     layer: Option<Arc<Stacked>>,
 ) -> Option<Arc<Stacked>> {
     let (Some(policy), Some(sandbox)) = (policy, sandbox) else { return layer };
-    // Somebody else still looks at it.
+    // A layer that is still shared cannot be reused.
     let Stacked { layer, scan } = match Arc::try_unwrap(layer?) {
         Ok(stacked) => stacked,
         Err(shared) => return Some(shared),
@@ -135,7 +136,7 @@ fn put_back(
     None
 }
 
-/// The command with the files behind it that it looks at, where it judges SQL.
+/// Returns the command; for a step that judges SQL, with the files that it checks as arguments.
 fn with_files(argv: &Argv, step: &PlannedStep, stack: &Stack) -> Result<Argv, String> {
     if step.sql.is_none() {
         return Ok(argv.clone());
@@ -144,19 +145,19 @@ fn with_files(argv: &Argv, step: &PlannedStep, stack: &Stack) -> Result<Argv, St
     Argv::new(argv.words().iter().cloned().chain(files).collect()).map_err(|error| one_line(&error))
 }
 
-/// A drift is no accident, and what could not be judged will not be judged better: a later
-/// pass would hide that a process outlived this attempt, or that its layer was never read.
+/// Returns whether the step may be retried. Drift is not a random failure, and a doubt would remain: a later pass
+/// would hide that a process outlived this attempt, or that its layer was never read.
 fn may_repeat(tried: &Tried, step: &PlannedStep, attempt: u32) -> bool {
     let failed = matches!(tried.outcome, Outcome::Failed | Outcome::TimedOut);
     failed && tried.doubts.is_empty() && attempt <= step.retries
 }
 
-/// Frees the room of an attempt that nothing stands on.
+/// Removes the layer of an attempt unless another stack uses it.
 pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
     if let Some(stacked) = layer.and_then(|layer| Arc::try_unwrap(layer).ok()) {
         let mut laps = Laps::start();
         if stacked.scan.entries.is_empty() {
-            // As good as nothing is to be done: less than it takes to hand it on.
+            // Removing an empty layer takes less time than handing it to another thread.
             freed(stacked.layer.discard());
         } else {
             free(stacked.layer).await;
@@ -165,8 +166,8 @@ pub(crate) async fn discard(layer: Option<Arc<Stacked>>) {
     }
 }
 
-/// Removes what a layer holds, off the runtime's workers: a step may have written many files.
-/// What cannot be freed goes with the run.
+/// Removes the content of a layer on a blocking thread, since a step may have written many files. A part that
+/// cannot be removed remains until the run ends.
 async fn free(layer: Layer<Sealed>) {
     match tokio::task::spawn_blocking(move || layer.discard()).await {
         Ok(result) => freed(result),
@@ -208,7 +209,7 @@ async fn try_once(
     tried
 }
 
-/// Waits for `first`; `other` goes on meanwhile, and ends with it.
+/// Waits for `first` while `other` proceeds; drops `other` when `first` is done.
 async fn beside<T>(first: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
     tokio::pin!(first, other);
     tokio::select! {
@@ -219,7 +220,7 @@ async fn beside<T>(first: impl Future<Output = T>, other: impl Future<Output = (
     first.await
 }
 
-/// Seals the layer, reads it, and judges.
+/// Seals the layer, reads it, and determines the outcome.
 async fn conclude(
     context: &Arc<Context>,
     stack: &Stack,
@@ -229,9 +230,9 @@ async fn conclude(
     upper: Layer<Open>,
 ) -> Tried {
     let ran = !matches!(report.termination, Termination::NotStarted { .. });
-    // Nothing of it is left, or else nobody reads the layer any more.
+    // Either all processes of the attempt are gone, or the layer is not read any more.
     let upper = upper.seal();
-    // Where it does not hold, the layer lies on the host's own disk.
+    // Without this control, the layer is on the host's disk, whose usage says nothing about the limit.
     if report.enforcement.holds(Control::DiskLimit) {
         upper.spent().limits().for_each(|limit| report.reached(limit, step));
     }
@@ -282,8 +283,8 @@ async fn conclude(
     tried
 }
 
-/// How what the step changed came into its layer: by the kernel; or, where it makes no overlay, by
-/// the sandbox, which asks the same function how changes of the copy are to be found.
+/// Returns how the step's changes got into its layer: through the kernel's overlay or, without an overlay, through
+/// the sandbox, which uses the same function to choose how it finds changes of the copy.
 fn method_of(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMethod, String> {
     if enforcement.holds(Control::Layer) {
         return Ok(DriftMethod::Layer);
@@ -291,7 +292,7 @@ fn method_of(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMe
     method_on(layer.upper()).map_err(|error| format!("how they were found is not known: {error}"))
 }
 
-/// Reads what the step wrote, off the runtime's workers where it wrote anything: it hashes files.
+/// Reads and hashes the step's writes, on a blocking thread unless the layer is empty.
 async fn read_layer(
     context: &Arc<Context>,
     stack: &Stack,
@@ -328,7 +329,7 @@ async fn read_layer(
     ended.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
 }
 
-/// What is read of ignored directories for a command by itself: nobody comes after it.
+/// Returns how much to read of ignored directories for a single command, which has no later steps.
 fn ignored_content(mode: ReadOnly) -> IgnoredContent {
     match mode {
         ReadOnly::Tracked => IgnoredContent::Skipped,
@@ -336,7 +337,7 @@ fn ignored_content(mode: ReadOnly) -> IgnoredContent {
     }
 }
 
-/// Carries the changes of a passed `read_only: off` step into the worktree. Answers the paths.
+/// Applies the changes of a passed `read_only: off` step to the worktree. Returns the paths.
 async fn apply(
     context: &Arc<Context>,
     stack: &Stack,
@@ -416,7 +417,7 @@ fn attempt_evidence(tried: &Tried) -> AttemptEvidence {
     }
 }
 
-/// The record of a step that the cancelled run did not come to.
+/// Returns the record of a step that did not start because the run was cancelled.
 pub(crate) fn cancelled(step: &PlannedStep) -> StepEvidence {
     record::not_run(step, Termination::Cancelled)
 }
@@ -431,8 +432,8 @@ fn retrying(skill: &PlannedSkill, step: &PlannedStep, attempt: u32, outcome: Out
     RunEvent::StepRetrying { skill: skill.name.clone(), step: step.name.clone(), attempt, outcome }
 }
 
-/// Called where the attempt must not wait: an event that finds the channel full is dropped,
-/// and the step's own record tells the same later.
+/// Sends the event without waiting, because the attempt must go on. If the channel is full, the event is dropped;
+/// the step's record contains the same information.
 fn tell_end(context: &Context, skill: &PlannedSkill, step: &PlannedStep, reason: EndReason) {
     let (skill, name, grace_ms) = (skill.name.clone(), step.name.clone(), step.grace_ms);
     let event = RunEvent::StepTerminating { skill, step: name, reason, grace_ms };

@@ -1,7 +1,7 @@
-//! What we keep: documents written atomically, whole outputs by their hash.
+//! Stores documents, which are written atomically, and whole outputs, by their hash.
 //!
-//! Everything is relative to directory fds that were opened without following a symlink, so
-//! that nobody can lead a write of ours elsewhere.
+//! All paths are relative to directory descriptors that were opened without following symlinks, so that no link can
+//! redirect a write.
 
 pub(crate) mod attestations;
 pub(crate) mod caches;
@@ -23,66 +23,66 @@ pub use objects::Part;
 
 use std::io;
 
-/// Where the last snapshot of each repository is kept, below the state directory.
+/// Directory of the last snapshot of each repository, in the state directory.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 
-/// Why something of ours could not be kept.
+/// Why a file cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} `{path}`: {source}")]
     Io {
-        /// What was tried, such as `write`.
+        /// The attempted action, such as `write`.
         action: &'static str,
-        /// On what, as far as it is known.
+        /// The path, as far as known.
         path: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A path of ours leads through a symlink, or is one.
+    /// A path is a symlink or contains one.
     #[error("`{path}` is, or leads through, a symbolic link; evidence is only written to real files")]
     Symlink {
         /// The path.
         path: String,
     },
-    /// The changeset is not there.
+    /// The changeset does not exist.
     #[error("there is no changeset directory `{path}`")]
     NoChangeset {
-        /// The path below the repository.
+        /// The path relative to the repository.
         path: String,
     },
-    /// The status file cannot be updated without losing something of it.
+    /// The status file cannot be updated without loss.
     #[error("cannot update `{path}`: {source}")]
     Status {
-        /// The path below the changeset.
+        /// The path of the status file.
         path: String,
-        /// What is wrong with it.
+        /// The problem with it.
         source: proctor_core::status::StatusError,
     },
-    /// Another run writes to the same place.
+    /// Another run writes to the same directory.
     #[error("another run is writing to `{path}`")]
     Busy {
-        /// The path below the repository.
+        /// The path of the directory.
         path: String,
     },
-    /// The directory holds no state of ours.
+    /// The directory is not a state directory.
     #[error("`{path}` is no state directory: no run has used it")]
     NotState {
         /// The path.
         path: String,
     },
-    /// A file is larger than what we read.
+    /// A file exceeds the size limit.
     #[error("`{path}` is larger than {limit} bytes")]
     TooLarge {
         /// The path.
         path: String,
-        /// The bound, in bytes.
+        /// The limit, in bytes.
         limit: u64,
     },
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// Returns what the user can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Symlink { path } => Some(format!("replace `{path}` by a real file or directory")),
@@ -106,18 +106,18 @@ impl StoreError {
     }
 }
 
-/// What to do where [`lacks_descriptors`].
+/// Hint for the errors that [`lacks_descriptors`] recognizes.
 pub(crate) const MORE_DESCRIPTORS: &str =
     "let the process have more open files (`ulimit -n`, `LimitNOFILE=`), or run less at once";
 
-/// Whether the process, or the machine, has as many open files as it may have.
+/// Returns whether the limit of open files is reached, of the process or of the machine.
 pub(crate) fn lacks_descriptors(refusal: &io::Error) -> bool {
     use rustix::io::Errno;
     let codes = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
     refusal.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// What to do where the system refuses something about `path`.
+/// Returns the hint for a failed system call on `path`.
 fn remedy(path: &str, refusal: &io::Error) -> String {
     use io::ErrorKind;
     if lacks_descriptors(refusal) {
@@ -125,7 +125,7 @@ fn remedy(path: &str, refusal: &io::Error) -> String {
     }
     match refusal.kind() {
         ErrorKind::NotADirectory => format!("replace `{path}` by a real directory"),
-        // It is ours: something else stands there.
+        // Only Proctor writes this path, so an entry of another kind has replaced its file.
         ErrorKind::IsADirectory | ErrorKind::Other => format!("replace `{path}` by a real file"),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             format!("make room on the disk of `{path}`, then run again")

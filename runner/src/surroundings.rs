@@ -1,6 +1,6 @@
-//! What of the host a step may see beyond the tree: toolchains below the hidden homes, the
-//! variables and programs that come with them, and what of them is masked. Looked up for each
-//! run. What holds credentials is known by `credentials`.
+//! Finds the toolchains of the host that a step may see: directories below the hidden homes, their variables and
+//! programs, and the credentials in them to mask. Each run looks them up again. The module `credentials` recognizes
+//! credentials.
 
 mod credentials;
 mod secrets;
@@ -16,8 +16,8 @@ use proctor_sandbox::{Reader, Rights, ToolKind, ToolMount};
 use credentials::Credentials;
 pub(crate) use secrets::secrets_of;
 
-/// What toolchains need of a home, all of it shown read-only. What is not named here stays
-/// hidden: credentials, histories, keys.
+/// Paths below a home that toolchains need; all are mounted read-only. Everything else is hidden: credentials,
+/// histories, keys.
 const BELOW_HOME: [&str; 15] = [
     ".pyenv",
     ".nvm",
@@ -36,21 +36,21 @@ const BELOW_HOME: [&str; 15] = [
     ".local/share/uv/tools",
 ];
 
-/// What cargo needs of `CARGO_HOME`. Its lock files go to the directory itself, which is empty
-/// and writable inside; `credentials.toml` is not named.
+/// Entries of `CARGO_HOME` that cargo needs. Its lock files go to the directory itself, which is empty and writable
+/// in the sandbox. `credentials.toml` is deliberately not listed.
 const OF_CARGO: [&str; 3] = ["bin", "registry", "git"];
 
-/// What rustup needs of `RUSTUP_HOME`; it makes `tmp` and `update-hashes` beside these.
+/// Entries of `RUSTUP_HOME` that rustup needs; it creates `tmp` and `update-hashes` next to them.
 const OF_RUSTUP: [&str; 2] = ["toolchains", "settings.toml"];
 
-/// Directories below a home whose entries are versions, and may be links to where those lie.
+/// Directories below a home whose entries are versions, or links to them.
 pub(crate) const VERSIONS: [&str; 3] = [".rustup/toolchains", ".pyenv/versions", ".nvm/versions/node"];
 
-/// Directories that people install into by hand. Nothing hides them, but what lies in them may
-/// be a link to what is hidden.
+/// Directories for manually installed software. They are not hidden, but their entries may be links to hidden
+/// paths.
 const INSTALLED: [&str; 2] = ["/opt", "/usr/local"];
 
-/// Directories of programs below a home, in the order of `PATH`.
+/// Program directories below a home, in the order of `PATH`.
 const PROGRAMS: [&str; 9] = [
     ".cargo/bin",
     ".pyenv/shims",
@@ -66,30 +66,30 @@ const PROGRAMS: [&str; 9] = [
 const SYSTEM_PATH: [&str; 7] =
     ["/usr/local/go/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Where toolchains are looked for.
+/// The inputs of the search for toolchains.
 pub(crate) struct Look<'a> {
     /// The caller's home.
     pub home: &'a Path,
-    /// Who must be able to reach what is found there; `None` where that is us. What the operator
-    /// names is reached by us, unless it lies in that home: there its owner says what a path leads to.
+    /// User whose rights apply to the search; `None` uses our own. Paths that the operator configured are looked up
+    /// with our rights, except below the caller's home, whose owner controls what they lead to.
     pub reader: Option<Reader>,
-    /// Whose mounts and masks count too; `~/` is the home.
+    /// The operator's configuration, for its mounts and masks; `~/` is the caller's home.
     pub operator: &'a Operator,
     /// The caller's environment.
     pub caller: &'a BTreeMap<String, String>,
-    /// What no toolchain may show: the repository, which a step sees by its layers alone, and
-    /// our state.
+    /// Paths that no toolchain may expose: the repository, which a step sees through its layers only, and the state
+    /// directory.
     pub kept: [&'a Path; 2],
-    /// An empty directory, which stands in for directories that are masked.
+    /// An empty directory, which is mounted over masked directories.
     pub empty: &'a Path,
-    /// Whether a step does not see a path unless a tool shows it.
+    /// Predicate for paths that a step cannot see unless a tool mount shows them.
     pub is_hidden: &'a (dyn Fn(&Path) -> bool + Sync),
 }
 
 /// The toolchains that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Toolchains {
-    /// What is shown and what of it is masked, in the order in which it is put in place.
+    /// The mounts and masks, in the order in which they are set up.
     pub mounts: Vec<ToolMount>,
     /// `PATH`, toolchains first.
     pub path: Vec<String>,
@@ -98,12 +98,12 @@ pub(crate) struct Toolchains {
 }
 
 impl Toolchains {
-    /// Finds what is there: the built-in list below the home and the operator's own paths.
-    /// Wherever the caller's `CARGO_HOME` and `RUSTUP_HOME` lie, inside they appear at their
-    /// default places in the home, which are writable around the mounts.
+    /// Finds the toolchains: the built-in list below the home and the operator's paths. The caller's `CARGO_HOME`
+    /// and `RUSTUP_HOME` appear in the sandbox at their default places in the home, which are writable around the
+    /// mounts.
     ///
     /// # Errors
-    /// It cannot be looked with the rights of the reader.
+    /// The search cannot run with the reader's rights.
     pub(crate) fn find(look: &Look<'_>) -> io::Result<Self> {
         let place = |name: &str, default: &str| match look.caller.get(name).map(PathBuf::from) {
             Some(path) if path.is_absolute() => path,
@@ -132,7 +132,7 @@ impl Toolchains {
 }
 
 impl Look<'_> {
-    /// Does `work` with the rights of the reader.
+    /// Runs `work` with the reader's rights.
     fn as_reader<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         match self.reader {
             Some(reader) => reader.look(work),
@@ -140,28 +140,28 @@ impl Look<'_> {
         }
     }
 
-    /// With whose rights that is reached again which was found so.
+    /// Returns the rights with which to open a path again that was found with the reader's rights.
     fn rights(&self) -> Rights {
         self.reader.map_or(Rights::Ours, |_| Rights::Steps)
     }
 }
 
-/// Where something lies, all links followed, and with whose rights that was found.
+/// The path of an entry with all links resolved, and the rights with which it was found.
 #[derive(Debug, Clone)]
 struct Place {
     source: PathBuf,
     rights: Rights,
 }
 
-/// Where something of the host appears → where it lies.
+/// Paths in the sandbox, with their sources on the host.
 type Places = BTreeMap<PathBuf, Place>;
 
-/// What is going to be shown.
+/// The collected mounts.
 struct Shown<'a> {
     look: &'a Look<'a>,
-    /// The homes and scratch directories that are never shown as a whole, links followed.
+    /// The homes and scratch directories that are never mounted as a whole, with links resolved.
     kept: Vec<PathBuf>,
-    /// With whose rights is looked.
+    /// The rights of the current search.
     rights: Rights,
     places: Places,
 }
@@ -179,8 +179,7 @@ impl<'a> Shown<'a> {
         OF_CARGO.iter().for_each(|name| self.add(home.join(".cargo").join(name), &cargo.join(name)));
         OF_RUSTUP.iter().for_each(|name| self.add(home.join(".rustup").join(name), &rustup.join(name)));
         BELOW_HOME.iter().for_each(|below| self.add(home.join(below), &home.join(below)));
-        // Cargo's config tells where its registry is replaced, and may hold tokens. With a token
-        // in it, it stays hidden.
+        // Cargo's config names registry replacements and may hold tokens. A config with a token is not mounted.
         for name in ["config.toml", "config"] {
             let source = cargo.join(name);
             if source.exists() && !credentials::holds_secret(&source) {
@@ -189,8 +188,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// What a link of the caller's own home leads to is shown only where it shows no more than
-    /// a toolchain would.
+    /// Adds a path from the caller's home. A link there is followed only if its target exposes no more than a
+    /// toolchain would.
     fn add(&mut self, at: PathBuf, source: &Path) {
         let Some(real) = self.reached(source) else { return };
         if !self.shows_a_home(&real) && !credentials::is_credential(&real, self.look.home) {
@@ -198,42 +197,44 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Or what is ours, or everybody's scratch.
+    /// Returns whether a mount of `real` would expose a home, the repository, the state directory, or shared
+    /// scratch space.
     fn shows_a_home(&self, real: &Path) -> bool {
         real.parent() == Some(Path::new("/home")) || self.kept.iter().any(|kept| kept.starts_with(real))
     }
 
-    /// The operator is taken at their word: what shows too much is refused by the sandbox, with
-    /// its reason.
+    /// Adds a path that the operator configured, without these restrictions. The sandbox refuses a mount that
+    /// exposes too much, and reports the reason.
     fn by_operator(&mut self, at: &Path) {
         if let Some(real) = self.reached(at) {
             self.show(at.to_owned(), real);
         }
     }
 
-    /// Where a path leads; `None` where nothing is there, or only what is ours.
+    /// Returns the resolved path; `None` if it does not exist or is inside the state directory.
     fn reached(&self, source: &Path) -> Option<PathBuf> {
         let real = resolved(source)?;
         let [_, state] = self.look.kept;
         (!real.starts_with(state)).then_some(real)
     }
 
-    /// Under its own name, and where links lead to it by their text: what was installed there
-    /// knows itself by that name.
+    /// Mounts `real` at its own path, because installed software refers to itself by that path, and at `at`, where
+    /// a link leads to it.
     fn show(&mut self, at: PathBuf, real: PathBuf) {
         let hidden = |path: &Path| (self.look.is_hidden)(path) && path.components().all(is_plain);
         let [repo, _] = self.look.kept;
-        // The repository is seen anyway, by its layers.
+        // The repository needs no mount: steps see it through its layers.
         if real != at && hidden(&real) && !real.starts_with(repo) {
             self.places.insert(real.clone(), Place { source: real.clone(), rights: self.rights });
         }
-        // A link in a place that is seen leads on by itself.
+        // In a visible directory, the link itself already leads to the target.
         if hidden(&at) {
             self.places.insert(at, Place { source: real, rights: self.rights });
         }
     }
 
-    /// A version may be a link to where it was built.
+    /// Adds the targets of links in version directories and in [`INSTALLED`]: a version may be a link to where it
+    /// was built.
     fn versions(&mut self) {
         let below_home = VERSIONS.map(|below| self.look.home.join(below));
         let shown = below_home.iter().filter_map(|dir| self.places.iter().find_map(|place| behind(dir, place)));
@@ -247,11 +248,11 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// What lies below another place is seen there.
+    /// Drops every mount that is below another one.
     fn finish(self) -> Places {
         let mut last: Option<PathBuf> = None;
         let mut places = self.places;
-        // The order of the map is that of the components: a parent stands before its children.
+        // The map sorts by path components, so a parent precedes its children.
         places.retain(|at, _| {
             let nested = last.as_ref().is_some_and(|parent| at.starts_with(parent));
             if !nested {
@@ -263,13 +264,13 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Returns the path of what stands at `path`, without links; `None` where nothing can be reached there. Most of the
-/// paths that are looked for are not there, and one look says so; resolving a path takes one for each of its parts.
+/// Returns `path` with all links resolved; `None` if it cannot be reached. Most of the paths do not exist, and a
+/// single system call detects that, while resolving takes one call for each component.
 fn resolved(path: &Path) -> Option<PathBuf> {
     path.exists().then(|| fs::canonicalize(path).ok()).flatten()
 }
 
-/// Where `dir` lies on the host, if it is what `place` shows or lies in that.
+/// Returns the path of `dir` on the host, if `dir` is the mount `place` or below it.
 fn behind(dir: &Path, (at, place): (&PathBuf, &Place)) -> Option<PathBuf> {
     dir.strip_prefix(at).ok().map(|below| place.source.join(below))
 }
@@ -284,14 +285,14 @@ fn env(cargo: &Path, rustup: &Path) -> BTreeMap<String, String> {
         env.insert("CARGO_NET_OFFLINE".to_owned(), "true".to_owned());
     }
     if rustup.exists() {
-        // A missing toolchain is an answer; trying to fetch one without a network is not.
+        // A missing toolchain must fail at once instead of attempting a download without network.
         env.insert("RUSTUP_AUTO_INSTALL".to_owned(), "0".to_owned());
     }
     env
 }
 
-/// The caller's own choice among several versions (nvm, pyenv) is an entry of its `PATH` below
-/// what is shown or installed by hand; no other entry is taken.
+/// Builds `PATH`. Of the caller's `PATH`, only entries below mounted toolchains or manually installed software are
+/// used: they express the caller's choice among several versions (nvm, pyenv).
 fn path(look: &Look<'_>, places: &Places) -> Vec<String> {
     let shown = |path: &Path| places.keys().any(|at| path.starts_with(at));
     let installed = |path: &Path| INSTALLED.iter().any(|dir| path.starts_with(dir)) && !(look.is_hidden)(path);
@@ -313,12 +314,12 @@ fn expand(path: &str, home: &Path) -> PathBuf {
     path.strip_prefix("~/").map_or_else(|| PathBuf::from(path), |below| home.join(below))
 }
 
-/// Directories that programs need; a repository directly below one of them does not hide it.
+/// Directories that programs need. They stay visible even if a repository is directly below one of them.
 const NEVER_HIDDEN: [&str; 12] =
     ["/", "/usr", "/usr/local", "/usr/src", "/opt", "/etc", "/var", "/var/lib", "/lib", "/bin", "/sbin", "/nix"];
 
-/// The directory whose other content a step must not see: the one that the repository lies in,
-/// since that is where other repositories lie.
+/// Returns the directory whose other content a step must not see: the repository's parent, which often contains
+/// other repositories.
 pub(crate) fn neighbourhood(repo: &Path) -> Option<PathBuf> {
     let parent = repo.parent()?;
     (!NEVER_HIDDEN.iter().any(|never| parent == Path::new(never))).then(|| parent.to_path_buf())

@@ -1,4 +1,4 @@
-//! Values that the tests of this crate start from.
+//! Provides values for the tests of this crate.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use proctor_core::status::{self, LastRun};
 use proctor_core::tier::Tier;
 use proctor_core::verdict::Verdict;
 
-/// A step with every field at its plainest.
+/// Returns a step with minimal settings.
 pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
     let limit = Limit::Unlimited;
     PlannedStep {
@@ -43,7 +43,7 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
     }
 }
 
-/// A plan of skills with one step each, by name and needs; a graph where any needs another.
+/// Returns a plan of skills with one step each, by name and needs; it is a graph if any skill needs another.
 pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
     let name = |text: &str| SkillName::new(text).expect("a name");
     let planned = |(skill, needs): &(&str, &[&str])| PlannedSkill {
@@ -70,7 +70,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
     }
 }
 
-/// A run that passed and cites nothing.
+/// Returns a run that passed and cites no evidence.
 pub(crate) fn last_run() -> LastRun {
     LastRun {
         version: status::VERSION,

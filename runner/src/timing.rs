@@ -1,24 +1,23 @@
-//! How long the stages of an attempt take: told to whoever listens to the target
-//! [`TARGET`], as `make bench` does, and to nobody otherwise. Nothing depends on it.
+//! Reports the durations of the stages of an attempt to listeners of the target [`TARGET`], such as `make bench`.
+//! Nothing else uses them.
 
 use tokio::time::Instant;
 
-/// The target of these events. Each has two fields: `stage`, its name, and `us`, how long it
-/// took in microseconds.
+/// Target of these events. Each event has two fields: `stage`, its name, and `us`, its duration in microseconds.
 pub const TARGET: &str = "proctor::timing";
 
-/// Stages that follow each other without a gap.
+/// Consecutive stages without gaps.
 pub(crate) struct Laps {
     last: Instant,
 }
 
 impl Laps {
-    /// The first stage begins now.
+    /// Starts the first stage.
     pub(crate) fn start() -> Self {
         Self { last: Instant::now() }
     }
 
-    /// `stage` has ended, and the next one begins.
+    /// Reports the end of `stage`, and starts the next one.
     pub(crate) fn lap(&mut self, stage: &'static str) {
         let now = Instant::now();
         let took = now - std::mem::replace(&mut self.last, now);

@@ -1,20 +1,19 @@
-//! What a toolchain check proves: that the command passed, and that the version in its output
-//! satisfies the range.
+//! Evaluates a toolchain check: the version in its output must be in the required range.
 
 use proctor_core::plan::VersionDemand;
 use semver::{Version, VersionReq};
 
-/// What became of one check's demand.
+/// The result of one check's version requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The version as it was read, `None` where none was found.
+    /// The version in the output; `None` if no version was found.
     pub version: Option<String>,
-    /// Whether the demand holds.
+    /// True if the version meets the requirement.
     pub satisfied: bool,
 }
 
-/// Reads the first version in `stdout`, or else in `stderr` (java prints it there), and holds
-/// it against `demand`. A pre-release satisfies only a range that names one, as in cargo.
+/// Finds the first version in `stdout`, or else in `stderr` (where java prints it), and compares it with `demand`.
+/// A pre-release satisfies only a range that names one, as in cargo.
 pub(crate) fn read(demand: &VersionDemand, stdout: &str, stderr: &str) -> Reading {
     let version = first_version(stdout).or_else(|| first_version(stderr));
     let satisfied = match demand {
@@ -27,13 +26,13 @@ pub(crate) fn read(demand: &VersionDemand, stdout: &str, stderr: &str) -> Readin
     Reading { version: version.map(|(text, _)| text), satisfied }
 }
 
-/// The first text of the shape `N.N` or `N.N.N`, with a pre-release where one follows: as it
-/// stands, and padded to three numbers.
+/// Finds the first text of the form `N.N` or `N.N.N`, with a pre-release suffix if there is one. Returns the text,
+/// and the version padded to three numbers.
 fn first_version(text: &str) -> Option<(String, Version)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
     text.split(|c| !is_part(c)).find_map(|word| {
         let start = word.find(|c: char| c.is_ascii_digit())?;
-        // `x86_64` and `sha256` are no versions; `v1.2`, `go1.22` and `jq-1.6` are.
+        // `x86_64` and `sha256` contain no version; `v1.2`, `go1.22` and `jq-1.6` do.
         let candidate = word[start..].trim_end_matches(['.', '-', '+']);
         padded(candidate).map(|version| (candidate.to_owned(), version))
     })
@@ -55,8 +54,8 @@ fn padded(text: &str) -> Option<Version> {
     Version::parse(&format!("{plain}{suffix}")).or_else(|_| Version::parse(&plain)).ok()
 }
 
-/// Whether what follows the numbers names a pre-release; a distribution's revision
-/// (`-14+deb12u1`) does not.
+/// Returns whether the text after the numbers names a pre-release. A distribution's revision (`-14+deb12u1`) does
+/// not.
 fn is_pre_release(rest: &str) -> bool {
     let words = ["alpha", "beta", "rc", "pre", "dev", "nightly", "canary"];
     rest.strip_prefix('-').is_some_and(|rest| words.iter().any(|word| rest.starts_with(word)))

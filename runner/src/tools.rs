@@ -1,6 +1,6 @@
-//! Which tools a run finds, as far as that can be told without running one: what of the host is shown, which
-//! files the programs are that a plan names, the interpreters of those that are scripts, and the files by which
-//! version managers select a version. Not here: what programs start or load in turn.
+//! Identifies the tools that a run finds, without executing them: the mounts from the host, the program files that
+//! a plan names, the interpreters of scripts, and the files with which version managers select a version. Programs
+//! and libraries that these programs start or load are not included.
 
 mod selectors;
 mod shebang;
@@ -26,20 +26,21 @@ use crate::context::Sight;
 use crate::environment;
 use crate::surroundings::VERSIONS;
 
-/// How many interpreters of interpreters are looked up; the kernel follows as many.
+/// Maximum depth of interpreters of interpreters, the same as the kernel's.
 const MAX_INTERPRETERS: usize = 4;
 
-/// How many versions of one tool are looked at.
+/// Maximum number of versions of one tool.
 const MAX_VERSIONS: usize = 256;
 
-/// The largest file of the tree that is read to know it, in bytes: one that a person writes is smaller.
+/// Maximum size of a file of the tree whose content is read, in bytes. Version files written by a person are
+/// smaller.
 const MAX_READ: u64 = 4 << 20;
 
-/// The variables that say where toolchains are, and which of several versions is meant.
+/// The variables that locate toolchains and select their versions.
 pub const TOOL_VARIABLES: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "PATH"];
 
-/// What decides which toolchains a run finds, and which `tools` it finds by that, as a digest that can go on
-/// record without a salt: paths and what files are is all that is in it.
+/// Returns a digest of the variables that locate toolchains, and of the `tools` that a run finds. It can be
+/// recorded without a salt, since it covers only paths and the identities of files.
 pub fn toolchain_env(home: &Path, env: &BTreeMap<String, String>, tools: Option<&Sha256Hex>) -> Sha256Hex {
     let places = env.iter().filter(|(name, _)| TOOL_VARIABLES.contains(&name.as_str()));
     let mut places: BTreeMap<&str, &str> = places.map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -49,28 +50,29 @@ pub fn toolchain_env(home: &Path, env: &BTreeMap<String, String>, tools: Option<
     Sha256Hex::of(&canonical::to_vec(&places))
 }
 
-/// What tells a file of a tree that is not on disk from another: whether it may be executed, and its content.
+/// The executable bit and content of each file in a tree that is not on disk.
 pub(crate) type Committed = BTreeMap<PathBuf, Option<CommittedFile>>;
 
-/// Where tools are looked for.
+/// The inputs of the search for tools.
 pub(crate) struct ToolSearch<'a> {
-    /// What a step sees beside the tree.
+    /// The parts of the host that a step sees.
     pub(crate) sight: &'a Sight,
-    /// The tree, where a step sees it.
+    /// Path of the tree as a step sees it.
     pub(crate) repo: &'a Path,
-    /// Where the tree lies. A commit's that was checked out lies elsewhere than a step sees it.
+    /// Path of the tree on the host. It differs from `repo` for the checked-out copy of a commit.
     pub(crate) tree: &'a Path,
-    /// The files of the tree, where it lies nowhere.
+    /// The files of the tree if it is not on disk.
     pub(crate) committed: Option<&'a Committed>,
-    /// The snapshot that is known apart from the tools; without one, every file of the tree is looked at.
+    /// The snapshot whose files are identified separately from the tools; without it, all files of the tree are
+    /// considered.
     pub(crate) covered: Option<&'a Snapshot>,
-    /// Who we are.
+    /// The host.
     pub(crate) host: &'a Host,
-    /// With whose rights is looked where nobody of ours named the place.
+    /// User whose rights apply to paths that neither we nor the operator configured.
     pub(crate) reader: Option<Reader>,
 }
 
-/// What is found. A path is one that a step sees, and behind it stands what tells the file there from another.
+/// The tools that were found. Each key is a path as a step sees it, and its value identifies the file there.
 #[derive(Serialize)]
 struct Tools {
     shown: Vec<Shown>,
@@ -78,7 +80,7 @@ struct Tools {
     programs: BTreeMap<String, String>,
 }
 
-/// Something of the host that is shown, or masked.
+/// A mount or mask from the host.
 #[derive(Serialize)]
 struct Shown {
     at: String,
@@ -87,18 +89,18 @@ struct Shown {
     identity: Option<String>,
 }
 
-/// A file of the host, and with whose rights it is reached.
+/// A file of the host, and the rights with which it is opened.
 struct HostFile {
     path: PathBuf,
     rights: Rights,
 }
 
 impl ToolSearch<'_> {
-    /// A digest of what the commands of `plan` find: another one where a tool was replaced, also at the same
-    /// path and in the same version, and where other directories are shown.
+    /// Returns a digest of the tools that the commands of `plan` find. It changes if a tool is replaced, even at
+    /// the same path and in the same version, or if other directories are mounted.
     ///
     /// # Errors
-    /// It cannot be looked with the rights of the reader.
+    /// The search cannot run with the reader's rights.
     pub(crate) fn digest(&self, plan: &Plan) -> io::Result<Sha256Hex> {
         let tools = Tools {
             shown: self.shown()?,
@@ -108,13 +110,14 @@ impl ToolSearch<'_> {
         Ok(Sha256Hex::of(&canonical::to_vec(&tools)))
     }
 
-    /// What is shown of the host. A directory is known by itself: what lies in it changes while it is used.
+    /// Returns the mounts from the host. A directory is identified by its inode only, because its content changes
+    /// during use.
     fn shown(&self) -> io::Result<Vec<Shown>> {
         let files = self.sight.tools.iter().map(|tool| HostFile { path: tool.source.clone(), rights: tool.rights });
         let identities = self.identities(&files.collect::<Vec<_>>(), Extent::Itself)?;
         let shown = self.sight.tools.iter().zip(identities).map(|(tool, identity)| {
             let is_masked = tool.kind == ToolKind::Masked;
-            // What stands in for a masked file is ours.
+            // Steps do not see the content of a masked file, so its identity does not matter.
             Shown {
                 at: text(&tool.at),
                 source: text(&tool.source),
@@ -125,9 +128,9 @@ impl ToolSearch<'_> {
         Ok(shown.collect())
     }
 
-    /// The programs of `commands`, wherever their `PATH` leads, and in every version that a version manager has:
-    /// what stands in the `PATH` then may only choose one of those. With them the interpreters of scripts, and the
-    /// files that select a version.
+    /// Identifies the programs of `commands` in each directory of their `PATH` and in every version that a version
+    /// manager has: a `PATH` entry may only be a shim that selects a version. Includes the interpreters of scripts
+    /// and the files that select a version.
     fn programs(&self, commands: &[&PlannedStep]) -> io::Result<BTreeMap<String, String>> {
         let (mut wanted, versions) = self.wanted(commands)?;
         let (mut scripts, paths) = (wanted.clone(), self.paths_of(commands));
@@ -155,7 +158,7 @@ impl ToolSearch<'_> {
         Ok(programs)
     }
 
-    /// The interpreters that the scripts among `files` name: absolute paths, and names that `env` looks up.
+    /// Returns the interpreters of the scripts among `files`: absolute paths, and names that `env` looks up.
     fn interpreters(&self, files: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<String>> {
         let committed = |path: &PathBuf| self.committed.filter(|_| self.below(path).is_some());
         let known = files.iter().filter_map(|path| committed(path)?.get(path)?.as_ref()?.shebang.clone());
@@ -170,7 +173,7 @@ impl ToolSearch<'_> {
         Ok(lines.iter().flat_map(|line| shebang::programs(line)).collect())
     }
 
-    /// The directories of `PATH` of each of `commands`, and the directory that each starts in.
+    /// Returns the start directory and `PATH` of each command.
     fn paths_of(&self, commands: &[&PlannedStep]) -> BTreeSet<(PathBuf, String)> {
         let of = |command: &&PlannedStep| {
             let environment = environment::build(command, &self.sight.surroundings);
@@ -180,7 +183,7 @@ impl ToolSearch<'_> {
         commands.iter().map(of).collect()
     }
 
-    /// Where a program may stand that is named by a path or looked up.
+    /// Returns the candidate paths of a program, which is given as a path or as a name to look up.
     fn places(&self, program: &str, paths: &BTreeSet<(PathBuf, String)>, versions: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
         if program.contains('/') {
             return paths.iter().map(|(workdir, _)| workdir.join(program)).collect();
@@ -189,8 +192,8 @@ impl ToolSearch<'_> {
         by_path.chain(versions.iter().cloned()).map(|dir| dir.join(program)).collect()
     }
 
-    /// The files by which version managers select a version: those of the home, and those in and above the
-    /// directories that `commands` start in. A file of the tree that is part of its identity is left out.
+    /// Returns the files with which version managers select a version: those in the home, and those in the start
+    /// directories of `commands` and their ancestors. Leaves out files of the tree that are part of its identity.
     fn selectors(&self, commands: &[&PlannedStep]) -> Vec<PathBuf> {
         let workdirs: BTreeSet<PathBuf> =
             commands.iter().map(|command| self.repo.join(command.workdir.as_str())).collect();
@@ -206,17 +209,17 @@ impl ToolSearch<'_> {
         of_home.chain(of_directories).filter(is_apart).collect()
     }
 
-    /// The files of the tree that may be programs of `plan`.
+    /// Returns the files of the tree that may be programs of `plan`.
     ///
     /// # Errors
-    /// As [`ToolSearch::digest`].
+    /// Same as [`ToolSearch::digest`].
     pub(crate) fn wanted_of_the_tree(&self, plan: &Plan) -> io::Result<Vec<PathBuf>> {
         let (wanted, _) = self.wanted(&commands_of(plan))?;
         Ok(wanted.into_iter().filter(|path| self.below(path).is_some()).collect())
     }
 
-    /// Where the programs of `commands` may stand, and the directories of programs of every version that a version
-    /// manager has.
+    /// Returns the candidate paths of the programs of `commands`, and the program directories of every version that
+    /// a version manager has.
     fn wanted(&self, commands: &[&PlannedStep]) -> io::Result<(BTreeSet<PathBuf>, BTreeSet<PathBuf>)> {
         let mut wanted: BTreeSet<PathBuf> = BTreeSet::new();
         let versions = self.versions()?;
@@ -236,11 +239,11 @@ impl ToolSearch<'_> {
             wanted.extend(path.split(':').map(|dir| workdir.join(dir).join(program)));
             wanted.extend(versions.iter().map(|version| version.join("bin").join(program)));
         }
-        // A version that is mended in place has other files there, whether a plan names them or not.
+        // An update in place changes files in a version's directory even if no plan names that version.
         Ok((wanted, versions.iter().map(|version| version.join("bin")).collect()))
     }
 
-    /// The versions that version managers of the home have, as a step sees them.
+    /// Returns the versions that version managers in the home have, as a step sees them.
     fn versions(&self) -> io::Result<Vec<PathBuf>> {
         let mut versions = Vec::new();
         for dir in VERSIONS.map(|below| self.sight.home.join(below)) {
@@ -252,13 +255,13 @@ impl ToolSearch<'_> {
         Ok(versions)
     }
 
-    /// Where that lies which a step sees at `path`; `None` where it sees nothing there.
+    /// Returns the host path of the file that a step sees at `path`; `None` if the step cannot see that path.
     fn on_the_host(&self, path: &Path) -> Option<HostFile> {
         let own = Dialect::ALL.into_iter().flat_map(|dialect| self.sight.judge.mounts(dialect));
         let shown = self.sight.tools.iter().chain(own).filter(|tool| tool.kind == ToolKind::ReadOnly);
         let behind = shown.filter_map(|tool| Some((tool, path.strip_prefix(&tool.at).ok()?))).next();
         if let Some((tool, below)) = behind {
-            // Behind a file stands no slash.
+            // Joining an empty path would append a slash, which is wrong after a file name.
             let is_itself = below.as_os_str().is_empty();
             let path = if is_itself { tool.source.clone() } else { tool.source.join(below) };
             return Some(HostFile { path, rights: tool.rights });
@@ -270,25 +273,26 @@ impl ToolSearch<'_> {
         is_seen.then(|| HostFile { path: path.to_owned(), rights: Rights::Steps })
     }
 
-    /// Where a path lies in the tree. One that climbs may lead out of it, and counts as elsewhere.
+    /// Returns a path relative to the tree; `None` for a path outside. A path with `..` may lead out and counts as
+    /// outside.
     fn below<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         let below = path.strip_prefix(self.repo).ok()?;
         (!below.components().any(|part| part == Component::ParentDir)).then_some(below)
     }
 
-    /// What each of `files` is; `None` where there is none.
+    /// Returns the identity of each file; `None` if it does not exist.
     fn identities(&self, files: &[HostFile], extent: Extent) -> io::Result<Vec<Option<String>>> {
         let of = |rights: Rights| {
             let of = files.iter().map(move |file| (file.rights == rights).then(|| self.identity(&file.path, extent)));
             self.with_rights(rights, || of.map(Option::flatten).collect::<Vec<_>>())
         };
-        // Each is looked at with its own rights, and all of one kind together.
+        // Two passes, one for each kind of rights, so that each set of rights is taken on only once.
         let (ours, steps) = (of(Rights::Ours)?, of(Rights::Steps)?);
         Ok(ours.into_iter().zip(steps).map(|(ours, steps)| ours.or(steps)).collect())
     }
 
     fn identity(&self, path: &Path, extent: Extent) -> Option<String> {
-        // Most of the places that are looked at hold nothing.
+        // Most candidate paths do not exist.
         fs::symlink_metadata(path).ok()?;
         let of_the_tree = if extent == Extent::Content { content_below(self.tree, path) } else { None };
         of_the_tree.or_else(|| stat_identity(path, extent))
@@ -307,16 +311,16 @@ fn commands_of(plan: &Plan) -> Vec<&PlannedStep> {
     commands.chain(plan.toolchain.iter().map(|check| &check.run)).collect()
 }
 
-/// What of a directory tells it from another.
+/// How much of a directory its identity covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// Which it is.
+    /// Its device and inode.
     Itself,
-    /// What it lists too.
+    /// Its mode, size and times too, which change with its entries.
     Content,
 }
 
-/// The first line of a script behind its `#!`; `None` where there is no script.
+/// Returns the first line of a script after its `#!`; `None` if the file is not a script.
 fn first_line(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| {
@@ -328,11 +332,11 @@ fn first_line(path: &Path) -> Option<String> {
     CommittedFile::shebang_of(&head)
 }
 
-/// What tells a file of the tree from another, as a snapshot does it: by what is in it, so that one which was edited
-/// and is what it was before is the same again. `None` where it lies elsewhere, or cannot be known so.
+/// Identifies a file of the tree by mode and content, like a snapshot, so that an edit followed by its reversal
+/// leaves the identity unchanged. `None` if the file is outside the tree or too large, or cannot be read.
 fn content_below(tree: &Path, path: &Path) -> Option<String> {
     let real = fs::canonicalize(path).ok().filter(|real| real.starts_with(tree))?;
-    // What stands there by now may be another thing; a FIFO keeps nobody waiting.
+    // The path may refer to something else by now. `O_NONBLOCK` keeps the open from waiting for a FIFO's writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(&real, flags, Mode::empty()).ok()?);
     let found = file.metadata().ok().filter(|found| found.is_file() && found.len() <= MAX_READ)?;
@@ -346,8 +350,8 @@ fn content_identity(is_executable: bool, sha256: &Sha256Hex) -> String {
     format!("{is_executable}:{}", sha256.as_str())
 }
 
-/// What tells a file from another that stands at its path later, or from itself once it was written to: nobody
-/// but root sets the time of its last change. `None` where there is none.
+/// Identifies a file by its stat data, which changes if the file is replaced or written: only root can set
+/// `st_ctime`. `None` if it does not exist.
 fn stat_identity(path: &Path, extent: Extent) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let which = format!("{}:{}", found.dev(), found.ino());

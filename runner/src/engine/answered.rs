@@ -1,8 +1,9 @@
-//! Whether an earlier run answers for a commit, so that nothing has to run: one of the very tree that the commit
-//! has, of the same plan, which found the tools that a run would find now. Of the worktree, or of any commit.
+//! Finds an earlier run that answers a request for a commit, so that nothing has to run. Such a run verified the
+//! same tree with the same plan, and found the tools that a run would find now. It may have been a run of the
+//! worktree or of any commit.
 //!
-//! The tree's identity is computed from the commit's own blobs. That git calls a worktree clean is not enough:
-//! an index can be made to say so of other bytes.
+//! The tree's identity is computed from the commit's own blobs. A clean `git status` of a worktree is not enough,
+//! because an index can be manipulated to hide different content.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,52 +30,52 @@ use crate::repository::Repository;
 use crate::spec_file::SpecFile;
 use crate::tools::{Committed, ToolSearch, toolchain_env};
 
-/// Which commit an earlier run is to answer for.
+/// A request for an earlier run that answers for a commit.
 #[derive(Debug, Clone)]
 pub struct CommitAsked {
-    /// The top of the repository's work tree.
+    /// Top directory of the repository's worktree.
     pub repo: PathBuf,
     /// The commit.
     pub commit: CommitRef,
-    /// What must hold of the run.
+    /// The requirements on the run.
     pub demands: Demands,
 }
 
-/// An earlier run that answers.
+/// An earlier run that answers a request.
 #[derive(Debug, Clone)]
 pub struct Earlier {
-    /// The run.
+    /// The run's id.
     pub run_id: RunId,
-    /// When it ended, RFC 3339 in UTC.
+    /// End time in UTC, RFC 3339.
     pub ended: String,
-    /// The plan that a run of the commit would have; it is the one that ran.
+    /// The plan that a run of the commit would have, which equals that of the earlier run.
     pub plan: Plan,
-    /// Which tools were found, then and now.
+    /// Digest of the tools, which equals that of the earlier run.
     pub toolchain_env: Sha256Hex,
 }
 
-/// A run of the worktree that is under way.
+/// A run of the worktree in progress.
 #[derive(Debug, Clone)]
 pub struct UnderWay {
-    /// The top of the repository's work tree.
+    /// Top directory of the repository's worktree.
     pub repo: PathBuf,
-    /// The profile that it runs.
+    /// The profile of the run.
     pub profile: ProfileName,
-    /// The tree that it verifies.
+    /// The tree that the run verifies.
     pub snapshot: SnapshotId,
-    /// Which tree that is.
+    /// The recorded source of that tree.
     pub source: TreeSource,
-    /// The sha256 of the list of ignored files that its steps see; `None` where none are shown.
+    /// sha256 of the list of ignored files that the run's steps see; `None` if they see none.
     pub unverified_sha256: Option<Sha256Hex>,
 }
 
 impl Engine {
-    /// The earlier run that answers for a commit, where there is one. Blocks; nothing runs. What steps take from
-    /// their caller's environment is not on record: where [`takes_env`] says so of the plan, who asks must know
-    /// it of the run.
+    /// Returns the earlier run that answers for a commit, if there is one. Blocks, and runs nothing. The values of
+    /// variables that steps take from the caller are not recorded. If [`takes_env`] is true for the plan, the
+    /// caller must know that these values were the same in that run.
     ///
     /// # Errors
-    /// The repository or the commit cannot be read, or its spec cannot be used.
+    /// The repository or the commit cannot be read, or its spec is invalid.
     pub fn answered(&self, asked: &CommitAsked) -> Result<Option<Earlier>, EngineError> {
         let repository = self.repository(&asked.repo)?;
         let CommitContent { snapshot, spec } = self.helper.content(repository.path(), &asked.commit)?;
@@ -105,10 +106,11 @@ impl Engine {
         Ok(self.planned(&file, &asked.demands.profile)?.plan)
     }
 
-    /// Returns the run that the gate passes a worktree on, if its steps saw the ignored files that they would see now.
+    /// Returns the run on which the gate passes a worktree, if its steps saw the same ignored files that they would
+    /// see now.
     ///
     /// # Errors
-    /// As [`Gate::ask`].
+    /// Same as [`Gate::ask`].
     pub async fn verified(self: &Arc<Self>, request: GateRequest) -> Result<Option<RunId>, EngineError> {
         let engine = Arc::clone(self);
         let look = move || {
@@ -120,8 +122,8 @@ impl Engine {
         apart(look).await
     }
 
-    /// Returns whether a run of the worktree that is under way verifies what another one would: the same tree, beside the
-    /// same ignored files.
+    /// Returns whether a run of the worktree in progress verifies the same tree with the same ignored files as a
+    /// new run would.
     ///
     /// # Errors
     /// The worktree or its spec cannot be read.
@@ -137,7 +139,7 @@ impl Engine {
         apart(look).await
     }
 
-    /// The run that the gate passes the tree on: its id, when it ended, and our own record of it.
+    /// Returns the run on which the gate passes the tree: its id, its end time, and our own record of it.
     fn verified_by(
         &self,
         repository: &Repository,
@@ -150,7 +152,7 @@ impl Engine {
         Ok(run.map(|(run, known)| (run.run_id, run.timestamp, known)))
     }
 
-    /// The gate with what this engine knows.
+    /// Returns a gate that shares this engine's state.
     pub(super) fn as_gate(&self) -> Gate {
         Gate {
             state_dir: self.state_path.clone(),
@@ -187,7 +189,7 @@ impl Engine {
         Ok(wanted.into_iter().zip(files).collect())
     }
 
-    /// Which tools a run over a tree finds; nothing where that cannot be told.
+    /// Returns the digest of the tools that a run over a tree finds; `None` if the search fails.
     pub(super) fn tools_of_tree(&self, tree: &Tree, sight: &Sight, plan: &Plan) -> Option<Sha256Hex> {
         let user = StepUser::choose(self.launcher.host(), &tree.repository.facts).ok()?;
         let search = ToolSearch {
@@ -214,7 +216,7 @@ impl Engine {
     }
 }
 
-/// Does what reads the disk on a thread of its own.
+/// Runs `look`, which reads the disk, on a blocking thread.
 async fn apart<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
@@ -231,20 +233,20 @@ pub(super) fn unsearchable(error: &std::io::Error) -> EngineError {
     EngineError::Internal(format!("tools cannot be looked for: {}", display_path(error.to_string().as_bytes())))
 }
 
-/// Every command of a plan, its toolchain checks too.
+/// Returns every command of a plan, including its toolchain checks.
 pub fn commands(plan: &Plan) -> impl Iterator<Item = &PlannedStep> {
     plan.skills.iter().flat_map(|skill| &skill.steps).chain(plan.toolchain.iter().map(|check| &check.run))
 }
 
-/// Whether a run of the same plan on the same tree says what another one would: nothing of it may
-/// vary, come from the network, or change the tree.
+/// Returns whether a run of the same plan on the same tree can answer for another one: no step may be
+/// nondeterministic, use the network, or change the tree.
 pub fn is_reusable(plan: &Plan) -> bool {
     let is_fixed = |step: &PlannedStep| step.network == Network::Deny && step.read_only != ReadOnly::Off;
     plan.skills.iter().all(|skill| skill.determinism != Determinism::D2) && commands(plan).all(is_fixed)
 }
 
-/// Whether a step of a plan takes variables of the caller. A trace context is none of them: it differs in each run,
-/// and no result depends on it.
+/// Returns whether a step of a plan takes variables from the caller. Trace variables do not count: they differ in
+/// each run, and no result depends on them.
 pub fn takes_env(plan: &Plan) -> bool {
     commands(plan).flat_map(|step| &step.env_allowlist).any(|name| !is_trace_variable(name.as_str()))
 }

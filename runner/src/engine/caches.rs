@@ -1,4 +1,4 @@
-//! The caches of a run, as the engine opens and concludes them.
+//! Opens and commits the caches of a run, for the engine.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::store::caches::{CacheStore, SKILL_CACHES, Scope};
 use crate::store::mirrors::PrivateTree;
 
 impl Engine {
-    /// Returns where caches are stored, where the plan has any; makes that directory.
+    /// Returns the directory of the caches, and creates it; `None` if the plan has no caches.
     pub(super) fn caches_of(&self, plan: &Plan) -> Result<Option<PathBuf>, StoreError> {
         if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
             return Ok(None);
@@ -30,7 +30,7 @@ impl Engine {
         Ok(Some(self.state_path.join(SKILL_CACHES)))
     }
 
-    /// Returns the caches of a run over `repository`, whose steps see it at `seen_at`. None is opened yet.
+    /// Returns the caches of a run over `repository`, whose steps see it at `seen_at`. No cache is opened yet.
     pub(super) fn caches(
         &self,
         space: &RunSpace,
@@ -58,7 +58,7 @@ impl Engine {
         CacheScopes { caller, owner: user.on_disk().0, repository, trust }
     }
 
-    /// Has the writes of the skills that passed become the bases of their caches; a run that was interrupted keeps none.
+    /// Commits the writes of the skills that passed to their caches; an interrupted run commits none.
     pub(super) async fn conclude_caches(
         &self,
         context: &Arc<Context>,
@@ -72,7 +72,7 @@ impl Engine {
         let (context, skills) = (Arc::clone(context), plan.skills.clone());
         let in_doubt = in_doubt || context.cancel.is_cancelled();
         let work = tokio::task::spawn_blocking(move || {
-            // Held until the caches are committed.
+            // The lock is held until the caches are committed.
             let (_newest, in_doubt) = match &context.tree.apart {
                 Some(tree) => newest_or_in_doubt(tree, in_doubt),
                 None => (None, in_doubt),
@@ -90,7 +90,7 @@ impl Engine {
         runs
     }
 
-    /// Takes the caller's secrets out of what is said of a cache, which names paths that steps have made.
+    /// Removes the caller's secrets from a cache's reason, which contains paths that steps have made, and logs it.
     fn tell_of_cache(&self, skill: &PlannedSkill, cache: &mut CacheEvidence) {
         let Some(reason) = &mut cache.reason else { return };
         self.redactor.clean(reason);
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Returns the caches as a run of the worktree would show them, for `explain`. Nothing is made.
+    /// Returns the caches as a run of the worktree would mount them, for `explain`. Creates no cache.
     pub(super) fn preview_caches(
         &self,
         facts: &RepoFacts,
@@ -124,8 +124,9 @@ impl Engine {
     }
 }
 
-/// Returns the lock of the copies of a repository, and whether caches of a run over `tree` must not be committed: where a
-/// newer copy has dated files meanwhile, they would look newer than a change that they do not contain.
+/// Returns the lock of a repository's copies, and whether the caches of a run over `tree` must not be committed. If
+/// there is a newer copy, its files have newer times, and the caches could look newer than a change that they do
+/// not include.
 fn newest_or_in_doubt(tree: &PrivateTree, in_doubt: bool) -> (Option<OwnedFd>, bool) {
     match tree.lock_if_newest() {
         Ok(Some(lock)) => (Some(lock), in_doubt),

@@ -1,4 +1,4 @@
-//! How a run ends: its record made durable, its last events, its report.
+//! Ends a run: makes its record durable, and builds its last events and its report.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::record::{self, RunFacts};
 use crate::request::RunReport;
 use crate::store::documents::Documents;
 
-/// Makes the run durable, where no thread that serves others waits for the disk.
+/// Writes the run's documents on a blocking thread.
 pub(super) async fn written(
     context: &Arc<Context>,
     documents: Documents,
@@ -34,7 +34,7 @@ pub(super) async fn written(
     writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
 }
 
-/// Withdraws the earlier pass that this run may refute, on a thread that may wait for the disk.
+/// Withdraws the earlier pass that this run may refute, on a blocking thread.
 pub(super) async fn superseding(
     context: &Arc<Context>,
     documents: Documents,
@@ -49,7 +49,7 @@ pub(super) async fn superseding(
     work.await.map_err(|error| EngineError::Internal(format!("withdrawing an earlier pass ended badly: {error}")))?
 }
 
-/// Says a doubt, and hands it on.
+/// Emits an event for a doubt, and returns the doubt.
 pub(super) async fn emitted(context: &Context, doubt: Option<(Doubt, String)>) -> Option<(Doubt, String)> {
     if let Some((doubt, message)) = &doubt {
         context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;

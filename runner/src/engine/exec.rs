@@ -1,4 +1,4 @@
-//! Commands by themselves: sessions, and single commands with a place that waits for the next one.
+//! Runs commands outside a plan: in sessions, or as single commands whose run space is kept for the next one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use crate::session::Session;
 use crate::stack::Stacked;
 use crate::step;
 
-/// What the step is called that a command becomes.
+/// Name of the step that runs the command.
 const NAME: &str = "exec";
 
-/// The tree of a command as it is, looked at before the command is run.
+/// The tree of a command, with a snapshot taken before the command runs.
 pub struct Looked(Source);
 
 /// A command that has ended, with its session.
 pub struct Executed {
-    /// What it came to.
+    /// The result of the command.
     pub report: StepReport,
     session: Session,
-    /// What the command wrote.
+    /// The command's layer.
     layer: Option<Arc<Stacked>>,
     step: PlannedStep,
-    /// Where its place is kept; `None` where it is not.
+    /// The pool that keeps the run space; `None` discards it.
     kept: Option<(WarmPlaces, Owner)>,
 }
 
 impl Engine {
-    /// Takes the snapshot of `repo` once, for any number of commands. `disk` bounds what all of
-    /// them that run at the same time write; `cancel` ends them all.
+    /// Takes a snapshot of `repo` for any number of commands. `disk` limits the total writes of commands that run
+    /// at the same time; `cancel` ends all commands.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// Same as [`Engine::run`].
     pub async fn session(
         &self,
         repo: &Path,
@@ -70,7 +70,7 @@ impl Engine {
         tolerated: Tolerated,
         cancel: CancellationToken,
     ) -> Result<Session, EngineError> {
-        // Nobody listens: a command's report tells all that its events would.
+        // The events have no receiver: the command's report contains the same information.
         let (events, _) = mpsc::channel(1);
         let parts = Parts { changes: Changes::Applied, caches: CachesWanted::Empty };
         let context = self.context(source, parts, room, tolerated, events, cancel).await?;
@@ -78,11 +78,11 @@ impl Engine {
         Ok(Session::new(context))
     }
 
-    /// Plans one command exactly as a step of the repository's spec would be planned that sets the same; `no_spec`
-    /// takes nothing from there, as where there is none. Blocks on the disk.
+    /// Plans one command like a step of the repository's spec with the same settings. With `no_spec`, the spec is
+    /// ignored, as if it did not exist. Blocks on the disk.
     ///
     /// # Errors
-    /// The spec is not valid, or the command asks for more than the operator allows.
+    /// The spec is invalid, or the command asks for more than the operator allows.
     pub fn adhoc_step(&self, repo: &Path, adhoc: &Adhoc, no_spec: bool) -> Result<PlannedStep, EngineError> {
         let is_there = || repo.join(spec::PATH).symlink_metadata().is_ok();
         let spec = if no_spec || !is_there() { None } else { Some(self.readings.of(&self.spec(repo)?)?) };
@@ -94,21 +94,21 @@ impl Engine {
         })
     }
 
-    /// Runs one command exactly as a step would be run: a session with one run.
+    /// Runs one command like a step, in a new session.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// Same as [`Engine::run`].
     pub async fn exec(&self, request: ExecRequest, cancel: CancellationToken) -> Result<ExecReport, EngineError> {
         let Executed { report: step, session, .. } = self.execute(request, None, cancel).await?;
         let (stdout, stderr) = (session.kept(&step.evidence.stdout)?, session.kept(&step.evidence.stderr)?);
         Ok(ExecReport { step, stdout, stderr })
     }
 
-    /// Looks at the tree of a command that is run next. Blocks on the disk, for as long as that takes: who has a thread
-    /// for such work saves [`execute`](Self::execute) the way to one.
+    /// Takes the snapshot for a command that runs next. Blocks on the disk; a caller that already is on a blocking
+    /// thread spares [`execute`](Self::execute) the switch to one.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// Same as [`Engine::run`].
     pub fn look(&self, request: &ExecRequest) -> Result<Looked, EngineError> {
         let repository = self.repository(&request.repo)?;
         self.step_user(&repository, repository.path())?;
@@ -116,13 +116,13 @@ impl Engine {
         Ok(Looked(Source { taken: Some(snapshot), ..Source::worktree(repository) }))
     }
 
-    /// The same as [`exec`](Self::exec), whose output stays where it is kept. The tree is looked at here unless it was
-    /// `looked` at since the command's turn came. Where this process stays, a command finds the place and the
-    /// sandbox that wait for it, if any do. One whose sandbox may lack controls, or sees the host's network, gets a
-    /// sandbox that is made for it alone.
+    /// Runs one command like [`exec`](Self::exec), but leaves its output in the store. It takes the snapshot itself
+    /// unless the caller passes one in `looked`, which must have been taken after the command's turn came. In a
+    /// long-running process, a command uses a prepared run space and sandbox if available. A command that may lack
+    /// controls, or uses the host's network, gets a new sandbox.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// Same as [`Engine::run`].
     pub async fn execute(
         &self,
         request: ExecRequest,
@@ -152,8 +152,8 @@ impl Engine {
 }
 
 impl Executed {
-    /// Has the place of the command wait for the next one like it, with a new sandbox, where nothing of the command is
-    /// left. To be called when the command has been answered: it takes as long as a sandbox does.
+    /// Keeps the command's run space, with a new sandbox, for the next command like it, if the command left nothing
+    /// behind. Takes as long as setting up a sandbox, so call it after the result was sent.
     pub async fn settle(self) {
         let Self { report, session, layer, step, kept } = self;
         let kept = kept.filter(|_| report.doubts.is_empty());

@@ -1,5 +1,5 @@
-//! What an engine is asked beside runs: what a tree, a spec or a revision is, whether a tree is
-//! verified, what was kept, what this machine can enforce. Nothing here changes a repository.
+//! Answers queries other than runs: trees, specs, revisions, the gate, stored outputs and the controls of this
+//! machine. No query changes a repository.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,37 +32,38 @@ use crate::store::objects::{Objects, Part};
 use crate::tools::ToolSearch;
 use crate::{output, rerun};
 
-/// How many bytes are kept of a report at most: a mark may be longer than the secret that it stands for.
+/// Maximum number of bytes that are kept of a report. The factor 2 allows for redaction marks, which may be longer
+/// than the secret.
 const MAX_KEPT_REPORT: usize = 2 * MAX_REPORT_BYTES as usize;
 
 impl Engine {
-    /// The spec of a repository.
+    /// Returns the spec of a repository.
     ///
     /// # Errors
-    /// There is none, it cannot be read, or the repository is not the caller's.
+    /// There is no spec, it cannot be read, or the repository does not belong to the required owner.
     pub fn spec(&self, repo: &Path) -> Result<SpecFile, EngineError> {
         SpecFile::within(&self.repository(repo)?)
     }
 
-    /// Whether a person has approved a changeset of a repository for what is above tier 1: by a
-    /// regular file `changes/<id>/APPROVED`.
+    /// Returns whether a person has approved a changeset for tiers above 1, with a regular file
+    /// `changes/<id>/APPROVED`.
     ///
     /// # Errors
-    /// The repository cannot be read, or is not the caller's.
+    /// The repository cannot be read or does not belong to the required owner.
     pub fn is_approved(&self, repo: &Path, changeset: &ChangesetId) -> Result<bool, EngineError> {
         Ok(documents::is_approved(&self.repository(repo)?, changeset)?)
     }
 
-    /// The part of a whole plan of a repository that a run of what had not passed would run by now.
+    /// Returns the part of a repository's whole plan that a run with [`SkillsWanted::NotPassed`] would execute now.
     ///
     /// # Errors
-    /// No run of the profile is on record, or the repository or the records cannot be read.
+    /// No run of the profile is recorded, or the repository or the records cannot be read.
     pub fn not_passed(&self, repo: &Path, plan: Plan) -> Result<(Plan, Rerun), EngineError> {
         let repository = self.repository(repo)?;
         rerun::part_of(plan, repository.name(), (&self.state, &self.state_path))
     }
 
-    /// The part of a whole plan that a request is for.
+    /// Returns the part of a whole plan that a request selects.
     pub(super) fn chosen(
         &self,
         plan: Plan,
@@ -76,21 +77,21 @@ impl Engine {
         Ok((part, Some(rerun)))
     }
 
-    /// Answers whether a tree is verified. Nothing runs.
+    /// Answers whether a tree is verified, without running anything.
     ///
     /// # Errors
-    /// As [`Gate::ask`](crate::Gate::ask).
+    /// Same as [`Gate::ask`](crate::Gate::ask).
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
         let gate = self.as_gate();
         let work = tokio::task::spawn_blocking(move || gate.ask(&request));
         work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
     }
 
-    /// At most `limit` bytes of what is kept of a step's output, from `offset` on, and how many there
-    /// are in all; `None` where it is kept no longer.
+    /// Returns at most `limit` bytes of a step's stored output, starting at `offset`, and its total length; `None`
+    /// if the output is no longer stored.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The output cannot be read.
     pub async fn output(
         &self,
         stream: StreamView,
@@ -103,22 +104,21 @@ impl Engine {
         Ok(part?)
     }
 
-    /// What is kept of a report that a step wrote, without the caller's secrets; `None` where it was
-    /// not read, or is kept no longer.
+    /// Returns the stored content of a report that a step wrote, without the caller's secrets; `None` if it was not
+    /// stored or is no longer stored.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The report cannot be read.
     pub async fn report(&self, report: &ReportEvidence) -> Result<Option<Vec<u8>>, EngineError> {
         let Some(stream) = StreamView::of_report(report) else { return Ok(None) };
         let part = self.output(stream, 0, MAX_KEPT_REPORT).await?;
         Ok(part.map(|(part, _)| part.bytes))
     }
 
-    /// Does the whole set-up of a sandbox over `repo` once, and keeps what it showed for the runs to
-    /// come.
+    /// Sets up one sandbox over `repo` as a trial, and stores the result for later runs.
     ///
     /// # Errors
-    /// Never for what is missing: that is the report.
+    /// Only for internal failures: missing controls are part of the report.
     pub async fn doctor(&self, repo: &Path) -> Result<DoctorReport, EngineError> {
         let circumstances = self.repository(repo).ok().and_then(|repository| self.circumstances(&repository));
         let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
@@ -126,14 +126,14 @@ impl Engine {
         let report = work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))?;
         if let Some(circumstances) = circumstances.filter(|_| report.findings.is_empty()) {
             let kept = Probe::new(circumstances, &report.enforcement).store(&self.state);
-            // The next run makes a trial of its own then.
+            // If storing fails, the next run makes its own trial.
             kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
         }
         Ok(report)
     }
 
-    /// Compares each private copy of `repo` with its record, and removes the damaged ones; where `repo` is no repository
-    /// of the caller, there is none.
+    /// Compares each private copy of `repo` with its record and removes damaged copies. Returns an empty list if
+    /// `repo` is no repository of the required owner.
     ///
     /// # Errors
     /// The state directory cannot be read, or a run holds the lock of the copies for too long.
@@ -145,8 +145,8 @@ impl Engine {
         Ok(verified?)
     }
 
-    /// Refuses a run at once where the machine lacks more than may be missing. What only the
-    /// steps themselves would meet is left to them.
+    /// Refuses a run at once if the machine lacks controls that must not be missing. Problems that only a step can
+    /// detect are left to the steps.
     pub(super) async fn admit(&self, repository: &Repository, tolerated: &Tolerated) -> Result<(), EngineError> {
         if *tolerated == Tolerated::everything() {
             return Ok(());
@@ -171,13 +171,13 @@ impl Engine {
         }
     }
 
-    /// What a trial over this repository depends on; `None` where that cannot be told, so that
-    /// nothing is kept.
+    /// Returns the conditions that a trial over this repository depends on; `None` if they cannot be determined, so
+    /// that no result is stored.
     fn circumstances(&self, repository: &Repository) -> Option<Circumstances> {
         Circumstances::now(&self.config.helpers.sandbox, repository, self.launcher.control_groups().is_ok()).ok()
     }
 
-    /// What a step would be given, without running it.
+    /// Returns the environment and sandbox that a step would get, without running it.
     ///
     /// # Errors
     /// The repository cannot be read.
@@ -194,11 +194,11 @@ impl Engine {
         Ok(Preview { environment, policy, ops })
     }
 
-    /// Which tools a run of `plan` over the worktree of a repository finds, as a digest: what of the host is shown,
-    /// and which files the programs are that the plan names. Nothing runs.
+    /// Returns a digest of the tools that a run of `plan` over the worktree finds: the mounts from the host, and
+    /// the files of the programs in the plan. Nothing is executed.
     ///
     /// # Errors
-    /// The repository cannot be read, or the tools cannot be looked for.
+    /// The repository cannot be read, or the search for tools fails.
     pub fn tools(&self, repo: &Path, plan: &Plan) -> Result<Sha256Hex, EngineError> {
         let repository = self.repository(repo)?;
         let (sight, user) = self.sight_over(&repository)?;
@@ -209,10 +209,10 @@ impl Engine {
         search.digest(plan).map_err(|error| unsearchable(&error))
     }
 
-    /// The commit that an index of `repo` would make; nothing is written.
+    /// Returns the commit that an index of `repo` would create, without writing anything.
     ///
     /// # Errors
-    /// Paths of it are in conflict, or it cannot be read.
+    /// Paths in the index are in conflict, or it cannot be read.
     pub async fn staged(&self, repo: &Path, index: StagedIndex) -> Result<NamedCommit, EngineError> {
         let (repository, helper) = (self.repository(repo)?, self.helper.clone());
         let work = tokio::task::spawn_blocking(move || helper.staged(repository.path(), &index));
@@ -221,10 +221,10 @@ impl Engine {
         Ok(staged?)
     }
 
-    /// The commits that a revision or a range of `repo` names, oldest first.
+    /// Returns the commits of a revision or a range in `repo`, oldest first.
     ///
     /// # Errors
-    /// It names none, something else, or more than [`MAX_RANGE`].
+    /// The revision does not exist, is not a commit, or has more than [`MAX_RANGE`] commits.
     pub async fn resolve_revision(&self, repo: &Path, revision: &str) -> Result<Vec<NamedCommit>, EngineError> {
         let repository = self.repository(repo)?;
         let (helper, revision) = (self.helper.clone(), revision.to_owned());

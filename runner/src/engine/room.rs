@@ -1,4 +1,4 @@
-//! What a plan needs of the place in which its commands run: pure, of the plan alone.
+//! Computes the requirements of a plan on its run space. Depends on the plan only.
 
 use std::path::PathBuf;
 
@@ -8,49 +8,50 @@ use proctor_sandbox::{RunSpace, RunSpaceConfig, Sandboxes};
 
 use crate::context::Changes;
 
-/// How many bytes the layers of one run may hold where the plan sets no bound.
+/// Maximum size of the layers of one run, in bytes, if the plan sets no limit.
 const UNBOUNDED_DISK: u64 = 64 << 30;
 
-/// Whether some command of the plan is denied the network: a trial is made in that way, and needs
-/// one control more than a plan of commands that all may use it.
+/// Returns whether some command of the plan has no network. The trial sandbox has no network either, which needs
+/// one more control than commands with network do.
 pub(super) fn isolates(plan: &Plan) -> bool {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     steps.chain(plan.toolchain.iter().map(|check| &check.run)).any(|step| step.network == Network::Deny)
 }
 
-/// How many commands a run has at least, where nothing fails.
+/// Returns the minimum number of commands of a run without failures.
 pub(super) fn commands_of(plan: &Plan) -> usize {
     plan.toolchain.len() + plan.skills.iter().map(|skill| skill.steps.len()).sum::<usize>()
 }
 
-/// The place for the layers of a run, and for its sandboxes.
+/// The requirements of a run on its run space.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
-    /// How many bytes all layers hold.
+    /// Maximum size of all layers.
     pub(super) disk: Limit,
-    /// How many commands one sandbox serves.
+    /// Number of commands that one sandbox serves.
     pub(super) sandboxes: Sandboxes,
-    /// One that was made by these bounds before, if there is any.
+    /// A run space that was made earlier with these settings, if there is one.
     pub(super) space: Option<RunSpace>,
-    /// Where caches are stored, where the plan has any.
+    /// Directory of the stored caches, if the plan has caches.
     pub(super) caches: Option<PathBuf>,
 }
 
-/// How many commands one sandbox serves. A tree that changes under an overlay may be seen in either state: where a
-/// step's changes are applied to the worktree, the next one gets a sandbox that is made over what is there then.
+/// Returns how many commands one sandbox may serve. A lower tree that changes under a mounted overlay may be seen
+/// in either state. Therefore, if a step's changes are applied to the worktree, the next command gets a new
+/// sandbox.
 pub(super) fn sandboxes_of(plan: &Plan, changes: Changes) -> Sandboxes {
     let mut steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     let applies = changes == Changes::Applied && steps.any(|step| step.read_only == ReadOnly::Off);
     if applies { Sandboxes::ForOne } else { Sandboxes::ForSeveral }
 }
 
-/// The layers of a run share one bound: that of its most demanding step.
+/// Returns the shared size limit of a run's layers: that of the step with the highest limit.
 pub(super) fn disk_of(plan: &Plan) -> Limit {
     let steps = plan.skills.iter().flat_map(|skill| &skill.steps);
     steps.map(|step| step.limits.disk).max_by_key(|limit| limit.get_or_max()).unwrap_or(Limit::Unlimited)
 }
 
-/// What a place for layers is made by.
+/// Returns the settings for creating a run space.
 pub(super) fn space_config(room: &Room, tolerated: Tolerated) -> RunSpaceConfig {
     let disk_bytes = room.disk.get_or_max().min(UNBOUNDED_DISK);
     let (sandboxes, caches) = (room.sandboxes, room.caches.clone());

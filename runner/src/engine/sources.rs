@@ -1,4 +1,4 @@
-//! Finds the tree of a run and plans the run by the spec in it.
+//! Finds the tree of a run, and plans the run from the spec in it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::store::directory::Directory;
 use crate::store::mirrors::Show;
 
 impl Engine {
-    /// Finds the tree of a run, and plans the run by the spec in it. A worktree is planned before it is copied: what
-    /// cannot run leaves no copy, and the plan says what the copy is to show.
+    /// Finds the tree of a run, and plans the run from the spec in it. A worktree is planned before it is copied: a
+    /// run that is refused then makes no copy, and the plan determines the ignored files of the copy.
     pub(super) async fn source_and_plan(
         &self,
         repository: &Repository,
@@ -41,7 +41,7 @@ impl Engine {
         if let Some((_, plan)) = &of_worktree {
             self.admit_plan(repository, plan, tolerated).await?;
         }
-        // A copy can take long, and nobody has to wait for it.
+        // A copy can take long, so a cancellation does not wait for it.
         let source = tokio::select! {
             source = self.source(repository, &request.source, of_worktree.as_ref().map(|(_, plan)| plan)) => source?,
             () = cancel.cancelled() => return Err(EngineError::Interrupted),
@@ -66,7 +66,7 @@ impl Engine {
         if isolates(plan) { self.admit(repo, tolerated).await } else { Ok(()) }
     }
 
-    /// Prepares the tree that is verified.
+    /// Prepares the tree to verify.
     async fn source(
         &self,
         repository: &Repository,
@@ -78,7 +78,7 @@ impl Engine {
         work.await.map_err(|error| EngineError::Internal(format!("preparing the tree ended badly: {error}")))?
     }
 
-    /// What the tree of a run of `plan` is found with.
+    /// Returns the resources for preparing the tree of a run of `plan`.
     fn trees(&self, repository: &Repository, plan: Option<&Plan>) -> Result<Trees, EngineError> {
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         Ok(Trees {
@@ -94,8 +94,9 @@ impl Engine {
         })
     }
 
-    /// Returns whether a run of `plan` over the worktree would show the same ignored files to its steps as an earlier
-    /// one did; `false` where that is not found out in short time, or not on record. `now` is the worktree.
+    /// Returns whether a run of `plan` over the worktree would show its steps the same ignored files as an earlier
+    /// run. Returns `false` if the earlier files are not recorded, or if the lock is not free in time. `now` is the
+    /// worktree.
     pub(super) fn shows_the_same(
         &self,
         (repository, now): (&Repository, &Snapshot),
@@ -104,7 +105,7 @@ impl Engine {
     ) -> Result<bool, EngineError> {
         match earlier.source {
             TreeSource::Rev { .. } => return Ok(true),
-            // No record says which ignored files these steps saw.
+            // The ignored files that these steps saw are not recorded.
             TreeSource::Worktree { tree: TreeKind::Shared } => return Ok(false),
             TreeSource::Worktree { tree: TreeKind::Private } => {}
         }
@@ -117,16 +118,16 @@ impl Engine {
     }
 }
 
-/// What the steps of a run could see beside the files that its snapshot covers.
+/// The files that the steps of a run could see besides the snapshot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InputsSeen<'a> {
     /// The tree of the run.
     pub(super) source: &'a TreeSource,
-    /// The sha256 of the list of ignored files that the steps could see; `None` where none were shown.
+    /// sha256 of the list of ignored files that the steps could see; `None` if they saw none.
     pub(super) unverified_sha256: Option<&'a Sha256Hex>,
 }
 
-/// What the tree of a run is found with.
+/// The resources for preparing the tree of a run.
 struct Trees {
     helper: GitHelper,
     snapshots: Arc<SnapshotStore>,
@@ -134,9 +135,9 @@ struct Trees {
     state_path: PathBuf,
     launcher: Arc<Launcher>,
     settings: TreeSettings,
-    /// The paths at which no ignored file is shown.
+    /// Paths whose ignored files are left out.
     except: Vec<RelPath>,
-    /// Whether no ignored file is shown at all.
+    /// True if all ignored files are hidden.
     hides: bool,
     rights: Option<StepRights>,
 }
@@ -160,7 +161,7 @@ impl Trees {
     }
 }
 
-/// Returns the caches that every skill of a plan has: no step sees anything else at these paths.
+/// Returns the caches that every skill of a plan has: they cover these paths in each step.
 fn caches_of_all_skills(plan: &Plan) -> Vec<RelPath> {
     let Some((first, others)) = plan.skills.split_first() else { return Vec::new() };
     let is_in_all = |cache: &&RelPath| others.iter().all(|skill| skill.caches.contains(cache));

@@ -1,4 +1,4 @@
-//! Keeps the state directory bounded. No run depends on it.
+//! Limits the size of the state directory. No run depends on it.
 
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -9,12 +9,13 @@ use super::Engine;
 use crate::store::garbage::{self, Extent};
 use crate::store::{caches, retention};
 
-/// After how many runs the state directory is looked through again: it takes longer the more is kept.
+/// Number of runs between two clean-ups of the state directory, which take longer the more it contains.
 const RUNS_UNTIDIED: usize = 32;
 
 impl Engine {
-    /// Keeps the state directory bounded, after the first run and every [`RUNS_UNTIDIED`]. A run does
-    /// not depend on it. Checkouts and caches are looked through after a run that used or filled some, as of `now`.
+    /// Cleans up the state directory after the first run, and then after every [`RUNS_UNTIDIED`] runs. If `now` is
+    /// given, because the run used a private copy or committed caches, copies and caches are cleaned up as of `now`
+    /// in any case.
     pub(super) async fn tidy(&self, now: Option<SystemTime>) {
         let is_due = self.runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(RUNS_UNTIDIED);
         if !is_due && now.is_none() {

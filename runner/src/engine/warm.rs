@@ -1,5 +1,5 @@
-//! Places for layers with a prepared sandbox in each, kept for commands by themselves. A place belongs to one caller and
-//! one repository, and each of its sandboxes serves one command.
+//! Keeps run spaces with a prepared sandbox for single commands. A run space belongs to one caller and one
+//! repository, and each of its sandboxes serves one command.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,64 +8,65 @@ use std::time::Duration;
 use proctor_sandbox::{RunSpace, RunSpaceConfig};
 use tokio::time::Instant;
 
-/// How many places are kept for one caller.
+/// Maximum number of run spaces that are kept for one caller.
 const MOST_PER_CALLER: usize = 4;
-/// How many are kept for all callers.
+/// Maximum number of run spaces that are kept for all callers.
 const MOST: usize = 16;
-/// How long a place is kept that nobody asks for: each holds processes, namespaces and a control group.
+/// Time after which an unused run space is released: each one holds processes, namespaces and a control group.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The places that are kept.
+/// The run spaces that are kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WarmPlaces(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The one that was used last comes last.
+    /// The entries, most recently used last.
     places: Vec<(Owner, RunSpace, Instant)>,
     is_watched: bool,
 }
 
-/// Whose place it is, and what it was made for.
+/// The caller of a run space, and the settings that it was made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// Whose a repository must be for this caller; `None` is root.
+    /// Required owner of this caller's repositories; `None` is root.
     pub(super) caller: Option<u32>,
-    /// The repository, canonical.
+    /// Canonical path of the repository.
     pub(super) repo: PathBuf,
-    /// The bounds of the place.
+    /// The settings of the run space.
     pub(super) config: RunSpaceConfig,
 }
 
 impl WarmPlaces {
-    /// Takes a place out: nobody else gets it meanwhile.
+    /// Takes a run space out of the pool, so that no other command can use it.
     pub(super) fn take(&self, owner: &Owner) -> Option<RunSpace> {
         let mut kept = self.kept();
         let at = kept.places.iter().rposition(|(of, ..)| of == owner)?;
         Some(kept.places.remove(at).1)
     }
 
-    /// Keeps a place for the next command. The ones that were used longest ago go where there are too many. Blocks
+    /// Keeps a run space for the next command, and releases the least recently used ones beyond the maximum. Blocks
     /// until their sandboxes have ended.
     pub(super) fn keep(&self, owner: Owner, space: RunSpace) {
         let gone = self.kept().keep(owner, space, Instant::now());
         drop(gone);
     }
 
-    /// Has places go that nobody has asked for during [`PATIENCE`]. To be called behind [`keep`](Self::keep).
+    /// Starts a task that releases run spaces that are unused for [`PATIENCE`]. Call this after
+    /// [`keep`](Self::keep).
     pub(super) fn watch(&self) {
         if !std::mem::replace(&mut self.kept().is_watched, true) {
             tokio::spawn(self.clone().release_in_time());
         }
     }
 
-    /// Ends when there is no place left.
+    /// Releases idle run spaces until none is left.
     async fn release_in_time(self) {
         loop {
             let Some(until) = self.kept().next_release() else { return };
             tokio::time::sleep_until(until).await;
             let idle = self.kept().idle(Instant::now());
-            // The end of their sandboxes is waited for.
+            // Wait until their sandboxes have ended.
             let _ = tokio::task::spawn_blocking(move || drop(idle)).await;
         }
     }
@@ -76,7 +77,7 @@ impl WarmPlaces {
 }
 
 impl Kept {
-    /// Returns what there is no room for.
+    /// Adds a run space, and returns the ones beyond the maximum.
     fn keep(&mut self, owner: Owner, space: RunSpace, now: Instant) -> Vec<RunSpace> {
         let caller = owner.caller;
         self.places.push((owner, space, now));
@@ -99,7 +100,7 @@ impl Kept {
         idle.map(|(_, space, _)| space).collect()
     }
 
-    /// When the next place goes; `None` where there is none, and nobody watches from then on.
+    /// Returns the time of the next release; `None` if there are no run spaces, which ends the task.
     fn next_release(&mut self) -> Option<Instant> {
         let first = self.places.iter().map(|(.., since)| *since + PATIENCE).min();
         self.is_watched = first.is_some();

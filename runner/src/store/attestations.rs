@@ -1,8 +1,8 @@
-//! Our own records of runs, `attestations/<subject>/<snapshot>.json` of the state directory: of
-//! runs about one thing the newest one on each tree, found without looking through the others.
+//! Stores our own records of runs in `attestations/<subject>/<snapshot>.json` of the state directory: for each
+//! subject and tree the newest run, which can be found without reading the other records.
 //!
-//! No step sees the state directory, and it belongs to the user; a record is written before the
-//! status file that it vouches for.
+//! The state directory belongs to the user, and no step sees it. A record is written before the status file that it
+//! confirms.
 
 use proctor_core::attestation::{Attestation, Subject};
 use proctor_core::digest::SnapshotId;
@@ -10,11 +10,11 @@ use proctor_core::digest::SnapshotId;
 use super::StoreError;
 use super::directory::{Directory, Durable, Staged};
 
-/// The directory of all records, below the state directory.
+/// Directory of all records, in the state directory.
 pub(crate) const ATTESTATIONS: &str = "attestations";
-/// How many trees of one subject are remembered: the newest ones.
+/// Maximum number of trees of one subject whose records are kept: the newest ones.
 const TREES: usize = 64;
-/// The largest record that is read, in bytes.
+/// Maximum size of a record, in bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// The records of a state directory.
@@ -24,25 +24,24 @@ pub(crate) struct Attestations {
 }
 
 impl Attestations {
-    /// The records below `state`. Nothing is made before something is written.
+    /// Returns the records in the state directory. Directories are created only by the first write.
     pub(crate) fn of(state: &Directory) -> Self {
         Self { state: state.clone() }
     }
 
-    /// Writes the record of a run: from now on it is the newest one about its subject.
+    /// Writes the record of a run, which becomes the newest one of its subject.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn write(&self, attestation: &Attestation) -> Result<(), StoreError> {
         let (subject, file) = self.stage(attestation)?;
         publish(&subject, file.settle()?)
     }
 
-    /// Writes the record of a run, which nobody finds before it is published: the directory of its subject, and
-    /// the file.
+    /// Stages the record of a run without publishing it. Returns the directory of its subject, and the file.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn stage(&self, attestation: &Attestation) -> Result<(Directory, Staged), StoreError> {
         let all = self.state.ensure(ATTESTATIONS, 0o700)?;
         let subject = all.ensure(attestation.subject.key().as_str(), 0o700)?;
@@ -50,10 +49,10 @@ impl Attestations {
         Ok((subject, file))
     }
 
-    /// The record of the newest run about `subject` on the tree `snapshot`, as bytes.
+    /// Returns the bytes of the record of the newest run of `subject` on the tree `snapshot`.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The record cannot be read.
     pub(crate) fn on_tree(&self, subject: &Subject, snapshot: &SnapshotId) -> Result<Option<Vec<u8>>, StoreError> {
         match self.subject(subject)? {
             Some(directory) => directory.read(&file_of(snapshot), MAX_BYTES),
@@ -61,28 +60,28 @@ impl Attestations {
         }
     }
 
-    /// Removes the record of the newest run about `subject` on the tree `snapshot`. It needs no room on the disk.
+    /// Removes the record of the newest run of `subject` on the tree `snapshot`. Needs no free space on the disk.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn remove(&self, subject: &Subject, snapshot: &SnapshotId) -> Result<(), StoreError> {
         let Some(directory) = self.subject(subject)? else { return Ok(()) };
         directory.remove(&file_of(snapshot))?;
         directory.sync()
     }
 
-    /// The record of the newest run about `subject` on any tree, as bytes.
+    /// Returns the bytes of the record of the newest run of `subject` on any tree.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The record cannot be read.
     pub(crate) fn newest(&self, subject: &Subject) -> Result<Option<Vec<u8>>, StoreError> {
         self.newest_which(subject, |_| true)
     }
 
-    /// The same of the runs whose record is a wanted one.
+    /// Returns the bytes of the newest record of `subject` that `is_wanted` accepts.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A record cannot be read.
     pub(crate) fn newest_which(
         &self,
         subject: &Subject,
@@ -90,7 +89,7 @@ impl Attestations {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(directory) = self.subject(subject)? else { return Ok(None) };
         for (_, name) in by_age(&directory)?.iter().rev() {
-            // Another process may have forgotten it meanwhile.
+            // Another process may have removed the record.
             if let Some(bytes) = directory.read(name, MAX_BYTES)?.filter(|bytes| is_wanted(bytes)) {
                 return Ok(Some(bytes));
             }
@@ -107,10 +106,10 @@ impl Attestations {
     }
 }
 
-/// Makes a record the newest one about its subject, durably.
+/// Publishes a record durably as the newest one of its subject.
 ///
 /// # Errors
-/// The system refuses.
+/// A system call fails.
 pub(crate) fn publish(subject: &Directory, record: Durable) -> Result<(), StoreError> {
     record.publish()?;
     subject.sync()?;
@@ -121,14 +120,14 @@ fn file_of(snapshot: &SnapshotId) -> String {
     format!("{}.json", snapshot.as_str().trim_start_matches("sha256:"))
 }
 
-/// When a file was written: seconds and nanoseconds.
+/// Modification time of a file, in seconds and nanoseconds.
 type Written = (i64, i64);
 
-/// The records of a directory, oldest first.
+/// Returns the records in a directory, oldest first.
 fn by_age(directory: &Directory) -> Result<Vec<(Written, String)>, StoreError> {
     let mut records = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(".json")) {
-        // Another process may have forgotten it meanwhile.
+        // Another process may have removed the record.
         if let Some(written) = directory.written(&name)? {
             records.push((written, name));
         }
@@ -137,7 +136,7 @@ fn by_age(directory: &Directory) -> Result<Vec<(Written, String)>, StoreError> {
     Ok(records)
 }
 
-/// Removes the oldest records beyond `keep`.
+/// Removes the oldest records beyond the newest `keep`.
 fn forget_beyond(directory: &Directory, keep: usize) -> Result<(), StoreError> {
     let records = by_age(directory)?;
     let excess = records.len().saturating_sub(keep);

@@ -1,12 +1,13 @@
-//! Caches of skills: below `skill-caches/` of the state directory, a base of immutable layers for each scope and a
-//! private place for the writes of each run. docs/caches.md describes the bytes and what a crash leaves.
+//! Stores the caches of skills, in `skill-caches/` of the state directory: a base of immutable layers for each
+//! scope, and a private directory for the writes of each run. docs/caches.md describes the bytes and the state
+//! after a crash.
 //!
 //! ```text
 //! scopes/<key>/        one cache of one skill; locked (exclusively) while a run commits to it
-//!   scope.json         whose it is; its time says when it was last used
+//!   scope.json         its scope; the modification time is the time of the last use
 //!   base.json          the layers of its base, newest first; replaced atomically
 //! layers/<id>/         a layer; locked (shared) by the runs that use it
-//! runs/<id>/<n>/upper  what a skill of a run writes; the run holds the lock (exclusive) of `runs/<id>`
+//! runs/<id>/<n>/upper  the writes of a skill of a run; the run holds the lock (exclusive) of `runs/<id>`
 //! ```
 
 pub(crate) mod eviction;
@@ -35,53 +36,53 @@ use merge::{How, merge};
 
 pub(crate) use manifest::Scope;
 
-/// The directory of all of it, in the state directory.
+/// Directory of all caches, in the state directory.
 pub(crate) const SKILL_CACHES: &str = "skill-caches";
 const SCOPES: &str = "scopes";
 const LAYERS: &str = "layers";
 const RUNS: &str = "runs";
 const SCOPE: &str = "scope.json";
 const BASE: &str = "base.json";
-/// Where a stack of layers becomes one, beside the writes of a skill.
+/// Directory in which a stack of layers is merged, next to the writes of a skill.
 const MERGED: &str = "merged";
-/// The largest of both files that is read, in bytes.
+/// Maximum size of `scope.json` and of `base.json`, in bytes.
 const MAX_FILE: u64 = 64 << 10;
-/// How many layers a base has at most. One more, and they become one.
+/// Maximum number of layers of a base. A commit that would exceed it merges them into one.
 const MAX_LAYERS: usize = 8;
-/// How often a base is read that another run replaces meanwhile.
+/// Maximum number of attempts to read a base while other runs replace it, or to create a run's directory.
 const ATTEMPTS: u32 = 3;
 
-/// Why a cache cannot be stored, or not be used.
+/// Why a cache cannot be stored or used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CacheFault {
-    /// A directory of ours.
+    /// A directory in the state directory cannot be accessed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Something that a step has made.
+    /// An entry that a step created cannot be processed.
     #[error("cannot {action} `{path}` of it: {source}")]
     Entry {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The entry's path.
         path: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A directory would need more descriptors than there may be.
+    /// The directories are nested too deep: each level needs a descriptor.
     #[error("its directories lie more than {MAX_DEPTH} levels deep in each other")]
     TooDeep,
-    /// It would take too long to look at.
+    /// There are too many entries to read.
     #[error("it has more than {MAX_ENTRIES} entries")]
     TooMany,
-    /// It takes too much room.
+    /// The skill wrote more bytes than may be kept.
     #[error("the skill wrote {bytes} bytes, and up to {most} are kept (`retention.max_cache_bytes_per_run`)")]
     TooLarge {
-        /// What it takes.
+        /// Size in bytes.
         bytes: u64,
-        /// What it may take.
+        /// Maximum size in bytes.
         most: u64,
     },
-    /// Overlayfs would act on it.
+    /// An entry has an extended attribute that overlayfs interprets.
     #[error("`{path}` has the attribute `{name}`, by which overlayfs would show something else")]
     Attribute {
         /// The entry.
@@ -101,7 +102,7 @@ pub(crate) struct CacheStore {
     path: PathBuf,
 }
 
-/// A base in use: its layers stay until this is dropped.
+/// A base in use: its layers cannot be removed until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Base {
     manifest: Manifest,
@@ -111,18 +112,18 @@ pub(crate) struct Base {
     paths: Vec<PathBuf>,
 }
 
-/// What a cache can begin with.
+/// The initial content of a cache.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// The base; `None` where there is none that can be used.
+    /// The base; `None` if no base is usable.
     pub(crate) base: Option<Base>,
-    /// What the run's own scope holds by now, whether it can be used or not.
+    /// Id of the current base of the run's own scope, whether it is usable or not.
     own: Option<Sha256Hex>,
-    /// Why there is no base although one is stored.
+    /// Why a stored base was not used.
     pub(crate) reason: Option<String>,
 }
 
-/// A directory of one run for the writes of its skills. Dropped, it is removed.
+/// Directory for the writes of one run's skills. Removed on drop.
 #[derive(Debug)]
 pub(crate) struct RunRoom {
     runs: Directory,
@@ -131,68 +132,68 @@ pub(crate) struct RunRoom {
     path: PathBuf,
 }
 
-/// What is to be committed.
+/// The inputs of a commit.
 pub(crate) struct Commit<'a> {
     pub(crate) scope: &'a Scope,
     pub(crate) found: &'a Found,
-    /// The directory that holds the writes, as [`RunRoom::make`] gave it.
+    /// Directory of the writes, from [`RunRoom::make`].
     pub(crate) room: &'a Path,
-    /// Whether they are the upper directory of an overlay over the base; else they are the whole cache.
+    /// True if the writes are the upper directory of an overlay over the base; otherwise they are the whole cache.
     pub(crate) is_overlay: bool,
-    /// Whose the layer becomes, where steps of each run are a user of their own.
+    /// User and group that own the layer afterwards, if the steps of each run have a separate user id.
     pub(crate) owner: Option<(u32, u32)>,
-    /// The largest number of bytes.
+    /// Maximum size in bytes.
     pub(crate) most: u64,
 }
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Committed {
-    /// There is a new base. These paths are not part of it: they were sockets, fifos or devices.
+    /// There is a new base, without the entries that were sockets, FIFOs or devices.
     New {
-        /// The paths.
+        /// Paths of the entries that were left out.
         left_out: Vec<String>,
     },
     /// There was nothing to commit.
     Unchanged,
-    /// Another run committed to the scope since the base was read, or does at this moment.
+    /// Another run has committed to the scope since the base was read, or is committing now.
     Stale,
 }
 
 impl Base {
-    /// What the record says of it.
+    /// Returns the base as it appears in the run's record.
     pub(crate) fn record(&self) -> CacheBase {
         CacheBase { id: self.id.clone(), scope: self.scope.clone() }
     }
 
-    /// From how wide a scope it comes.
+    /// Returns the widest scope that a layer of the base comes from.
     pub(crate) fn trust(&self) -> CacheTrust {
         self.manifest.trust
     }
 
-    /// Where its layers are, newest first.
+    /// Returns the paths of the layers, newest first.
     pub(crate) fn lowers(&self) -> &[PathBuf] {
         &self.paths
     }
 }
 
 impl CacheStore {
-    /// Opens the store; makes it where it is absent.
+    /// Opens the store, and creates it if it does not exist.
     ///
     /// # Errors
     /// The state directory cannot be written.
     pub(crate) fn open(state: &Directory, state_path: &Path) -> Result<Self, StoreError> {
-        // Nobody but us walks in: what a step makes of its caches is reached by its mounts alone.
+        // Only we may enter these directories: steps reach their caches through mounts.
         let root = state.ensure(SKILL_CACHES, 0o700)?;
         let [scopes, layers, runs] = [SCOPES, LAYERS, RUNS].map(|name| root.ensure(name, 0o700));
         Ok(Self { scopes: scopes?, layers: layers?, runs: runs?, root, path: state_path.join(SKILL_CACHES) })
     }
 
-    /// Finds what a cache begins with: the base of its scope, or else the first that one of the trust scopes
-    /// `fallbacks` has for it.
+    /// Finds the initial content of a cache: the base of its scope, or else the first base in the trust scopes
+    /// `fallbacks`.
     ///
     /// # Errors
-    /// A directory of ours cannot be read.
+    /// A directory in the state directory cannot be read.
     pub(crate) fn find(&self, scope: &Scope, fallbacks: &[String]) -> Result<Found, StoreError> {
         let mut found = Found { own: self.current(scope)?.map(|(id, _)| id), ..Found::default() };
         for (scope, trust) in candidates(scope, fallbacks) {
@@ -208,7 +209,7 @@ impl CacheStore {
         Ok(found)
     }
 
-    /// The layers that a cache would begin with, without a look at them.
+    /// Returns the layers that a cache would start with, without verifying them.
     pub(crate) fn peek(&self, scope: &Scope, fallbacks: &[String]) -> Vec<PathBuf> {
         let mut known = candidates(scope, fallbacks).filter_map(|(scope, _)| self.current(&scope).ok().flatten());
         let manifest = known.find_map(|(_, bytes)| Manifest::parse(&bytes));
@@ -220,7 +221,7 @@ impl CacheStore {
         self.path.join(LAYERS).join(id)
     }
 
-    /// The manifest of a scope's base, with its id.
+    /// Returns the manifest of a scope's base, with its id.
     fn current(&self, scope: &Scope) -> Result<Option<(Sha256Hex, Vec<u8>)>, StoreError> {
         let directory = match self.scopes.descend(&scope.key()) {
             Ok(directory) => directory,
@@ -231,7 +232,7 @@ impl CacheStore {
         Ok(bytes.map(|bytes| (Manifest::id_of(&bytes), bytes)))
     }
 
-    /// The base of one scope, locked and found to be as it was committed.
+    /// Returns the base of one scope, locked and verified to be unchanged since its commit.
     fn base(&self, scope: &Scope, trust: CacheTrust) -> Result<Option<Base>, CacheFault> {
         for _ in 0..ATTEMPTS {
             let Some((id, bytes)) = self.current(scope)? else { return Ok(None) };
@@ -239,7 +240,7 @@ impl CacheStore {
                 return Err(fault("read", BASE, "it is not as we write it"));
             };
             let layers: Option<Vec<OwnedFd>> = manifest.layers.iter().map(|layer| self.hold(&layer.id)).collect();
-            // A run that replaced it meanwhile may have removed layers before they were held.
+            // Another run may have replaced the base and removed layers before we locked them.
             let still = self.current(scope)?.is_some_and(|(now, _)| now == id);
             match layers {
                 Some(layers) if still => return self.verified(scope, trust, (id, manifest), layers).map(Some),
@@ -250,7 +251,7 @@ impl CacheStore {
         Err(fault("hold", BASE, "other runs replaced it each time it was read"))
     }
 
-    /// Opens a layer and holds it against its removal.
+    /// Opens a layer and takes the shared lock that prevents its removal.
     fn hold(&self, id: &str) -> Option<OwnedFd> {
         let name = CString::new(id).ok()?;
         let layer = layer::open_dir(self.layers.as_fd(), &name).ok()?;
@@ -276,7 +277,7 @@ impl CacheStore {
         Ok(Base { manifest, id, scope: scope.trust_scope.clone(), layers, paths })
     }
 
-    /// Notes that a cache was used. That it cannot be noted is no reason not to use it.
+    /// Updates the time of a cache's last use. A failure is only logged, since the cache is usable all the same.
     fn touch(&self, scope: &Scope) {
         let now = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
         let times = fs::Timestamps { last_access: now, last_modification: now };
@@ -289,15 +290,15 @@ impl CacheStore {
         }
     }
 
-    /// Makes the place for the writes of one run.
+    /// Creates the directory for the writes of one run.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be created.
     pub(crate) fn run_room(&self) -> Result<RunRoom, StoreError> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
             let directory = self.runs.ensure(&name, 0o700)?;
-            // Another process may take it for one that a killed run has left, until it is held.
+            // Until we hold the lock, another process may remove the directory as a leftover of a killed run.
             if directory.try_lock()? && self.runs.demand_still(&name, &directory).is_ok() {
                 let path = self.path.join(RUNS).join(&name);
                 return Ok(RunRoom { runs: self.runs.clone(), directory, name, path });
@@ -306,19 +307,20 @@ impl CacheStore {
         Err(StoreError::Busy { path: self.runs.name().to_owned() })
     }
 
-    /// Fills an empty directory with a copy of what a base shows, for this user where one is named.
+    /// Copies the content of a base into an empty directory, with `owner` as the owner of the copies if it is
+    /// given.
     ///
     /// # Errors
-    /// There is no room, or something cannot be copied.
+    /// The disk is full, or an entry cannot be copied.
     pub(crate) fn copy_base(&self, base: &Base, room: &Path, owner: Option<(u32, u32)>) -> Result<(), CacheFault> {
         let to = Directory::open(&room.join(CACHE_UPPER))?;
         merge(&base.layers, to.as_fd(), How::Copy { owner })
     }
 
-    /// Makes the writes of a skill part of the base of its scope. For a skill whose processes and mounts are gone.
+    /// Adds the writes of a skill to the base of its scope. All processes and mounts of the skill must be gone.
     ///
     /// # Errors
-    /// They cannot become a layer, or the disk refuses; the old base stays.
+    /// The writes cannot become a layer, or the disk fails; the old base remains.
     pub(crate) fn commit(&self, commit: &Commit<'_>) -> Result<Committed, CacheFault> {
         let room = Directory::open(commit.room)?;
         let upper = room.descend(CACHE_UPPER)?;
@@ -345,7 +347,7 @@ impl CacheStore {
         Ok(if published { Committed::New { left_out } } else { Committed::Stale })
     }
 
-    /// Gives a layer its name and puts it on top of `below` in a new manifest; `false` where another run was faster.
+    /// Names a layer and puts it on top of `below` in a new manifest; `false` if another run committed first.
     fn publish(
         &self,
         commit: &Commit<'_>,
@@ -361,7 +363,7 @@ impl CacheStore {
         if scope.read(SCOPE, MAX_FILE)?.is_none() {
             scope.write(SCOPE, &serde_json::to_vec(commit.scope).unwrap_or_default())?;
         }
-        // Until the manifest names it, this alone keeps it from being cleared away.
+        // Until the manifest names the layer, only this lock keeps a clean-up from removing it.
         fs::flock(layer, FlockOperation::NonBlockingLockShared).map_err(StoreError::io("lock", layer.name()))?;
         fs::renameat_with(room, name, &self.layers, &new.id, RenameFlags::NOREPLACE)
             .map_err(StoreError::io("name", self.layer_path(&new.id).display().to_string()))?;
@@ -381,14 +383,14 @@ impl CacheStore {
     }
 }
 
-/// The trust scopes in which a base is looked for, with the least trust that it has.
+/// Returns the trust scopes in which to look for a base, each with the minimum trust to record for its base.
 fn candidates(scope: &Scope, fallbacks: &[String]) -> impl Iterator<Item = (Scope, CacheTrust)> {
     let own = (scope.clone(), CacheTrust::Branch);
     let wider: Vec<_> = fallbacks.iter().map(|name| (scope.of(name), CacheTrust::Default)).collect();
     std::iter::once(own).chain(wider)
 }
 
-/// All layers of a base and the writes above it as one new layer, which shares their files.
+/// Merges all layers of a base and the writes above it into one new layer, which shares their files by hard links.
 fn merged(room: &Directory, upper: &Directory, base: &Base) -> Result<(Directory, layer::Survey), CacheFault> {
     let made = room.ensure(MERGED, 0o700)?;
     let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
@@ -404,10 +406,10 @@ fn merged(room: &Directory, upper: &Directory, base: &Base) -> Result<(Directory
 }
 
 impl RunRoom {
-    /// Makes the directory for the writes of one cache of one skill.
+    /// Creates the directory for the writes of one cache of one skill.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be created.
     pub(crate) fn make(&self, number: usize) -> Result<PathBuf, StoreError> {
         let name = number.to_string();
         self.directory.ensure(&name, 0o700)?.ensure(CACHE_UPPER, 0o700)?;
@@ -421,7 +423,7 @@ impl Drop for RunRoom {
     }
 }
 
-/// Removes a directory of ours with all that steps have put into it; what cannot be removed is left to the next time.
+/// Removes a directory of the store with all its content. The next clean-up repeats a removal that fails.
 fn remove(parent: &Directory, name: &str) {
     let Ok(c_name) = CString::new(name) else { return };
     match proctor_sandbox::remove_dir(parent.as_fd(), &c_name) {

@@ -1,4 +1,4 @@
-//! A directory held by its fd, in which files appear whole or not at all.
+//! Writes files atomically in a directory that is held open by its descriptor: a file appears whole or not at all.
 
 mod staged;
 
@@ -15,59 +15,60 @@ use super::StoreError;
 
 pub(crate) use staged::{Durable, STAGED_AT_ONCE, Staged, sync_all};
 
-/// A directory of ours; clones share its fd.
+/// A directory that is held open; clones share its descriptor.
 #[derive(Debug, Clone)]
 pub struct Directory {
     fd: Arc<OwnedFd>,
-    /// For messages only: every operation goes through the fd.
+    /// For messages only: every operation goes through the descriptor.
     name: String,
 }
 
-/// How many readers in a row may be looking whether a directory is held when it is to be held.
+/// Maximum number of attempts to take the exclusive lock while only readers in [`Directory::is_locked`] hold
+/// theirs.
 const LOOKERS: usize = 100;
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
 impl Directory {
-    /// Opens the directory at an absolute path that the operator or the caller named. Links on
-    /// the way are theirs and are followed.
+    /// Opens the directory at an absolute path that the operator or the caller named, and follows its symbolic
+    /// links.
     ///
     /// # Errors
-    /// It is not there, or is no directory.
+    /// The path does not exist or is not a directory.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let fd = fs::open(path, DIRECTORY, Mode::empty()).map_err(StoreError::io("open", &name))?;
         Ok(Self { fd: Arc::new(fd), name })
     }
 
-    /// A directory that is open already; `name` is for messages.
+    /// Wraps an open directory; `name` is for messages.
     pub(crate) fn from_fd(fd: OwnedFd, name: String) -> Self {
         Self { fd: Arc::new(fd), name }
     }
 
-    /// What tells this directory from every other: device and inode.
+    /// Returns the device and inode, which identify the directory.
     ///
     /// # Errors
-    /// The system refuses.
+    /// `fstat` fails.
     pub fn identity(&self) -> Result<(u64, u64), StoreError> {
         let stat = fs::fstat(&self.fd).map_err(StoreError::io("stat", &self.name))?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Opens the directory `path` below this one, following no link.
+    /// Opens the directory `path` below this one and follows no link.
     ///
     /// # Errors
-    /// It is not there, is no directory, or a part of the path is a symlink.
+    /// The path does not exist, is not a directory, or has a symlink as a component.
     pub fn descend(&self, path: &str) -> Result<Self, StoreError> {
         let fd = open_beneath(self.fd.as_fd(), Path::new(path), DIRECTORY, Links::Refuse)
             .map_err(StoreError::io("open", self.path_of(path)))?;
         Ok(Self { fd: Arc::new(fd), name: self.path_of(path) })
     }
 
-    /// Opens the directory `name` in this one, made with `mode` and the owner of this one
-    /// where it is not there yet.
+    /// Opens the directory `name` in this one. If it does not exist, creates it with `mode` and the owner of this
+    /// directory.
     ///
     /// # Errors
-    /// It is a symlink or no directory, or cannot be made.
+    /// `name` is a symlink or not a directory, or cannot be created.
     pub fn ensure(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
         let (directory, made) = self.ensure_unsynced(name, mode)?;
         if made {
@@ -76,11 +77,11 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Opens the directory `name` as [`Directory::ensure`] does; one that is made has all bits of `mode`, whatever our
-    /// umask is.
+    /// Opens the directory `name` as [`Directory::ensure`] does. A new directory gets all bits of `mode`,
+    /// regardless of the umask.
     ///
     /// # Errors
-    /// As [`Directory::ensure`].
+    /// Same as [`Directory::ensure`].
     pub(crate) fn ensure_with_mode(&self, name: &str, mode: u32) -> Result<Self, StoreError> {
         let (directory, made) = self.ensure_unsynced(name, mode)?;
         if made {
@@ -91,11 +92,11 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The same; whether it was made now, so that this one has to be synced before anybody may
-    /// rely on that.
+    /// Opens the directory `name` as [`Directory::ensure`] does, without the sync, and returns whether it was
+    /// created. A caller that relies on a new directory after a crash must sync this one first.
     ///
     /// # Errors
-    /// As [`Directory::ensure`].
+    /// Same as [`Directory::ensure`].
     pub(crate) fn ensure_unsynced(&self, name: &str, mode: u32) -> Result<(Self, bool), StoreError> {
         match fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) => {
@@ -108,11 +109,11 @@ impl Directory {
         }
     }
 
-    /// Demands that the directory `held`, which was opened at `name`, still stands there: what is written to it
-    /// by its descriptor is found by that name.
+    /// Checks that `name` still refers to the open directory `held`, so that files written through its descriptor
+    /// can be found by this name.
     ///
     /// # Errors
-    /// Something else stands there, or nothing.
+    /// `name` does not exist, or refers to something else.
     pub(crate) fn demand_still(&self, name: &str, held: &Self) -> Result<(), StoreError> {
         let stat = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(StoreError::io("find", self.path_of(name)))?;
@@ -126,28 +127,28 @@ impl Directory {
         Ok(())
     }
 
-    /// Puts a file with `bytes` at `name`: temp file in this directory, fsync, rename, fsync of
-    /// the directory. A kill at any point leaves the old file or the new one whole.
+    /// Writes `bytes` to the file `name`: temporary file in this directory, fsync, rename, fsync of the directory.
+    /// A kill at any point leaves either the old or the new file, complete.
     ///
     /// # Errors
-    /// `name` is a symlink, or the system refuses.
+    /// `name` is a symlink, or a system call fails.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.stage(name, bytes)?.settle()?.publish()?;
         self.sync()
     }
 
-    /// A file that is not there yet for anyone but us; dropped unpublished, it goes away.
+    /// Creates a temporary file, which is removed on drop unless it is published.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
         self.temporary_as(purpose, OFlags::WRONLY)
     }
 
-    /// Returns a file for reading and writing whose name is removed already.
+    /// Returns a file for reading and writing whose name is already removed.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn unnamed(&self, purpose: &str) -> Result<File, StoreError> {
         // Dropping the entry removes the name.
         Ok(self.temporary_as(purpose, OFlags::RDWR)?.file)
@@ -164,11 +165,11 @@ impl Directory {
         Ok(temp)
     }
 
-    /// The bytes of the file `name`, `None` where there is none. Follows no link, and opens
-    /// nothing but a regular file.
+    /// Returns the content of the file `name`; `None` if it does not exist. Follows no link and opens regular files
+    /// only.
     ///
     /// # Errors
-    /// It is a symlink or something else than a file, is larger than `limit`, or cannot be read.
+    /// `name` is a symlink or not a regular file, is larger than `limit`, or cannot be read.
     pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(file) = self.open_file(name)? else { return Ok(None) };
         let mut bytes = Vec::new();
@@ -180,13 +181,13 @@ impl Directory {
         Ok(Some(bytes))
     }
 
-    /// The file `name` for reading, `None` where there is none. Follows no link, and opens nothing
-    /// but a regular file.
+    /// Opens the file `name` for reading; `None` if it does not exist. Follows no link and opens regular files
+    /// only.
     ///
     /// # Errors
-    /// It is a symlink or something else than a file, or cannot be opened.
+    /// `name` is a symlink or not a regular file, or cannot be opened.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, StoreError> {
-        // Opening a device can do something, and opening a fifo tells its writer.
+        // Opening a device can have side effects, and opening a FIFO wakes its writer.
         if self.is_other_than_a_file(name)? {
             return Err(self.no_regular_file(name));
         }
@@ -219,11 +220,11 @@ impl Directory {
         StoreError::Io { action: "read", path: self.path_of(name), source }
     }
 
-    /// When the file `name` was written, in seconds and nanoseconds since 1970; `None` where
-    /// there is none.
+    /// Returns the modification time of the file `name`, in seconds and nanoseconds since 1970; `None` if it does
+    /// not exist.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub fn written(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)))),
@@ -232,10 +233,10 @@ impl Directory {
         }
     }
 
-    /// Removes the file `name`, where it is still there.
+    /// Removes the file `name` if it exists.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         match fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -243,13 +244,14 @@ impl Directory {
         }
     }
 
-    /// Whether somebody holds this directory by [`Directory::try_lock`] at this moment. It is
-    /// asked by taking a lock that readers share, for no longer than that.
+    /// Returns whether this directory is currently locked by [`Directory::try_lock`]. The check takes a shared lock
+    /// for a moment.
     ///
     /// # Errors
-    /// The file system has no locks.
+    /// The file system does not support locks.
     pub(crate) fn is_locked(&self) -> Result<bool, StoreError> {
-        // A lock belongs to an open file: this one must not be let go with ours.
+        // A lock belongs to an open file description. A second one keeps the check from releasing a lock that
+        // `self` holds.
         let apart = self.descend(".")?;
         match fs::flock(&apart.fd, fs::FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false),
@@ -258,11 +260,11 @@ impl Directory {
         }
     }
 
-    /// Holds this directory against every other holder, until the last clone of it is dropped;
-    /// `false` where another one holds it.
+    /// Takes the exclusive lock on this directory until its last clone is dropped; `false` if another holder has
+    /// it.
     ///
     /// # Errors
-    /// The file system has no locks.
+    /// The file system does not support locks.
     pub(crate) fn try_lock(&self) -> Result<bool, StoreError> {
         for _ in 0..LOOKERS {
             match fs::flock(&self.fd, fs::FlockOperation::NonBlockingLockExclusive) {
@@ -278,11 +280,11 @@ impl Directory {
         Ok(false)
     }
 
-    /// Removes temporary files that a killed process left. Only for who holds the lock: another
-    /// one's may be under way.
+    /// Removes temporary files that a killed process left. Only the lock holder may call this: without the lock, it
+    /// could remove files that another process is writing.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub fn sweep(&self) -> Result<(), StoreError> {
         for name in self.names()?.into_iter().filter(|name| is_temporary(name)) {
             fs::unlinkat(&self.fd, &name, AtFlags::empty()).map_err(StoreError::io("remove", self.path_of(&name)))?;
@@ -290,20 +292,19 @@ impl Directory {
         Ok(())
     }
 
-    /// The names in this directory, sorted.
+    /// Returns the names in this directory that are valid UTF-8, sorted.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let entries = self.entries(usize::MAX)?;
         Ok(entries.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
     }
 
-    /// The names in this directory, of whatever bytes, sorted; no more than `most`, in which case
-    /// there may be others.
+    /// Returns the names in this directory as raw bytes, sorted. If it returns `most` names, there may be more.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn entries(&self, most: usize) -> Result<Vec<Vec<u8>>, StoreError> {
         let entries = fs::Dir::read_from(&self.fd).map_err(StoreError::io("list", &self.name))?;
         let mut names = Vec::new();
@@ -321,7 +322,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// The directory as a path for messages.
+    /// Returns the path of the directory, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -330,9 +331,9 @@ impl Directory {
         format!("{}/{name}", self.name)
     }
 
-    /// The mode of the file that a write would replace, which the new one keeps; `None` where
-    /// there is none. A rename would replace a symlink and not follow it; but a link there
-    /// means that someone wants our document elsewhere, and saying so beats replacing it.
+    /// Returns the mode of the file that a write would replace, which the new file keeps; `None` if there is no
+    /// file. A symlink is an error: a rename would replace the link without following it, but the link means that
+    /// the user wants the document in another place.
     fn replaceable(&self, name: &str) -> Result<Option<Mode>, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if fs::FileType::from_raw_mode(stat.st_mode).is_symlink() => {
@@ -344,15 +345,16 @@ impl Directory {
         }
     }
 
-    /// Makes durable which names there are in it.
+    /// Makes the names in this directory durable.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub fn sync(&self) -> Result<(), StoreError> {
         fs::fsync(&self.fd).map_err(StoreError::io("sync", &self.name))
     }
 
-    /// Under root, what we put into a user's repository belongs to that user.
+    /// Gives `file` the owner of this directory when we are root, so that files in a user's repository belong to
+    /// the user.
     fn give_owner(&self, file: BorrowedFd<'_>) -> Result<(), StoreError> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
@@ -373,15 +375,15 @@ impl AsFd for Directory {
     }
 }
 
-/// A file under a random name, on its way to its real one.
+/// A file under a random name that is not published yet.
 #[derive(Debug)]
 pub struct Temporary {
     entry: TemporaryEntry,
-    /// Where its bytes go.
+    /// The open file, for writing its content.
     pub file: File,
 }
 
-/// The random name. Dropped unpublished, it goes away.
+/// The random name of a temporary file, which is removed on drop unless the file is published.
 #[derive(Debug)]
 struct TemporaryEntry {
     directory: Directory,
@@ -390,19 +392,19 @@ struct TemporaryEntry {
 }
 
 impl Temporary {
-    /// Makes it appear as `name`, durable. Its bytes must have been synced.
+    /// Renames the file to `name` and makes the name durable. The caller must have synced its content.
     ///
     /// # Errors
-    /// The system refuses; the file goes away.
+    /// A system call fails; the file is removed.
     pub fn publish(self, name: &str) -> Result<(), StoreError> {
         let directory = self.entry.directory.clone();
         self.publish_in(&directory, name)
     }
 
-    /// The same, in another directory of the same file system.
+    /// Publishes the file like [`Temporary::publish`], but in another directory of the same file system.
     ///
     /// # Errors
-    /// As [`Temporary::publish`].
+    /// Same as [`Temporary::publish`].
     pub fn publish_in(self, directory: &Directory, name: &str) -> Result<(), StoreError> {
         self.entry.move_to(directory, name)?;
         directory.sync()
@@ -419,15 +421,15 @@ impl TemporaryEntry {
 }
 
 impl Temporary {
-    /// Makes it appear as `name`, durable, where nothing has that name; `false` where something
-    /// has. Its bytes must have been synced.
+    /// Renames the file to `name`, durably, unless `name` exists; returns whether it did. The caller must have
+    /// synced the content.
     ///
     /// # Errors
-    /// The system refuses; the file goes away.
+    /// A system call fails; the file is removed.
     pub fn publish_new(mut self, name: &str) -> Result<bool, StoreError> {
         let fd = &self.entry.directory.fd;
         let moved = match fs::renameat_with(fd, &self.entry.name, fd, name, fs::RenameFlags::NOREPLACE) {
-            // A file system that does not know of it (NFS) refuses a link over a name as well.
+            // File systems without `RENAME_NOREPLACE`, such as NFS, still refuse a hard link to a name that exists.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                 fs::linkat(fd, &self.entry.name, fd, name, AtFlags::empty())
             }
@@ -454,19 +456,19 @@ impl Drop for TemporaryEntry {
     }
 }
 
-/// What the names of files and directories that go soon end in.
+/// Suffix of the names of short-lived files and directories.
 pub(crate) const TEMPORARY: &str = ".tmp";
 
-/// Whether `name` is one that [`Directory::temporary`] gives, or in its form.
+/// Returns whether `name` has the form of the names that [`Directory::temporary`] creates.
 pub(crate) fn is_temporary(name: &str) -> bool {
     let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(TEMPORARY)?.rsplit_once('.'));
     random.is_some_and(|(_, digits)| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Random bits from the kernel.
+/// Returns random bits from the kernel.
 ///
 /// # Errors
-/// The kernel has none.
+/// `getrandom(2)` fails.
 pub(crate) fn random_u64() -> Result<u64, StoreError> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())

@@ -1,5 +1,5 @@
-//! Where the documents of one run go: below `changes/<id>/` of the repository, or, without a
-//! changeset, below `runs/<run id>/` of the state directory. The same layout in both.
+//! Writes the documents of one run: to `changes/<id>/` of the repository or, without a changeset, to `runs/<run
+//! id>/` of the state directory. Both have the same layout.
 
 use std::path::{Path, PathBuf};
 
@@ -19,10 +19,10 @@ use crate::rerun;
 
 pub(crate) const STATUS: &str = "05-status.json";
 pub(crate) const VERIFY: &str = "verify";
-/// The directory of the runs without a changeset, below the state directory.
+/// Directory of the runs without a changeset, in the state directory.
 pub(crate) const RUNS: &str = "runs";
 
-/// The place of one run's documents.
+/// The directory of one run's documents.
 #[derive(Debug)]
 pub(crate) struct Documents {
     root: Directory,
@@ -30,38 +30,38 @@ pub(crate) struct Documents {
     attestations: Attestations,
     repository: String,
     changeset: Option<ChangesetId>,
-    /// Which tools the run finds.
+    /// Digest of the tools that the run finds.
     toolchain_env: Option<Sha256Hex>,
-    /// The directory in which this one was made, where that is not durable yet.
+    /// The parent directory, if it was not synced after this directory was created.
     unsynced: Option<Directory>,
 }
 
-/// The path of a document below the directory of a run's, and its sha256.
+/// Path of a document relative to the run's directory, and its sha256.
 pub(crate) type Cited = (String, Sha256Hex);
 
-/// The documents of a run, written and durable, and not yet at their names. Dropped, they go away.
+/// The documents of a run, written and durable, but not yet renamed to their final names. They are removed on drop.
 pub(crate) struct StagedRun<'a> {
     evidence: Vec<Durable>,
     cited: Vec<Cited>,
     conclusion: Conclusion<'a>,
 }
 
-/// What is said of a run once its evidence is at its place.
+/// The status file and the record of a run, published after its evidence.
 pub(crate) struct Conclusion<'a> {
     documents: &'a Documents,
-    /// Where evidence lies.
+    /// Directory of the evidence.
     verify: Directory,
-    /// Where our own record lies, and the record.
+    /// Directory of our own record, and the record.
     subject: Directory,
     record: Durable,
     status: Durable,
 }
 
-/// One document of a run as it is on record: `file` below `directory`, where its bytes still are
-/// those of `sha256`. `None` where they are not, because a later run replaced them, say.
+/// Returns the document `file` in `directory` if its content still has the hash `sha256`; `None` if it does not,
+/// for example because a later run replaced it.
 ///
 /// # Errors
-/// It is no regular file, a link leads to it, it is larger than `limit`, or it cannot be read.
+/// It is not a regular file, its path contains a symlink, it is larger than `limit`, or it cannot be read.
 pub fn recorded_document(
     directory: &Path,
     file: &str,
@@ -78,20 +78,20 @@ pub fn recorded_document(
     Ok(bytes.filter(|bytes| Sha256Hex::of(bytes) == *sha256))
 }
 
-/// Where the documents of a changeset lie, below the repository.
+/// Returns the directory of a changeset's documents, relative to the repository.
 pub(crate) fn changeset_path(id: &ChangesetId) -> String {
     format!("changes/{id}")
 }
 
-/// The file by which a person approves a changeset.
+/// Name of the file with which a person approves a changeset.
 const APPROVED: &str = "APPROVED";
-/// The largest one that is read, in bytes.
+/// Maximum size of an `APPROVED` file, in bytes.
 const MAX_APPROVED: u64 = 1 << 20;
 
-/// Whether a changeset has a regular file `APPROVED`. What is none approves nothing.
+/// Returns whether a changeset has a regular file `APPROVED`. Any other kind of entry does not approve it.
 ///
 /// # Errors
-/// The system refuses.
+/// A system call fails.
 pub(crate) fn is_approved(repository: &Repository, id: &ChangesetId) -> Result<bool, StoreError> {
     match repository.directory.descend(&changeset_path(id)) {
         Ok(root) => Ok(root.read(APPROVED, MAX_APPROVED).is_ok_and(|file| file.is_some())),
@@ -101,11 +101,11 @@ pub(crate) fn is_approved(repository: &Repository, id: &ChangesetId) -> Result<b
 }
 
 impl Documents {
-    /// The changeset's directory, which must exist. It is ours alone until this is dropped.
+    /// Opens and locks the changeset's directory, which must exist. The lock is held until this is dropped.
     ///
     /// # Errors
-    /// It is not there, its path leads through a symlink, another run holds it, or its status
-    /// file could not be updated without loss.
+    /// The directory does not exist, its path contains a symlink, another run holds it, or its status file cannot
+    /// be updated without loss.
     pub(crate) fn of_changeset(
         state: &Directory,
         repository: &Repository,
@@ -134,10 +134,10 @@ impl Documents {
         Ok(documents)
     }
 
-    /// The run's own directory in the state directory, made now.
+    /// Creates and locks the run's own directory in the state directory.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn of_run(
         state: &Directory,
         state_path: &Path,
@@ -160,22 +160,22 @@ impl Documents {
         })
     }
 
-    /// The same place, of a run that finds these tools.
+    /// Sets the digest of the tools that the run finds.
     pub(crate) fn finding(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
     }
 
-    /// Returns the newest recorded run of the same subject, other than `own`; `None` where the newest one is `own`
-    /// or the records cannot be read.
+    /// Returns the newest recorded run of the same subject, other than `own`; `None` if the newest one is `own` or
+    /// the records cannot be read.
     pub(crate) fn newest_run_but(&self, own: &RunId, plan: &Plan) -> Option<RunId> {
         let newest = rerun::newest(&self.attestations, &self.subject(&plan.profile));
         let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be looked up"));
         newest.ok().flatten().map(|run| run.run_id).filter(|newest| newest != own)
     }
 
-    /// Withdraws, durably, every earlier pass that a failure of this run would contradict: the one in the status
-    /// file, and the one on record for the same tree. It must complete before the first command starts. A run
-    /// that is killed afterwards, or that cannot record its result, then leaves no pass behind.
+    /// Withdraws, durably, every earlier pass that a failure of this run would contradict: the pass in the status
+    /// file and the recorded pass for the same tree. It must complete before the first command starts. A run that
+    /// is killed afterwards, or that cannot record its result, then leaves no pass behind.
     ///
     /// # Errors
     /// The status file or the record cannot be read or written; the run must not start.
@@ -192,8 +192,8 @@ impl Documents {
         Ok(())
     }
 
-    /// Records that the run came to no result, as far as that can still be written. Where the disk is too full for
-    /// a record, it removes a pass that another run recorded for the same tree meanwhile.
+    /// Records, as far as possible, that the run has no result. If the disk is too full for a record, it removes a
+    /// pass that another run has recorded for the same tree.
     pub(crate) fn record_no_result(&self, nothing: &LastRun) {
         let run = &nothing.run_id;
         if let Err(error) = self.write_status(nothing) {
@@ -211,8 +211,8 @@ impl Documents {
         }
     }
 
-    /// Finds out before anything runs what would keep the documents from being written, and
-    /// clears away what a killed run left.
+    /// Checks, before anything runs, for problems that would prevent writing the documents, and removes files that
+    /// a killed run left.
     fn check(&self) -> Result<(), StoreError> {
         let old = self.root.read(STATUS, status::MAX_BYTES)?;
         status::check(old.as_deref()).map_err(|source| self.wrong(source))?;
@@ -223,30 +223,30 @@ impl Documents {
         }
     }
 
-    /// The directory that holds them.
+    /// Returns the directory of the documents.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Has the status stop citing evidence that is about to be overwritten: a kill before the next one is
-    /// written leaves a status that cites nothing, and never one that cites what is gone. One that tells of no
-    /// run is left as it is.
+    /// Replaces the status by `nothing`, which cites no evidence, before the evidence is overwritten. If the
+    /// process is killed before it writes the next status, the file cites nothing instead of missing evidence. A
+    /// status file that describes no run is not changed.
     ///
     /// # Errors
-    /// As [`Documents::write_status`].
+    /// Same as [`Documents::write_status`].
     pub(crate) fn cite_nothing(&self, nothing: &LastRun) -> Result<(), StoreError> {
         let old = self.root.read(STATUS, status::MAX_BYTES)?;
-        // One that cannot be read is refused where it is written.
+        // An unreadable status file is refused when the status is written.
         let is_silent = old.is_none_or(|old| matches!(status::last_run(&old), Ok(None)));
         if is_silent { Ok(()) } else { self.write_status(nothing) }
     }
 
-    /// Writes what is to be on record of a run, its evidence by name and `last_run` of what cites that, under
-    /// other names, and makes the bytes durable.
+    /// Writes the documents of a run under temporary names and makes their content durable: the evidence by name,
+    /// and the `last_run` that cites it.
     ///
     /// # Errors
-    /// The system refuses, a link stands in the way, or the status file is none that can be updated without
-    /// loss; nothing of it appears.
+    /// A system call fails, a symlink is in the way, or the status file cannot be updated without loss; no document
+    /// appears.
     pub(crate) fn stage(
         &self,
         evidence: &[(String, Vec<u8>)],
@@ -272,15 +272,16 @@ impl Documents {
         Ok(StagedRun { evidence: durable, cited, conclusion })
     }
 
-    /// Takes a run that was concluded back: `nothing` is what is on record of it from now on, in the status file
-    /// and in the state directory. The latter too where the former cannot be written: a status that says more than
-    /// our own record, whoever put it there, is not believed.
+    /// Withdraws a run that was already published: `nothing` replaces it in the status file and in the state
+    /// directory. The record is written even if the status file cannot be: the gate does not accept a status that
+    /// claims more than our own record.
     ///
     /// # Errors
-    /// As [`Documents::write_status`], or the record cannot be written; what can be is.
+    /// Same as [`Documents::write_status`], or the record cannot be written. A failure of one write does not
+    /// prevent the other.
     pub(crate) fn withdraw(&self, nothing: &LastRun) -> Result<(), StoreError> {
-        // The status first: no run is on record as inconclusive whose status says, while nobody has touched it,
-        // that it passed.
+        // The status comes first, so that a run that is recorded as inconclusive never has an unmodified status
+        // file with a pass.
         let status = self.write_status(nothing);
         let record = self.attestations.write(&self.attestation(nothing));
         status.and(record)
@@ -295,19 +296,20 @@ impl Documents {
         Subject { repository, changeset_id, profile: profile.clone() }
     }
 
-    /// Writes `verification.last_run` into the status file, everything else kept.
+    /// Writes `verification.last_run` into the status file and keeps everything else.
     ///
     /// # Errors
-    /// The file is none that can be updated without loss, or the system refuses.
+    /// The file cannot be updated without loss, or a system call fails.
     pub(crate) fn write_status(&self, last_run: &LastRun) -> Result<(), StoreError> {
         let status = self.new_status(last_run)?;
-        // What a kill leaves behind lies where no snapshot covers it, so that the tree keeps its identity.
+        // A kill may leave the temporary file behind. No snapshot covers the `verify` directory, so the tree keeps
+        // its identity.
         let verify = self.root.ensure(VERIFY, 0o755)?;
         self.root.stage_by(&verify, STATUS, &status)?.settle()?.publish()?;
         self.root.sync()
     }
 
-    /// The status file's bytes with `last_run` in it.
+    /// Returns the content of the status file with `last_run` in it.
     fn new_status(&self, last_run: &LastRun) -> Result<Vec<u8>, StoreError> {
         let old = self.root.read(STATUS, status::MAX_BYTES)?;
         status::update(old.as_deref(), last_run).map_err(|source| self.wrong(source))
@@ -318,16 +320,17 @@ impl Documents {
     }
 }
 
-/// Whether a record is that of a run that passed.
+/// Returns whether a record is that of a run that passed.
 fn is_pass(record: &[u8]) -> bool {
     Attestation::parse(record).is_some_and(|known| known.last_run.outcome == Verdict::Passed)
 }
 
 impl<'a> StagedRun<'a> {
-    /// Has the evidence appear, durably; answers what that is, in its order, and what is left to be published.
+    /// Publishes the evidence durably. Returns its citations, in order, and the documents that remain to be
+    /// published.
     ///
     /// # Errors
-    /// The system refuses, or something else stands in the place of their directory.
+    /// A system call fails, or the evidence directory was replaced.
     pub(crate) fn publish_evidence(self) -> Result<(Vec<Cited>, Conclusion<'a>), StoreError> {
         let Self { evidence, cited, conclusion } = self;
         for document in evidence {
@@ -340,12 +343,12 @@ impl<'a> StagedRun<'a> {
 }
 
 impl Conclusion<'_> {
-    /// Puts the run on record: in the state directory first, so that no status file tells of a run that our own
-    /// state does not know.
+    /// Publishes the record in the state directory, then the status file, so that no status file reports a run that
+    /// is missing from our own state.
     ///
     /// # Errors
-    /// The system refuses, or something else stands in the place of the evidence; the status file is as it was
-    /// then, unless it was the last sync that failed.
+    /// A system call fails, or the evidence directory was replaced. The status file is unchanged then, unless only
+    /// the last sync failed.
     pub(crate) fn publish(self) -> Result<(), StoreError> {
         self.demand_place()?;
         attestations::publish(&self.subject, self.record)?;
@@ -353,7 +356,7 @@ impl Conclusion<'_> {
         self.documents.root.sync()
     }
 
-    /// What is cited is found where it is cited.
+    /// Checks that the path that the citations use still refers to the evidence directory.
     fn demand_place(&self) -> Result<(), StoreError> {
         self.documents.root.demand_still(VERIFY, &self.verify)
     }

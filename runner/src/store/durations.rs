@@ -1,8 +1,8 @@
-//! How long steps took when they passed last, `durations/<repository and profile>.json` of the state directory: what
-//! who watches a run can expect. Nothing is decided by it, so that what cannot be read is as good as nothing, and it is
-//! not made durable.
+//! Stores the durations of passed steps in `durations/<repository and profile>.json` of the state directory, so
+//! that a progress display can show expected times. No decision depends on them: an unreadable file counts as
+//! missing, and writes are not synced.
 //!
-//! Only what takes a second or more is kept: a run of short steps reads one name and writes nothing.
+//! Durations below one second are not stored: a run of short steps opens one file and writes nothing.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,19 +16,19 @@ use proctor_core::outcome::Outcome;
 use super::StoreError;
 use super::directory::Directory;
 
-/// The directory of all of them, below the state directory.
+/// Directory of all durations, in the state directory.
 pub(crate) const DURATIONS: &str = "durations";
-/// The largest file that is read, in bytes: a plan has fewer steps than fill it.
+/// Maximum size of a file, in bytes; the steps of a plan need less.
 const MAX_BYTES: u64 = 4 << 20;
-/// The shortest duration that is kept, in milliseconds: nobody waits for less.
+/// Minimum duration that is stored, in milliseconds.
 const SHORTEST_MS: u64 = 1_000;
 
-/// How long each step of one profile of a repository took when it passed last, in milliseconds, by `skill/step`.
+/// Durations of the steps of one profile of a repository when they last passed, in milliseconds, by `skill/step`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Durations(BTreeMap<String, u64>);
 
 impl Durations {
-    /// What is on record of a profile of the repository at `repo`; nothing where it cannot be read.
+    /// Reads the durations of a profile of the repository at `repo`; returns none if they cannot be read.
     pub(crate) fn read(state: &Directory, repo: &Path, profile: &ProfileName) -> Self {
         let read = match state.descend(DURATIONS) {
             Ok(directory) => directory.read(&file_of(repo, profile), MAX_BYTES),
@@ -45,13 +45,13 @@ impl Durations {
         }
     }
 
-    /// How long a step took, in milliseconds, where it passed before and took a second or more.
+    /// Returns the duration of a step in milliseconds, if it has passed and took a second or more.
     pub(crate) fn of(&self, skill: &SkillName, step: &StepName) -> Option<u64> {
         self.0.get(&step_path(skill, step)).copied()
     }
 
-    /// The same after another run: what passed in it counts as it was now, what did not as it was before, and what
-    /// it did not have is forgotten.
+    /// Returns the durations after another run: steps that passed get their new duration, other steps of the run
+    /// keep the old one, and steps that the run did not have are dropped.
     pub(crate) fn after<'a>(&self, steps: impl Iterator<Item = (&'a SkillName, &'a StepEvidence)>) -> Self {
         let taken = steps.filter_map(|(skill, step)| {
             let path = step_path(skill, &step.planned.name);
@@ -64,10 +64,10 @@ impl Durations {
         Self(taken.collect())
     }
 
-    /// Has it be found by the next run.
+    /// Stores the durations for the next run.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn write(&self, state: &Directory, repo: &Path, profile: &ProfileName) -> Result<(), StoreError> {
         let (directory, _) = state.ensure_unsynced(DURATIONS, 0o700)?;
         let bytes = serde_json::to_vec(&self.0).map_err(|error| StoreError::Io {

@@ -1,7 +1,7 @@
-//! Counts what a removal frees on the disk.
+//! Counts the bytes that a removal frees on disk.
 //!
-//! Some of the removed trees were written by steps, so no link in them is followed. Directories below [`MAX_DEPTH`]
-//! levels are removed and not counted.
+//! Steps wrote some of the removed trees, so links in them are not followed. Directories more than [`MAX_DEPTH`]
+//! levels deep are removed but not counted.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -12,12 +12,12 @@ use std::path::Path;
 use proctor_core::gc::Freed;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
 
-/// The number of levels of directories whose bytes are counted: each takes a file descriptor meanwhile.
+/// Maximum depth of directories that are counted: each level holds a descriptor.
 const MAX_DEPTH: usize = 128;
-/// The size of the blocks in which `stat(2)` counts.
+/// Block size in which `stat(2)` counts.
 const BLOCK: u64 = 512;
 
-/// Removes what stands at `path` by `remove`, and counts it. Where something is left, only the bytes are counted.
+/// Removes `path` with `remove`, and counts it. If a part remains, only the bytes are counted.
 pub(crate) fn counted<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -> R) -> R {
     let Some(before) = bytes_at(path) else { return remove() };
     let removed = remove();
@@ -28,7 +28,7 @@ pub(crate) fn counted<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -
     removed
 }
 
-/// Removes a directory of ours and counts it. What cannot be removed is left to the next time.
+/// Removes a directory in the state directory and counts it. A later clean-up repeats a removal that fails.
 pub(crate) fn remove_counted(freed: &mut Freed, path: &Path) {
     counted(freed, path, || {
         if let Err(error) = std::fs::remove_dir_all(path) {
@@ -37,7 +37,7 @@ pub(crate) fn remove_counted(freed: &mut Freed, path: &Path) {
     });
 }
 
-/// Returns the bytes on the disk that the removal of a path would free; `None` where nothing stands there.
+/// Returns the bytes on disk that the removal of a path would free; `None` if it does not exist.
 fn bytes_at(path: &Path) -> Option<u64> {
     let found: Metadata = path.symlink_metadata().ok()?;
     let own = found.blocks() * BLOCK;
@@ -56,12 +56,12 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 #[derive(Default)]
 struct Count {
     bytes: u64,
-    /// The number of links of each file that were met.
+    /// Number of links found so far of each file.
     links: HashMap<(u64, u64), usize>,
 }
 
 impl Count {
-    /// Counts what is in a directory. What cannot be read counts as nothing.
+    /// Counts the content of a directory; skips what cannot be read.
     fn below(&mut self, directory: BorrowedFd<'_>, depth: usize) {
         let Ok(entries) = Dir::read_from(directory) else { return };
         for entry in entries.flatten() {
@@ -82,7 +82,7 @@ impl Count {
         }
     }
 
-    /// Counts a file with its last link: one that is linked from elsewhere too stays on the disk.
+    /// Counts a file when its last link is found: a file with another link elsewhere remains on disk.
     fn file(&mut self, stat: &Stat) {
         let met = self.links.entry((stat.st_dev, stat.st_ino)).or_default();
         *met += 1;

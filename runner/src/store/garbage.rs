@@ -1,7 +1,7 @@
-//! Keeps the state directory bounded, or empties it of what can be made anew.
+//! Limits the state directory, or removes everything from it that can be made again.
 //!
-//! Each kind of file has its own locks: what a run holds stays, and a run that starts meanwhile finds a whole copy,
-//! or cache, or none.
+//! Each kind of file has its own locks: files that a run holds are kept, and a run that starts during the clean-up
+//! finds complete copies and caches only.
 
 use std::io;
 use std::path::Path;
@@ -15,23 +15,23 @@ use super::mirrors::{self, MIRRORS};
 use super::{SNAPSHOTS, StoreError, caches, retention};
 use crate::clock::Clock;
 
-/// Where an earlier version kept the trees of commits.
+/// Directory of the trees of commits in an earlier version.
 const OLD_CHECKOUTS: &str = "checkouts";
 
-/// Which copies and caches are removed.
+/// The copies and caches to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Those beyond the bounds.
+    /// Those beyond the limits.
     Excess,
     /// All that no run holds.
     All,
 }
 
-/// Removes what a run would remove from the state directory, or also each private copy and cache that no run
-/// holds.
+/// Removes from the state directory what a run would remove or, with [`Extent::All`], also each private copy and
+/// cache that no run holds.
 ///
 /// # Errors
-/// It is no state directory, or a directory in it cannot be read or written.
+/// `state` is not a state directory, or a directory in it cannot be read or written.
 pub fn collect(state: &Path, keep: &Retention, extent: Extent) -> Result<Collected, StoreError> {
     if !state.join(SNAPSHOTS).is_dir() {
         return Err(StoreError::NotState { path: state.display().to_string() });
@@ -46,7 +46,7 @@ pub fn collect(state: &Path, keep: &Retention, extent: Extent) -> Result<Collect
 /// Removes private copies and caches.
 ///
 /// # Errors
-/// A directory of ours cannot be read.
+/// A directory in the state directory cannot be read.
 pub(crate) fn copies(
     state: &Path,
     keep: &CacheRetention,

@@ -1,5 +1,5 @@
-//! No room at any byte of a write: the file that stood there is whole, or the new one is, who wrote is told
-//! which, and nothing else stays behind.
+//! Tests writes on a full disk, with the space ending at each byte: every file is either the old or the new
+//! version, the caller gets an error, and no other file remains.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use super::objects::{Kept, Objects};
 use crate::repository::Repository;
 use crate::test_support::last_run;
 
-/// Set for the process in which files cannot grow: a limit on that holds for a whole process, and
-/// this one has other tests.
+/// Set in the child process in which file sizes are limited. The limit applies to a whole process, and this one
+/// runs other tests.
 const ROLE: &str = "PROCTOR_TEST_OF_LIMITS";
 const NAME: &str = "store::limits::no_room_at_any_byte";
-/// Goes on as its arguments where what grows too far is refused, and no signal ends it.
+/// Executes its arguments with SIGXFSZ ignored, so that a write beyond the limit fails instead.
 const REFUSED: &str = "trap '' XFSZ; exec \"$@\"";
 
 #[test]
@@ -71,7 +71,7 @@ fn documents() -> Vec<String> {
         at_every_byte("evidence beside other", evidence("b.json", "o"), evidence("a.json", "n"), 1),
         at_every_byte("a status that is new", nothing, status("r1", "verify/a.json"), 1),
         at_every_byte("a status over an older", status("r1", "verify/a.json"), status("r2", "verify/b.json"), 1),
-        // The record of our own goes first, and is the larger file; then the status is.
+        // The record is written first and is larger than the status.
         at_every_byte("a record over an older", record("r1", "verify/a.json"), record("r2", "verify/b.json"), 1),
         at_every_byte("a record beside much", somebodys_status, record("r1", "verify/a.json"), 1),
     ]
@@ -97,12 +97,13 @@ fn objects() -> Vec<String> {
             object(1, 700, Kept::Redacted),
             1,
         ),
-        // More than the compressor holds back: some of it has been written when the rest cannot be.
+        // Larger than the compressor's buffer, so that a part is already written when a later write fails.
         at_every_byte("a large object", object(2, 900, Kept::Whole), object(1, 300_000, Kept::Whole), 1_009),
     ]
 }
 
-/// Does `write` after `old` with room for 0 bytes in a file, and for `step` more, up to all of them; what was tried.
+/// Executes `write` after `old` with a size limit from 0 up to the size of the largest new file, in increments of
+/// `step`. Returns a description of the attempts.
 fn at_every_byte(
     what: &'static str,
     old: impl Fn(&Place) -> Result<(), StoreError>,
@@ -131,7 +132,7 @@ fn at_every_byte(
     format!("{what}: {refused} times without room")
 }
 
-/// Demands of each file that it is as it was or as it is to be, and that nobody refers to what is not there.
+/// Asserts that each file is the old or the new version, and that no new status file lacks its record.
 fn assert_whole(files: &Files, before: &Files, after: &Files, what: &str) {
     for (path, bytes) in files {
         let is_whole = [before, after].iter().any(|side| side.get(path) == Some(bytes));
@@ -150,7 +151,7 @@ fn is_about_room(error: &StoreError) -> bool {
     matches!(error, StoreError::Io { source, .. } if is_io(source)) && error.hint().is_some()
 }
 
-/// Does something while no file can grow beyond `bytes`.
+/// Calls `act` while no file can grow beyond `bytes`.
 fn with_room<T>(bytes: usize, act: impl FnOnce() -> T) -> T {
     let all = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: Some(bytes as u64), ..all }).expect("less than before");
@@ -159,7 +160,7 @@ fn with_room<T>(bytes: usize, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The bytes of files, by their paths.
+/// The content of files, by path.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A changeset and a state directory.
@@ -185,7 +186,7 @@ impl Place {
         place
     }
 
-    /// Makes the files these again.
+    /// Restores the files to this content.
     #[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
     fn restore(&self, files: &Files) {
         for path in self.files().into_keys().filter(|path| !files.contains_key(path)) {
@@ -196,7 +197,7 @@ impl Place {
         }
     }
 
-    /// Every file, temporary ones too.
+    /// Returns every file, including temporary ones.
     fn files(&self) -> Files {
         let mut files = Files::new();
         let mut directories = vec![self.room.path().to_owned()];
@@ -220,13 +221,13 @@ fn of_a_run(id: &str, evidence: &str) -> LastRun {
     LastRun { run_id: RunId::new(id).expect("an id"), evidence: cited.into(), ..last_run() }
 }
 
-/// A status file in which much stands that is not ours.
+/// A status file that mostly contains the user's data.
 fn somebodys_status(place: &Place) -> Result<(), StoreError> {
     let status = format!("{{\"note\":\"{}\",\"state\":\"executed\"}}", "n".repeat(1_200));
     Directory::open(place.documents.path())?.write(STATUS, status.as_bytes())
 }
 
-/// Bytes that cannot be compressed, by a generator of Lehmer's.
+/// Returns incompressible bytes from a Lehmer generator.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed * 42 + 1;
     let mut next = || {

@@ -1,20 +1,20 @@
-//! Private copies of trees: below `mirrors/<repository>/` of the state directory, which only we can enter. The trees of
-//! commits have copies of their own, in `mirrors/<repository>-commits/`: they show no ignored files.
+//! Manages the private copies of trees, in `mirrors/<repository>/` of the state directory, which only we can enter.
+//! The trees of commits have separate copies in `mirrors/<repository>-commits/`, which contain no ignored files.
 //!
 //! ```text
-//! lock                     held while a copy is prepared or taken away
+//! lock                     held while a copy is prepared or removed
 //! old-<sequence>-<random>/ a copy that is being removed
 //! <sequence>/              a copy; the one with the highest number is the newest
 //!   state                  identifies what the git directories of the tree were made from
-//!   own/                   the step user's, with mode 0700
+//!   own/                   owned by the step's user, with mode 0700
 //!     tree/ record journal as proctor-snapshot keeps them
 //! ```
 //!
-//! A run holds a shared lock on its copy, and nothing changes a copy that is held. The newest copy is brought up to
-//! date where no run holds it: of a commit, the blobs that it lacks are read from the repository. Where one does, a run of
-//! the same tree joins it, and a run of another tree gets a new
-//! copy, made of hard links. Older copies are removed when no run holds them: a tree that comes back later gets new
-//! modification times, so that a cache that another tree's build has left is not taken for current.
+//! A run holds a shared lock on its copy, and nothing changes a copy that is held. If no run holds the newest copy,
+//! it is updated; for a commit, the blobs that it lacks are read from the repository. If a run holds it, a run of
+//! the same tree joins it, and a run of another tree gets a new copy, made of hard links. Older copies are removed
+//! when no run holds them. A tree that returns later therefore gets new modification times, so that the cached
+//! build of another tree does not count as current.
 
 use std::ffi::OsString;
 use std::fs;
@@ -51,32 +51,32 @@ pub(crate) mod upkeep;
 use contents::{Contents, Moment, Shown, is_one_moment};
 use owner::{is_mapped, owner_for};
 
-/// The directory of all private copies, in the state directory.
+/// Directory of all private copies, in the state directory.
 pub(crate) const MIRRORS: &str = "mirrors";
 const LOCK: &str = "lock";
 const OWN: &str = "own";
 const STATE: &str = "state";
-/// The largest file that says what a copy was made from, in bytes.
+/// Maximum size of a `state` file, in bytes.
 const MAX_STATE: u64 = 16 << 20;
-/// The time that a run waits for another one that prepares a copy of the same repository.
+/// Maximum wait for another run that prepares a copy of the same repository.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The time that a request waits for it which may be answered by an earlier run.
+/// Maximum wait for the lock when an earlier run may answer the request.
 const SHORT_PATIENCE: Duration = Duration::from_secs(2);
-/// The pause between two attempts to take the lock.
+/// Pause between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The number of times that a tree is read which is edited meanwhile.
+/// Maximum number of attempts to read a tree that is being edited, or to enter a directory that is being removed.
 const ATTEMPTS: usize = 5;
-/// The number of files of a copy that are hashed again before each run.
+/// Number of files of a copy that are hashed again before each run.
 const SAMPLE: usize = 8;
 
 /// A private copy in use. Nothing changes it until this is dropped.
 #[derive(Debug)]
 pub(crate) struct PrivateTree {
-    /// The directory that holds the files.
+    /// Directory of the files.
     pub(crate) tree: PathBuf,
-    /// The objects of the repository, which the git directory of the copy borrows.
+    /// The repository's object directory, which the git directory of the copy borrows from.
     pub(crate) objects: PathBuf,
-    /// The repositories inside the tree that have git directories.
+    /// Repositories inside the tree that have git directories.
     pub(crate) nested: Vec<NestedGit>,
     /// Reads the git directory of the copy.
     pub(crate) helper: GitHelper,
@@ -87,7 +87,7 @@ pub(crate) struct PrivateTree {
 }
 
 impl PrivateTree {
-    /// Has the next run read every byte of the copy again.
+    /// Removes the record of the copy, so that the next run reads every byte of it again.
     pub(crate) fn distrust(&self) {
         let record = self.tree.with_file_name(MIRROR_RECORD);
         if let Err(error) = fs::remove_file(&record)
@@ -97,8 +97,8 @@ impl PrivateTree {
         }
     }
 
-    /// Returns the lock of the repository's copies if this copy is the newest one; `None` if there is a newer one. While
-    /// the lock is held, no newer copy is made.
+    /// Returns the lock of the repository's copies if this copy is the newest one; `None` if there is a newer one.
+    /// While the lock is held, no newer copy is made.
     ///
     /// # Errors
     /// The state directory cannot be read, or another run holds the lock for too long.
@@ -108,7 +108,7 @@ impl PrivateTree {
     }
 }
 
-/// The directory of the copies of one repository.
+/// The directory of one repository's copies.
 #[derive(Debug, Clone)]
 struct Copies {
     root: Directory,
@@ -116,8 +116,8 @@ struct Copies {
 }
 
 impl Copies {
-    /// Uses the copies in `root`, which lies at `path`, and keeps the directory from being removed; `None` where it was
-    /// removed just now.
+    /// Uses the copies in `root`, whose path is `path`, and locks the directory against removal; `None` if it was
+    /// just removed.
     fn in_use(root: Directory, path: PathBuf) -> Result<Option<Self>, StoreError> {
         match flock(&root, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {}
@@ -128,7 +128,7 @@ impl Copies {
         Ok(is_there.then_some(Self { root, path }))
     }
 
-    /// Makes the directory at `path`, whose name in `mirrors` is `key`, and uses it.
+    /// Creates the directory at `path`, whose name in `mirrors` is `key`, and uses it.
     #[expect(clippy::disallowed_methods, reason = "no event tells that a clean-up has removed a directory")]
     fn make(mirrors: &Directory, key: &str, path: &Path, mode: u32) -> Result<Self, StoreError> {
         for _ in 0..ATTEMPTS {
@@ -138,7 +138,7 @@ impl Copies {
                         return Ok(copies);
                     }
                 }
-                // It was removed between the look and the opening.
+                // It was removed between creation and opening.
                 Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -147,19 +147,19 @@ impl Copies {
         Err(StoreError::Busy { path: path.display().to_string() })
     }
 
-    /// Takes the lock of the repository, which ends with what is returned, and notes that the copies are used.
+    /// Takes the repository's lock, which the returned descriptor holds, and updates the time of the last use.
     fn lock(&self) -> Result<OwnedFd, StoreError> {
         let lock = self.lock_unused()?;
         used_now(&lock).map_err(|errno| self.lock_failed(errno))?;
         Ok(lock)
     }
 
-    /// Takes the lock of the repository and leaves the time of the last use as it is.
+    /// Takes the repository's lock without updating the time of the last use.
     fn lock_unused(&self) -> Result<OwnedFd, StoreError> {
         self.lock_within(PATIENCE)?.ok_or_else(|| StoreError::Busy { path: self.path.display().to_string() })
     }
 
-    /// Takes the lock of the repository; `None` if others hold it for this long.
+    /// Takes the repository's lock; `None` on timeout.
     #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
     fn lock_within(&self, patience: Duration) -> Result<Option<OwnedFd>, StoreError> {
         let deadline = Instant::now() + patience;
@@ -172,7 +172,7 @@ impl Copies {
         }
     }
 
-    /// Takes the lock of the repository; `None` where a run or another process holds it.
+    /// Takes the repository's lock; `None` if a run or another process holds it.
     fn try_lock(&self) -> Result<Option<OwnedFd>, StoreError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, LOCK, flags, Mode::from_raw_mode(0o600));
@@ -188,7 +188,7 @@ impl Copies {
         StoreError::io("lock", self.path.join(LOCK).display().to_string())(errno)
     }
 
-    /// Returns the numbers of the copies, in their order.
+    /// Returns the numbers of the copies in ascending order.
     fn numbers(&self) -> Result<Vec<u64>, StoreError> {
         let mut numbers: Vec<u64> = self.root.names()?.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
@@ -203,17 +203,17 @@ pub(crate) struct Mirrors<'a> {
     snapshots: &'a SnapshotStore,
     copies: Copies,
     owner: Option<MirrorOwner>,
-    /// The user and group as which steps see the owner; `None` where they are our own.
+    /// User and group id that the owner has inside steps; `None` if they are our own.
     seen_as: Option<(u32, u32)>,
 }
 
-/// Which trees of a repository a directory of copies is for. Files of both may be the same, but the modification times
-/// that the one gives out say nothing of the other.
+/// The kind of trees that a directory of copies is for. Worktrees and commits may share files, but their copies
+/// assign modification times independently, so that times of one kind cannot be compared with those of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The worktree, with ignored files.
     Worktree,
-    /// Commits, and what is staged.
+    /// Commits and staged content.
     Commits,
 }
 
@@ -230,28 +230,28 @@ impl Line {
     }
 }
 
-/// A commit whose tree is wanted.
+/// The commit whose tree is copied.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedCommit {
     pub(crate) commit: CommitRef,
-    /// Whether the trees of submodules belong to it.
+    /// True if the trees of submodules are included.
     pub(crate) submodules: bool,
 }
 
-/// What a private copy is to show beside the covered files, and how large it may be.
+/// The ignored files that a private copy contains, and the bounds on its size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Show<'a> {
-    /// The ignored files; `None` where they are hidden.
+    /// The paths to leave out when ignored files are copied; `None` if all ignored files are hidden.
     pub(crate) ignored: Option<&'a [RelPath]>,
-    /// By whose permission bits they are read; `None` where our own rights are those of the steps.
+    /// The user whose permission bits apply to reading them; `None` if steps have our own rights.
     pub(crate) rights: Option<StepRights>,
-    /// The number of covered and ignored files together.
+    /// Maximum number of covered and ignored files together.
     pub(crate) max_entries: usize,
-    /// The number of their bytes.
+    /// Maximum total size of these files in bytes.
     pub(crate) max_bytes: u64,
 }
 
-/// A private copy, or why there is none.
+/// A private copy, or the bound that prevents it.
 pub(crate) enum Copied {
     /// The copy.
     Ready(Box<Ready>),
@@ -259,10 +259,10 @@ pub(crate) enum Copied {
     TooLarge(TooLarge),
 }
 
-/// A bound that covered files exceed.
+/// A bound that the covered files exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TooLarge {
-    /// There are more than this number.
+    /// There are more than this number of files.
     Entries(usize),
     /// They have more than this number of bytes.
     Bytes(u64),
@@ -272,14 +272,14 @@ pub(crate) enum TooLarge {
 pub(crate) struct Ready {
     pub(crate) tree: PrivateTree,
     pub(crate) snapshot: Arc<Snapshot>,
-    /// The ignored files that it shows; `None` where they are hidden.
+    /// The ignored files in the copy; `None` if they are hidden.
     pub(crate) inputs: Option<Vec<IgnoredInput>>,
-    /// The number of files of a commit that are pointers of git-lfs.
+    /// Number of files of a commit that are git-lfs pointers.
     pub(crate) lfs_pointers: u64,
 }
 
 impl<'a> Mirrors<'a> {
-    /// Opens the copies of `repository`; `None` where those of a worktree cannot be given to a user of their own.
+    /// Opens the copies of `repository`; `None` if the copies of a worktree cannot be given to a separate user id.
     ///
     /// # Errors
     /// The state directory cannot be written.
@@ -293,13 +293,13 @@ impl<'a> Mirrors<'a> {
         let key = line.key(repository);
         let owner = match is_root.then(|| owner_for(&key)) {
             Some(owner) if !is_mapped(owner) && line == Line::Worktree => return Ok(None),
-            // In a container that has few ids.
+            // A container may map only few ids; the repository's owner then owns the copies of commits.
             Some(owner) if !is_mapped(owner) => {
                 Some(MirrorOwner { uid: repository.facts.uid, gid: repository.facts.gid })
             }
             owner => owner,
         };
-        // Under root the reader of git runs as the owner of the copy and has to come through.
+        // Under root, the git helper runs as the owner of the copy and must be able to traverse the directory.
         let mode = if is_root { 0o711 } else { 0o700 };
         if is_root {
             let_through(state)?;
@@ -310,10 +310,10 @@ impl<'a> Mirrors<'a> {
         Ok(Some(Self { repository, helper, snapshots, copies, owner, seen_as }))
     }
 
-    /// Takes a snapshot of the work tree and brings a private copy to it.
+    /// Takes a snapshot of the worktree and updates or creates a private copy of it.
     ///
     /// # Errors
-    /// The tree cannot be read or copied, or is edited all the time.
+    /// The tree cannot be read or copied, or keeps changing.
     pub(crate) fn worktree(&self, show: Show<'_>) -> Result<Copied, EngineError> {
         let lock = self.copies.lock()?;
         for attempt in 1.. {
@@ -346,7 +346,7 @@ impl<'a> Mirrors<'a> {
         Err(unstable(b"."))
     }
 
-    /// Brings a private copy to the tree of a commit.
+    /// Updates or creates a private copy of a commit's tree.
     ///
     /// # Errors
     /// The commit or its tree is refused, or the copy cannot be written.
@@ -367,8 +367,8 @@ impl<'a> Mirrors<'a> {
         Ok(Ready { tree, snapshot, inputs: None, lfs_pointers })
     }
 
-    /// Returns the ignored files that a copy would show if it was made of `snapshot` now; `None` if that is not found
-    /// out in short time.
+    /// Returns the ignored files that a copy made from `snapshot` now would contain. Returns `None` if the covered
+    /// files exceed a bound, or if the lock is not free in time.
     ///
     /// # Errors
     /// The tree cannot be read.
@@ -379,7 +379,7 @@ impl<'a> Mirrors<'a> {
     ) -> Result<Option<Vec<IgnoredInput>>, EngineError> {
         let Ok(wanted) = show.wanted(snapshot) else { return Ok(None) };
         let Some(wanted) = wanted else { return Ok(Some(Vec::new())) };
-        // Nothing changes a record while the lock is held.
+        // No process changes a record while we hold the lock.
         let Some(_lock) = self.copies.lock_within(SHORT_PATIENCE)? else { return Ok(None) };
         let newest = self.copies.numbers()?.pop().map(|number| self.copies.root.descend(&number.to_string()));
         let own = newest.and_then(Result::ok).and_then(|copy| copy.descend(OWN).ok());
@@ -387,7 +387,7 @@ impl<'a> Mirrors<'a> {
         Ok(Mirror::inputs_now(own, self.repository.path(), snapshot, &wanted)?)
     }
 
-    /// Returns the directory of the files of a copy.
+    /// Returns the directory of a copy's files.
     fn tree_of(&self, number: u64) -> PathBuf {
         self.copies.path.join(number.to_string()).join(OWN).join(MIRROR_TREE)
     }
@@ -406,7 +406,7 @@ impl<'a> Mirrors<'a> {
         PrivateTree { tree, objects, nested, helper, _held: directory, copies: self.copies.clone(), number }
     }
 
-    /// Brings the newest copy, or a new one, to a tree. The caller holds the lock.
+    /// Updates the newest copy, or makes a new one, for a tree. The caller holds the lock.
     fn prepare(&self, contents: &Contents<'_>) -> Result<Prepared, EngineError> {
         let mut generations = self.copies.numbers()?;
         let newest = generations.pop();
@@ -437,7 +437,7 @@ impl<'a> Mirrors<'a> {
         self.fill(&next, contents, &identity)
     }
 
-    /// Brings a copy that no other run holds to a tree, and holds it.
+    /// Updates a copy that no other run holds, then holds it.
     fn fill(
         &self,
         generation: &Generation,
@@ -446,7 +446,8 @@ impl<'a> Mirrors<'a> {
     ) -> Result<Prepared, EngineError> {
         let current = generation.state()?.filter(|state| state.identity == *identity);
         if current.is_none() {
-            // The tree changes before the git directory does.
+            // A crash must not leave the old state next to a new tree: the tree changes before the git directory
+            // does.
             generation.forget_state()?;
         }
         let own = generation.own.as_fd().try_clone_to_owned().map_err(internal)?;
@@ -487,7 +488,7 @@ impl<'a> Mirrors<'a> {
         self.make(number)
     }
 
-    /// Removes a copy that no run holds; one that cannot be removed is left to the next time.
+    /// Removes a copy that no run holds. If the removal fails, a later run repeats it.
     fn remove_unused(&self, number: u64) {
         match self.copies.discard(number) {
             Ok(Some(copy)) => copy.remove(&mut Freed::default()),
@@ -497,14 +498,14 @@ impl<'a> Mirrors<'a> {
     }
 }
 
-/// A copy, or why there is none.
+/// A copy, or the path that prevents one.
 enum Prepared {
     Ready(Box<Held>),
-    /// This path was edited meanwhile.
+    /// This path was edited during the update.
     Changed(Vec<u8>),
 }
 
-/// A copy that is held, and what it shows beside the tree.
+/// A copy that is held, and its content besides the tree.
 struct Held {
     directory: Directory,
     mirror: Mirror,
@@ -514,11 +515,12 @@ struct Held {
     nested: Vec<(RepoPath, RepoPath)>,
 }
 
-/// What the git directories of a copy were made from, and what they borrow.
+/// The identity of what the git directories of a copy were made from, and the object directories that they borrow
+/// from.
 #[derive(Serialize, Deserialize)]
 struct State {
     identity: Sha256Hex,
-    /// The directories of repositories inside the tree, and those of the objects that they borrow.
+    /// Each repository inside the tree, with the object directory that it borrows from.
     nested: Vec<(RepoPath, RepoPath)>,
 }
 
@@ -530,12 +532,12 @@ struct Generation {
 }
 
 impl Generation {
-    /// Returns whether no run holds the copy. Then this one holds it against all others.
+    /// Returns whether no run holds the copy; if so, takes the exclusive lock.
     fn is_free(&self) -> Result<bool, StoreError> {
         is_free(&self.directory)
     }
 
-    /// Holds the copy together with other runs of the same tree.
+    /// Takes a shared lock on the copy, along with other runs of the same tree.
     fn join(&self, mirror: Mirror, shown: Shown, state: State) -> Result<Prepared, EngineError> {
         flock(&self.directory, FlockOperation::NonBlockingLockShared)
             .map_err(StoreError::io("lock", self.directory.name()))?;
@@ -561,7 +563,7 @@ impl Generation {
     }
 }
 
-/// Returns whether no other process holds a copy. Then this one holds it until `directory` is closed.
+/// Returns whether no other process holds a copy; if so, takes the exclusive lock until `directory` is closed.
 fn is_free(directory: &Directory) -> Result<bool, StoreError> {
     match flock(directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -570,21 +572,22 @@ fn is_free(directory: &Directory) -> Result<bool, StoreError> {
     }
 }
 
-/// Lets the helper of a copy's owner come to its own directory below the state directory. It sees nothing of what is
-/// beside it: all of that is closed by its own modes.
+/// Lets the git helper, which runs as a copy's owner, traverse the state directory to that copy. The modes of the
+/// other entries keep it out of them.
 fn let_through(state: &Directory) -> Result<(), StoreError> {
     let stat = rustix::fs::fstat(state).map_err(StoreError::io("stat", state.name()))?;
     rustix::fs::fchmod(state, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o011))
         .map_err(StoreError::io("let the owner of private copies through", state.name()))
 }
 
-/// Notes that the copies of a repository were used.
+/// Updates the time of the last use of a repository's copies.
 fn used_now(lock: &OwnedFd) -> Result<(), Errno> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     futimens(lock, &Timestamps { last_access: now, last_modification: now })
 }
 
-/// Returns the name of the directory of a repository's copies, which belong to another user where the repository does.
+/// Returns the name of the directory of a repository's copies. The name depends on the path and the repository's
+/// owner.
 fn key_of(repository: &Repository) -> String {
     let path = repository.path().as_os_str().as_encoded_bytes();
     Sha256Hex::of(&[path, b"\0", &repository.facts.uid.to_le_bytes()].concat()).as_str()[..32].to_owned()

@@ -1,9 +1,8 @@
-//! Whole outputs, compressed, addressed by the sha256 of all that was written.
+//! Stores whole outputs, compressed, under the sha256 of the original output.
 //!
-//! `objects/<2 hex>/<62 hex>.zst` holds the whole; where the plan's output limit cut it, the
-//! name ends in `.cut.zst` and the file holds what came before the cut. One that ends in
-//! `.redacted.zst` is either of both without the secrets that stood in it: its hash is that of
-//! bytes which are nowhere kept.
+//! `objects/<2 hex>/<62 hex>.zst` holds a whole output. If the plan's output limit cut it, the name ends in
+//! `.cut.zst` and the file holds the bytes before the cut. A name that ends in `.redacted.zst` marks either kind
+//! without its secrets: its hash is that of bytes that are not stored anywhere.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,17 +12,17 @@ use proctor_core::digest::Sha256Hex;
 use super::StoreError;
 use super::directory::{Directory, Temporary};
 
-/// The level is zstd's fastest: outputs are written while a step runs.
+/// zstd's fastest level: outputs are compressed while a step runs.
 const LEVEL: i32 = 1;
 
-/// What an object holds of the output whose hash names it.
+/// The part of an output that an object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// All of it.
     Whole,
-    /// What came before a cut.
+    /// The bytes before a cut.
     Cut,
-    /// All of it or what came before a cut, without secrets.
+    /// All of it or the bytes before a cut, without secrets.
     Redacted,
 }
 
@@ -44,18 +43,18 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// The objects below `state`.
+    /// Opens the objects in the state directory, and creates their directory if it does not exist.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     pub(crate) fn open(state: &Directory) -> Result<Self, StoreError> {
         Ok(Self { root: state.ensure("objects", 0o700)? })
     }
 
-    /// A writer for an object whose hash is not known yet.
+    /// Returns a writer for an object whose hash is not known yet.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn writer(&self) -> Result<ObjectWriter, StoreError> {
         let temp = self.root.temporary("object")?;
         let failed = |source| StoreError::Io { action: "compress into", path: self.root.name().to_owned(), source };
@@ -64,18 +63,18 @@ impl Objects {
         Ok(ObjectWriter { objects: self.clone(), temp, encoder })
     }
 
-    /// A file without a name, for bytes that are needed no longer than this process runs.
+    /// Returns an unlinked file for bytes that this process needs only while it runs.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn unnamed(&self) -> Result<File, StoreError> {
         self.root.unnamed("live")
     }
 
-    /// The bytes kept under `sha256` as `kept`, at most `limit`. `None` where there are none.
+    /// Reads at most `limit` bytes of the object; `None` if it does not exist.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The object cannot be read.
     pub(crate) fn read(&self, sha256: &Sha256Hex, kept: Kept, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         self.unpacked(sha256, kept, |kept| {
             let mut bytes = Vec::new();
@@ -90,16 +89,16 @@ impl Objects {
 pub struct Part {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether there are more behind them.
+    /// True if more bytes follow.
     pub more: bool,
 }
 
 impl Objects {
-    /// At most `limit` bytes of what is kept under `sha256` as `kept`, from `offset` on. `None`
-    /// where nothing is kept. What lies before them is decompressed and forgotten.
+    /// Reads at most `limit` bytes of the object, starting at `offset`; `None` if it does not exist. The bytes
+    /// before `offset` are decompressed and discarded.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The object cannot be read.
     pub(crate) fn part(
         &self,
         sha256: &Sha256Hex,
@@ -117,16 +116,15 @@ impl Objects {
         })
     }
 
-    /// How many bytes are kept under `sha256` as `kept`; `None` where nothing is. All of them are
-    /// decompressed.
+    /// Returns the length of the object's content; `None` if it does not exist. Decompresses all of it.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The object cannot be read.
     pub(crate) fn length(&self, sha256: &Sha256Hex, kept: Kept) -> Result<Option<u64>, StoreError> {
         self.unpacked(sha256, kept, |mut kept| io::copy(&mut kept, &mut io::sink()))
     }
 
-    /// What `read` makes of what is kept.
+    /// Applies `read` to the decompressed content of an object.
     fn unpacked<T>(
         &self,
         sha256: &Sha256Hex,
@@ -143,7 +141,7 @@ impl Objects {
     }
 }
 
-/// An object on its way into the store; dropped unfinished, it goes away.
+/// An object that is being written; it is removed on drop unless it is finished.
 pub(crate) struct ObjectWriter {
     objects: Objects,
     temp: Temporary,
@@ -154,15 +152,15 @@ impl ObjectWriter {
     /// Adds bytes.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.encoder.write_all(bytes)
     }
 
-    /// Makes the object appear under `sha256`.
+    /// Publishes the object under `sha256`.
     ///
     /// # Errors
-    /// The system refuses; nothing appears.
+    /// A system call fails; no object appears.
     pub(crate) fn finish(self, sha256: &Sha256Hex, kept: Kept) -> Result<(), StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
         let name = format!("{rest}.{}", kept.suffix());

@@ -1,6 +1,6 @@
-//! What bounds the state directory: the oldest runs, outputs and records of runs go.
+//! Limits the size of the state directory: removes the oldest runs, outputs and records.
 //!
-//! Caches of skills are bounded by `caches/eviction.rs`.
+//! `caches/eviction.rs` limits the caches of skills.
 
 use std::fs;
 use std::io;
@@ -17,29 +17,29 @@ use super::durations::DURATIONS;
 use super::freed::counted;
 use crate::git_program::INPUTS;
 
-/// How old a temporary file is when its writer must be gone.
+/// Age after which a temporary file counts as abandoned.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where an earlier version kept caches, which the skills of a repository shared.
+/// Directory of the caches of an earlier version, which the skills of a repository shared.
 const OLD_CACHES: &str = "caches";
 
-/// How many subjects' records of runs are kept; each keeps a bounded number by itself.
+/// Maximum number of subjects whose records are kept; the records of one subject have a separate limit.
 const SUBJECTS: usize = 1_000;
 
-/// How much is kept.
+/// The limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// How many runs without a changeset.
+    /// Maximum number of runs without a changeset.
     pub runs: usize,
-    /// For how long they and outputs are kept; `None` for as long as there is room.
+    /// Maximum age of these runs and of outputs; `None` sets no limit.
     pub age: Option<Duration>,
-    /// How many bytes of outputs, as they are stored.
+    /// Maximum size of the stored outputs on disk, in bytes.
     pub object_bytes: u64,
-    /// Of how many subjects the records of runs, and how long their steps took.
+    /// Maximum number of subjects whose records are kept, and of profiles whose durations are kept.
     pub subjects: usize,
 }
 
-/// What the operator wants kept.
+/// Takes the limits from the operator's configuration.
 impl From<&Retention> for Bounds {
     fn from(keep: &Retention) -> Self {
         Self {
@@ -51,11 +51,11 @@ impl From<&Retention> for Bounds {
     }
 }
 
-/// Removes the oldest runs and outputs beyond `bounds` from the state directory, as of `now`. One
-/// that is under way stays; another process may tidy at the same time.
+/// Removes the oldest runs and outputs beyond `bounds` from the state directory, as of `now`. Keeps runs in
+/// progress. Another process may do the same concurrently.
 ///
 /// # Errors
-/// The system refuses; what is removed by then stays removed, and is counted.
+/// A system call fails. Earlier removals remain and are counted.
 pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime, collected: &mut Collected) -> io::Result<()> {
     let other = &mut collected.other;
     for temporary in abandoned(&state.join("objects"))?.into_iter().chain(abandoned(&state.join(DURATIONS))?) {
@@ -98,7 +98,7 @@ fn remove_directory(path: &Path, freed: &mut Freed) -> io::Result<()> {
     counted(freed, path, || gone(fs::remove_dir_all(path)))
 }
 
-/// What another one removed meanwhile is removed.
+/// Ignores files that another process has already removed.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -106,12 +106,12 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether the documents of a run are being written: it holds their directory.
+/// Returns whether a run is in progress: it then holds the lock of its documents.
 fn is_under_way(run: &Path) -> bool {
     Directory::open(run).and_then(|directory| directory.is_locked()).unwrap_or(true)
 }
 
-/// The oldest of `sorted` beyond the newest `keep`, and those that nothing was added to since `oldest`.
+/// Returns the oldest of `sorted` beyond the newest `keep`, and those unchanged since `oldest`.
 fn outdated(sorted: Vec<PathBuf>, keep: usize, oldest: Option<SystemTime>) -> impl Iterator<Item = PathBuf> {
     let excess = sorted.len().saturating_sub(keep);
     let is_old = move |path: &Path| {
@@ -121,20 +121,20 @@ fn outdated(sorted: Vec<PathBuf>, keep: usize, oldest: Option<SystemTime>) -> im
     sorted.into_iter().enumerate().filter(move |(n, path)| *n < excess || is_old(path)).map(|(_, path)| path)
 }
 
-/// The oldest of `sorted` beyond the newest `keep`.
+/// Returns the oldest of `sorted` beyond the newest `keep`.
 fn beyond(sorted: Vec<PathBuf>, keep: usize) -> impl Iterator<Item = PathBuf> {
     let excess = sorted.len().saturating_sub(keep);
     sorted.into_iter().take(excess)
 }
 
-/// Run ids sort by the time of their run.
+/// Returns the runs, oldest first: run ids sort by time.
 fn runs(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = entries(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)
 }
 
-/// What is in a directory, what nothing was written or added to for longest first.
+/// Returns the entries of a directory, least recently modified first.
 fn by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(directory)? {
@@ -145,7 +145,7 @@ fn by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Temporary files whose writer must be gone: nobody has written to them for a day.
+/// Returns temporary files that were not written for [`ABANDONED`], so that their writer must be gone.
 fn abandoned(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(directory)? {
@@ -164,7 +164,7 @@ struct Object {
     path: PathBuf,
 }
 
-/// Finished objects, oldest first.
+/// Returns finished objects, oldest first.
 fn objects(directory: &Path) -> io::Result<Vec<Object>> {
     let mut objects = Vec::new();
     for shard in entries(directory)? {
@@ -182,7 +182,7 @@ fn objects(directory: &Path) -> io::Result<Vec<Object>> {
     Ok(objects)
 }
 
-/// A directory that is not there holds nothing.
+/// Returns the entries of a directory; none if it does not exist.
 fn entries(directory: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<fs::DirEntry>>>> {
     match fs::read_dir(directory) {
         Ok(entries) => Ok(Box::new(entries)),

@@ -1,4 +1,4 @@
-//! What of the places that a step sees holds credentials, and is shown as if it were empty.
+//! Finds the credentials among the files that a step sees, and masks them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,8 +10,8 @@ use proctor_sandbox::{Rights, ToolKind, ToolMount};
 use super::{Look, Place, Places, expand, resolved};
 use crate::store::directory::Directory;
 
-/// Files and directories below a home that are there to hold credentials, or hold what somebody
-/// typed. The built-in list of tools names none of them; the operator's may name what they lie in.
+/// Files and directories below a home for credentials or typed input. The built-in list of tools includes none of
+/// them; a directory that the operator configured may contain them.
 const BELOW_HOME: [&str; 38] = [
     ".aws",
     ".azure",
@@ -53,33 +53,33 @@ const BELOW_HOME: [&str; 38] = [
     ".zsh_history",
 ];
 
-/// Files that hold credentials wherever they lie directly in what is shown.
+/// Files that hold credentials in the top level of any mounted directory.
 const ANYWHERE: [&str; 6] = ["credentials", "credentials.toml", ".git-credentials", ".netrc", ".npmrc", ".pypirc"];
 
-/// Settings of one version of a tool: the directory of versions below a home, and the file in
-/// each. They are masked where they hold a secret.
+/// Settings of one version of a tool: the directory of versions below a home, and the file in each version. They
+/// are masked if they contain a secret.
 const OF_VERSIONS: [(&str, &str); 3] =
     [(".pyenv/versions", "pip.conf"), (".nvm/versions/node", "etc/npmrc"), (".volta/tools/image/node", "etc/npmrc")];
 
-/// Settings below a home that may hold a secret; they are masked where they do.
+/// Settings below a home, which are masked if they contain a secret.
 const SETTINGS: [&str; 4] = [".cargo/config", ".cargo/config.toml", ".pyenv/.git/config", ".nvm/.git/config"];
 
-/// Whether a path is one that is there to hold credentials, or lies in one.
+/// Returns whether a path is for credentials, or is inside such a path.
 pub(super) fn is_credential(path: &Path, home: &Path) -> bool {
     let home = fs::canonicalize(home).unwrap_or_else(|_| home.to_owned());
     BELOW_HOME.iter().any(|below| path.starts_with(home.join(below)))
 }
 
-/// How many bytes settings may have that are read.
+/// Maximum size of settings that are read, in bytes.
 const MAX_SETTINGS: u64 = 1 << 20;
 
-/// Whether settings hold a secret. What cannot be read may.
+/// Returns whether settings contain a secret. Unreadable settings count as secret.
 pub(super) fn holds_secret(file: &Path) -> bool {
     text_of(file).is_none_or(|text| tells_secret(&text))
 }
 
-/// The text of a regular file: whoever owns the home may have put anything there, and what is none
-/// can keep its reader waiting, have no end, or do something when it is opened.
+/// Returns the text of a regular file. Other kinds are not opened: the owner of the home may have created an entry
+/// that blocks its reader, has no end, or has side effects when it is opened.
 fn text_of(file: &Path) -> Option<String> {
     let real = fs::canonicalize(file).ok()?;
     let directory = Directory::open(real.parent()?).ok()?;
@@ -93,28 +93,29 @@ fn tells_secret(text: &str) -> bool {
     WORDS.iter().any(|word| lower.contains(word)) || lower.split("://").skip(1).any(names_user)
 }
 
-/// Whether what follows `://` begins with a user, and perhaps a password. The user of ssh is none
-/// that lets anybody in.
+/// Returns whether the text after `://` starts with a user, and possibly a password. The user `git` of ssh
+/// addresses is not secret.
 fn names_user(rest: &str) -> bool {
     let host = rest.split(['/', '"', '\'', ' ', '\n']).next().unwrap_or_default();
     host.rsplit_once('@').is_some_and(|(user, _)| user != "git")
 }
 
-/// Where credentials are looked for.
+/// The inputs of the search for credentials.
 pub(super) struct Credentials<'a> {
     pub(super) look: &'a Look<'a>,
-    /// `CARGO_HOME`, which may lie where nothing hides it.
+    /// `CARGO_HOME`, which may be in a visible directory.
     pub(super) cargo: &'a Path,
-    /// What is shown.
+    /// The mounts.
     pub(super) places: &'a Places,
 }
 
 impl Credentials<'_> {
-    /// The masks, to be put in place after what they mask. What the step's user cannot reach needs
-    /// none, and whether it is there must show nowhere; but for what we show them.
+    /// Returns the masks, to be set up after the mounts that they cover. A file that the step's user cannot reach
+    /// needs no mask, and a mask would reveal that it exists. Paths that we mounted with our own rights are
+    /// searched with these rights.
     ///
     /// # Errors
-    /// It cannot be looked with the rights of the reader.
+    /// The search cannot run with the reader's rights.
     pub(super) fn masks(&self) -> io::Result<Vec<ToolMount>> {
         let mut files = self.look.as_reader(|| self.found(self.look.rights()))?;
         if self.look.rights() == Rights::Ours {
@@ -131,7 +132,7 @@ impl Credentials<'_> {
         seen.map(|(at, file, found)| self.mask(at, file, found)).collect()
     }
 
-    /// What holds credentials, by its path without links.
+    /// Returns the existing credentials, by their paths without links.
     fn found(&self, rights: Rights) -> BTreeMap<PathBuf, Found> {
         let files = self.secrets().filter_map(|path| resolved(&path));
         files.map(|file| (file.clone(), Found { is_dir: file.is_dir(), rights })).collect()
@@ -152,8 +153,8 @@ impl Credentials<'_> {
         named.chain(by_operator).chain(anywhere).chain(settings.filter(|path| path.exists() && holds_secret(path)))
     }
 
-    /// Where a step would see a file of the host: at its own path unless that is hidden, and
-    /// in each place that shows what it lies in.
+    /// Returns the paths at which a step would see a file of the host: its own path unless it is hidden, and its
+    /// path in each mount that contains it.
     fn seen_at(&self, file: &Path) -> impl Iterator<Item = PathBuf> {
         let [repo, _] = self.look.kept;
         let own = (!(self.look.is_hidden)(file)).then(|| file.to_owned());
@@ -175,7 +176,7 @@ impl Credentials<'_> {
     }
 }
 
-/// What was found where credentials lie, and with whose rights.
+/// A credential, and the rights with which it was found.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     is_dir: bool,

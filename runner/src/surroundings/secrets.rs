@@ -1,5 +1,5 @@
-//! Which of a caller's variables are secrets: where one names a path that is there, it is none, and
-//! what is there is the caller's to know.
+//! Decides which of a caller's variables are secret. A value is not secret if it is the path of an existing file
+//! that the caller can reach.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::path::Path;
 use proctor_core::redact::Redactor;
 use proctor_sandbox::Reader;
 
-/// A group that owns no file: a caller's own is not known here, and a value that only it makes a
-/// path is a secret all the same.
+/// A group that owns no files. The caller's real groups are not known here, so a path that only they can reach
+/// counts as a secret.
 const NO_GROUP: u32 = 65_534;
 
-/// What takes the secrets of a caller out of everything that leaves us: those of its environment, and
-/// of the variables that it gives to one command. Paths are looked for with the rights of `owner`, or
-/// with ours.
+/// Returns the redactor for everything that leaves the engine. It knows the secrets in the caller's environment and
+/// in the variables that the caller passes to one command. Paths are looked up with the rights of `owner`, or with
+/// ours.
 pub(crate) fn secrets_of(
     caller: &BTreeMap<String, String>,
     given: &BTreeMap<String, String>,

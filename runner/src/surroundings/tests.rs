@@ -1,8 +1,8 @@
-//! What is found in homes of different make.
+//! Tests the search for toolchains in different homes.
 
 use super::*;
 
-/// A directory with files in it, by its canonical path.
+/// A directory with files, by its canonical path.
 struct Dir {
     path: PathBuf,
     _dir: tempfile::TempDir,
@@ -35,7 +35,7 @@ impl Dir {
         self.at(name).display().to_string()
     }
 
-    /// What is found with this as the home, where everything but `visible` is hidden.
+    /// Searches with this directory as the home, where everything except `visible` is hidden.
     fn look(&self, caller: &[(&str, &str)], operator: &[&str], visible: Option<&Path>) -> Toolchains {
         self.looking(caller, operator, visible, Toolchains::find).expect("looks")
     }
@@ -48,7 +48,7 @@ impl Dir {
         find: impl FnOnce(&Look<'_>) -> T,
     ) -> T {
         let caller = caller.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        // What begins with `!` is a mask.
+        // A path with the prefix `!` is a mask.
         let (masks, mounts): (Vec<&str>, Vec<&str>) = operator.iter().partition(|path| path.starts_with('!'));
         let operator = Operator {
             tool_mounts: mounts.iter().map(|path| (*path).to_owned()).collect(),
@@ -192,8 +192,8 @@ fn credentials_of_a_cargo_home_that_nothing_hides_are_masked() {
     assert_eq!(masked(&found), [cargo.at("config.toml"), cargo.at("credentials.toml")]);
 }
 
-/// With whose rights root looks for somebody else, and that these are another's. Who cannot take on the
-/// rights of others, such as the root of a sandbox, looks for itself.
+/// Returns the user whose rights root takes on, and whether that is another user. If we cannot take on the rights
+/// of others, as root in a sandbox, it is our own user.
 fn somebody() -> (Reader, bool) {
     let (others, own) = (Reader { uid: 12_345, gid: 12_345 }, rustix::process::geteuid().as_raw());
     let tried = Dir::with(&[]);
@@ -204,7 +204,8 @@ fn somebody() -> (Reader, bool) {
     }
 }
 
-/// Root's daemon looks for somebody else, who may lead it to whatever root can reach.
+/// A root daemon searches on behalf of another user, whose links could otherwise expose everything that root can
+/// reach.
 #[test]
 fn what_the_reader_cannot_reach_is_not_found() {
     let (somebody, is_another) = somebody();
@@ -223,8 +224,8 @@ fn what_the_reader_cannot_reach_is_not_found() {
     assert_eq!(find(Some(somebody)), [true, !is_another, true], "the operator shows what they name");
 }
 
-/// What leads there from a home is its owner's word, although the operator names it by that home; and
-/// what is there shows neither as a mask nor as the lack of one.
+/// A link in a home is followed with its owner's rights only, even if the operator configured the path in that
+/// home. Neither a mask nor a missing mask reveals whether its target exists.
 #[test]
 fn a_home_leads_nobody_further_than_its_owner_reaches() {
     let (somebody, is_another) = somebody();
@@ -252,7 +253,7 @@ fn a_home_leads_nobody_further_than_its_owner_reaches() {
     }
 }
 
-/// Whether its value is taken out of outputs tells whether a path is there.
+/// Redaction must not depend on paths that the caller cannot reach, because it would reveal whether they exist.
 #[test]
 fn a_path_that_a_caller_cannot_reach_is_a_secret_like_any_other() {
     let (Reader { uid: caller, .. }, is_another) = somebody();
@@ -268,7 +269,7 @@ fn a_path_that_a_caller_cannot_reach_is_a_secret_like_any_other() {
     assert!(!is_kept(&others.text("absent"), Some(caller)));
 }
 
-/// They would keep their reader waiting, or have no end.
+/// Special files could block their reader, or have no end.
 #[test]
 fn settings_that_are_no_file_are_not_read() {
     let home = Dir::with(&[(".cargo/bin/cargo", ""), (".pyenv/versions/v1/x", "")]);

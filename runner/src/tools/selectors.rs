@@ -1,4 +1,4 @@
-//! Lists the files by which version managers select which of several installed versions a program is.
+//! Lists the files with which version managers select one of several installed versions of a program.
 
 /// Paths below the home.
 pub(super) const OF_HOME: [&str; 21] = [
@@ -25,8 +25,8 @@ pub(super) const OF_HOME: [&str; 21] = [
     ".prototools",
 ];
 
-/// Names in any directory, of which version managers read the nearest one at or above the directory in which a
-/// program starts.
+/// File names in any directory. Version managers read the nearest one in the directory in which a program starts or
+/// in its ancestors.
 pub(super) const OF_DIRECTORY: [&str; 16] = [
     ".python-version",
     ".ruby-version",

@@ -1,6 +1,6 @@
-//! Reads which programs the first line of a script names.
+//! Parses the first line of a script for the programs that it names.
 
-/// Returns the programs that a line behind `#!` names: the interpreter, and the program that `env` looks up.
+/// Returns the programs in a line after `#!`: the interpreter, and the program that `env` looks up.
 pub(super) fn programs(line: &str) -> Vec<String> {
     let mut words = line.split_ascii_whitespace();
     let Some(interpreter) = words.next() else { return Vec::new() };
@@ -11,8 +11,8 @@ pub(super) fn programs(line: &str) -> Vec<String> {
     named
 }
 
-/// The program that `env` starts with these arguments. Options that take a value are known; `-S` splits its value
-/// into words, which have been split already.
+/// Returns the program that `env` starts with these arguments. Skips the values of known options. The value of `-S`
+/// needs no special treatment, because the line is already split into words.
 fn looked_up<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut skips_value = false;
     for word in words {

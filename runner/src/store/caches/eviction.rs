@@ -1,5 +1,5 @@
-//! What bounds the caches: those that no run has used for long are removed, then the least recently used ones beyond a
-//! size. Layers that no base names any more are removed once no run uses them.
+//! Limits the caches: removes those that are unused for too long, then the least recently used ones beyond a size.
+//! A layer that no base names is removed once no run uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -25,15 +25,15 @@ struct Kept {
     key: String,
     repository: String,
     used: SystemTime,
-    /// Its layers, with their bytes.
+    /// The layers, with their sizes in bytes.
     layers: BTreeMap<String, u64>,
 }
 
-/// Removes what is too old or too much, as of `now`, or everything, and what killed runs have left. What a run uses
-/// stays.
+/// Removes old and excess caches as of `now`, or all caches, and what killed runs left behind. Keeps everything
+/// that a run uses.
 ///
 /// # Errors
-/// A directory of ours cannot be listed.
+/// A directory in the state directory cannot be listed.
 pub(crate) fn evict(
     state: &Path,
     (bounds, extent): (&CacheRetention, Extent),
@@ -79,7 +79,7 @@ fn remove_measured(parent: (&Directory, &Path), name: &str, freed: &mut Freed) {
     freed.add_bytes(removed.bytes);
 }
 
-/// The run that holds one is gone: the kernel lets go of its lock.
+/// Removes the directories of killed runs, whose locks the kernel has released.
 fn abandoned_runs(store: &CacheStore, freed: &mut Freed) -> Result<(), StoreError> {
     for name in store.runs.names()? {
         if store.runs.descend(&name).and_then(|run| run.try_lock()).unwrap_or(false) {
@@ -94,7 +94,7 @@ fn kept(store: &CacheStore) -> Result<Vec<Kept>, StoreError> {
     Ok(keys.into_iter().filter_map(|key| look(store, key).ok()).collect())
 }
 
-/// What cannot be read is as old as can be, and of no use.
+/// Reads a stored cache. An unreadable scope or base counts as unused since 1970 and without layers.
 fn look(store: &CacheStore, key: String) -> Result<Kept, StoreError> {
     let directory = store.scopes.descend(&key)?;
     let scope = directory.read(SCOPE, MAX_FILE).ok().flatten();
@@ -110,7 +110,8 @@ fn look(store: &CacheStore, key: String) -> Result<Kept, StoreError> {
     })
 }
 
-/// The keys of those that go. A layer that several caches share counts once, for the one that was used last.
+/// Returns the keys of the caches to remove. A layer that several caches share counts once, for the most recently
+/// used one.
 fn excess(mut kept: Vec<Kept>, bounds: &CacheRetention, now: SystemTime) -> Vec<String> {
     kept.sort_by(|a, b| (b.used, &a.key).cmp(&(a.used, &b.key)));
     let (mut counted, mut all) = (BTreeSet::new(), 0u64);
@@ -130,14 +131,14 @@ fn excess(mut kept: Vec<Kept>, bounds: &CacheRetention, now: SystemTime) -> Vec<
     goes
 }
 
-/// Removes the base of a scope. A run that commits to it at this moment keeps it.
+/// Removes the base of a scope, unless a run is committing to it.
 fn forget(store: &CacheStore, key: &str, freed: &mut Freed) {
     let Ok(directory) = store.scopes.descend(key) else { return };
     if !directory.try_lock().unwrap_or(false) {
         freed.in_use += 1;
         return;
     }
-    // First, so that no run finds a base whose scope is half gone.
+    // The base goes first, so that no run finds a base whose scope is half removed.
     let removed = directory.remove(BASE);
     match removed {
         Ok(()) => {
@@ -148,8 +149,9 @@ fn forget(store: &CacheStore, key: &str, freed: &mut Freed) {
     }
 }
 
-/// A run locks the layers of a base before it relies on them, and one that it commits before it has a name. So a layer
-/// that is held here and that no manifest names afterwards is nobody's.
+/// Removes the layers that no manifest names. A run locks the layers of a base before it uses them, and its own
+/// layer before it commits it. If this function holds a layer's lock and no manifest names the layer afterwards, no
+/// run uses it.
 fn unnamed_layers(store: &CacheStore, freed: &mut Freed) -> Result<(), StoreError> {
     let named = named(store)?;
     let unnamed = store.layers.names()?.into_iter().filter(|id| !named.contains(id));

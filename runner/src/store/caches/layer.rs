@@ -1,5 +1,5 @@
-//! What is in a layer of a cache, and what of the writes of a skill may become one. No other process writes it
-//! meanwhile; its names and contents were chosen by a step.
+//! Reads the layers of caches, and prepares the writes of a skill for becoming a layer. No other process writes to
+//! them during these calls. A step chose their names and contents.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -13,22 +13,22 @@ use sha2::{Digest as _, Sha256};
 
 use super::CacheFault;
 
-/// How deep directories may lie in each other: each level takes a descriptor.
+/// Maximum depth of nested directories: each level needs a descriptor.
 pub(super) const MAX_DEPTH: usize = 256;
-/// How many entries a layer may have.
+/// Maximum number of entries of a layer.
 pub(super) const MAX_ENTRIES: u64 = 4_000_000;
-/// What the names of overlayfs's own attributes begin with.
+/// Prefix of the names of overlayfs's attributes.
 const OVERLAY: &[u8] = b"user.overlay.";
-/// The attribute by which a directory of a layer hides the one below it.
+/// The attribute with which a directory of a layer hides the directory below it.
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
-/// Those of its attributes that change nothing of what a layer shows.
+/// The attributes of overlayfs that do not change what a layer shows.
 const BOOKKEEPING: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
-/// The most bytes that the names of the attributes of one entry take (`XATTR_LIST_MAX`).
+/// Maximum size of the attribute names of one entry (`XATTR_LIST_MAX`), in bytes.
 const MAX_NAMES: usize = 64 << 10;
 
 /// One entry of a tree.
 pub(super) struct Entry<'a> {
-    /// The directory that it lies in.
+    /// The directory that contains it.
     pub(super) parent: BorrowedFd<'a>,
     pub(super) name: &'a CStr,
     /// Its path from the root.
@@ -46,25 +46,26 @@ impl Entry<'_> {
         move |errno| CacheFault::Entry { action, path, source: errno.into() }
     }
 
-    /// The entry by a path, for calls that know no directories: a name below a descriptor of ours.
+    /// Returns a path of the entry through the parent's descriptor, for system calls that take no directory
+    /// descriptor.
     fn by_path(&self) -> Vec<u8> {
         [format!("/proc/self/fd/{}/", self.parent.as_raw_fd()).as_bytes(), self.name.to_bytes()].concat()
     }
 }
 
-/// Whether it marks what was deleted.
+/// Returns whether the entry is a whiteout, which marks a deletion.
 pub(super) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens a directory below one of ours, without following a link.
+/// Opens a directory below `parent` without following a link.
 pub(super) fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
     fs::openat(parent, name, DIRECTORY, Mode::empty())
 }
 
-/// The names in a directory, sorted, without `.` and `..`.
+/// Returns the names in a directory, sorted, without `.` and `..`.
 pub(super) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in fs::Dir::read_from(dir)? {
@@ -77,10 +78,10 @@ pub(super) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Visits every entry below `root`, directories before what is in them, in an order that the tree alone decides.
+/// Visits every entry below `root`, directories before their content, in an order that depends on the tree only.
 ///
 /// # Errors
-/// Those of `visit`; or a directory cannot be read, or one of the bounds is met.
+/// `visit` fails, a directory cannot be read, or a bound is exceeded.
 pub(super) fn walk(
     root: BorrowedFd<'_>,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<(), CacheFault>,
@@ -119,28 +120,28 @@ fn walk_below(
     Ok(())
 }
 
-/// What a layer holds.
+/// A summary of a layer's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Survey {
-    /// A digest of the names, kinds, modes, owners, sizes, inodes and times of modification of all entries, and of the
+    /// A digest of the names, kinds, modes, owners, sizes, inodes and modification times of all entries, and of the
     /// targets of links. Contents are not read.
     pub(super) seal: Sha256Hex,
-    /// How many bytes it takes on the disk.
+    /// Size on disk, in bytes.
     pub(super) bytes: u64,
     pub(super) entries: u64,
 }
 
-/// Looks at every entry of a layer, and changes nothing.
+/// Summarizes a layer without changing it.
 ///
 /// # Errors
-/// A directory cannot be read, or one of the bounds is met.
+/// A directory cannot be read, or a bound is exceeded.
 pub(super) fn survey(root: BorrowedFd<'_>) -> Result<Survey, CacheFault> {
     let (mut hash, mut bytes, mut entries) = (Sha256::new(), 0u64, 0u64);
     walk(root, &mut |entry| {
         let stat = &entry.stat;
         hash.update(u64::try_from(entry.path.len()).unwrap_or(u64::MAX).to_le_bytes());
         hash.update(entry.path);
-        // The size of a directory tells how the file system keeps it, and not what is in it.
+        // The size of a directory depends on the file system, not on its content.
         let size = if entry.kind().is_dir() { 0 } else { stat.st_size };
         for number in [i64::from(stat.st_mode), i64::from(stat.st_uid), i64::from(stat.st_gid), size, stat.st_mtime] {
             hash.update(number.to_le_bytes());
@@ -159,21 +160,21 @@ pub(super) fn survey(root: BorrowedFd<'_>) -> Result<Survey, CacheFault> {
     Ok(Survey { seal: Sha256Hex::from_raw(hash.finalize().into()), bytes, entries })
 }
 
-/// What is done with the writes of a skill before they become a layer.
+/// How to prepare the writes of a skill for becoming a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    /// Whether they are the upper directory of an overlay, in which deletions are marked; else the directory holds
-    /// everything.
+    /// True if the writes are the upper directory of an overlay, in which deletions are marked; otherwise the
+    /// directory has the whole content.
     pub(super) is_overlay: bool,
-    /// Whose they become, where steps of each run are a user of their own.
+    /// The new owner of the entries, if the steps of each run have a separate user id.
     pub(super) owner: Option<(u32, u32)>,
 }
 
-/// Takes out of the writes of a skill what no layer may hold: sockets, fifos and devices go, set-id bits too, and
-/// whatever overlayfs would take for instructions of its own is refused. Returns the paths that went.
+/// Removes from the writes of a skill what no layer may hold: sockets, FIFOs, devices and set-id bits. Refuses
+/// attributes that overlayfs would interpret. Returns the paths of the removed entries.
 ///
 /// # Errors
-/// Something cannot be changed or read, or has an attribute of overlayfs that is not to be there.
+/// An entry cannot be changed or read, or has an attribute of overlayfs that is not allowed.
 pub(super) fn purify(root: BorrowedFd<'_>, rules: Rules) -> Result<Vec<String>, CacheFault> {
     let mut gone = Vec::new();
     walk(root, &mut |entry| purify_entry(entry, rules, &mut gone))?;
@@ -201,14 +202,14 @@ fn purify_entry(entry: &Entry<'_>, rules: Rules, gone: &mut Vec<String>) -> Resu
         fs::chmodat(entry.parent, entry.name, mode, AtFlags::empty()).map_err(entry.fault("change the mode of"))?;
     }
     match (rules.is_overlay, kind) {
-        // Overlayfs writes its own under other names where a step sets them.
+        // Within an overlay, overlayfs stores attributes of this kind that a step sets under other names.
         (true, FileType::Directory) => demand_plain(entry),
         (false, FileType::Directory | FileType::RegularFile) => strip(entry),
         _ => Ok(()),
     }
 }
 
-/// Removes an entry. What stands below it in an older layer must not come back.
+/// Removes an entry, and marks the deletion, so that an entry of an older layer does not reappear.
 fn take_out(entry: &Entry<'_>, rules: Rules) -> Result<(), CacheFault> {
     fs::unlinkat(entry.parent, entry.name, AtFlags::empty()).map_err(entry.fault("remove"))?;
     if !rules.is_overlay {
@@ -218,7 +219,7 @@ fn take_out(entry: &Entry<'_>, rules: Rules) -> Result<(), CacheFault> {
     marked.map_err(entry.fault("mark the removal of"))
 }
 
-/// The names of overlayfs's attributes that an entry has.
+/// Returns the names of an entry's overlayfs attributes.
 fn overlay_attributes(entry: &Entry<'_>) -> Result<Vec<Vec<u8>>, CacheFault> {
     let mut buffer = vec![0; MAX_NAMES];
     let length = match fs::llistxattr(entry.by_path().as_slice(), &mut buffer[..]) {
@@ -245,7 +246,7 @@ fn demand_plain(entry: &Entry<'_>) -> Result<(), CacheFault> {
     Ok(())
 }
 
-/// A step may have set them, as there was no overlay that would have renamed them.
+/// Removes overlayfs attributes. Without an overlay that renames them, a step may have set them itself.
 fn strip(entry: &Entry<'_>) -> Result<(), CacheFault> {
     for name in overlay_attributes(entry)? {
         let removed = fs::lremovexattr(entry.by_path().as_slice(), name.as_slice());
@@ -254,7 +255,7 @@ fn strip(entry: &Entry<'_>) -> Result<(), CacheFault> {
     Ok(())
 }
 
-/// Whether a directory of a layer hides the one below it.
+/// Returns whether a directory of a layer hides the directory below it.
 pub(super) fn is_opaque(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let mut value = [0; 4];
     match fs::fgetxattr(dir, OPAQUE, &mut value[..]) {

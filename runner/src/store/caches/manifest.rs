@@ -1,4 +1,4 @@
-//! The small files of a cache: which scope it is of, and of which layers its base consists.
+//! Defines the small files of a cache: its scope, and the layers of its base.
 
 use proctor_core::cache::CacheTrust;
 use proctor_core::digest::Sha256Hex;
@@ -6,33 +6,34 @@ use serde::{Deserialize, Serialize};
 
 use super::layer::Survey;
 
-/// The format of both files.
+/// Version of both file formats.
 const VERSION: u32 = 1;
 
-/// What has a cache of its own. Nothing of it is shared with any other scope.
+/// The identity of a cache. Different scopes share nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scope {
     /// The user who asked for the runs.
     pub(crate) caller: u32,
-    /// The user that owns the files: the repository's, or the one that stands for root.
+    /// The user that owns the files: the repository's owner, or the user that stands for root.
     pub(crate) owner: u32,
-    /// The path of the repository; bytes that are no text as `\xNN`.
+    /// Path of the repository; bytes that are not valid text are written as `\xNN`.
     pub(crate) repository: String,
     pub(crate) skill: String,
-    /// Where the cache appears in the repository.
+    /// Path of the cache in the repository.
     pub(crate) path: String,
-    /// `branch:NAME`, `detached` or `commit:ID`.
+    /// `branch:NAME`, `commits-of-branch:NAME`, `detached` or `commit:ID`; those of commits may end in
+    /// `+submodules`.
     pub(crate) trust_scope: String,
 }
 
 impl Scope {
-    /// The name of its directory.
+    /// Returns the name of the scope's directory.
     pub(super) fn key(&self) -> String {
         Sha256Hex::of(&serde_json::to_vec(self).unwrap_or_default()).as_str()[..32].to_owned()
     }
 
-    /// The same cache in another trust scope.
+    /// Returns the scope of the same cache in another trust scope.
     pub(super) fn of(&self, trust_scope: &str) -> Self {
         Self { trust_scope: trust_scope.to_owned(), ..self.clone() }
     }
@@ -43,9 +44,9 @@ impl Scope {
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     version: u32,
-    /// Newest first.
+    /// The layers, newest first.
     pub(super) layers: Vec<LayerRef>,
-    /// The widest scope that one of them comes from.
+    /// The widest scope that a layer comes from.
     pub(super) trust: CacheTrust,
 }
 
@@ -53,9 +54,9 @@ pub(super) struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LayerRef {
-    /// The name of its directory.
+    /// Name of the layer's directory.
     pub(super) id: String,
-    /// What tells whether it is as it was.
+    /// Digest that changes if the layer is changed.
     pub(super) seal: Sha256Hex,
     pub(super) bytes: u64,
     pub(super) entries: u64,
@@ -72,7 +73,7 @@ impl Manifest {
         Self { version: VERSION, layers, trust }
     }
 
-    /// Reads one; `None` where the bytes are none of this format.
+    /// Parses a manifest; `None` if the bytes are not in this format.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let read: Self = serde_json::from_slice(bytes).ok()?;
         let is_name = |id: &str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -84,7 +85,7 @@ impl Manifest {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What a base is known by.
+    /// Returns the id of the base with this manifest.
     pub(super) fn id_of(bytes: &[u8]) -> Sha256Hex {
         Sha256Hex::of(bytes)
     }

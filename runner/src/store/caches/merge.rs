@@ -1,4 +1,4 @@
-//! One directory with what a stack of layers shows: as a new layer, of links, or as a copy that can be written.
+//! Merges a stack of layers into one directory: a new layer made of hard links, or a writable copy.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -14,19 +14,19 @@ use super::layer::{Entry, MAX_DEPTH, is_opaque, is_whiteout, names, open_dir};
 /// How files get into the directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum How {
-    /// As links to those of the layers: they are never written again.
+    /// As hard links to the files of the layers, which are never written again.
     Link,
-    /// As copies that belong to this user where one is named.
+    /// As copies, owned by this user if one is given.
     Copy {
-        /// A user and a group.
+        /// A user id and a group id.
         owner: Option<(u32, u32)>,
     },
 }
 
-/// Makes in the empty directory `to` what `layers` (newest first) show as one tree.
+/// Creates in the empty directory `to` the tree that `layers` (newest first) show together.
 ///
 /// # Errors
-/// Something cannot be read or made, or directories are too deep.
+/// An entry cannot be read or created, or directories are nested too deep.
 pub(super) fn merge(layers: &[OwnedFd], to: BorrowedFd<'_>, how: How) -> Result<(), CacheFault> {
     let layers: Vec<BorrowedFd<'_>> = layers.iter().map(AsFd::as_fd).collect();
     merge_into(&layers, to, how, &mut Vec::new(), 0)
@@ -55,7 +55,7 @@ fn merge_into(
             let made = make_dir(to, &name).map_err(entry.fault("make"))?;
             let below: Vec<BorrowedFd<'_>> = below.iter().map(AsFd::as_fd).collect();
             merge_into(&below, made.as_fd(), how, path, depth + 1)?;
-            // Last: its mode may deny us, and each new entry sets its time.
+            // This comes last: the mode may deny us access, and each new entry changes the modification time.
             finish(made.as_fd(), &stat, how).map_err(entry.fault("finish"))?;
         } else if !is_whiteout(&stat) {
             place(&entry, to, how).map_err(entry.fault("take"))?;
@@ -65,7 +65,7 @@ fn merge_into(
     Ok(())
 }
 
-/// Each name in these directories with where it stands, newest first.
+/// Returns each name in these directories, with the directories that contain it, newest first.
 fn entries(dirs: &[BorrowedFd<'_>], path: &[u8]) -> Result<BTreeMap<CString, Vec<(usize, Stat)>>, CacheFault> {
     let mut found: BTreeMap<CString, Vec<(usize, Stat)>> = BTreeMap::new();
     let fault = |errno: Errno| CacheFault::Entry {
@@ -82,7 +82,8 @@ fn entries(dirs: &[BorrowedFd<'_>], path: &[u8]) -> Result<BTreeMap<CString, Vec
     Ok(found)
 }
 
-/// The directories of a name that show together: down to the first that hides those below it, or to something else.
+/// Opens the directories of a name that appear merged: down to the first that is opaque, or to an entry that is not
+/// a directory.
 fn shown(dirs: &[BorrowedFd<'_>], name: &CStr, found: &[(usize, Stat)]) -> rustix::io::Result<Vec<OwnedFd>> {
     let mut shown = Vec::new();
     for (at, stat) in found {
@@ -107,7 +108,7 @@ fn make_dir(to: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
 fn place(entry: &Entry<'_>, to: BorrowedFd<'_>, how: How) -> rustix::io::Result<()> {
     if let How::Link = how {
         match fs::linkat(entry.parent, entry.name, to, entry.name, AtFlags::empty()) {
-            // It has as many names as the file system gives one.
+            // The file has the maximum number of links, so it is copied.
             Err(Errno::MLINK) => {}
             other => return other,
         }
@@ -149,7 +150,7 @@ fn owner(stat: &Stat, how: How) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }
 
-/// Without set-id bits.
+/// Returns the permission bits without set-id bits.
 fn permissions(mode: RawMode) -> Mode {
     Mode::from_raw_mode(mode) & Mode::from_raw_mode(0o1777)
 }

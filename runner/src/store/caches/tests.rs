@@ -1,4 +1,4 @@
-//! What a cache keeps, of whom, and what of it survives a crash at each point.
+//! Tests what a cache keeps, for which scope, and what survives a crash at each point.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ impl State {
         self.store.find(scope, &[]).expect("reads")
     }
 
-    /// What a run of `scope` that writes by `write` commits.
+    /// Runs `write` as a run of `scope`, and commits the result.
     fn run(&self, scope: &Scope, write: impl FnOnce(&Path)) -> Committed {
         let (found, run) = (self.find(scope), self.store.run_room().expect("makes"));
         let room = run.make(0).expect("makes");
@@ -47,7 +47,7 @@ impl State {
         self.store.commit(&Commit { scope, found, room, is_overlay: true, owner: None, most: LARGE })
     }
 
-    /// What a step would see of the base of `scope`.
+    /// Returns what a step would see of the base of `scope`.
     fn shown(&self, scope: &Scope) -> Option<Tree> {
         let base = self.find(scope).base?;
         let to = tempfile::tempdir().expect("temp");
@@ -66,7 +66,7 @@ impl State {
         eviction::evict(self.temp.path(), kept, now, &mut freed).expect("evicts");
     }
 
-    /// Removes all that no run uses.
+    /// Removes everything that no run uses.
     fn evict_all(&self) -> Freed {
         let mut freed = Freed::default();
         eviction::evict(self.temp.path(), (&retention(), Extent::All), now(), &mut freed).expect("evicts");
@@ -114,7 +114,7 @@ fn make_opaque(dir: &Path) {
     rustix::fs::setxattr(dir, "user.overlay.opaque", b"y", rustix::fs::XattrFlags::empty()).expect("marks");
 }
 
-/// Paths with contents; a directory has none, and a link its target.
+/// Paths with their contents: `None` for a directory, the target for a link.
 type Tree = BTreeMap<PathBuf, Option<String>>;
 
 fn tree(root: &Path) -> Tree {
@@ -225,7 +225,7 @@ fn a_base_that_was_edited_by_hand_is_not_used() {
         edit(&state.layers()[0]);
         let found = state.find(&scope);
         assert!(found.base.is_none() && found.reason.is_some_and(|why| why.contains("branch:main")), "{number}");
-        // The next pass begins anew.
+        // The next pass starts with an empty cache.
         state.run(&scope, |upper| put(upper, "c", "3"));
         assert_eq!(state.shown(&scope), Some([(PathBuf::from("c"), Some("3".to_owned()))].into()), "{number}");
     }
@@ -341,7 +341,7 @@ fn what_a_killed_run_left_goes_and_a_run_that_is_under_way_stays() {
     put(&held.make(0).expect("makes").join(CACHE_UPPER), "a", "1");
     let path = killed.path.clone();
     put(&killed.make(0).expect("makes").join(CACHE_UPPER), "a", "1");
-    // As a kill leaves it: the lock is gone, and the files stay.
+    // A kill releases the lock and leaves the files.
     rustix::fs::flock(&killed.directory, FlockOperation::Unlock).expect("unlocks");
     state.evict(&retention(), now());
     assert!(held.path.exists() && !path.exists());
@@ -349,8 +349,8 @@ fn what_a_killed_run_left_goes_and_a_run_that_is_under_way_stays() {
 
 #[test]
 fn a_crash_at_any_point_of_a_commit_leaves_the_old_base_or_the_new_one() {
-    // What is on the disk when the process dies: before the layer has its name, before the manifest names it (also with
-    // half of the manifest beside), and after.
+    // The states on disk if the process dies: before the layer has its name, before the manifest names it (without
+    // and with half of a new manifest), and after.
     for point in ["written", "named", "half", "whole"] {
         let (state, scope) = (State::new(), scope());
         state.run(&scope, |upper| put(upper, "a", "old"));
@@ -379,7 +379,7 @@ fn a_crash_at_any_point_of_a_commit_leaves_the_old_base_or_the_new_one() {
         assert_eq!(has(&state.shown(&scope), "a").as_deref(), Some(expected), "{point}, tidied");
         assert_eq!(state.layers().len(), if point == "whole" { 2 } else { 1 }, "{point}");
         assert!(!root.join("runs/killed").exists(), "{point}");
-        // And the next run commits as ever.
+        // The next run commits as usual.
         state.run(&scope, |upper| put(upper, "b", "1"));
         assert_eq!(has(&state.shown(&scope), "b").as_deref(), Some("1"), "{point}");
     }
@@ -407,7 +407,7 @@ fn a_copy_holds_everything_and_what_it_lacks_was_deleted() {
     assert_eq!(state.find(&scope).base.expect("a base").lowers().len(), 1);
 }
 
-/// What a step can do to a tree, as overlayfs puts it into a layer.
+/// The changes that a step can make to a tree, in the form in which overlayfs stores them in a layer.
 #[derive(Debug, Clone)]
 enum Act {
     Write(usize, usize, String),
@@ -426,7 +426,7 @@ fn acts() -> impl Strategy<Value = Vec<Vec<Act>>> {
     prop::collection::vec(prop::collection::vec(act, 0..6), 1..10)
 }
 
-/// Does the same to a model and to the upper directory over it.
+/// Applies the change to a model and to the upper directory over it.
 fn act(model: &mut Tree, upper: &Path, act: &Act) {
     let dir_at = |dir: &usize| upper.join(format!("d{dir}"));
     let is_marked = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_dir() && !meta.is_file());

@@ -1,5 +1,4 @@
-//! Files that are written and not yet at their names, so that several can be made durable beside each
-//! other: each sync waits for the disk, and the disk for nobody.
+//! Stages files before they are renamed to their final names, so that several of them can be synced concurrently.
 
 use std::io::Write as _;
 use std::thread::{Builder, ScopedJoinHandle, scope};
@@ -10,11 +9,10 @@ use super::{Directory, Temporary, TemporaryEntry};
 use crate::store::StoreError;
 
 impl Directory {
-    /// Writes a file that is to appear at `name`, and does not make it durable yet: several are
-    /// synced beside each other by [`sync_all`].
+    /// Writes a file for the name `name` without syncing it. [`sync_all`] syncs several files concurrently.
     ///
     /// # Errors
-    /// `name` is a symlink, or the system refuses.
+    /// `name` is a symlink, or a system call fails.
     pub(crate) fn stage(&self, name: &str, bytes: &[u8]) -> Result<Staged, StoreError> {
         let old_mode = self.replaceable(name)?;
         let mut temp = self.temporary(name)?;
@@ -26,11 +24,12 @@ impl Directory {
         Ok(Staged { temp, name: name.to_owned(), place: self.clone() })
     }
 
-    /// As [`Directory::stage`], with the bytes in another directory of the same file system until the file appears.
-    /// A kill leaves the temporary file there, where the caller knows that it does no harm.
+    /// Stages a file like [`Directory::stage`], but keeps it in `aside`, a directory of the same file system, until
+    /// it is published. A kill leaves the temporary file there; the caller picks a directory in which it does no
+    /// harm.
     ///
     /// # Errors
-    /// As [`Directory::stage`].
+    /// Same as [`Directory::stage`].
     pub(crate) fn stage_by(&self, aside: &Self, name: &str, bytes: &[u8]) -> Result<Staged, StoreError> {
         let old_mode = self.replaceable(name)?;
         let staged = aside.stage(name, bytes)?;
@@ -40,26 +39,27 @@ impl Directory {
         Ok(Staged { place: self.clone(), ..staged })
     }
 
-    /// Puts a file with `bytes` at `name`, whole for every reader. It is not durable: where the machine stops, it
-    /// may be empty, or the old one.
+    /// Writes `bytes` to the file `name` atomically, but not durably: after a crash of the machine, it may be empty
+    /// or the old one.
     ///
     /// # Errors
-    /// `name` is a symlink, or the system refuses.
+    /// `name` is a symlink, or a system call fails.
     pub(crate) fn write_unsynced(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.stage(name, bytes)?.settled().publish()
     }
 }
 
-/// A file that is written and is to appear at a name. Dropped, it goes away.
+/// A written file that is not published yet. It is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Staged {
     temp: Temporary,
     name: String,
-    /// Where it is to appear.
+    /// The directory to publish it in.
     place: Directory,
 }
 
-/// The same, whose bytes are durable: it holds no file open. Dropped unpublished, it goes away.
+/// A staged file whose content is durable; it holds no open descriptor. It is removed on drop unless it is
+/// published.
 #[derive(Debug)]
 pub(crate) struct Durable {
     entry: TemporaryEntry,
@@ -68,10 +68,10 @@ pub(crate) struct Durable {
 }
 
 impl Staged {
-    /// Makes its bytes durable, and not yet its name.
+    /// Makes the content durable, but not the name.
     ///
     /// # Errors
-    /// The system refuses; the file goes away.
+    /// A system call fails; the file is removed.
     pub(crate) fn settle(self) -> Result<Durable, StoreError> {
         self.sync().map(|()| self.settled())
     }
@@ -87,25 +87,25 @@ impl Staged {
 }
 
 impl Durable {
-    /// Makes it appear at its name, which is durable when its directory is synced.
+    /// Renames the file to its final name. The name is durable once its directory is synced.
     ///
     /// # Errors
-    /// The system refuses; the file goes away.
+    /// A system call fails; the file is removed.
     pub(crate) fn publish(self) -> Result<(), StoreError> {
         self.entry.move_to(&self.place, &self.name)
     }
 }
 
-/// How many files may be staged at once: each holds a descriptor until it is synced.
+/// Maximum number of staged files: each holds a descriptor until it is synced.
 pub(crate) const STAGED_AT_ONCE: usize = 32;
-/// How many syncs go on at once.
+/// Maximum number of concurrent syncs.
 const SYNCED_AT_ONCE: usize = 8;
 
-/// Makes the bytes of `files`, of those `apart` from them, and the names in `directories` durable, beside
-/// each other: the disk serves all of them in the time of a few.
+/// Makes the content of `files` and `apart` and the names in `directories` durable. The syncs run concurrently,
+/// which takes little more time than a few of them.
 ///
 /// # Errors
-/// One of them cannot be; the first of these. All files go away then.
+/// A sync fails; returns the first of the errors. All files are removed then.
 pub(crate) fn sync_all<const N: usize>(
     files: Vec<Staged>,
     apart: [Staged; N],
@@ -119,7 +119,7 @@ pub(crate) fn sync_all<const N: usize>(
     let workers = jobs.min(SYNCED_AT_ONCE);
     let turns = |worker: usize| (worker..jobs).step_by(workers).try_for_each(job);
     scope(|scope| {
-        // What no thread can be had for is done here.
+        // This thread does the work of threads that could not be started.
         let others: Vec<_> = (1..workers)
             .map(|worker| (worker, Builder::new().spawn_scoped(scope, move || turns(worker)).ok()))
             .collect();
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_sync_that_fails_is_told_whoever_does_it() {
         let (temp, directory) = directory();
-        // What was opened by its path alone cannot be synced.
+        // A descriptor opened with `O_PATH` cannot be synced.
         let fd = fs::open(temp.path(), OFlags::PATH, Mode::empty()).expect("opens");
         let closed = Directory::from_fd(fd, "closed".to_owned());
         for (at, many) in [(0, 1), (0, 3), (2, 3), (SYNCED_AT_ONCE, SYNCED_AT_ONCE + 2), (1, 40)] {

@@ -1,4 +1,4 @@
-//! Tests of the documents of a run.
+//! Tests the documents of a run.
 
 use super::*;
 use crate::test_support::last_run;
@@ -20,7 +20,7 @@ fn changeset(state: &tempfile::TempDir, repo: &Path, id: &ChangesetId) -> Result
     Documents::of_changeset(&state, &Repository::open(repo).expect("opens"), id)
 }
 
-/// Puts a run with these documents on record.
+/// Records a run with these documents.
 fn put(documents: &Documents, evidence: &[(&str, &[u8])]) -> LastRun {
     let evidence: Vec<_> = evidence.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
     let mut cited = EvidenceIndex::new();
@@ -114,7 +114,7 @@ fn a_run_is_known_before_its_status_tells_of_it() {
     assert_eq!(status::last_run(&status).expect("reads"), Some(concluded));
 }
 
-/// Whoever is killed between two of these leaves a status that cites what is there, or nothing.
+/// A kill between two of these steps leaves a status that cites existing documents, or none.
 #[test]
 fn what_is_staged_is_on_record_in_its_order_or_not_at_all() {
     let (state, repo) = (state(), repository(Some(r#"{"state":"executed"}"#)));
@@ -163,7 +163,7 @@ fn more_documents_than_are_staged_at_once_are_all_put_on_record() {
     assert_eq!(documents.root.descend(VERIFY).and_then(|verify| verify.names()).expect("lists"), names);
 }
 
-/// The record of our own of the run on the tree of `last_run`.
+/// Returns our own record of the run on the tree of `last_run`.
 fn recorded(state: &tempfile::TempDir, documents: &Documents) -> Option<LastRun> {
     let records = Attestations::of(&Directory::open(state.path()).expect("opens"));
     let kept = records.on_tree(&documents.subject(&last_run().profile), &last_run().snapshot).expect("reads");

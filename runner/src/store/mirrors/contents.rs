@@ -12,7 +12,7 @@ use super::{Show, TooLarge};
 use crate::error::EngineError;
 
 impl<'a> Show<'a> {
-    /// Returns what is left of the bounds for ignored files.
+    /// Returns the ignored files to copy, with the bounds that the covered files leave for them.
     pub(super) fn wanted(&self, snapshot: &Snapshot) -> Result<Option<IgnoredWanted<'a>>, TooLarge> {
         let Show { ignored, rights, max_entries, max_bytes } = *self;
         let (entries, bytes) = snapshot.entries.size();
@@ -22,7 +22,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// What a copy is to hold.
+/// The content that a copy is updated to.
 pub(super) enum Contents<'a> {
     Worktree(Moment<'a>),
     Commit {
@@ -33,7 +33,7 @@ pub(super) enum Contents<'a> {
     },
 }
 
-/// A work tree at one moment.
+/// A worktree at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct Moment<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -41,7 +41,7 @@ pub(super) struct Moment<'a> {
     pub(super) wanted: Option<&'a IgnoredWanted<'a>>,
 }
 
-/// What a copy shows beside the tree.
+/// The content of a copy besides the tree.
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) inputs: Vec<IgnoredInput>,
@@ -54,14 +54,14 @@ impl Contents<'_> {
         match self {
             Self::Worktree(moment) => state_of(moment.snapshot, moment.history),
             Self::Commit { source, history, head } => {
-                // Plain data of ours is always written.
+                // Serializing these types cannot fail.
                 let parts = (&source.commit.id, source.submodules, head, history);
                 Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
             }
         }
     }
 
-    /// Returns what a copy that another run holds shows, if it can be used as it is.
+    /// Returns the content of a copy that another run holds, if this run can use the copy unchanged.
     pub(super) fn shown(&self, worktree: &Path, copy: &Mirror) -> Result<Option<Shown>, EngineError> {
         match self {
             Self::Worktree(Moment { snapshot, wanted, .. }) => {
@@ -75,7 +75,7 @@ impl Contents<'_> {
         }
     }
 
-    /// Brings a copy to the tree; answers with a path that was edited meanwhile, if there is one.
+    /// Updates a copy to the tree; the inner `Err` is a path that was edited during the update.
     pub(super) fn update(&self, worktree: &Path, mirror: &mut Mirror) -> Result<Result<Shown, Vec<u8>>, EngineError> {
         let (written, bytes, shown) = match self {
             Self::Worktree(Moment { snapshot, wanted, .. }) => match mirror.update(worktree, snapshot, *wanted)? {
@@ -107,19 +107,20 @@ impl Contents<'_> {
     }
 }
 
-/// Returns whether the refs say of HEAD's branch what the snapshot says: a commit may have come in between.
+/// Returns whether the refs and the snapshot agree on the commit of HEAD's branch: a commit may have been made in
+/// between.
 pub(super) fn is_one_moment(snapshot: &Snapshot, history: &GitHistory) -> bool {
     let (Some(commit), Some(branch)) = (&snapshot.git.head_commit, &snapshot.git.branch) else { return true };
     let line = format!("{commit} refs/heads/{branch}");
     history.refs.0.split(|byte| *byte == b'\n').any(|found| found == line.as_bytes())
 }
 
-/// Identifies a work tree and the content of its git directories.
+/// Identifies a worktree and the content of its git directories.
 fn state_of(snapshot: &Snapshot, history: &GitHistory) -> Sha256Hex {
     let git = &snapshot.git;
     let index = snapshot.index_identity();
     let nested = if history.nested.is_empty() { None } else { snapshot.listing_identity() };
     let parts = (snapshot.id.as_str(), &git.head_commit, &git.branch, git.tree.as_ref().ok(), index, nested, history);
-    // Plain data of ours is always written.
+    // Serializing these types cannot fail.
     Sha256Hex::of(&serde_json::to_vec(&parts).unwrap_or_default())
 }

@@ -5,12 +5,12 @@ use std::fs;
 use proctor_core::digest::Sha256Hex;
 use proctor_snapshot::MirrorOwner;
 
-/// The first user id of those that belong to nobody and own the copies of a root daemon, and how many there are.
+/// First of the user ids that own the copies of a root daemon, and their number. These ids belong to no user.
 const FIRST_OWNER: u32 = 1_879_113_728;
 const OWNERS: u32 = (1 << 31) - FIRST_OWNER;
 
-/// Picks the user that owns the copies of a repository under a root daemon: an id that belongs to nobody, so that no
-/// process outside of sandboxes can change the copy or a step.
+/// Picks the user id that owns the copies of a repository under a root daemon. The id belongs to no user, so that
+/// no process outside of sandboxes can change the copy or trace a step.
 pub(super) fn owner_for(key: &str) -> MirrorOwner {
     let digest = Sha256Hex::of(key.as_bytes()).to_raw();
     let number = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
@@ -18,13 +18,13 @@ pub(super) fn owner_for(key: &str) -> MirrorOwner {
     MirrorOwner { uid: id, gid: id }
 }
 
-/// Returns whether our user namespace has the ids of an owner: in a container it may have few.
+/// Returns whether our user namespace maps the ids of an owner: a container may map only few.
 pub(super) fn is_mapped(owner: MirrorOwner) -> bool {
     let maps = |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|map| has_id(&map, id));
     maps("/proc/self/uid_map", owner.uid) && maps("/proc/self/gid_map", owner.gid)
 }
 
-/// Returns whether a map of ids as user_namespaces(7) describes it has `id`.
+/// Returns whether an id map in the format of user_namespaces(7) contains `id`.
 fn has_id(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);

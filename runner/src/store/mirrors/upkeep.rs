@@ -1,4 +1,4 @@
-//! Bounds and verifies the private copies beside the runs that use them.
+//! Limits and verifies the private copies while runs use them.
 
 use std::fs::File;
 use std::io;
@@ -12,35 +12,37 @@ use super::*;
 use crate::store::freed::remove_counted;
 use crate::store::garbage::Extent;
 
-/// The number of copies that are kept, of worktrees and of commits, and the time that an unused one is kept.
+/// Maximum number of directories of copies (one for a repository's worktree, one for its commits), and the time
+/// after which unused ones are removed.
 const MAX_KEPT: usize = 64;
 const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
-/// The number of copies of a repository that are verified at most.
+/// Maximum number of copies of a repository that are verified.
 const MAX_VERIFIED: usize = 1_000;
-/// The problem of a copy whose files are not there.
+/// Describes a copy whose files are missing.
 const INCOMPLETE: &str = "the copy is incomplete";
 
-/// The beginning of the name of a copy that was put aside to be removed.
+/// Prefix of the name of a copy that was renamed for its removal.
 const DISCARDED: &str = "old-";
 
-/// A copy under a name by which no run finds it, held until it is removed.
+/// A copy with a name under which no run finds it, locked until it is removed.
 pub(super) struct Discarded {
     path: PathBuf,
     _held: File,
 }
 
 impl Discarded {
-    /// Removes the copy; what cannot be removed is left to the next time.
+    /// Removes the copy. A later clean-up repeats a removal that fails.
     pub(super) fn remove(self, freed: &mut Freed) {
         remove_counted(freed, &self.path);
     }
 }
 
 impl Copies {
-    /// Takes a copy away from all later runs; `None` where a run holds it. The caller holds the lock of the repository.
+    /// Renames a copy so that no later run finds it; `None` if a run holds it. The caller holds the lock of the
+    /// repository.
     ///
-    /// The rename comes first: a run must not find the half of a copy that was left by an interrupted removal, since the
-    /// record still names all of it.
+    /// The rename comes before the removal: a run must not find a half-removed copy, since the record still names
+    /// all of its files.
     pub(super) fn discard(&self, number: u64) -> Result<Option<Discarded>, StoreError> {
         let name = number.to_string();
         let Some(held) = hold_to_remove(&self.path.join(&name)) else { return Ok(None) };
@@ -61,7 +63,7 @@ impl Copies {
         }
     }
 
-    /// Removes the copies that `keep` does not name and no run holds.
+    /// Removes the copies that `keep` does not include and no run holds.
     fn sweep(&self, keep: Keep, freed: &mut Freed) -> Result<(), StoreError> {
         self.remove_discarded(freed);
         if keep.excess(self.numbers()?).is_empty() {
@@ -78,13 +80,13 @@ impl Copies {
                 None => freed.in_use += 1,
             }
         }
-        // No run waits for the removal.
+        // Runs do not wait for the removal.
         drop(lock);
         discarded.into_iter().for_each(|copy| copy.remove(freed));
         Ok(())
     }
 
-    /// Compares a copy with its record, and removes it if it is damaged; `None` where there is no such copy any more.
+    /// Compares a copy with its record, and removes it if it is damaged; `None` if the copy no longer exists.
     fn verify(&self, number: u64, owner: Option<MirrorOwner>) -> Result<Option<CopyReport>, StoreError> {
         let (directory, opened) = match self.hold_to_verify(number, owner)? {
             Held::Verifying(directory, opened) => (directory, *opened),
@@ -92,11 +94,11 @@ impl Copies {
             Held::Gone => return Ok(None),
         };
         let compared = opened.and_then(|mirror| mirror.verify_all());
-        // A run that has joined meanwhile keeps what it holds.
+        // A run may have joined the copy; it keeps the copy.
         let lock = self.lock_unused()?;
         let problem = match compared {
             Ok(()) => {
-                // The git directory has no record: the next run writes it again.
+                // The git directory has no record; removing the state makes the next run write it again.
                 directory.remove(STATE)?;
                 return Ok(Some(self.report(number, CopyState::Sound, None)));
             }
@@ -126,8 +128,8 @@ impl Copies {
         Ok(())
     }
 
-    /// Holds a copy as a run does, so that no run changes it, and opens it. Other runs of the repository go on: one of the
-    /// same tree joins, and one of another tree makes a copy of its own.
+    /// Opens a copy and holds it as a run does, so that no run changes it. Other runs continue: a run of the same
+    /// tree joins this copy, and a run of another tree makes a new one.
     fn hold_to_verify(&self, number: u64, owner: Option<MirrorOwner>) -> Result<Held, StoreError> {
         let _lock = self.lock_unused()?;
         if !self.numbers()?.contains(&number) {
@@ -137,7 +139,7 @@ impl Copies {
         if !is_free(&directory)? {
             return Ok(Held::ByRun);
         }
-        // Opening can write to the record.
+        // Opening can write to the record, so it needs the exclusive lock.
         let opened = opened(&directory, owner);
         flock(&directory, FlockOperation::NonBlockingLockShared).map_err(StoreError::io("lock", directory.name()))?;
         Ok(Held::Verifying(directory, Box::new(opened)))
@@ -148,7 +150,7 @@ impl Copies {
         CopyReport { copy, state, problem, removed: false }
     }
 
-    /// Removes the directory of a repository that has no copies any more, unless a run is using it.
+    /// Removes the directory of a repository without copies, unless a run is using it.
     fn remove_if_empty(&self) -> Result<(), StoreError> {
         let root = Directory::open(&self.path)?;
         let failed = StoreError::io("remove", self.path.display().to_string());
@@ -168,13 +170,13 @@ impl Copies {
     }
 }
 
-/// A copy that is to be verified.
+/// The state of a copy to verify.
 enum Held {
-    /// It is held until the directory is closed. The mirror in it, or why it cannot be opened.
+    /// The copy is locked until the directory is closed. Contains the mirror, or the error from opening it.
     Verifying(Directory, Box<Result<Mirror, MirrorError>>),
     /// A run holds it.
     ByRun,
-    /// There is no such copy any more.
+    /// The copy no longer exists.
     Gone,
 }
 
@@ -191,7 +193,7 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Which copies of a repository stay.
+/// The copies of a repository to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
     /// The newest one.
@@ -201,7 +203,7 @@ enum Keep {
 }
 
 impl Keep {
-    /// Returns the numbers, which are sorted, of the copies that are removed.
+    /// Returns the numbers of the copies to remove; `numbers` is sorted.
     fn excess(self, mut numbers: Vec<u64>) -> Vec<u64> {
         match self {
             Self::Newest => numbers.truncate(numbers.len().saturating_sub(1)),
@@ -211,7 +213,7 @@ impl Keep {
     }
 }
 
-/// Compares each copy of `repository` with its record, and removes the damaged ones. A copy that a run holds is left.
+/// Compares each copy of `repository` with its record and removes damaged copies. Skips a copy that a run holds.
 ///
 /// # Errors
 /// The state directory cannot be read, or a run holds the lock of the copies for too long.
@@ -230,18 +232,19 @@ pub(crate) fn verify(state_path: &Path, repository: &Repository, host: &Host) ->
     Ok(reports)
 }
 
-/// Holds a copy for its removal; `None` where somebody uses it.
+/// Locks a copy for its removal; `None` if it is in use.
 fn hold_to_remove(path: &Path) -> Option<File> {
     let directory = File::open(path).ok()?;
     flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(directory)
 }
 
-/// Removes the copies of repositories that were not verified for long, the least recently used ones beyond a number, and
-/// copies that a newer one has replaced; or all copies. A copy that a run holds stays.
+/// Removes the copies of repositories that are unused for too long, and of the least recently used ones beyond the
+/// maximum number. Of other repositories, keeps only the newest copy. With [`Extent::All`], removes all copies. A
+/// copy that a run holds is kept.
 ///
 /// # Errors
-/// A directory of ours cannot be listed.
+/// A directory in the state directory cannot be listed.
 pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: Extent, freed: &mut Freed) -> io::Result<()> {
     let entries = match fs::read_dir(mirrors) {
         Ok(entries) => entries,
@@ -282,7 +285,7 @@ mod tests {
             Self(tempfile::tempdir().expect("temp"))
         }
 
-        /// Makes copies of one repository.
+        /// Creates copies of one repository.
         fn copies(&self, repository: &str, numbers: &[u64]) -> Copies {
             let path = self.0.path().join(repository);
             for number in numbers {
@@ -364,7 +367,7 @@ mod tests {
         let ground = Ground::new();
         let copies = ground.copies("a", &[3]);
         let discarded = copies.discard(3).expect("renames").expect("not held");
-        // As if the process had been killed here.
+        // Like a process that was killed here.
         let path = discarded.path.clone();
         assert_eq!((copies.numbers().expect("lists"), path.exists()), (Vec::<u64>::new(), true));
         ground.evict(now(), Extent::Excess);
