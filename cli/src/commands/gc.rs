@@ -81,7 +81,7 @@ mod tests {
         let text = crate::text::plain(&render(&record));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "private copies       1 removed, 3 MiB (2 in use)");
-        assert_eq!(lines[2], "caches               0 removed, 1 MiB");
-        assert_eq!(lines[6..], ["freed 4 MiB in /s"]);
+        assert_eq!(lines[1], "caches               0 removed, 1 MiB");
+        assert_eq!(lines[5..], ["freed 4 MiB in /s"]);
     }
 }
