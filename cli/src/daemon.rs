@@ -76,7 +76,7 @@ pub(crate) fn own_socket(
 /// The path is not UTF-8.
 pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
     repo.to_str().map(str::to_owned).ok_or_else(|| CliError::Usage {
-        message: format!("a daemon cannot be told of `{}`, whose path is not UTF-8", installation::show(repo)),
+        message: format!("the path `{}` cannot be sent to a daemon: it is not UTF-8", installation::show(repo)),
         hint: "use `--no-daemon`".to_owned(),
     })
 }
@@ -101,8 +101,8 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
         error => CliError::Engine {
-            message: format!("the end of run {run} is not known, and it is no pass: {error}"),
-            hint: Some(format!("`proctor status {run}` says what became of it, where a daemon answers")),
+            message: format!("the result of run {run} is unknown, so it is not a pass: {error}"),
+            hint: Some(format!("`proctor status {run}` shows its result when a daemon answers again")),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::Lost.code(),
         },

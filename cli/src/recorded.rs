@@ -126,7 +126,7 @@ impl Documents {
 }
 
 fn parsed<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, String> {
-    strict::from_json(bytes).map_err(|error| format!("`{file}` is no document of ours: {error}"))
+    strict::from_json(bytes).map_err(|error| format!("`{file}` is not a Proctor document: {error}"))
 }
 
 /// Reads the last run from the status file in a directory. The open neither follows a link nor blocks on a FIFO.
@@ -142,7 +142,7 @@ fn last_run(dir: &Path) -> Result<LastRun, CliError> {
     read.map_err(|error| unusable(dir, &format!("`{STATUS}` cannot be read: {error}")))?;
     match status::last_run(&bytes) {
         Ok(Some(last_run)) => Ok(last_run),
-        Ok(None) => Err(unusable(dir, &format!("`{STATUS}` tells of no run"))),
+        Ok(None) => Err(unusable(dir, &format!("`{STATUS}` records no run"))),
         Err(error) => Err(unusable(dir, &format!("`{STATUS}`: {error}"))),
     }
 }

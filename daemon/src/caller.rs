@@ -95,7 +95,7 @@ impl Household {
     pub(crate) fn repository(&self, caller: Caller, named: &str) -> Result<PathBuf, Problem> {
         let path = Path::new(named);
         if !path.is_absolute() || named.contains('\0') {
-            let detail = format!("`repo` must be an absolute path, and `{}` is none", display_path(named.as_bytes()));
+            let detail = format!("`repo` must be an absolute path, but `{}` is not", display_path(named.as_bytes()));
             return Err(Problem::new(ProblemType::InvalidRequest, detail));
         }
         let found = path.canonicalize().and_then(|real| Ok((real.metadata()?, real)));

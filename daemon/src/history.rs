@@ -337,7 +337,7 @@ impl Shared {
 
     fn reopened(&self, damaged: bool) -> Result<Index, HistoryError> {
         let (mut index, rebuilt) = if damaged {
-            (Index::anew(&self.files)?, Some("it held what is none of ours".to_owned()))
+            (Index::anew(&self.files)?, Some("it contained data that Proctor did not write".to_owned()))
         } else {
             Index::open(&self.files)?
         };

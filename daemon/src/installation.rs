@@ -237,7 +237,7 @@ pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
         return Ok(());
     }
     if mode & STICKY != 0 {
-        return refused("it is shared with other users".to_owned(), "name one of its own with `--state-dir`");
+        return refused("it is shared with other users".to_owned(), "choose a private directory with `--state-dir`");
     }
     match rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o700)) {
         Ok(()) => {

@@ -78,7 +78,7 @@ pub enum StartError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Another daemon uses the state directory.
-    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or name another directory with `--state-dir`", .0.display())]
+    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or choose another directory with `--state-dir`", .0.display())]
     StateInUse(PathBuf),
     /// What is remembered of runs cannot be opened.
     #[error("the history of runs in `{}` cannot be opened: {reason}", path.display())]
@@ -462,9 +462,9 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 
 /// Logs that the task of a request panicked, and returns the answer.
 fn broken(error: &JoinError) -> Problem {
-    tracing::error!(%error, "a request ended badly");
-    Problem::new(ProblemType::Internal, "a part of proctor broke while it looked at the request")
-        .with_hint("please report it; the daemon's log says what happened")
+    tracing::error!(%error, "a request failed unexpectedly");
+    Problem::new(ProblemType::Internal, "an internal error occurred while the daemon handled the request")
+        .with_hint("please report it; the daemon's log has the details")
 }
 
 fn cpus() -> usize {

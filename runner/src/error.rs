@@ -49,7 +49,7 @@ pub enum EngineError {
     #[error("{} problems in `{}`", .0.diagnostics.len(), .0.file.display())]
     Spec(SpecProblems),
     /// There is no spec.
-    #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` writes one from what is found in the repository; or name a repository that has one with `--repo`", .0.display())]
+    #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` generates one from the files of the repository; or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
     /// The spec is there and cannot be read.
     #[error("cannot read the spec `{}`: {}", path.display(), unreadable(.source))]
@@ -63,10 +63,10 @@ pub enum EngineError {
     #[error("the spec `{}` was edited while the run was starting{HINT}run again", .0.display())]
     SpecChanged(PathBuf),
     /// The plan is not the one that the caller knows.
-    #[error("the spec `{}` was edited since the run was asked for{HINT}ask again", .0.display())]
+    #[error("the spec `{}` was edited after the run was requested{HINT}send the request again", .0.display())]
     PlanChanged(PathBuf),
     /// The repository is not the caller's.
-    #[error("the repository `{}` does not belong to user {owner}{HINT}name one that does", path.display())]
+    #[error("the repository `{}` does not belong to user {owner}{HINT}name a repository of this user", path.display())]
     NotTheOwner {
         /// The repository.
         path: PathBuf,
@@ -88,7 +88,7 @@ pub enum EngineError {
     },
     /// The repository borrows objects from a directory that no step sees.
     #[error(
-        "the repository borrows objects from `{}`, which steps do not see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or have the operator list the directory in `tool_mounts`",
+        "the repository borrows objects from `{}`, which steps cannot see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or ask the operator to list the directory in `tool_mounts`",
         .0.display()
     )]
     HiddenAlternate(PathBuf),
@@ -117,11 +117,11 @@ pub enum EngineError {
     Sandbox(#[from] SandboxError),
     /// The operator wants nothing to run with less than is demanded.
     #[error(
-        "the operator does not allow `--sandbox=best-effort` on this machine{HINT}run without it, or have the operator set `allow_best_effort = true` in `proctord.toml`"
+        "the operator does not allow `--sandbox=best-effort` on this machine{HINT}run without it, or ask the operator to set `allow_best_effort = true` in `proctord.toml`"
     )]
     BestEffortForbidden,
     /// This machine enforces less than the operator demands; nothing ran.
-    #[error("this machine lacks what the sandbox must have, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
+    #[error("this machine cannot enforce the required sandbox controls, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
     ControlsMissing {
         /// What is missing.
         missing: Vec<Missing>,
@@ -129,34 +129,34 @@ pub enum EngineError {
         best_effort: bool,
     },
     /// The state directory lies in the tree that is verified.
-    #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
+    #[error("the state directory `{}` is inside the repository{HINT}choose another one with `--state-dir`", .0.display())]
     StateInRepository(PathBuf),
     /// The caller asked to end before there was anything to record.
-    #[error("the run was interrupted before it began; nothing was verified{HINT}run again")]
+    #[error("the run was interrupted before it started; nothing was verified{HINT}run again")]
     Interrupted,
     /// A command of a session changed the tree that the session is of.
     #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
     SessionSpent(PathBuf),
     /// Only what had not passed is to run, and no run of the profile is on record.
     #[error(
-        "no run of the profile `{0}` without a changeset is on record for this repository, so it is not known what has passed{HINT}run the whole profile once: `proctor run --profile {0}`"
+        "no run of the profile `{0}` without a changeset is recorded for this repository, so Proctor does not know which skills passed{HINT}run the whole profile once: `proctor run --profile {0}`"
     )]
     NoEarlierRun(ProfileName),
     /// Only what had not passed is to run, as evidence of a changeset.
     #[error(
-        "a part of the profile is no evidence for the changeset `{0}`{HINT}leave one of the two out: `--last-failed` while you mend, `--changeset {0}` for the whole profile"
+        "a partial run is not evidence for the changeset `{0}`{HINT}omit one of the two options: `--last-failed` is for work in progress, `--changeset {0}` for the whole profile"
     )]
     PartialChangeset(ChangesetId),
     /// Only what had not passed is to run, of a commit.
     #[error(
-        "a commit is verified as a whole, and `--last-failed` runs a part of the profile{HINT}leave one of the two out: `--last-failed` is for the worktree"
+        "a commit is verified as a whole, but `--last-failed` runs only part of the profile{HINT}omit one of the two options: `--last-failed` is for the worktree"
     )]
     PartialCommit,
     /// A command by itself asks for more than the operator allows.
-    #[error("{0}{HINT}ask for less, or have the operator raise the ceiling in `proctord.toml`")]
+    #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
     /// Our own mistake.
-    #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
+    #[error("{0}{HINT}this is a bug in Proctor; please report it")]
     Internal(String),
 }
 

@@ -161,8 +161,8 @@ pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotS
             let changed = changed.map(|message| (Doubt::TreeChanged, message));
             Looked { doubt: changed, tree }
         }
-        Ok(Err(error)) => unseen(format!("the tree could not be looked at once more: {}", one_line(&error))),
-        Err(error) => unseen(format!("looking at the tree once more ended badly: {error}")),
+        Ok(Err(error)) => unseen(format!("the tree could not be checked after the run: {}", one_line(&error))),
+        Err(error) => unseen(format!("checking the tree after the run failed unexpectedly: {error}")),
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The helper program could not be started.
-    #[error("the sandbox helper `{}` could not be started: {source}\nhint: install `proctor-sandbox` beside `proctor`", helper.display())]
+    #[error("the sandbox helper `{}` could not be started: {source}\nhint: install `proctor-sandbox` next to `proctor`", helper.display())]
     Helper {
         /// Where it was expected.
         helper: PathBuf,
@@ -37,7 +37,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// There is no room for what a step is going to write.
-    #[error("cannot make a layer for a step: {source}\nhint: {}", layer_hint(source))]
+    #[error("cannot create a layer for a step: {source}\nhint: {}", layer_hint(source))]
     Layer {
         /// What the system says.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum SandboxError {
         hint: String,
     },
     /// The kernel refused the place where the layers of a run are held.
-    #[error("the sandbox control `{}` cannot be had for the layers of a run: {message}\nhint: {hint}", control.as_str())]
+    #[error("the sandbox control `{}` cannot be enforced for the layers of a run: {message}\nhint: {hint}", control.as_str())]
     NoSpace {
         /// What is missing.
         control: Control,
@@ -62,11 +62,11 @@ pub enum SandboxError {
     },
     /// The helper answered what we did not ask.
     #[error(
-        "the sandbox helper does not speak our protocol: {0}\nhint: install `proctor` and `proctor-sandbox` of the same version"
+        "the sandbox helper uses an unknown protocol: {0}\nhint: install `proctor` and `proctor-sandbox` of the same version"
     )]
     Protocol(String),
     /// The launcher's thread has ended.
-    #[error("the launcher has ended; no further process can be started")]
+    #[error("the launcher has stopped; no further process can be started")]
     LauncherGone,
 }
 

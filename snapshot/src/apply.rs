@@ -63,7 +63,7 @@ pub enum ApplyError {
     Git(#[from] GitError),
     /// A path could not be read or written. What was written by then was taken back.
     #[error(
-        "cannot apply the step's change of `{path}`: {source}\nhint: nothing was applied; mend that, and run again"
+        "cannot apply the step's change of `{path}`: {source}\nhint: nothing was applied; fix the cause, and run again"
     )]
     Io {
         /// The path, for people.
@@ -73,7 +73,7 @@ pub enum ApplyError {
     },
     /// Somebody changed the same paths while they were written, and again while that was taken back.
     #[error(
-        "the step's changes were taken back, but not at {}, where somebody was faster\nhint: what stood there before may lie in `{kept}`; look at both, then remove that",
+        "the step's changes were rolled back, except at {}, where another program wrote first\nhint: the earlier content may be in `{kept}`; compare both, then remove it",
         .paths.join(", ")
     )]
     Torn {

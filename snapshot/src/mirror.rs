@@ -105,7 +105,7 @@ pub enum MirrorError {
         source: std::io::Error,
     },
     /// The mirror holds something that its record does not name.
-    #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; the private tree is made anew")]
+    #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; Proctor creates the private tree again")]
     Damaged {
         /// The path, escaped for people.
         path: String,
@@ -114,7 +114,7 @@ pub enum MirrorError {
     },
     /// A file of a commit has another content than its id names.
     #[error(
-        "cannot copy `{path}` of the commit: what was read is not the blob {id}\nhint: `git fsck` finds objects that are damaged; fetch them again"
+        "cannot copy `{path}` of the commit: its content is not the blob {id}\nhint: `git fsck` finds damaged objects; fetch them again"
     )]
     OtherBlob {
         /// The path, escaped for people.

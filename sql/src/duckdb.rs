@@ -61,7 +61,7 @@ pub struct DuckDb {
 const UNTYPED: &str = "unique_ptr that is NULL";
 /// What is said where no type fits.
 const UNKNOWN_TYPE: &str =
-    "Binder Error: the types of its parameters cannot be told; write `CAST(? AS INTEGER)` or the type that is meant";
+    "Binder Error: the types of its parameters are unknown; write `CAST(? AS INTEGER)` or another type";
 /// Values that stand in for parameters, in the order in which they are tried.
 const TYPES: &[&str] = &[
     "NULL",
@@ -156,7 +156,7 @@ impl DuckDb {
             let body = forms::body(sql).map(|body| asked(&self.planner, body));
             return match body {
                 Some(Ok(plan)) => Ok(self.reader().of_plan(&plan)),
-                _ => Ok([Action::Other("a view whose body cannot be looked at".to_owned())].into()),
+                _ => Ok([Action::Other("a view whose body cannot be examined".to_owned())].into()),
             };
         }
         if made("macro") {

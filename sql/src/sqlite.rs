@@ -559,7 +559,7 @@ fn opened(file: &Path, request: &Request) -> Result<Connection, Refusal> {
         beside.push(suffix);
         if std::fs::metadata(&beside).is_ok_and(|beside| beside.len() > 0) {
             let what = format!(
-                "the database `{}` has changes beside it in `{}`; close what writes to it, or run `PRAGMA wal_checkpoint(TRUNCATE)` there",
+                "the database `{}` has unmerged changes in `{}`; close the programs that write to it, or run `PRAGMA wal_checkpoint(TRUNCATE)` there",
                 file.display(),
                 Path::new(&beside).display()
             );

@@ -84,8 +84,8 @@ fn problem(error: ImportError, config: &Config, caller: &Caller) -> CliError {
             let first = diagnostics.first();
             match first.filter(|first| large(&first.code)) {
                 Some(first) => CliError::Usage {
-                    message: format!("the hooks come to more than a spec can be: {}", first.message),
-                    hint: "split the configuration, and import its parts into specs of their own".to_owned(),
+                    message: format!("the hooks exceed the limits of a spec: {}", first.message),
+                    hint: "split the configuration, and import its parts into separate specs".to_owned(),
                 },
                 None => CliError::Internal(format!(
                     "a configuration was made into a spec that is not valid: {}",

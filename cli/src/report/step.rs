@@ -193,8 +193,8 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
         );
     }
     if matches!(limit, LimitKind::Disk | LimitKind::Inodes) {
-        let what = "all layers of a run share one such room, and all scratch directories of a step another";
-        hints.push(format!("{what}; large files that nobody verifies belong in `caches`"));
+        let what = "all layers of a run share one limit, and all scratch directories of a step share another";
+        hints.push(format!("{what}; put large files that need no verification into `caches`"));
     }
     style::lines_of(&hints)
 }

@@ -271,7 +271,7 @@ impl Outline {
                 query(
                     "abandon",
                     boolean,
-                    "Takes one request for the run back: it ends where nobody else has asked for the same. Default: false.",
+                    "Withdraws one request for the run; the run ends when no request for it remains. Default: false.",
                 ),
             ],
             body: None,
@@ -323,7 +323,7 @@ impl Outline {
                           printed so far, and `Proctor-Attempt` names the attempt.",
             parameters: &[
                 RUN,
-                path("unit", unit, "Whether of a step or of a toolchain check."),
+                path("unit", unit, "The kind of unit: a step or a toolchain check."),
                 path("n", step_number, "Its number in the run, from 0."),
                 path("stream", stream, "Which stream."),
                 query("offset", number, "From this byte on. Default: 0."),
@@ -417,7 +417,7 @@ impl Outline {
             method: Method::Delete,
             path: "/v1/exec/{id}",
             summary: "Ask a command to end",
-            description: "Answers at once; the answer to `exec` tells the end.",
+            description: "Answers immediately; the answer to `exec` reports the end of the command.",
             parameters: &[path("id", of::<ExecId>, "The command, by the `id` of its `started` line.")],
             body: None,
             answers: &[Answer { status: 202, when: "It will end.", content: Content::Nothing }],
@@ -455,7 +455,7 @@ impl Outline {
                           user only.",
             parameters: &[],
             body: body::<Request>(),
-            answers: &[json::<Judgement>(200, "What is said about it.")],
+            answers: &[json::<Judgement>(200, "The judgement of the statement.")],
         },
         Self {
             operation: Operation::AskDoctor,

@@ -106,7 +106,7 @@ fn write(hir: &Hir, ere: &mut String) -> Result<(), String> {
         HirKind::Empty => {}
         HirKind::Literal(literal) => {
             let text =
-                std::str::from_utf8(&literal.0).map_err(|_| "a regular expression with bytes that are no text")?;
+                std::str::from_utf8(&literal.0).map_err(|_| "a regular expression with bytes that are not UTF-8")?;
             text.chars().try_for_each(|c| write_char(c, ere))?;
         }
         HirKind::Class(Class::Bytes(class)) => write_class(class, ere)?,

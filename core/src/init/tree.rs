@@ -53,7 +53,7 @@ impl Tree {
         let unread = self.files.iter().filter_map(|(path, content)| match content {
             Content::Unread(why) => Some(Note::new(
                 format!("{} was left out: it {why}", text::quoted(path)),
-                "what it would have told is not in the spec; add it by hand",
+                "its checks are missing in the spec; add them yourself",
             )),
             Content::Name | Content::Text(_) => None,
         });

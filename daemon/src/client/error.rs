@@ -17,7 +17,7 @@ pub enum ClientError {
         reason: String,
     },
     /// A daemon may listen there, and not for this user: by the rights on its socket or its directory.
-    #[error("the daemon's socket `{}` may not be used by this user: {reason}", show(socket))]
+    #[error("this user may not use the daemon's socket `{}`: {reason}", show(socket))]
     NotAllowed {
         /// The socket.
         socket: PathBuf,
@@ -42,7 +42,7 @@ pub enum ClientError {
         reason: String,
     },
     /// Whoever listens there is not to be believed.
-    #[error("what listens at `{}` is user {uid}'s, and no daemon of ours", show(socket))]
+    #[error("the program that listens at `{}` belongs to user {uid}, who is not trusted to run a daemon", show(socket))]
     Foreign {
         /// The socket.
         socket: PathBuf,
@@ -50,7 +50,7 @@ pub enum ClientError {
         uid: u32,
     },
     /// The answer is none of our API.
-    #[error("the answer of the daemon at `{}` cannot be understood: {reason}", show(socket))]
+    #[error("the answer of the daemon at `{}` is invalid: {reason}", show(socket))]
     NotUnderstood {
         /// The socket.
         socket: PathBuf,

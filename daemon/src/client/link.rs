@@ -177,7 +177,7 @@ mod tests {
             let thread = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 for answer in answers {
-                    go_on.recv().expect("the test goes on");
+                    go_on.recv().expect("the test continues");
                     stream.write_all(answer.as_bytes()).expect("it is read");
                 }
                 // What it was asked must not be lost with the connection: that would reset it.

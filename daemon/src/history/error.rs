@@ -14,16 +14,16 @@ pub enum HistoryError {
     #[error("the index of runs cannot be used: {0}")]
     Index(#[from] rusqlite::Error),
     /// The index failed, and is not at hand.
-    #[error("the index of runs is not at hand")]
+    #[error("the index of runs is not available")]
     NoIndex,
     /// The key was used for another run.
-    #[error("the key was used before, for the run `{0}`")]
+    #[error("the key was already used for the run `{0}`")]
     KeyUsed(RunId),
     /// There is no such run.
     #[error("there is no run `{0}`")]
     NoRun(RunId),
     /// A cursor that no page has given.
-    #[error("`{0}` is no cursor of a page")]
+    #[error("`{0}` is not a page cursor")]
     Cursor(String),
     /// The log of a run does not tell what it must.
     #[error("the log of the run `{run}` is damaged: {reason}")]
@@ -34,13 +34,13 @@ pub enum HistoryError {
         reason: String,
     },
     /// An event that cannot be where it was to be logged: the beginning or the end of a run.
-    #[error("the beginning of a run is logged once, and so is its end")]
+    #[error("the start and the end of a run can be logged only once")]
     Misplaced,
     /// An event that cannot be written as JSON.
     #[error("an event cannot be written: {0}")]
     Unwritable(serde_json::Error),
     /// An event that is larger than any.
-    #[error("an event of {bytes} bytes is larger than the {limit} that a log takes")]
+    #[error("an event has {bytes} bytes, but a log accepts at most {limit}")]
     TooLarge {
         /// Its size.
         bytes: usize,

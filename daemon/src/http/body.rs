@@ -69,7 +69,7 @@ async fn within(body: Body, most: usize) -> Result<Bytes, Problem> {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) if is_late(&*error) => {
-            Err(Problem::new(ProblemType::RequestTimeout, "the body did not come to its end in time"))
+            Err(Problem::new(ProblemType::RequestTimeout, "the body was not received in time"))
         }
         Err(error) => Err(no_room(&*error).map_or_else(unframed, Problem::from)),
     }

@@ -59,7 +59,7 @@ impl Parameters {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, Problem> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        read(text).map(Some).ok_or_else(|| invalid(format!("`{name}` must be {what}, and {} is none", quoted(text))))
+        read(text).map(Some).ok_or_else(|| invalid(format!("`{name}` must be {what}, not {}", quoted(text))))
     }
 }
 

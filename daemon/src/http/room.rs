@@ -28,7 +28,7 @@ pub(super) struct Room {
 
 /// There is no room for more.
 #[derive(Debug, thiserror::Error)]
-#[error("the bodies of your requests that are not answered have {MAX_BODIES} bytes already")]
+#[error("the bodies of your unanswered requests already have {MAX_BODIES} bytes")]
 pub(super) struct NoRoom;
 
 impl Default for Rooms {

@@ -60,7 +60,7 @@ impl Serving {
             if self.stop.is_cancelled() {
                 return;
             }
-            error!("connections are accepted no longer, though nobody asked for that; they are again in {PAUSE:?}");
+            error!("the daemon unexpectedly stopped accepting connections; it starts again in {PAUSE:?}");
             tokio::select! {
                 () = tokio::time::sleep(PAUSE) => {}
                 () = self.stop.cancelled() => return,

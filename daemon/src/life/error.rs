@@ -14,7 +14,7 @@ use crate::service::StartError;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LifeError {
     /// What we were started with cannot be read.
-    #[error("the current directory or our own program cannot be named: {0}")]
+    #[error("the current directory or the path of this program cannot be determined: {0}")]
     Surroundings(io::Error),
     /// Something is not where it belongs, or the config is wrong.
     #[error(transparent)]
@@ -26,13 +26,13 @@ pub(super) enum LifeError {
     #[error(transparent)]
     Service(#[from] StartError),
     /// There are no threads left.
-    #[error("no threads could be started: {0}")]
+    #[error("threads could not be started: {0}")]
     Threads(io::Error),
     /// Signals cannot be listened to.
-    #[error("signals cannot be listened to: {0}")]
+    #[error("signal handlers cannot be installed: {0}")]
     Signals(io::Error),
     /// The listener cannot be used.
-    #[error("the socket cannot be listened on: {0}")]
+    #[error("cannot listen on the socket: {0}")]
     Listener(io::Error),
 }
 

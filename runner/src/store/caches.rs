@@ -58,7 +58,7 @@ pub(crate) enum CacheFault {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Something that a step has made.
-    #[error("cannot {action} `{path}` of it: {source}")]
+    #[error("cannot {action} `{path}` in it: {source}")]
     Entry {
         /// What was tried.
         action: &'static str,
@@ -68,13 +68,13 @@ pub(crate) enum CacheFault {
         source: io::Error,
     },
     /// A directory would need more descriptors than there may be.
-    #[error("its directories lie more than {MAX_DEPTH} levels deep in each other")]
+    #[error("its directories are nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     /// It would take too long to look at.
     #[error("it has more than {MAX_ENTRIES} entries")]
     TooMany,
     /// It takes too much room.
-    #[error("the skill wrote {bytes} bytes, and up to {most} are kept (`retention.max_cache_bytes_per_run`)")]
+    #[error("the skill wrote {bytes} bytes, but at most {most} are kept (`retention.max_cache_bytes_per_run`)")]
     TooLarge {
         /// What it takes.
         bytes: u64,
@@ -82,7 +82,7 @@ pub(crate) enum CacheFault {
         most: u64,
     },
     /// Overlayfs would act on it.
-    #[error("`{path}` has the attribute `{name}`, by which overlayfs would show something else")]
+    #[error("`{path}` has the attribute `{name}`, which overlayfs would interpret")]
     Attribute {
         /// The entry.
         path: String,

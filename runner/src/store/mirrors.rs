@@ -121,7 +121,7 @@ impl Copies {
     }
 
     /// Takes the lock of the repository and leaves the time of the last use as it is.
-    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
+    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event reports a released lock")]
     fn lock_unused(&self) -> Result<OwnedFd, StoreError> {
         let deadline = Instant::now() + PATIENCE;
         loop {

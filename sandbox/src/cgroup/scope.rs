@@ -124,7 +124,7 @@ fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), Unu
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the kernel tells no process that it was moved")]
+#[expect(clippy::disallowed_methods, reason = "the kernel does not notify a process that it was moved")]
 fn pause() {
     std::thread::sleep(Duration::from_millis(2));
 }

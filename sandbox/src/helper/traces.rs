@@ -111,7 +111,7 @@ impl Holds {
         match stamp.mode & libc::S_IFMT {
             libc::S_IFDIR => {
                 let name = |entry: io::Result<fs::DirEntry>| {
-                    entry?.file_name().into_string().map_err(|_| io::Error::other("a name that is no text"))
+                    entry?.file_name().into_string().map_err(|_| io::Error::other("a name that is not UTF-8"))
                 };
                 let mut names = fs::read_dir(path)?.map(name).collect::<io::Result<Vec<String>>>()?;
                 names.sort();

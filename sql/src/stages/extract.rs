@@ -42,7 +42,7 @@ impl Stage for Extract {
         if let Some(found) = in_answer(case) {
             case.found(found);
         } else if let Some(inner) = fenced(case.text()) {
-            let found = around(case, SqlCode::FencedText, "the statement stands in a Markdown fence", inner);
+            let found = around(case, SqlCode::FencedText, "the statement is in a Markdown fence", inner);
             case.found(found);
         } else if let Some((message, inner)) = behind_prose(case) {
             let found = around(case, SqlCode::ProseAroundSql, message, inner);
@@ -97,7 +97,7 @@ fn between(case: &mut Case<'_>) -> Option<(SqlCode, &'static str, Range<usize>)>
             let (before, behind) = (text[..inner.start].trim(), text[inner.end..].trim());
             return Some(match (before.is_empty(), behind.is_empty()) {
                 _ if before.contains("```") || behind.contains("```") => {
-                    (SqlCode::FencedText, "a Markdown fence stands beside the statement", inner)
+                    (SqlCode::FencedText, "there is a Markdown fence around the statement", inner)
                 }
                 (true, _) => (SqlCode::ProseAroundSql, "words stand behind the statement", inner),
                 (false, true) => (SqlCode::ProseAroundSql, "words stand before the statement", inner),

@@ -94,7 +94,7 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
         Ok(ran) => {
             let span = case.span(case.statements[index].range.clone());
             if ran.truncated {
-                let message = format!("more than {} rows came; the rest was not looked at", case.request.limits.rows);
+                let message = format!("there are more than {} rows; the rest was not checked", case.request.limits.rows);
                 case.found(Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, message).at(Some(span)));
             }
             case.execution = Some(execution(case, bound, &ran, written, before));
@@ -138,7 +138,7 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
     let refusal = match refusal.code {
         _ if is_endless => Refusal {
             code: SqlCode::EndlessRecursion,
-            message: "the recursive query did not come to an end".to_owned(),
+            message: "the recursive query did not terminate".to_owned(),
             ..refusal
         },
         SqlCode::BindError => Refusal { code: SqlCode::RunFailed, ..refusal },

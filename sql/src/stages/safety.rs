@@ -59,9 +59,9 @@ impl Stage for Safety {
         }
         if case.request.batch() == Batch::One && case.statements.len() > 1 {
             let second = case.span(case.statements[1].range.clone());
-            let message = format!("{} statements stand where one was to be", case.statements.len());
+            let message = format!("there are {} statements, but only one is allowed", case.statements.len());
             let found = Diagnostic::error(STAGE, SqlCode::StackedStatements, message).at(Some(second));
-            case.found(found.advice("Give one statement; the first one is not looked at for the others' sake."));
+            case.found(found.advice("Send one statement; the effects of the others are not checked."));
         }
         asked::ask(case, STAGE)?;
         for index in 0..case.statements.len() {
@@ -156,7 +156,7 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
         found.push(one);
     }
     if found.is_empty() && bound.kind() == Kind::Other {
-        let message = "it is no query, and what it changes is not told by the engine";
+        let message = "it is not a query, and the engine does not report what it changes";
         found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Answer with a query."));
     }
     // One table written to is said once.
@@ -260,7 +260,7 @@ fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Opti
     // A migration makes tables; those of the schema are the ones before it.
     let is_new = case.request.policy == Policy::Migrate;
     if !is_of_schema && !is_ours && !is_new {
-        let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
+        let message = format!("`{table}` is not a table of the schema, so its effects are unknown");
         return Some(Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table));
     }
     if !lists::allow_table(allow, table) {
@@ -439,8 +439,8 @@ fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let message = match adds {
-        true => "it rewrites rows, and which of them cannot be read",
-        false => "its filter cannot be read, and it is not run on rows that would tell",
+        true => "it rewrites rows, but its filter cannot be parsed",
+        false => "its filter cannot be parsed, and no run on test rows checks it",
     };
     vec![Diagnostic::error(STAGE, SqlCode::StatementRefused, message).at(Some(span))]
 }

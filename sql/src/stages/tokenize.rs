@@ -19,7 +19,7 @@ impl Stage for Tokenize {
         let text = case.text();
         let mut found = Vec::new();
         if let Some(at) = text.find('\0') {
-            let message = "a zero byte stands in the text, where engines end it";
+            let message = "the text contains a NUL byte, where engines end it";
             found.push(
                 Diagnostic::error(StageName::Tokenize, SqlCode::NulByte, message).at(Some(case.span(at..at + 1))),
             );
@@ -50,7 +50,7 @@ impl Stage for Tokenize {
                     found.push(found_it.at(Some(place)).advice("Close it where it ends."));
                 }
                 Piece::Comment if part.starts_with("/*!") || part.starts_with("/*M!") => {
-                    let message = "MySQL and MariaDB run what stands in this comment, and others pass over it";
+                    let message = "MySQL and MariaDB execute this comment, but other engines ignore it";
                     let found_it = Diagnostic::error(StageName::Safety, SqlCode::ExecutableComment, message);
                     found.push(found_it.at(Some(case.span(range))).advice("Take the comment away."));
                 }

@@ -126,7 +126,7 @@ fn not_ours(pid: u32, errno: Errno) -> CliError {
 fn elsewhere(socket: &Path, pid: u32) -> CliError {
     let socket = installation::show(socket);
     CliError::Usage {
-        message: format!("the daemon of `{socket}` is process {pid}, and that is no `{NAME}` here"),
-        hint: "end it where it runs, such as in its container".to_owned(),
+        message: format!("the daemon at `{socket}` reports process {pid}, but that process is not a `{NAME}` here"),
+        hint: "stop it where it runs, such as in its container".to_owned(),
     }
 }

@@ -74,7 +74,7 @@ fn ended(record: ExecRecord, stdout: Vec<u8>, stderr: Vec<u8>) -> Result<Ended, 
     if (record.verdict == Verdict::Passed) != (record.exit_code == 0) {
         let verdict = record.verdict.as_str();
         return Err(CliError::Internal(format!(
-            "the command is said to be {verdict} with exit code {}",
+            "the daemon reported contradictory results for the command: verdict {verdict}, exit code {}",
             record.exit_code
         )));
     }

@@ -126,10 +126,10 @@ fn tell_chained(slot: &Slot, hook: &Hook, screen: &mut Screen) {
         _ => String::new(),
     };
     if hook.is_executable {
-        screen.out(&format!("the hook that stood there{of} is kept and runs first: {before}\n"));
+        screen.out(&format!("the existing hook{of} is kept and runs first: {before}\n"));
     } else {
         let message =
-            format!("the hook that stood there{of} is not executable, git did not run it, and ours does not: {before}");
+            format!("the existing hook{of} is not executable, so neither git nor Proctor's hook runs it: {before}");
         screen.err(&style::warning(&message));
     }
     if let Whose::Of(manager) = hook.whose
@@ -155,7 +155,7 @@ fn may_write(args: &HookInstallArgs, place: &Place, screen: &mut Screen) -> Resu
     match place.users() {
         Users::Own => Ok(false),
         Users::Tree => {
-            let message = format!("`{}` is a part of the tree: whoever has the tree has the hook", show(&place.hooks));
+            let message = format!("`{}` is part of the tree, so every user of the tree gets the hook", show(&place.hooks));
             screen.err(&style::warning(&message));
             Ok(false)
         }
@@ -217,21 +217,21 @@ fn taken(slot: &Slot, screen: &mut Screen) -> Result<(), CliError> {
     };
     match whose {
         Whose::Ours(_) => {
-            let word = if slot.take_away()? { "; what stood there before is back" } else { "" };
+            let word = if slot.take_away()? { "; the previous hook is restored" } else { "" };
             screen.out(&format!("took {name} away: {path}{word}\n"));
             Ok(())
         }
         Whose::Edited => Err(CliError::Usage {
             message: format!("the hook `{path}` is ours and was edited, and stays"),
             hint: match standing(&slot.before()) {
-                Standing::Nothing => "remove it by hand".to_owned(),
-                _ => format!("remove it by hand; what stood there before is `{}`", show(&slot.before())),
+                Standing::Nothing => "remove the file yourself".to_owned(),
+                _ => format!("remove the file yourself; the previous hook is `{}`", show(&slot.before())),
             },
         }),
         Whose::Of(_) | Whose::Foreign => {
             let chained = slot.chained();
             if chained.is_empty() {
-                screen.out(&format!("{name} is not installed: no hook of ours stands at {path}\n"));
+                screen.out(&format!("{name} is not installed: there is no Proctor hook at {path}\n"));
             }
             chained.iter().try_for_each(|(path, whose)| taken_from_chain(slot, path, whose, screen))
         }

@@ -49,19 +49,19 @@ fn of(slot: &Slot, place: &Place, caller: &Caller) -> Told {
             return fine(line(DIM, "not installed:", &how));
         }
         Standing::DeadLink => {
-            return fine(line(UNSURE, "not installed,", "and a link stands there that leads nowhere"));
+            return fine(line(UNSURE, "not installed,", "there is a dangling link in its place"));
         }
-        Standing::Other(what) => return fine(line(UNSURE, "not installed,", &format!("and {what} stands there"))),
+        Standing::Other(what) => return fine(line(UNSURE, "not installed,", &format!("there is {what} in its place"))),
         Standing::Hook(hook) => hook,
     };
     match &hook.whose {
         Whose::Ours(ours) => installed(slot, place, caller, &hook, ours),
         Whose::Edited => fine(line(UNSURE, "edited:", "it is ours, and was changed since it was installed")),
         Whose::Of(manager) => {
-            fine(line(DIM, "not installed,", &format!("{} has a hook there{}", manager.name(), way_to_us(slot, &hook))))
+            fine(line(DIM, "not installed,", &format!("{} has a hook in its place{}", manager.name(), way_to_us(slot, &hook))))
         }
         Whose::Foreign => {
-            fine(line(DIM, "not installed,", &format!("another hook stands there{}", way_to_us(slot, &hook))))
+            fine(line(DIM, "not installed,", &format!("another hook is in its place{}", way_to_us(slot, &hook))))
         }
     }
 }
@@ -72,7 +72,7 @@ fn way_to_us(slot: &Slot, hook: &Hook) -> String {
         return ", which calls `proctor hook run`".to_owned();
     }
     match slot.chained().first() {
-        Some((path, _)) => format!(", and runs ours, which it keeps as {}", show(path)),
+        Some((path, _)) => format!(", and runs Proctor's hook, which it keeps as {}", show(path)),
         None => String::new(),
     }
 }

@@ -94,7 +94,7 @@ fn none(from: Option<Source>, repo: &Directory) -> CliError {
         None => "name the file; `proctor init` makes a spec without one".to_owned(),
     };
     let repo = show(Path::new(repo.name()));
-    CliError::Usage { message: format!("there is none of these in `{repo}`: {}", names.join(", ")), hint }
+    CliError::Usage { message: format!("`{repo}` contains none of these files: {}", names.join(", ")), hint }
 }
 
 fn by_name(path: &Path) -> Option<Source> {

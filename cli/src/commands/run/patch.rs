@@ -61,7 +61,7 @@ impl Target {
             Self::Stdout => screen.out_raw(bytes),
             Self::File(file) => file
                 .put(bytes)
-                .map_err(|error| failed(format!("`{}`: {error}", file.shown()), "mend that, or name another file"))?,
+                .map_err(|error| failed(format!("`{}`: {error}", file.shown()), "fix this, or choose another file"))?,
         }
         Ok(())
     }

@@ -163,7 +163,7 @@ impl Runs<'_> {
 fn known(run: RunView) -> Result<Ended, CliError> {
     match (run.verdict, run.exit_code) {
         (Some(Verdict::Passed), Some(0)) => Ok(Ended::known(Known { run: run.id, ended: run.finished_at })),
-        _ => Err(CliError::Internal(format!("run {} is said to verify the tree, and did not pass", run.id))),
+        _ => Err(CliError::Internal(format!("the daemon reported that run {} verifies the tree, but the run did not pass", run.id))),
     }
 }
 
@@ -218,7 +218,7 @@ impl Telling {
         }
         if (end.verdict == Verdict::Passed) != (end.exit_code == 0) || end.exit_code == 0 && !self.began {
             let said =
-                format!("run {} is said to have ended with {} ({})", self.id, end.verdict.as_str(), end.exit_code);
+                format!("the daemon reported contradictory results for run {}: verdict {}, exit code {}", self.id, end.verdict.as_str(), end.exit_code);
             return Err(CliError::Internal(said));
         }
         if !self.began {
@@ -265,8 +265,8 @@ fn unheard() -> CliError {
 
 fn left(id: &RunId) -> CliError {
     CliError::Engine {
-        message: format!("run {id} goes on: another request had asked for it before this one"),
-        hint: Some(format!("`proctor cancel {id}` ends it")),
+        message: format!("run {id} continues: another request asked for it first"),
+        hint: Some(format!("`proctor cancel {id}` cancels it")),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::LeftRunning.code(),
     }

@@ -132,7 +132,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         }
         Err(match stages.as_slice() {
             [stage] if stage == "manual" => "it runs only when it is asked for by name (stage `manual`)".to_owned(),
-            stages => format!("it runs at the stage {}, where no tree is looked at", quoted(&stages.join(", "))),
+            stages => format!("it runs at the stage {}, which checks no tree", quoted(&stages.join(", "))),
         })
     }
 
@@ -252,7 +252,7 @@ impl<'t, 'a> Hook<'t, 'a> {
             // The environment of a local hook is empty but for these: this repository is not installed in it.
             self.dependencies(&argv, &mut notes)?;
             if notes.is_empty() {
-                notes.push(format!("runs the {} of the machine, not of an environment of its own", quoted(&argv[0])));
+                notes.push(format!("runs the {} that is installed on the machine, not one from a separate environment", quoted(&argv[0])));
             }
         }
         let names = self.names(true)?;
@@ -272,7 +272,7 @@ impl<'t, 'a> Hook<'t, 'a> {
             .collect();
         if !others.is_empty() {
             return Err(format!(
-                "pre-commit gives it an environment of its own with {}; install that beside {} and write a step that runs {}",
+                "pre-commit installs it with {} in a separate environment; install that next to {} and write a step that runs {}",
                 others.iter().map(|other| quoted(other)).collect::<Vec<_>>().join(", "),
                 quoted(program),
                 quoted(&quote_all(&check_form(argv).argv))

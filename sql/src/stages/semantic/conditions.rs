@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         let Some(text) = text.filter(|text| text.trim().parse::<f64>().is_err()) else { return };
-        let message = format!("the text '{text}' stands where a condition is expected");
+        let message = format!("the string '{text}' is used as a condition");
         let found = Finding::new(SqlCode::StringAsCondition, 96, message).at(&self.place(side)).about(text);
         self.found.push(found.advice("Repeat the comparison: `a LIKE 'x' OR a LIKE 'y'`, or use IN."));
     }
