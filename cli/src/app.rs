@@ -116,7 +116,7 @@ fn run_on<T>(
     work: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
     let runtime = builder.enable_all().build().map_err(|error| CliError::Environment {
-        message: format!("no threads could be started: {error}"),
+        message: format!("threads could not be started: {error}"),
         hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
     })?;
     let result = runtime.block_on(work);

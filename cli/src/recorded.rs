@@ -137,7 +137,7 @@ fn last_run(dir: &Path) -> Result<LastRun, CliError> {
     let mut bytes = Vec::new();
     let read = opened.and_then(|file| match file.metadata()?.is_file() {
         true => file.take(MAX_STATUS).read_to_end(&mut bytes),
-        false => Err(std::io::Error::other("it is no regular file")),
+        false => Err(std::io::Error::other("it is not a regular file")),
     });
     read.map_err(|error| unusable(dir, &format!("`{STATUS}` cannot be read: {error}")))?;
     match status::last_run(&bytes) {

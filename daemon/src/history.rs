@@ -484,7 +484,7 @@ impl Recovered {
     fn say(&self) {
         // Where nothing was there before, nothing was lost.
         if let Some(reason) = self.rebuilt.as_ref().filter(|_| self.runs > 0) {
-            tracing::info!(reason, runs = self.runs, "the index of runs was made anew from their logs");
+            tracing::info!(reason, runs = self.runs, "the index of runs was rebuilt from their logs");
         }
         for run in &self.interrupted {
             tracing::warn!(%run, "a run that had not ended is inconclusive now");

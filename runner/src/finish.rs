@@ -191,7 +191,7 @@ fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
         then.iter().filter(|rules| !now.contains(rules)).chain(now.iter().filter(|rules| !then.contains(rules)));
     let changed: BTreeSet<&Path> = differing.map(|rules| rules.file.as_path()).collect();
     let named: Vec<String> = changed.iter().take(NAMED_PATHS).map(|path| format!("`{}`", path.display())).collect();
-    let message = || format!("ignore rules were changed while the run was under way: {}; run again", named.join(", "));
+    let message = || format!("ignore rules were changed during the run: {}; run again", named.join(", "));
     (!changed.is_empty()).then(message)
 }
 
@@ -207,7 +207,7 @@ fn head_moved(tree: &Tree, now: &Snapshot) -> Option<String> {
         let commit = git.head_commit.as_deref().unwrap_or("no commit");
         git.branch.as_deref().map_or_else(|| commit.to_owned(), |branch| format!("{commit} of `{branch}`"))
     };
-    Some(format!("HEAD was moved while the run was under way, from {} to {}; run again", name(then), name(now)))
+    Some(format!("HEAD was moved during the run, from {} to {}; run again", name(then), name(now)))
 }
 
 fn changed_message(paths: &[Vec<u8>]) -> String {
@@ -216,7 +216,7 @@ fn changed_message(paths: &[Vec<u8>]) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("the tree was edited while the run was under way: {}{more}; run again", named.join(", "))
+    format!("the tree was edited during the run: {}{more}; run again", named.join(", "))
 }
 
 /// A pass on record, for as long as it can be taken back: nobody else writes its documents until the last

@@ -289,7 +289,7 @@ impl Watch {
                 self.trouble = Some(format!("git was ended for the limit `{limit:?}`"));
             }
             Report::Refused { control, message, .. } => {
-                self.trouble = Some(format!("git has no sandbox: `{}` cannot be had: {message}", control.as_str()));
+                self.trouble = Some(format!("git has no sandbox: `{}` cannot be enforced: {message}", control.as_str()));
             }
             Report::NotStarted { message, .. } => self.trouble = Some(format!("git was not started: {message}")),
         }

@@ -201,7 +201,7 @@ fn unseen(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, A
     }
     let found = beneath::look(input.repo, path).map_err(|source| untouched(path, source))?;
     let is_newer = found.is_some_and(|(_, stat)| Stamp::of(&stat).is_after(input.view.base().at));
-    Ok(is_newer.then_some("an ignored file there was changed while the run was under way, and that would be lost"))
+    Ok(is_newer.then_some("an ignored file there was changed during the run, and the change would be lost"))
 }
 
 fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {

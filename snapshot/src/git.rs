@@ -186,7 +186,7 @@ pub enum GitError {
         commit: String,
     },
     /// A checkout of ours could not be written.
-    #[error("cannot write the checkout `{}`: {problem}\nhint: fix the permissions of the state directory, or free space there", path.display())]
+    #[error("cannot write the checkout `{}`: {problem}\nhint: fix the permissions of the state directory, or make room there", path.display())]
     CheckOut {
         /// The path.
         path: PathBuf,

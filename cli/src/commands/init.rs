@@ -68,7 +68,7 @@ fn demand_git(repo: &Path) -> Result<(), CliError> {
     Err(match top {
         Some(top) => CliError::Usage {
             message: format!(
-                "`{}` is not the top of its repository, and Proctor reads a spec at the top only",
+                "`{}` is not the top directory of its repository, but Proctor reads the spec only there",
                 show(repo)
             ),
             hint: format!("name the top: `--repo {}`", show(&top)),

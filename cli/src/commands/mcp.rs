@@ -75,7 +75,7 @@ fn start_error(error: StartError) -> CliError {
 /// Serves until the client disconnects. The first signal cancels the pending calls; a second Ctrl-C exits at once.
 async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: CancellationToken) -> Result<u8, CliError> {
     let mut interrupts = Interrupts::listen(stop).map_err(|error| CliError::Environment {
-        message: format!("signals cannot be listened to: {error}"),
+        message: format!("signal handlers cannot be installed: {error}"),
         hint: "raise the limit of open files (`ulimit -n`)".to_owned(),
     })?;
     tokio::pin!(serving);

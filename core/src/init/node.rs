@@ -165,7 +165,7 @@ impl Facts<'_> {
         let at = text::quoted(&join(&self.root.dir, "node_modules"));
         let word = self.manager.word();
         project.notes.push(Note::new(
-            format!("{at} is not there: the steps install from the cache of {word}, which may not have everything"),
+            format!("{at} is missing: the steps install from the cache of {word}, which may not have everything"),
             format!("run `{word} install` first"),
         ));
     }

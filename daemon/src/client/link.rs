@@ -287,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_the_daemons_problem() {
         let problem = serde_json::to_string(&Problem::new(ProblemType::Forbidden, "not yours")).expect("JSON");
-        let cases = [(sized(403, &problem), "not yours"), (sized(500, "oh"), "cannot be understood")];
+        let cases = [(sized(403, &problem), "not yours"), (sized(500, "oh"), "is invalid")];
         for (answer, says) in cases {
             let (go_on, wait) = channel();
             let daemon = Played::start(vec![answer], wait);

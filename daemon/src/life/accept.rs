@@ -55,7 +55,7 @@ impl Serving {
     async fn serve(self) {
         loop {
             if let Err(error) = self.serve_once().await {
-                error!("the socket cannot be listened on: {error}");
+                error!("cannot listen on the socket: {error}");
             }
             if self.stop.is_cancelled() {
                 return;

@@ -302,7 +302,7 @@ impl Listening {
             if own.place.identity() == Some(own.identity) {
                 // Only the lock or the directory is lost. The old socket would look like another daemon's.
                 unlinkat(&own.place.dir, &own.place.name, AtFlags::empty())
-                    .map_err(|error| own.place.failed("the old one stays", error))?;
+                    .map_err(|error| own.place.failed("the stale socket cannot be removed", error))?;
             }
             if !own.place.is_held() {
                 own.place = OwnPlace::take(&path, around)?;
@@ -354,7 +354,7 @@ fn located(path: &Path) -> Result<(PathBuf, String), SocketError> {
         return Err(unusable(path, "its name is not UTF-8".to_owned(), "name another one with `--socket`"));
     };
     let made = DirBuilder::new().recursive(true).mode(0o700).create(parent(path));
-    made.map_err(|error| failed("its directory cannot be made", error))?;
+    made.map_err(|error| failed("its directory cannot be created", error))?;
     let dir = parent(path).canonicalize().map_err(|error| failed("its directory cannot be found", error))?;
     let path = dir.join(name);
     match socket_problem(&path) {

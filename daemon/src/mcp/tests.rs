@@ -477,7 +477,7 @@ async fn a_log_that_is_longer_than_is_looked_at_is_said_to_be() {
     let mut run = Written::new(ended(Verdict::Passed, vec![]), b"");
     let says = async |run: &Written| {
         let told = Client::connect(run.clone()).await.call("antigravity_verify_explain", json!({"run_id": "r1"})).await;
-        text(&told).contains("more events than are looked at")
+        text(&told).contains("more events than this tool reads")
     };
     // A page of this backend is one event.
     run.log = (1..=64).map(|seq| event(seq, RunEvent::Cancelling { by: "x".into() })).collect();

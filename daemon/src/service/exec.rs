@@ -284,7 +284,7 @@ fn failed(problem: Problem) -> ExecEvent {
 
 fn broken() -> Problem {
     Problem::new(ProblemType::Internal, "a part of proctor broke while the command ran")
-        .with_hint("please report it; the daemon's log says what happened")
+        .with_hint("please report it; the daemon's log has the details")
 }
 
 /// How the end of a command is told to the caller.

@@ -359,7 +359,7 @@ impl<'a> Mirrors<'a> {
         if generation.is_free()? {
             return match self.fill(&generation, contents, &identity) {
                 Err(EngineError::Mirror(MirrorError::Damaged { path, problem })) => {
-                    tracing::warn!(path, problem, "a private copy is damaged and is made anew");
+                    tracing::warn!(path, problem, "a private copy is damaged; Proctor creates it again");
                     drop(generation);
                     self.remove_unused(newest);
                     self.fill(&self.make(newest + 1)?, contents, &identity)

@@ -101,7 +101,7 @@ impl Files {
         };
         let stat = fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Unsound::Content("it is no regular file"));
+            return Err(Unsound::Content("it is not a regular file"));
         }
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             return Err(Unsound::Content("another user could have written it"));

@@ -131,7 +131,7 @@ fn useless_files() {
     chmod(&file, 0o644);
     let (taken, told) = taken_and_told(&place, &repo);
     assert!(taken.stats.git_was_read, "one that others may have written");
-    demand_told(&told, &repo, "somebody else could have written it");
+    demand_told(&told, &repo, "another user could have written it");
     crate::repository::put(&file, &whole);
     chmod(&file, 0o600);
     let moved = repo.room.path().join("moved");

@@ -540,7 +540,7 @@ fn state_in_the_tree(env: &TestEnvironment) {
     machine_copy(&env.state().join("attestations"), &repo.file("state/attestations"));
     let mut command = env.command(repo.path());
     command.args(["gate", "--state-dir", "state"]);
-    crate::process::Running::start(command).wait().exits(2).complains(&["lies below the repository"]);
+    crate::process::Running::start(command).wait().exits(2).complains(&["is inside the repository"]);
 }
 
 fn nothing_recorded(env: &TestEnvironment) {

@@ -186,7 +186,7 @@ fn chained(env: &TestEnvironment) {
     env.finish(git_with(repo.path(), env, &["push", "origin", "main:refs/heads/b"], &vars)).exits(1);
     assert_eq!(runs(env), runs_before, "its failure is the answer");
     repo.proctor(&["hook", "status"]).exits(0).says(&["installed by proctor", "pre-push.before-proctor runs first"]);
-    repo.proctor(&["hook", "uninstall"]).exits(0).says(&["what stood there before is back"]);
+    repo.proctor(&["hook", "uninstall"]).exits(0).says(&["the previous hook is restored"]);
     assert_eq!(std::fs::read_to_string(&hook).expect("it is back"), script);
     assert!(!repo.file(".git/hooks/pre-push.before-proctor").exists());
 }
@@ -397,7 +397,7 @@ fn staged(env: &TestEnvironment) {
     let index = std::fs::read(repo.file(".git/index")).expect("it is there");
     for _ in 0..2 {
         let told = env.finish(hooked(env, &repo, &["hook", "run", "pre-commit", "--fresh"], "")).exits(0);
-        assert!(!told.stderr.contains("made anew"), "the second time, the copy is there\n{told}");
+        assert!(!told.stderr.contains("creates it again"), "the second time, the copy is there\n{told}");
     }
     assert_eq!(repo.git(&["count-objects"]), objects, "nothing is written to the repository");
     assert_eq!(std::fs::read(repo.file(".git/index")).expect("it is there"), index);
@@ -465,7 +465,7 @@ fn malformed(env: &TestEnvironment) {
         "\0\n".to_owned(),
     ];
     for lines in nonsense {
-        hook_run(env, &repo, &lines).exits(2).complains(&["none of a push", "hint:"]);
+        hook_run(env, &repo, &lines).exits(2).complains(&["does not describe a push", "hint:"]);
     }
     hook_run(env, &repo, &format!("a {id} b {zero}\n")).exits(2).complains(&["there is no such object"]);
 }
@@ -493,7 +493,7 @@ fn refused_places(env: &TestEnvironment) {
     repo.git(&["config", "core.hooksPath", ".husky/_"]);
     install().exits(2).complains(&["husky", ".husky/pre-push"]);
     repo.git(&["config", "core.hooksPath", ".githooks"]);
-    install().exits(0).complains(&["is a part of the tree"]);
+    install().exits(0).complains(&["is part of the tree"]);
     repo.proctor(&["hook", "run", "pre-commit", "--each-commit"]).exits(2);
     env.proctor(["hook", "install", "--repo", "/proc"]).exits(2).complains(&["git has no hooks for"]);
 }
@@ -510,7 +510,7 @@ fn edited(env: &TestEnvironment) {
     repo.proctor(&["hook", "install", "--force"]).exits(0);
     assert_eq!(repo.read(".git/hooks/pre-push"), text);
     repo.proctor(&["hook", "uninstall"]).exits(0);
-    repo.proctor(&["hook", "uninstall"]).exits(0).says(&["no hook of ours"]);
+    repo.proctor(&["hook", "uninstall"]).exits(0).says(&["there is no Proctor hook"]);
 }
 
 /// pre-commit and prek rename an existing hook to `pre-push.legacy` and run it from their own hook.
@@ -530,5 +530,5 @@ fn uninstalled_from_another_managers_hook(env: &TestEnvironment) {
     let before = runs(env);
     push(&repo, env, &["main"]).exits(0);
     assert_eq!(runs(env), before, "nothing gates the push any more");
-    repo.proctor(&["hook", "uninstall"]).exits(0).says(&["no hook of ours"]);
+    repo.proctor(&["hook", "uninstall"]).exits(0).says(&["there is no Proctor hook"]);
 }

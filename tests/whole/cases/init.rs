@@ -386,7 +386,7 @@ fn no_git(env: &TestEnvironment) {
     env.proctor_in(&repo.file("web"), &["init"]).exits(0);
     repo.write("web/spec/verification.yaml", repo.read("spec/verification.yaml"));
     let run = env.proctor_in(&repo.file("web"), &["run"]).exits(2);
-    let run = run.complains(&["is not the top of its repository", "workdir: web"]);
+    let run = run.complains(&["is not the top directory of its repository", "workdir: web"]);
     assert!(!run.everything().contains("git init"), "{run}");
     assert!(repo.file("spec/verification.yaml").exists());
 }
@@ -424,7 +424,7 @@ fn hostile(env: &TestEnvironment) {
     let run = repo.proctor(&["init"]).exits(0);
     let said = run.everything();
     assert!(said.contains("`package.json` was left out: it is larger than 1048576 bytes"), "{said}");
-    assert!(said.contains("`Cargo.toml` was left out: it is no regular file"), "{said}");
+    assert!(said.contains("`Cargo.toml` was left out: it is not a regular file"), "{said}");
     assert!(said.contains("`pyproject.toml` was left out: it is a symbolic link"), "{said}");
     assert!(said.contains("`a\\nskills: {}` was left out: its name"), "{said}");
     assert!(!said.contains(['\x1b', '\u{202e}']) && !said.contains("\n::error"), "{said}");

@@ -233,7 +233,7 @@ fn idle(env: &TestEnvironment) {
     });
     assert!(now > before + 900);
     drop(connection);
-    daemon.ended().exits(0).complains(&["nobody has asked for anything"]);
+    daemon.ended().exits(0).complains(&["it was idle"]);
     assert!(!env.socket().exists());
 }
 

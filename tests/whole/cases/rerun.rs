@@ -222,7 +222,7 @@ fn refused(env: &TestEnvironment) {
     let none = last_failed(&repo, &[]).exits(2);
     none.complains(&["error[P0220]", "no run of the profile `pr`", "hint: run the whole profile once"]);
     let changeset = last_failed(&repo, &["--changeset", CHANGESET]).exits(2);
-    changeset.complains(&["error[P0221]", "no evidence for the changeset"]);
+    changeset.complains(&["error[P0221]", "not evidence for the changeset"]);
     assert!(repo.is_untouched());
     for rev in ["HEAD", "HEAD..HEAD"] {
         last_failed(&repo, &["--rev", rev]).exits(2).complains(&["error[P0222]"]);

@@ -271,7 +271,7 @@ fn places(env: &TestEnvironment) {
     for (word, said) in [
         ("junit=/nonexistent/x.xml", "No such file"),
         ("junit=.git/x.xml", "`.git`"),
-        ("junit=src", "something else than a regular file"),
+        ("junit=src", "not a regular file"),
     ] {
         let run = repo.run_with(&["--report", word]).exits(2);
         assert!(run.stderr.contains("the report is not written to") && run.stderr.contains(said), "{run}");

@@ -410,7 +410,7 @@ fn foreign_history(env: &TestEnvironment) {
     let run = served.end_of(&id);
     assert_eq!(run.verdict, Some(Verdict::Inconclusive));
     let problem = run.problem.expect("it was refused");
-    assert!(problem.detail.contains("owned by somebody else"), "{problem:#?}");
+    assert!(problem.detail.contains("owned by another user"), "{problem:#?}");
 }
 
 fn turned_away(env: &TestEnvironment) {

@@ -248,7 +248,7 @@ fn taken_from_chain(slot: &Slot, path: &Path, whose: &Whose, screen: &mut Screen
                 show(path),
                 show(&slot.path())
             ),
-            hint: "remove it by hand".to_owned(),
+            hint: "remove the file yourself".to_owned(),
         });
     }
     let rest = if slot.take_away_chained(path)? { "; the hook that ours ran first keeps its place there" } else { "" };

@@ -107,7 +107,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
+        return Err(std::io::Error::other("it is not a regular file"));
     }
     read_bounded(file)
 }

@@ -92,7 +92,7 @@ impl Walk {
         match kind {
             FileType::RegularFile => {}
             FileType::Symlink => return Content::Unread("is a symbolic link, which is not followed".to_owned()),
-            _ => return Content::Unread("is no regular file".to_owned()),
+            _ => return Content::Unread("is not a regular file".to_owned()),
         }
         if self.read >= MAX_MARKERS {
             return Content::Unread(format!("is one of more than {MAX_MARKERS} files of its kind"));
