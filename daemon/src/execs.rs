@@ -183,7 +183,7 @@ fn too_many(detail: &str) -> Problem {
 }
 
 fn ending() -> Problem {
-    Problem::new(ProblemType::Unavailable, "nothing is taken on any more: the daemon is ending")
+    Problem::new(ProblemType::Unavailable, "no new commands are accepted: the daemon is shutting down")
         .with_hint("ask again when the daemon has been started again")
 }
 

@@ -403,12 +403,12 @@ impl Service {
     pub async fn drain(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
         self.execs.drain();
-        self.runs.drain("the daemon is ending".to_owned()).await;
+        self.runs.drain("the daemon is shutting down".to_owned()).await;
         if self.nothing_is_left(grace).await {
             return;
         }
         self.execs.cancel_all();
-        self.runs.cancel_all("the daemon is ending".to_owned()).await;
+        self.runs.cancel_all("the daemon is shutting down".to_owned()).await;
         if !self.nothing_is_left(LAST_RUNS).await {
             tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon ends their records");
         }

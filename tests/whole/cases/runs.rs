@@ -550,7 +550,7 @@ fn drained_late(env: &TestEnvironment) {
     served.wait(served.service.drain(Duration::ZERO));
     let run = served.end_of(&running);
     assert_eq!((run.verdict, run.exit_code), (Some(Verdict::Inconclusive), Some(130)));
-    assert_eq!(run.cancelled_by.as_deref(), Some("the daemon is ending"));
+    assert_eq!(run.cancelled_by.as_deref(), Some("the daemon is shutting down"));
 }
 
 fn remembered(env: &TestEnvironment) {
