@@ -89,7 +89,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
         error @ ClientError::NotAllowed { .. } => not_allowed(error.to_string()),
         error => CliError::Engine {
             message: error.to_string(),
-            hint: Some("look at it with `proctor daemon status`".to_owned()),
+            hint: Some("check it with `proctor daemon status`".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NoAnswer.code(),
         },
@@ -123,7 +123,7 @@ pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
             "no daemon listens at `{socket}`, but process {pid} holds its lock: the daemon starts or ends, or its \
              socket file was removed"
         ),
-        hint: Some("ask again in a moment; if it stays so, `proctor daemon stop` ends that process".to_owned()),
+        hint: Some("try again in a moment; if the problem persists, `proctor daemon stop` stops that process".to_owned()),
         exit_code: EXIT_UNREACHABLE,
         code: CommandCode::Unreachable.code(),
     }

@@ -36,7 +36,7 @@ fn named_repository(path: &Path) -> Result<PathBuf, CliError> {
     }
     Err(CliError::Usage {
         message: format!("the repository `{}` is not a directory", show(path)),
-        hint: "name the directory that holds `spec/verification.yaml` with `--repo`".to_owned(),
+        hint: "name the directory that contains `spec/verification.yaml` with `--repo`".to_owned(),
     })
 }
 

@@ -30,7 +30,7 @@ impl Target {
         let path = cwd.join(file);
         let refused = |problem: &str| CliError::Usage {
             message: format!("{what} is not written to `{}`: {problem}", show(&path)),
-            hint: "name a new file in a directory that is there".to_owned(),
+            hint: "name a new file in an existing directory".to_owned(),
         };
         let name = path.file_name().ok_or_else(|| refused("it has no name"))?.to_owned();
         let parent = path.parent().unwrap_or(Path::new("/"));

@@ -123,7 +123,7 @@ impl Household {
             true => Problem::new(kind, format!("the repository `{named}` cannot be used: {why}")),
             false => Problem::new(kind, format!("there is no repository of yours at `{named}`")),
         }
-        .with_hint("name the directory that holds `spec/verification.yaml`, and that is yours")
+        .with_hint("name a directory that contains `spec/verification.yaml` and belongs to you")
     }
 }
 
@@ -131,7 +131,7 @@ fn holds_ours(repo: &Path, ours: &Path) -> Problem {
     let name = |path: &Path| display_path(path.as_os_str().as_encoded_bytes());
     let detail = format!("the repository `{}` holds the daemon's own `{}`, or lies in it", name(repo), name(ours));
     Problem::new(ProblemType::Unprocessable, detail)
-        .with_hint("start the daemon with `--socket` and `--state-dir` outside of any repository")
+        .with_hint("start the daemon with `--socket` and `--state-dir` outside every repository")
 }
 
 fn no_account(uid: u32) -> Problem {

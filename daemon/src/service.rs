@@ -473,7 +473,7 @@ fn cpus() -> usize {
 
 fn no_run(id: &RunId) -> Problem {
     Problem::new(ProblemType::NotFound, format!("there is no run `{id}`"))
-        .with_hint("`proctor status` (`GET /v1/runs`) lists those that are remembered")
+        .with_hint("`proctor status` (`GET /v1/runs`) lists the stored runs")
 }
 
 /// Removes old runs after each run, after a reload, and once an hour, for as long as there is an owner of runs.

@@ -196,7 +196,7 @@ fn mended(missing: &[Missing], best_effort: bool) -> String {
         }
     }
     if best_effort {
-        hints.push("or accept a run with less, which says so on its record, by `--sandbox=best-effort`");
+        hints.push("or accept a run with fewer controls, which its evidence records, with `--sandbox=best-effort`");
     }
     hints.push("`proctor doctor` shows what this machine enforces");
     hints.join("; ")

@@ -83,7 +83,7 @@ fn layer_hint(source: &io::Error) -> &'static str {
 
 /// A way to mend what is missing, and what else can be done where a step could run with less.
 pub(crate) fn or_with_less(hint: &str) -> String {
-    format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
+    format!("{hint}; or accept a run with fewer controls, which its evidence records, with `--sandbox=best-effort`")
 }
 
 impl SandboxError {

@@ -34,7 +34,7 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
     if args.raw && caller.stdout_is_terminal {
         return Err(CliError::Usage {
             message: "what a step printed is not written to a terminal as it is".to_owned(),
-            hint: "leave `--raw` out, or send it to a file or a pipe".to_owned(),
+            hint: "omit `--raw`, or redirect the output to a file or a pipe".to_owned(),
         });
     }
     let daemon = match known(args, caller).await {

@@ -66,7 +66,7 @@ fn start_error(error: StartError) -> CliError {
         StartError::Engine(error) => engine::engine_error(error),
         StartError::StateInUse(_) | StartError::History { .. } => {
             let (message, hint) =
-                text.split_once("\nhint: ").unwrap_or((&text, "name another directory with `--state-dir`"));
+                text.split_once("\nhint: ").unwrap_or((&text, "choose another directory with `--state-dir`"));
             CliError::Environment { message: message.to_owned(), hint: hint.to_owned() }
         }
     }

@@ -172,7 +172,7 @@ pub(crate) async fn who_does_it_with_env(
         return Ok(Some(daemon));
     }
     if wanted.way.daemon.daemon {
-        let hint = "unset some of it, or leave `--daemon` out".to_owned();
+        let hint = "unset some of it, or omit `--daemon`".to_owned();
         return Err(CliError::Usage { message: TOO_LARGE.to_owned(), hint });
     }
     screen.err(&style::warning(&format!("{TOO_LARGE}; this is done without a daemon")));

@@ -186,7 +186,7 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
     let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
     let setting = setting(*limit);
     let flag = setting.replace('_', "-");
-    let mut hints = vec![format!("have it take less, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
+    let mut hints = vec![format!("reduce its usage, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
     if *limit == LimitKind::Inodes {
         hints.push(
             "how many files there may be goes by `limits.disk`: one for each 16 KiB of it, 4096 at least".to_owned(),

@@ -366,7 +366,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         };
         let Some((nodes, bytes)) = named.weight(MAX_NODES - self.nodes, MAX_REPEATED - self.repeated) else {
             let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here repeat too much");
-            return Err(self.stop(problem.hint("write less of it by way of aliases")));
+            return Err(self.stop(problem.hint("use fewer aliases")));
         };
         let value = named.value.clone();
         self.repeated += bytes;

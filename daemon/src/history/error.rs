@@ -77,9 +77,9 @@ impl HistoryError {
         let problem = Problem::new(kind, self.to_string());
         match self {
             Self::Store(_) | Self::Index(_) => {
-                problem.with_hint("make room in the daemon's state directory, and see that it can be written")
+                problem.with_hint("make room in the daemon's state directory, and make sure that it can be written")
             }
-            Self::Cursor(_) => problem.with_hint("take `next_cursor` of the page before as it is, or leave it out"),
+            Self::Cursor(_) => problem.with_hint("use the unchanged `next_cursor` of the previous page, or omit it"),
             _ => problem,
         }
     }

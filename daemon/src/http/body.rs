@@ -46,7 +46,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
     }
     let found = kind.map_or_else(|| "no content type".to_owned(), |kind| format!("the content type {}", quoted(&kind)));
     Err(unsupported(format!("the request has {found}"))
-        .with_hint("send JSON, and say so: `Content-Type: application/json`"))
+        .with_hint("send JSON with `Content-Type: application/json`"))
 }
 
 /// The body as it is.

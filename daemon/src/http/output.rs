@@ -300,7 +300,7 @@ impl Sending {
         let limit = size.min(to_usize(self.end - self.next));
         let part = self.output.part(self.next, limit).await.map_err(|problem| io::Error::other(problem.detail))?;
         if part.0.is_empty() {
-            return Err(io::Error::other("the output is kept no longer"));
+            return Err(io::Error::other("the output is no longer stored"));
         }
         self.ready = part.0;
         self.next += self.ready.len() as u64;

@@ -63,7 +63,7 @@ impl Room {
 impl From<&NoRoom> for Problem {
     fn from(error: &NoRoom) -> Self {
         Self::new(ProblemType::TooManyRequests, error.to_string())
-            .with_hint("ask again when some of them were answered")
+            .with_hint("try again when some of them have been answered")
     }
 }
 

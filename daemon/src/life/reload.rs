@@ -49,7 +49,7 @@ impl Reloader {
             // Nobody widens what is allowed by losing a file.
             Some(path) if found.file.is_none() => Err(InstallationError::Usage {
                 message: format!("the operator's config `{}` is gone", show(path)),
-                hint: "put it back, or start the daemon again without one".to_owned(),
+                hint: "restore it, or restart the daemon without it".to_owned(),
             }),
             _ => Settings::of(found, self.around.uid, settings::uid_of),
         }
@@ -74,7 +74,7 @@ fn refuse(error: &InstallationError) {
         error!("{line}");
     }
     match error.hint() {
-        Some(hint) => error!("the new config is not valid and the old one stays; hint: {hint}"),
-        None => error!("the new config is not valid and the old one stays"),
+        Some(hint) => error!("the new config is not valid and the old one stays in use; hint: {hint}"),
+        None => error!("the new config is not valid and the old one stays in use"),
     }
 }

@@ -368,7 +368,7 @@ fn own_directory(path: &Path) -> Result<File, SocketError> {
     let failed = |what, error| SocketError::System { path: path.to_owned(), what, error };
     let dir = File::open(parent(path)).map_err(|error| failed("its directory cannot be opened", error))?;
     let metadata = dir.metadata().map_err(|error| failed("its directory cannot be examined", error))?;
-    let hint = "name one in a directory that belongs to you and that others cannot write to";
+    let hint = "choose one in a directory that belongs to you and that others cannot write to";
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(unusable(path, format!("its directory belongs to user {}", metadata.uid()), hint));
     }

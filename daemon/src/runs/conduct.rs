@@ -319,7 +319,7 @@ fn finished(live: &Live, exit_code: u8, took: Option<Duration>) -> RunEvent {
 /// That too many bytes of callers are held already.
 pub(super) fn too_much_held(limit: usize) -> Problem {
     let detail = format!("the environments of the runs that wait hold more than {limit} bytes");
-    Problem::new(ProblemType::TooManyRequests, detail).with_hint("ask again when some of them have ended")
+    Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when some of them have ended")
 }
 
 #[cfg(test)]

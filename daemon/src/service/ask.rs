@@ -18,7 +18,7 @@ impl Service {
     /// length.
     ///
     /// # Errors
-    /// As [`Service::run`]; there is no such step, it has not begun, or its output is kept no longer.
+    /// As [`Service::run`]; there is no such step, it has not begun, or its output is no longer stored.
     pub async fn output(
         &self,
         caller: Caller,
@@ -48,7 +48,7 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::run`]; there is no such step, it has not ended, it declares no such report or left
-    /// none, or what it left is kept no longer.
+    /// none, or what it left is no longer stored.
     pub async fn report(
         &self,
         caller: Caller,
@@ -145,7 +145,7 @@ impl Service {
 }
 
 fn kept_no_longer(what: &str, name: &str) -> Problem {
-    Problem::new(ProblemType::Gone, format!("the {what} of `{name}` is kept no longer")).with_hint("run it again")
+    Problem::new(ProblemType::Gone, format!("the {what} of `{name}` is no longer stored")).with_hint("run it again")
 }
 
 fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> Problem {
@@ -155,7 +155,7 @@ fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> P
         None => format!("{name} has left no {} report, or declares none", of.format.as_str()),
     };
     Problem::new(ProblemType::NotFound, detail)
-        .with_hint("`found_reports` of the step says what it left; docs/spec.md says what counts")
+        .with_hint("`found_reports` of the step lists its reports; docs/spec.md describes supported reports")
 }
 
 pub(super) fn no_step(id: &RunId, of: OutputOf) -> Problem {

@@ -89,7 +89,7 @@ impl Service {
             return Ok(());
         }
         let detail = format!("no command `{id}` is under way");
-        Err(Problem::new(ProblemType::NotFound, detail).with_hint("its answer, where it has ended, has its result"))
+        Err(Problem::new(ProblemType::NotFound, detail).with_hint("if it has ended, the answer to its request has the result"))
     }
 }
 
@@ -258,7 +258,7 @@ impl Execution {
     async fn part(&self, view: StreamView, offset: u64) -> Result<(Vec<u8>, bool), Problem> {
         let part = self.engine.output(view, offset, EXEC_PIECE).await.map_err(|error| error.problem())?;
         let (part, _) =
-            part.ok_or_else(|| Problem::new(ProblemType::Gone, "the output of the command is kept no longer"))?;
+            part.ok_or_else(|| Problem::new(ProblemType::Gone, "the output of the command is no longer stored"))?;
         Ok((part.bytes, part.more))
     }
 }

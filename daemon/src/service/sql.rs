@@ -119,7 +119,7 @@ impl Service {
             if caller.uid != self.household.own() {
                 let detail = format!("the daemon does not open `{file}` for another user than its own");
                 return Err(Problem::new(ProblemType::Forbidden, detail)
-                    .with_hint("`proctor sql verify --db FILE` judges it as you, without the daemon"));
+                    .with_hint("`proctor sql verify --db FILE` checks it as your user, without the daemon"));
             }
             if !file.starts_with('/') {
                 let detail = format!("`database` must be an absolute path, but `{file}` is not");

@@ -441,7 +441,7 @@ fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
     die_with_the_helper()?;
     if (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()) != seen {
         let hint = "report this with the kernel's version";
-        return Err(refused(control, format!("PID 1 is not user {} after it became so", seen.0), hint));
+        return Err(refused(control, format!("PID 1 is not user {} after the change of user", seen.0), hint));
     }
     // The ids that a run has for itself differ from run to run, and the record does not.
     let how = if seen == (uid, gid) {

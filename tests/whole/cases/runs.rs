@@ -533,7 +533,7 @@ fn drained(env: &TestEnvironment) {
             let seen = served.service.see(served.caller, &waiting, None, Duration::from_secs(50)).await;
             assert_eq!(seen.expect("the run").shown.view.exit_code, Some(130), "it does not begin any more");
             let asked = served.service.submit(served.caller, asks(&repo), None).await;
-            assert_eq!(asked.expect_err("nothing is taken on").kind, ProblemType::Unavailable);
+            assert_eq!(asked.expect_err("no new requests are accepted").kind, ProblemType::Unavailable);
             machine::signal(step, rustix::process::Signal::USR1);
         };
         tokio::join!(drain, release);

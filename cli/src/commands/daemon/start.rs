@@ -69,8 +69,8 @@ fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, Cl
             Ok(0)
         }
         HealthStatus::Draining => Err(CliError::Engine {
-            message: format!("the daemon at `{at}` is ending, process {pid}, and no other one was started"),
-            hint: Some("start one when it has ended".to_owned()),
+            message: format!("the daemon at `{at}`, process {pid}, is shutting down, and no other daemon was started"),
+            hint: Some("start one after it has stopped".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NotStarted.code(),
         }),

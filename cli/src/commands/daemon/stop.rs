@@ -60,7 +60,7 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
         Err(error) => Err(CliError::Internal(format!("process {pid} cannot be waited for: {error}"))),
         Ok(false) => Err(CliError::Engine {
             message: format!("the daemon has not ended within {} s, process {pid}", (drain + BESIDE).as_secs()),
-            hint: Some("ask again: a second SIGTERM cancels its runs".to_owned()),
+            hint: Some("repeat the command: a second SIGTERM cancels the runs".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NotEnded.code(),
         }),
@@ -119,7 +119,7 @@ async fn ended(process: OwnedFd, within: Duration) -> io::Result<bool> {
 fn not_ours(pid: u32, errno: Errno) -> CliError {
     CliError::Usage {
         message: format!("the daemon, process {pid}, cannot be asked to end: {errno}"),
-        hint: "ask as its user, or by `systemctl stop proctord` where systemd runs it".to_owned(),
+        hint: "run this as the daemon's user, or use `systemctl stop proctord` if systemd runs it".to_owned(),
     }
 }
 

@@ -90,7 +90,7 @@ fn lost(error: ClientError) -> CliError {
         ClientError::Problem(problem) => problem_error(*problem),
         error => CliError::Engine {
             message: format!("the result of the command is unknown, so it is not a pass: {error}"),
-            hint: Some("run it again; `proctor daemon status` says whether a daemon answers".to_owned()),
+            hint: Some("run it again; `proctor daemon status` shows whether a daemon answers".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::Lost.code(),
         },

@@ -30,7 +30,7 @@ pub(super) fn install(
     if args.options.each_commit && !named.contains(&HookName::PrePush) {
         return Err(CliError::Usage {
             message: "`--each-commit` is about commits that are pushed".to_owned(),
-            hint: "install `pre-push` with it, or leave it out".to_owned(),
+            hint: "install `pre-push` with it, or omit it".to_owned(),
         });
     }
     let slots: Vec<(Slot, Putting)> = named
@@ -67,7 +67,7 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
         Whose::Edited if force => Ok(Putting::Replaced(Some(hook.bytes))),
         Whose::Edited => Err(CliError::Usage {
             message: format!("the hook `{}` is ours and was edited", show(&slot.path())),
-            hint: "`--force` replaces it; what was added to it is lost then".to_owned(),
+            hint: "`--force` replaces it and discards the edits".to_owned(),
         }),
         Whose::Of(_) | Whose::Foreign if standing(&slot.before()) != Standing::Nothing => Err(CliError::Usage {
             message: format!(
@@ -75,7 +75,7 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
                 show(&slot.path()),
                 show(&slot.before())
             ),
-            hint: "remove one of the two, or make one of them, and install again".to_owned(),
+            hint: "remove one of the two, or merge them, and install again".to_owned(),
         }),
         Whose::Of(_) | Whose::Foreign => match slot.chained().first() {
             Some((ours, _)) => Err(CliError::Usage {

@@ -27,7 +27,7 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
     if args.options.each_commit {
         return Err(CliError::Usage {
             message: "`--each-commit` is about commits that are pushed".to_owned(),
-            hint: "leave it out".to_owned(),
+            hint: "omit it".to_owned(),
         });
     }
     // Git sets another index for `commit --all` and for a commit of single paths.

@@ -100,7 +100,7 @@ fn installed(slot: &Slot, place: &Place, caller: &Caller, hook: &Hook, ours: &Ou
         text.push_str(&format!("           {}{BEFORE} {first}\n", slot.hook.as_str()));
     }
     if ours.version != env!("CARGO_PKG_VERSION") {
-        let hint = "another version wrote it; `proctor hook install` writes it anew".to_owned();
+        let hint = "another version wrote it; `proctor hook install` replaces it".to_owned();
         text.push_str(&style::lines_of(&[hint]));
     }
     Told { text, is_broken: !problems.is_empty() }

@@ -48,7 +48,7 @@ impl Config {
         };
         let source = source.ok_or_else(|| CliError::Usage {
             message: format!("`{}` looks like no configuration of pre-commit or lefthook", show(&path)),
-            hint: "say whose it is with `--from pre-commit` or `--from lefthook`".to_owned(),
+            hint: "name its tool with `--from pre-commit` or `--from lefthook`".to_owned(),
         })?;
         Ok(Self { path, bytes, source })
     }
@@ -69,7 +69,7 @@ impl Config {
             (Some(config), true) => Ok(config),
             (Some(_), false) => Err(CliError::Usage {
                 message: format!("there is more than one configuration: {}", names.join(", ")),
-                hint: "name the one that is meant".to_owned(),
+                hint: "name one of them".to_owned(),
             }),
             (None, _) => Err(none(from, repo)),
         }

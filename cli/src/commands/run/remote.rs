@@ -257,7 +257,7 @@ fn endless(id: &RunId) -> CliError {
 fn unheard() -> CliError {
     CliError::Engine {
         message: "the run was interrupted before the daemon had answered; it may have been taken on".to_owned(),
-        hint: Some("`proctor status` lists runs, and `proctor cancel <run>` ends one".to_owned()),
+        hint: Some("`proctor status` lists runs, and `proctor cancel <run>` cancels one".to_owned()),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::Unheard.code(),
     }

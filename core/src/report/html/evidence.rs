@@ -19,7 +19,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
         html.leaf(
             "p",
             "note",
-            "This page is for reading; what counts are these documents, each named by the sha256 of its bytes.",
+            "This page is only a summary; the following documents are authoritative, each with the sha256 of its bytes.",
         );
         if let Some(directory) = directory {
             html.class("p", "note", |html| {
