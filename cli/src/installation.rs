@@ -44,7 +44,7 @@ fn nearest_repository(cwd: &Path) -> Result<PathBuf, CliError> {
     let is_repository = |dir: &&Path| dir.join(spec::PATH).is_file() || dir.join(".git").exists();
     let found = cwd.ancestors().find(is_repository).map(Path::to_owned);
     found.ok_or_else(|| CliError::Usage {
-        message: format!("there is no `{}` and no `.git` in `{}` or above it", spec::PATH, show(cwd)),
+        message: format!("found no `{}` and no `.git` in `{}` or its parent directories", spec::PATH, show(cwd)),
         hint: "go to a repository, or name one with `--repo DIR`".to_owned(),
     })
 }

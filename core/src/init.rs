@@ -82,13 +82,13 @@ impl Note {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
     /// There is nothing that a spec could be made of.
-    #[error("nothing is recognised that a spec could be made of")]
+    #[error("found no supported project from which a spec could be generated")]
     Nothing {
         /// What was seen and left out.
         notes: Vec<Note>,
     },
     /// What was made does not mean what was meant.
-    #[error("the spec that was made does not read back as it was meant: {0}")]
+    #[error("the generated spec does not parse as intended: {0}")]
     Unsound(String),
 }
 

@@ -129,7 +129,7 @@ impl Household {
 
 fn holds_ours(repo: &Path, ours: &Path) -> Problem {
     let name = |path: &Path| display_path(path.as_os_str().as_encoded_bytes());
-    let detail = format!("the repository `{}` holds the daemon's own `{}`, or lies in it", name(repo), name(ours));
+    let detail = format!("the repository `{}` contains the daemon's `{}`, or is inside it", name(repo), name(ours));
     Problem::new(ProblemType::Unprocessable, detail)
         .with_hint("start the daemon with `--socket` and `--state-dir` outside every repository")
 }

@@ -347,7 +347,7 @@ fn parse_config(path: PathBuf, text: String) -> Result<FoundConfig, Installation
 fn read_config(path: &Path) -> Result<Option<String>, InstallationError> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > MAX_CONFIG || !metadata.is_file() => {
-            Err(unreadable_config(path, &io::Error::other("it is no file of a reasonable size")))
+            Err(unreadable_config(path, &io::Error::other("it is not a file of a reasonable size")))
         }
         Ok(_) => std::fs::read_to_string(path).map(Some).map_err(|error| unreadable_config(path, &error)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),

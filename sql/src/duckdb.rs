@@ -104,7 +104,7 @@ impl DuckDb {
     fn judged(&self, sql: &str) -> Result<Bound, Refusal> {
         let extracted = match self.connection.extract(sql) {
             Ok(extracted) if extracted.count() == 0 => {
-                return Err(Refusal::new(SqlCode::EmptyText, "the text holds no statement"));
+                return Err(Refusal::new(SqlCode::EmptyText, "the text contains no statement"));
             }
             Ok(extracted) => extracted,
             Err(error) => return self.known_or_refused(&Said::of_text(&error, sql), sql),

@@ -68,7 +68,7 @@ fn reason(error: &regex_syntax::Error) -> String {
 /// Refuses what Python and our parser read in two ways.
 fn agreed(text: &str) -> Result<(), String> {
     let refused =
-        |what: &str| Err(format!("a regular expression with {what}, which not all readers take for the same"));
+        |what: &str| Err(format!("a regular expression with {what}, which not all engines interpret in the same way"));
     let mut class = false;
     let mut rest = text;
     while let Some(c) = rest.chars().next() {

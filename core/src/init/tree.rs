@@ -67,7 +67,7 @@ impl Tree {
         dirs.into_iter().map(|dir| {
             let message =
                 format!("{} was left out: its name cannot be written in one line of plain text", text::quoted(dir));
-            Note::new(message, "rename it, or add its skills by hand")
+            Note::new(message, "rename it, or add its skills yourself")
         })
     }
 

@@ -147,7 +147,7 @@ impl RunLog {
 
     /// The end of a run of which something is not on record.
     fn end_in_doubt(&mut self, end: RunEvent, reason: &str) -> Vec<Arc<LoggedEvent>> {
-        let message = format!("what happened in the run could not be logged: {}", shortened(reason));
+        let message = format!("the events of the run could not be logged: {}", shortened(reason));
         let doubted = RunEvent::Doubted { doubt: Doubt::Internal, message };
         let events = logged(&mut self.view, vec![doubted, end], self.shared.clock);
         let bytes = self.bytes;

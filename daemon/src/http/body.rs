@@ -139,7 +139,7 @@ impl<'de> Visitor<'de> for Unambiguous {
         let mut many: HashSet<String> = HashSet::new();
         while let Some(key) = members.next_key::<String>()? {
             if few.contains(&key) || many.contains(&key) {
-                return Err(A::Error::custom(format_args!("the key {} is there twice", quoted(&key))));
+                return Err(A::Error::custom(format_args!("the key {} occurs twice", quoted(&key))));
             }
             if few.len() < FEW_KEYS {
                 few.push(key);
@@ -166,7 +166,7 @@ mod tests {
         assert!(parse::<Value>(br#"{"a":{"b":[1,{"c":null,"d":"x"}]},"b":1.5}"#).is_ok());
         for text in [r#"{"a":1,"a":1}"#, r#"{"env":{"A":"1","\u0041":"2"}}"#, r#"[[{"x":{"y":1,"y":2}}]]"#] {
             let problem = parse::<Value>(text.as_bytes()).expect_err(text);
-            assert!(problem.detail.contains("is there twice"), "{}", problem.detail);
+            assert!(problem.detail.contains("occurs twice"), "{}", problem.detail);
         }
     }
 

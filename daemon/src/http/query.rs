@@ -29,7 +29,7 @@ impl Parameters {
                 return Err(unknown(name, known));
             }
             if pairs[..index].iter().any(|(earlier, _)| earlier == name) {
-                return Err(invalid(format!("the parameter {} is there twice", quoted(name))));
+                return Err(invalid(format!("the parameter {} occurs twice", quoted(name))));
             }
         }
         Ok(Self(pairs))
@@ -65,7 +65,7 @@ impl Parameters {
 
 fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> Problem {
     let known: Vec<String> = known.map(|name| format!("`{name}`")).collect();
-    let problem = invalid(format!("there is no parameter {} here", quoted(name)));
+    let problem = invalid(format!("unknown parameter {}", quoted(name)));
     if known.is_empty() { problem } else { problem.with_hint(format!("there are {}", known.join(", "))) }
 }
 

@@ -236,7 +236,7 @@ impl CacheStore {
         for _ in 0..ATTEMPTS {
             let Some((id, bytes)) = self.current(scope)? else { return Ok(None) };
             let Some(manifest) = Manifest::parse(&bytes) else {
-                return Err(fault("read", BASE, "it is not as we write it"));
+                return Err(fault("read", BASE, "it is malformed"));
             };
             let layers: Option<Vec<OwnedFd>> = manifest.layers.iter().map(|layer| self.hold(&layer.id)).collect();
             // A run that replaced it meanwhile may have removed layers before they were held.
@@ -426,7 +426,7 @@ fn remove(parent: &Directory, name: &str) {
     let Ok(c_name) = CString::new(name) else { return };
     match proctor_sandbox::remove_dir(parent.as_fd(), &c_name) {
         Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => tracing::debug!(%error, name, "what is left of a cache could not be removed"),
+        Err(error) => tracing::debug!(%error, name, "the rest of a cache could not be removed"),
     }
 }
 

@@ -73,7 +73,7 @@ impl Traces {
                 continue;
             }
             if traces.len() >= MOST {
-                return Err(io::Error::other("there is more in the scratch directories than is remembered"));
+                return Err(io::Error::other("the scratch directories have too many entries"));
             }
             let trace = Trace::of(&path, |stamp| Holds::of(&path, stamp))?;
             if let Holds::Names(names) = &trace.holds {

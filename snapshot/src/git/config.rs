@@ -84,7 +84,7 @@ pub(super) fn check_files(worktree: &Path, git_dir: &Path, common_dir: &Path) ->
 
 /// The error for a file that is larger than any that git writes.
 pub(super) fn too_large(path: &Path, limit: u64) -> GitError {
-    refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller")
+    refused(path, format!("it is larger than {limit} bytes"), "make it smaller")
 }
 
 /// A file of attributes beside the config; none where it is no regular file of a usual size, and

@@ -35,7 +35,7 @@ impl Stage for Extract {
             return Ok(());
         }
         if text::statements(text, case.request.dialect).is_empty() {
-            let found = Diagnostic::error(StageName::Extract, SqlCode::EmptyText, "the text holds no statement");
+            let found = Diagnostic::error(StageName::Extract, SqlCode::EmptyText, "the text contains no statement");
             case.found(found.advice("Give one statement."));
             return Ok(());
         }

@@ -184,7 +184,7 @@ fn metadata(case: &Case<'_>, source: &str, table: Option<&str>, span: Span) -> O
     if !lists::are_given(allow) || table.is_some_and(is_whole) {
         return None;
     }
-    let message = format!("{source} shows what is off the lists");
+    let message = format!("{source} shows objects outside the lists");
     let found = Diagnostic::error(STAGE, SqlCode::MetadataRefused, message).at(Some(span));
     Some(found.about(table.unwrap_or(source)).advice("Use the tables and columns that are on the lists."))
 }
@@ -401,7 +401,7 @@ fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
             Diagnostic::error(STAGE, SqlCode::UnboundedWrite, message)
         }
         Some(expr) if filter::is_always_true(expr) => {
-            let message = format!("it touches every row of `{table}`: its WHERE holds for each of them");
+            let message = format!("it touches every row of `{table}`: its WHERE matches all of them");
             Diagnostic::error(STAGE, SqlCode::AlwaysTrueFilter, message)
         }
         Some(_) => return Vec::new(),
@@ -419,7 +419,7 @@ fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diag
         ),
         rewrite::Extent::AlwaysTrue => (
             SqlCode::AlwaysTrueFilter,
-            format!("it may rewrite every row of `{table}`: its WHERE holds for each of them"),
+            format!("it may rewrite every row of `{table}`: its WHERE matches all of them"),
         ),
     };
     let found = Diagnostic::error(STAGE, code, message).at(Some(span)).about(table);

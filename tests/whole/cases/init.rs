@@ -318,7 +318,7 @@ fn missing_tool(env: &TestEnvironment) {
 fn overwrite(env: &TestEnvironment) {
     let repo = repo_of(env, &MAKEFILE);
     repo.write("spec/verification.yaml", "mine\n");
-    repo.proctor(&["init"]).exits(2).complains(&["there is a `spec/verification.yaml` already", "hint: ", "--force"]);
+    repo.proctor(&["init"]).exits(2).complains(&["`spec/verification.yaml` already exists", "hint: ", "--force"]);
     assert_eq!(repo.read("spec/verification.yaml"), "mine\n");
     let dry = repo.proctor(&["init", "--dry-run"]).exits(0);
     assert_eq!(repo.read("spec/verification.yaml"), "mine\n");
@@ -367,7 +367,7 @@ fn nothing(env: &TestEnvironment) {
     repo.write("package.json", "{ \"scripts\": { \"lint\": \"eslint --fix .\" } }\n");
     let said = repo.proctor(&["init"]).exits(2);
     let said = said.complains(&[
-        "nothing is recognised",
+        "found no supported project",
         "the script `lint` of `package.json`",
         "hint: write `spec/verification.yaml`",
     ]);

@@ -66,7 +66,7 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
         Whose::Ours(_) => Ok(Putting::Replaced(Some(hook.bytes))),
         Whose::Edited if force => Ok(Putting::Replaced(Some(hook.bytes))),
         Whose::Edited => Err(CliError::Usage {
-            message: format!("the hook `{}` is ours and was edited", show(&slot.path())),
+            message: format!("the Proctor hook `{}` was edited", show(&slot.path())),
             hint: "`--force` replaces it and discards the edits".to_owned(),
         }),
         Whose::Of(_) | Whose::Foreign if standing(&slot.before()) != Standing::Nothing => Err(CliError::Usage {
@@ -79,7 +79,7 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
         }),
         Whose::Of(_) | Whose::Foreign => match slot.chained().first() {
             Some((ours, _)) => Err(CliError::Usage {
-                message: format!("the hook `{}` runs ours already: `{}`", show(&slot.path()), show(ours)),
+                message: format!("the hook `{}` already runs Proctor's hook: `{}`", show(&slot.path()), show(ours)),
                 hint: format!("run `proctor hook uninstall {}` first to install it in another way", slot.hook.as_str()),
             }),
             None => Ok(Putting::Chained(hook)),
@@ -135,7 +135,7 @@ fn tell_chained(slot: &Slot, hook: &Hook, screen: &mut Screen) {
     if let Whose::Of(manager) = hook.whose
         && let Some(command) = manager.rewrites_by()
     {
-        let message = format!("{} writes its hooks anew by `{command}`, and over ours", manager.name());
+        let message = format!("{} rewrites its hooks with `{command}`, and overwrites Proctor's hook", manager.name());
         screen.err(&style::warning_with(&message, &["run `proctor hook install` again after it".to_owned()]));
     }
 }
@@ -176,14 +176,14 @@ fn program(caller: &Caller) -> Result<String, CliError> {
     let path: PathBuf = caller.bin_dir.join("proctor");
     let text = path.to_str().filter(|text| !text.contains(['\n', '\r']));
     text.map(str::to_owned).ok_or_else(|| CliError::Environment {
-        message: format!("a hook cannot call `{}`: its path is no text of one line", show(&path)),
+        message: format!("a hook cannot call `{}`: its path is not one line of UTF-8", show(&path)),
         hint: "install proctor elsewhere".to_owned(),
     })
 }
 
 fn warn_without_spec(place: &Place, screen: &mut Screen) {
     if !place.top.join(spec::PATH).is_file() {
-        let message = format!("there is no `{}` yet, and what has none is not let through", spec::PATH);
+        let message = format!("there is no `{}` yet, and the hook rejects commits without one", spec::PATH);
         screen.err(&style::warning_with(&message, &["write one, and commit it".to_owned()]));
     }
 }
@@ -222,7 +222,7 @@ fn taken(slot: &Slot, screen: &mut Screen) -> Result<(), CliError> {
             Ok(())
         }
         Whose::Edited => Err(CliError::Usage {
-            message: format!("the hook `{path}` is ours and was edited, and stays"),
+            message: format!("the Proctor hook `{path}` was edited and is not removed"),
             hint: match standing(&slot.before()) {
                 Standing::Nothing => "remove the file yourself".to_owned(),
                 _ => format!("remove the file yourself; the previous hook is `{}`", show(&slot.before())),

@@ -207,7 +207,7 @@ fn told(verified: &[Verified<'_>], of: usize, screen: &mut Screen) -> u8 {
             again.into_iter().chain(["`git push --no-verify` leaves this check out".to_owned()]).collect();
         screen.err(&style::error(
             CommandCode::PushStopped.code(),
-            &format!("the push is not let through: {}{what}", word(code)),
+            &format!("the push is rejected: {}{what}", word(code)),
             &hints,
         ));
     }

@@ -49,7 +49,7 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
     let code = finish(RunFormat::Human, &record, &ended, &text, screen)?;
     runs.exported(screen).await;
     if code != 0 {
-        let message = format!("the commit is not let through: {}", word(code));
+        let message = format!("the commit is rejected: {}", word(code));
         screen.err(&style::error(
             CommandCode::CommitStopped.code(),
             &message,

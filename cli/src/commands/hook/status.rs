@@ -125,7 +125,7 @@ fn problem_of_spec(place: &Place, ours: &Ours, caller: &Caller) -> Option<String
     let profile = words.nth(1)?;
     match Specification::of_repository(&place.top, caller) {
         Err(_) if !place.top.join(spec::PATH).exists() => Some(format!("there is no `{}`", spec::PATH)),
-        Err(_) => Some(format!("`{}` is not valid; `proctor validate` says why", spec::PATH)),
+        Err(_) => Some(format!("`{}` is not valid; `proctor validate` shows the problems", spec::PATH)),
         Ok(found) if found.spec.profiles.get(profile).is_none() => {
             Some(format!("the spec has no profile `{}`", shown_line(profile)))
         }

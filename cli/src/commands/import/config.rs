@@ -68,7 +68,7 @@ impl Config {
         match (found.pop(), found.is_empty()) {
             (Some(config), true) => Ok(config),
             (Some(_), false) => Err(CliError::Usage {
-                message: format!("there is more than one configuration: {}", names.join(", ")),
+                message: format!("found more than one configuration: {}", names.join(", ")),
                 hint: "name one of them".to_owned(),
             }),
             (None, _) => Err(none(from, repo)),

@@ -139,7 +139,7 @@ impl Runs<'_> {
         let rev = match tree {
             Tree::Worktree => None,
             Tree::Commit(rev) => Some(rev),
-            Tree::Staged { .. } => return Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
+            Tree::Staged { .. } => return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned())),
         };
         Ok(RunSubmission {
             repo: daemon::repo_text(&self.repo)?,

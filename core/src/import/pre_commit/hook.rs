@@ -190,7 +190,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         };
         for key in ["entry", "language", "additional_dependencies", "pass_filenames"] {
             if self.map.get(key).is_some() {
-                return Err(format!("its `{key}` is another one here than that of its repository"));
+                return Err(format!("its `{key}` differs from that of its repository"));
             }
         }
         let manifest = Manifest { files: builtin::files(self.id), types: types.to_vec(), ..Manifest::default() };
