@@ -120,7 +120,7 @@ fn useless_files() {
     starts_anew(b"", "empty", "no snapshot");
     starts_anew(&whole[..whole.len() / 2], "torn", "it is torn");
     starts_anew(&[&whole[..], b"x"].concat(), "longer", "it is torn");
-    starts_anew(&with_a_bit_changed(&whole, 0), "no mark of ours", "no snapshot");
+    starts_anew(&with_a_bit_changed(&whole, 0), "no marker of Proctor", "no snapshot");
     for at in [14, 20, 26, whole.len() / 2, whole.len() - 1] {
         starts_anew(&with_a_bit_changed(&whole, at), "damaged", "why=it is");
     }

@@ -107,7 +107,7 @@ fn race(env: &TestEnvironment) {
     let deadline = Instant::now() + Duration::from_secs(60);
     // The daemon that listens continues to run; each of the others has reported that process.
     while racing.len() > 1 {
-        assert!(Instant::now() < deadline, "more than one goes on");
+        assert!(Instant::now() < deadline, "more than one continues");
         if let Some(at) = racing.iter_mut().position(Running::is_over) {
             losers.push(racing.remove(at).wait());
         }

@@ -243,7 +243,7 @@ fn requests(env: &TestEnvironment) {
         Skill::new("b", [Step::sh("fast", "test -e src/good"), waiting_step(env, "it")]),
     ]));
     let served = Served::open(env);
-    let problem = served.try_submit(not_passed(asks(&repo)), None).expect_err("nothing is on record");
+    let problem = served.try_submit(not_passed(asks(&repo)), None).expect_err("nothing is recorded");
     assert_eq!((problem.kind, problem.code().to_string()), (ProblemType::Unprocessable, "P0220".to_owned()));
     let first = served.submit(asks(&repo)).run.id;
     assert_eq!(served.end_of(&first).verdict, Some(Verdict::Failed));

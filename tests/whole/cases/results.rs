@@ -263,7 +263,7 @@ fn lost(env: &TestEnvironment) {
     std::fs::remove_dir(&place).expect("it is empty");
     release(&step);
     let run = env.finish(running).exits(5).complains(&["a report could not be written", "reports/x.xml"]);
-    assert!(run.stdout.contains("passed"), "the verdict stands\n{run}");
+    assert!(run.stdout.contains("passed"), "the verdict is unchanged\n{run}");
 }
 
 fn places(env: &TestEnvironment) {
@@ -346,7 +346,7 @@ fn earlier(env: &TestEnvironment) {
     let events = documents::check_events(&live.stdout);
     let id = events[0]["run_id"].as_str().expect("an id").to_owned();
     let again = ask(&["report", &id, "--format", "jsonl"]).exits(0);
-    assert_eq!(documents::check_events(&again.stdout), events, "the log tells the same");
+    assert_eq!(documents::check_events(&again.stdout), events, "the log reports the same");
     let file = env.root().join("home/report.sarif");
     let human = ask(&["report", &id, "--report", &format!("sarif={}", file.display())]).exits(0);
     assert!(human.stdout.contains("verify.late"), "{human}");

@@ -303,7 +303,7 @@ fn other_tools(env: &TestEnvironment) {
     put(&home_bin.join("helper"), "two");
     runs("one that is found by its name was replaced");
     put(&version.join("compiler"), "two");
-    runs("a version of a toolchain was mended in place");
+    runs("a version of a toolchain was replaced in place");
     machine::write(&home_bin.join("other"), "");
     assert_eq!(served.submit(verified(asks(&repo))).how, How::Verified, "what no step names is no matter");
     let elsewhere = env.root().join("elsewhere");
@@ -362,7 +362,7 @@ fn other_toolchains(env: &TestEnvironment) {
     drop(served);
     let next = Served::open(env);
     let same = next.submit(with("OTHER", "x"));
-    assert_eq!((same.how, same.run.id), (How::Verified, first.clone()), "it is on record");
+    assert_eq!((same.how, same.run.id), (How::Verified, first.clone()), "it is recorded");
     let path = "/opt/x/bin:/usr/bin:/bin";
     for (name, value) in [("PATH", path), ("CARGO_HOME", "/c"), ("RUSTUP_HOME", "/r"), ("HOME", &other_home)] {
         let other = next.submit(with(name, value));

@@ -227,7 +227,7 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
         served += 1;
     }
     let bombed = reply(&running.wait().exits(0)).is(200).of("Judgement");
-    assert!(served > 0, "others are served meanwhile");
+    assert!(served > 0, "others are served at the same time");
     assert_eq!(
         (&bombed["verdict"], &bombed["diagnostics"][0]["code"]),
         (&"reject".into(), &"time_limit".into()),
