@@ -123,7 +123,9 @@ pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
             "no daemon listens at `{socket}`, but process {pid} holds its lock: the daemon starts or ends, or its \
              socket file was removed"
         ),
-        hint: Some("try again in a moment; if the problem persists, `proctor daemon stop` stops that process".to_owned()),
+        hint: Some(
+            "try again in a moment; if the problem persists, `proctor daemon stop` stops that process".to_owned(),
+        ),
         exit_code: EXIT_UNREACHABLE,
         code: CommandCode::Unreachable.code(),
     }

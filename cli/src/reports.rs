@@ -209,7 +209,8 @@ impl Reports {
         }
         for problem in &problems {
             let message = format!("a report could not be written: {problem}");
-            screen.err(&CliError::Environment { message, hint: "fix this, or choose another file".to_owned() }.render());
+            screen
+                .err(&CliError::Environment { message, hint: "fix this, or choose another file".to_owned() }.render());
         }
         problems.is_empty()
     }

@@ -352,7 +352,9 @@ impl Life {
     async fn drain(&self, reason: Reason, signals: &mut Signals) -> Ended {
         let grace = self.settings.borrow().operator.daemon.drain;
         match reason {
-            Reason::Signal(name) => info!(signal = name, grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs"),
+            Reason::Signal(name) => {
+                info!(signal = name, grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs")
+            }
             Reason::Idle => info!("the daemon stops because it was idle"),
             Reason::Displaced => info!(grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs"),
         }

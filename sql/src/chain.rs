@@ -232,9 +232,7 @@ fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
         }
         Verdict::Reject => say(true, "the feedback names each error"),
         Verdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
-        Verdict::Ok if is_unchecked => {
-            say(false, "the stages that ran found no problem, but `safety` did not run")
-        }
+        Verdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
         Verdict::Ok => say(false, "nothing speaks against it"),
     }
 }

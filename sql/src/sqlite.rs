@@ -300,7 +300,8 @@ impl Sqlite {
         if near.is_empty() || is_value {
             return Some(Ok(place));
         }
-        let message = format!("\"{name}\" is not a column here, and SQLite would silently compare with the string '{name}'");
+        let message =
+            format!("\"{name}\" is not a column here, and SQLite would silently compare with the string '{name}'");
         Some(Err(Refusal {
             code: SqlCode::MisspeltIdentifier,
             message,

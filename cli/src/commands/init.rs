@@ -53,7 +53,9 @@ pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Res
 /// Adds a hint for users who have no repository yet.
 fn or_make_one(error: CliError) -> CliError {
     match error {
-        CliError::Usage { message, hint } => CliError::Usage { message, hint: format!("{hint}; `git init` creates one") },
+        CliError::Usage { message, hint } => {
+            CliError::Usage { message, hint: format!("{hint}; `git init` creates one") }
+        }
         other => other,
     }
 }

@@ -92,8 +92,7 @@ async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: Canc
         (Ok(()), None) => Ok(0),
         (Err(error @ StdioError::NoHandshake(_)), None) => Err(CliError::Usage {
             message: error.to_string(),
-            hint: "an MCP client starts `proctor mcp`; docs/mcp.md shows how to configure clients"
-                .to_owned(),
+            hint: "an MCP client starts `proctor mcp`; docs/mcp.md shows how to configure clients".to_owned(),
         }),
         (Err(StdioError::Internal(message)), None) => Err(CliError::Internal(message)),
     }

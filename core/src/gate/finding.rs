@@ -256,8 +256,7 @@ impl Findings {
     }
 
     fn changed_by_run(&mut self, changed: &ChangedPaths) {
-        let message =
-            "a `read_only: off` step of the run changed the tree, so not every check saw the current tree";
+        let message = "a `read_only: off` step of the run changed the tree, so not every check saw the current tree";
         self.with_paths(GateCode::ChangedByRun, message.to_owned(), changed);
     }
 
@@ -388,7 +387,10 @@ impl Findings {
     }
 
     pub(super) fn time_unreadable(&mut self, timestamp: &str) {
-        self.rerun(GateCode::TimeUnreadable, format!("the end time of the run, `{timestamp}`, is not a valid UTC time"));
+        self.rerun(
+            GateCode::TimeUnreadable,
+            format!("the end time of the run, `{timestamp}`, is not a valid UTC time"),
+        );
     }
 
     pub(super) fn evidence_missing(&mut self, file: &str, why: &str) {

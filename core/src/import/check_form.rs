@@ -192,10 +192,9 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     form.extend(head.iter().skip(1).chain(&added).map(|word| (*word).to_owned()));
     form.extend(rest);
     let changed = match (tool.writes, form == argv) {
-        (true, _) => Some(format!(
-            "`{}` can only fix files: its changes count as drift and fail the step",
-            tool.command[0]
-        )),
+        (true, _) => {
+            Some(format!("`{}` can only fix files: its changes count as drift and fail the step", tool.command[0]))
+        }
         (false, true) => None,
         (false, false) => Some("checks only: files that the hook would fix fail the step".to_owned()),
     };

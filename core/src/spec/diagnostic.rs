@@ -169,7 +169,8 @@ impl<'de> Deserialize<'de> for Code {
         // Older logs contain the name instead of the number.
         let found = crate::code::Code::find(&text);
         let code = Self::ALL.iter().find(|code| Some(code.code()) == found);
-        code.copied().ok_or_else(|| serde::de::Error::custom(format!("{} is not an error code of Proctor", quoted(&text))))
+        code.copied()
+            .ok_or_else(|| serde::de::Error::custom(format!("{} is not an error code of Proctor", quoted(&text))))
     }
 }
 

@@ -45,8 +45,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let found = kind.map_or_else(|| "no content type".to_owned(), |kind| format!("the content type {}", quoted(&kind)));
-    Err(unsupported(format!("the request has {found}"))
-        .with_hint("send JSON with `Content-Type: application/json`"))
+    Err(unsupported(format!("the request has {found}")).with_hint("send JSON with `Content-Type: application/json`"))
 }
 
 /// The body as it is.

@@ -98,7 +98,9 @@ fn follows(asked: &Asked) -> Result<bool, Problem> {
     let follow = follow.unwrap_or(false);
     let has_end = asked.query.text("limit").is_some() || asked.headers.contains_key(http::header::RANGE);
     if follow && has_end {
-        return Err(invalid("`follow` reads to the end of the output, so it can be combined only with `offset`".to_owned()));
+        return Err(invalid(
+            "`follow` reads to the end of the output, so it can be combined only with `offset`".to_owned(),
+        ));
     }
     Ok(follow)
 }

@@ -73,7 +73,9 @@ pub(super) fn plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallTo
         details.extend(commands(plan));
     }
     let summary = match gate.pass {
-        true => "VERIFIED: this exact tree has passed, and its evidence is still valid; a run would be answered immediately",
+        true => {
+            "VERIFIED: this exact tree has passed, and its evidence is still valid; a run would be answered immediately"
+        }
         false => "NOT VERIFIED: no valid run verifies this tree",
     };
     let explanation = Explanation {
@@ -215,10 +217,7 @@ fn plan_facts(plan: &Plan) -> Vec<String> {
         }
     };
     let checks = plan.toolchain.iter().map(|check| {
-        format!(
-            "toolchain check {}: makes the run inconclusive if it does not pass",
-            name(check.toolchain.as_str())
-        )
+        format!("toolchain check {}: makes the run inconclusive if it does not pass", name(check.toolchain.as_str()))
     });
     let mut facts: Vec<String> = checks.collect();
     facts.push(order);

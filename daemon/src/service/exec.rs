@@ -89,7 +89,8 @@ impl Service {
             return Ok(());
         }
         let detail = format!("no command `{id}` is under way");
-        Err(Problem::new(ProblemType::NotFound, detail).with_hint("if it has ended, the answer to its request has the result"))
+        Err(Problem::new(ProblemType::NotFound, detail)
+            .with_hint("if it has ended, the answer to its request has the result"))
     }
 }
 

@@ -111,8 +111,7 @@ impl Service {
     /// wait, or no worker becomes free in time.
     pub async fn judge_sql(&self, caller: Caller, request: Request) -> Result<Judgement, Problem> {
         if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
-            let detail =
-                format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms);
+            let detail = format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms);
             return Err(Problem::new(ProblemType::InvalidRequest, detail));
         }
         if let Some(file) = &request.database {

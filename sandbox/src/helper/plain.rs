@@ -184,8 +184,7 @@ fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
         (Control::MountNamespace, "it sees the host's mounts".to_owned()),
         (
             Control::PidNamespace,
-            "it sees the host's processes; Proctor's reaper finds its descendants and kills them"
-                .to_owned(),
+            "it sees the host's processes; Proctor's reaper finds its descendants and kills them".to_owned(),
         ),
         (Control::IpcNamespace, "it shares System V IPC and message queues with the host".to_owned()),
         (Control::UtsNamespace, "it sees the host's name".to_owned()),

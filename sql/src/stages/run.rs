@@ -94,7 +94,8 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
         Ok(ran) => {
             let span = case.span(case.statements[index].range.clone());
             if ran.truncated {
-                let message = format!("there are more than {} rows; the rest was not checked", case.request.limits.rows);
+                let message =
+                    format!("there are more than {} rows; the rest was not checked", case.request.limits.rows);
                 case.found(Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, message).at(Some(span)));
             }
             case.execution = Some(execution(case, bound, &ran, written, before));

@@ -417,10 +417,9 @@ fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diag
             SqlCode::UnboundedWrite,
             format!("it may rewrite every row of `{table}`: nothing bounds the rows that it takes"),
         ),
-        rewrite::Extent::AlwaysTrue => (
-            SqlCode::AlwaysTrueFilter,
-            format!("it may rewrite every row of `{table}`: its WHERE matches all of them"),
-        ),
+        rewrite::Extent::AlwaysTrue => {
+            (SqlCode::AlwaysTrueFilter, format!("it may rewrite every row of `{table}`: its WHERE matches all of them"))
+        }
     };
     let found = Diagnostic::error(STAGE, code, message).at(Some(span)).about(table);
     Some(found.advice("Say by WHERE which rows are meant."))

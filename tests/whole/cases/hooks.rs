@@ -403,7 +403,9 @@ fn staged(env: &TestEnvironment) {
     assert_eq!(std::fs::read(repo.file(".git/index")).expect("it is there"), index);
     env.finish(git(&repo, env, &["commit", "--quiet", "--message=good"])).exits(0);
     repo.git(&["add", "bad"]);
-    env.finish(git(&repo, env, &["commit", "--quiet", "--message=bad"])).exits(1).complains(&["the commit is rejected"]);
+    env.finish(git(&repo, env, &["commit", "--quiet", "--message=bad"]))
+        .exits(1)
+        .complains(&["the commit is rejected"]);
     repo.git(&["rm", "--quiet", "--cached", "bad"]);
     // The committed tree is the verified tree.
     let recorded = last_recorded(env);

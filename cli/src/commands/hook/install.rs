@@ -155,7 +155,8 @@ fn may_write(args: &HookInstallArgs, place: &Place, screen: &mut Screen) -> Resu
     match place.users() {
         Users::Own => Ok(false),
         Users::Tree => {
-            let message = format!("`{}` is part of the tree, so every user of the tree gets the hook", show(&place.hooks));
+            let message =
+                format!("`{}` is part of the tree, so every user of the tree gets the hook", show(&place.hooks));
             screen.err(&style::warning(&message));
             Ok(false)
         }

@@ -57,9 +57,11 @@ fn of(slot: &Slot, place: &Place, caller: &Caller) -> Told {
     match &hook.whose {
         Whose::Ours(ours) => installed(slot, place, caller, &hook, ours),
         Whose::Edited => fine(line(UNSURE, "edited:", "it is ours, and was changed since it was installed")),
-        Whose::Of(manager) => {
-            fine(line(DIM, "not installed,", &format!("{} has a hook in its place{}", manager.name(), way_to_us(slot, &hook))))
-        }
+        Whose::Of(manager) => fine(line(
+            DIM,
+            "not installed,",
+            &format!("{} has a hook in its place{}", manager.name(), way_to_us(slot, &hook)),
+        )),
         Whose::Foreign => {
             fine(line(DIM, "not installed,", &format!("another hook is in its place{}", way_to_us(slot, &hook))))
         }

@@ -139,7 +139,9 @@ impl Runs<'_> {
         let rev = match tree {
             Tree::Worktree => None,
             Tree::Commit(rev) => Some(rev),
-            Tree::Staged { .. } => return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned())),
+            Tree::Staged { .. } => {
+                return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned()));
+            }
         };
         Ok(RunSubmission {
             repo: daemon::repo_text(&self.repo)?,
@@ -163,7 +165,10 @@ impl Runs<'_> {
 fn known(run: RunView) -> Result<Ended, CliError> {
     match (run.verdict, run.exit_code) {
         (Some(Verdict::Passed), Some(0)) => Ok(Ended::known(Known { run: run.id, ended: run.finished_at })),
-        _ => Err(CliError::Internal(format!("the daemon reported that run {} verifies the tree, but the run did not pass", run.id))),
+        _ => Err(CliError::Internal(format!(
+            "the daemon reported that run {} verifies the tree, but the run did not pass",
+            run.id
+        ))),
     }
 }
 
@@ -217,8 +222,12 @@ impl Telling {
             return Err(problem_error(problem));
         }
         if (end.verdict == Verdict::Passed) != (end.exit_code == 0) || end.exit_code == 0 && !self.began {
-            let said =
-                format!("the daemon reported contradictory results for run {}: verdict {}, exit code {}", self.id, end.verdict.as_str(), end.exit_code);
+            let said = format!(
+                "the daemon reported contradictory results for run {}: verdict {}, exit code {}",
+                self.id,
+                end.verdict.as_str(),
+                end.exit_code
+            );
             return Err(CliError::Internal(said));
         }
         if !self.began {

@@ -252,7 +252,10 @@ impl<'t, 'a> Hook<'t, 'a> {
             // The environment of a local hook is empty but for these: this repository is not installed in it.
             self.dependencies(&argv, &mut notes)?;
             if notes.is_empty() {
-                notes.push(format!("runs the {} that is installed on the machine, not one from a separate environment", quoted(&argv[0])));
+                notes.push(format!(
+                    "runs the {} that is installed on the machine, not one from a separate environment",
+                    quoted(&argv[0])
+                ));
             }
         }
         let names = self.names(true)?;
