@@ -36,7 +36,7 @@ impl Stage for Extract {
         }
         if text::statements(text, case.request.dialect).is_empty() {
             let found = Diagnostic::error(StageName::Extract, SqlCode::EmptyText, "the text contains no statement");
-            case.found(found.advice("Give one statement."));
+            case.found(found.advice("Send one statement."));
             return Ok(());
         }
         if let Some(found) = in_answer(case) {
@@ -153,7 +153,7 @@ fn around(case: &Case<'_>, code: SqlCode, message: &str, inner: Range<usize>) ->
         Fix { start: 0, end: text.len(), replacement: text[inner].to_owned(), applicability: Applicability::Likely };
     Diagnostic::error(StageName::Extract, code, message)
         .at(Some(case.span(0..text.len())))
-        .advice("Answer with the statement alone, without Markdown and without words around it.")
+        .advice("Send only the statement, without Markdown and without surrounding text.")
         .fix(Some(fix))
 }
 

@@ -244,7 +244,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
         true => Diagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
         false => Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
     };
-    case.found(found.at(Some(span)).about(table.name).advice("Say by WHERE which rows are meant."));
+    case.found(found.at(Some(span)).about(table.name).advice("Select the rows with WHERE."));
     Ok(())
 }
 
@@ -268,7 +268,7 @@ fn taken_among_odd_rows(case: &mut Case<'_>, index: usize, bound: &Bound) -> Res
     let span = case.span(case.statements[index].range.clone());
     let message = format!("it rewrites rows by each of the {rows} rows of `{}` that it was tried on", table.name);
     let found = Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message).at(Some(span));
-    case.found(found.about(table.name).advice("Say by WHERE which rows are meant."));
+    case.found(found.about(table.name).advice("Select the rows with WHERE."));
     Ok(())
 }
 

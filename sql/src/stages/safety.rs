@@ -102,7 +102,7 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
                     Policy::Read => Some(
                         error(SqlCode::WriteRefused, format!("it changes rows of `{table}`, and the policy is `read`"))
                             .about(table.clone())
-                            .advice("Answer with a query that only reads."),
+                            .advice("Send a query that only reads."),
                     ),
                     Policy::Write | Policy::Migrate => named(case, table, column, span).or_else(|| {
                         let is_insert = matches!(action, Action::Insert(_));
@@ -120,30 +120,29 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
                     format!("it changes the schema ({what} `{name}`), and the policy is `{}`", policy.as_str()),
                 )
                 .about(name.clone())
-                .advice("Leave the schema as it is."),
+                .advice("Do not change the schema."),
             ),
             Action::Transaction(what) => Some(
                 error(SqlCode::TransactionControl, format!("`{what}` begins or ends a transaction"))
-                    .advice("Leave transactions to who runs it."),
+                    .advice("Leave transactions to the caller."),
             ),
             Action::Setting(name) if case.engine.is_harmless_table(&format!("pragma_{name}")) => None,
             Action::Setting(name) => Some(
                 error(SqlCode::SettingRefused, format!("it changes or reads the setting `{name}`"))
                     .about(name.clone())
-                    .advice("Leave settings to who runs it."),
+                    .advice("Leave settings to the caller."),
             ),
             Action::Attach(what) => Some(
                 error(SqlCode::DatabaseAttached, format!("it reaches another database: {what}"))
-                    .advice("Name only what is in this one."),
+                    .advice("Use only objects of this database."),
             ),
             Action::File(what) => Some(
                 error(SqlCode::FileAccess, format!("it reaches a file or the network: {what}"))
                     .advice("Use the tables of the schema."),
             ),
-            Action::Other(what) => Some(
-                error(SqlCode::StatementRefused, format!("no policy allows this: {what}"))
-                    .advice("Answer with a query."),
-            ),
+            Action::Other(what) => {
+                Some(error(SqlCode::StatementRefused, format!("no policy allows this: {what}")).advice("Send a query."))
+            }
         };
         found.extend(one);
     }
@@ -151,13 +150,13 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
         matches!(found.code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused)
     };
     if let Some(refusal) = case.statements[index].off_list.as_ref().filter(|_| !found.iter().any(is_of_lists)) {
-        let mut one = error(refusal.code, refusal.message.clone()).advice("Use only what is on the lists.");
+        let mut one = error(refusal.code, refusal.message.clone()).advice("Use only the listed tables and columns.");
         one.subject.clone_from(&refusal.subject);
         found.push(one);
     }
     if found.is_empty() && bound.kind() == Kind::Other {
         let message = "it is not a query, and the engine does not report what it changes";
-        found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Answer with a query."));
+        found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Send a query."));
     }
     // One table written to is said once.
     found.dedup_by(|one, other| one.code == other.code && one.subject == other.subject && one.subject.is_some());
@@ -372,9 +371,7 @@ pub(super) fn written_within(case: &Case<'_>) -> Option<Diagnostic> {
     is_query_that_writes.then(|| {
         let span = case.span(0..case.text().len());
         let message = "it changes rows within, and the policy is `read`";
-        Diagnostic::error(STAGE, SqlCode::WriteRefused, message)
-            .at(Some(span))
-            .advice("Answer with a query that only reads.")
+        Diagnostic::error(STAGE, SqlCode::WriteRefused, message).at(Some(span)).advice("Send a query that only reads.")
     })
 }
 
@@ -406,7 +403,7 @@ fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
         }
         Some(_) => return Vec::new(),
     };
-    vec![found.at(Some(span)).about(table).advice("Say by WHERE which rows are meant.")]
+    vec![found.at(Some(span)).about(table).advice("Select the rows with WHERE.")]
 }
 
 /// What a policy has against a statement that adds rows in place of rows that are there already.
@@ -422,7 +419,7 @@ fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diag
         }
     };
     let found = Diagnostic::error(STAGE, code, message).at(Some(span)).about(table);
-    Some(found.advice("Say by WHERE which rows are meant."))
+    Some(found.advice("Select the rows with WHERE."))
 }
 
 /// A write whose form our parser does not read cannot be looked at for its filter; rows must tell, where they are asked.
