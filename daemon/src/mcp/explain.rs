@@ -163,7 +163,7 @@ fn run_facts(run: &RunView) -> Vec<String> {
 fn rule(verdict: Option<Verdict>) -> &'static str {
     match verdict {
         Some(Verdict::Passed) => "passed: every step passed, and nothing is in doubt",
-        Some(Verdict::Failed) => "failed: a step ran, and its result speaks against the tree",
+        Some(Verdict::Failed) => "failed: a step ran, and its result shows a problem in the tree",
         _ => "inconclusive: nothing failed, and yet not everything ran to its end as it must; this verifies nothing",
     }
 }
