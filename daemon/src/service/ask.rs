@@ -18,7 +18,7 @@ impl Service {
     /// length.
     ///
     /// # Errors
-    /// As [`Service::run`]; there is no such step, it has not begun, or its output is no longer stored.
+    /// As [`Service::run`]; there is no such step, it has not begun, or its output is kept no longer.
     pub async fn output(
         &self,
         caller: Caller,
@@ -48,7 +48,7 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::run`]; there is no such step, it has not ended, it declares no such report or left
-    /// none, or what it left is no longer stored.
+    /// none, or what it left is kept no longer.
     pub async fn report(
         &self,
         caller: Caller,

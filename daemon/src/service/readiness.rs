@@ -101,7 +101,7 @@ impl Service {
     /// Whether new runs are taken on.
     ///
     /// # Errors
-    /// They are not: the daemon is shutting down, or its state directory cannot be written.
+    /// They are not: the daemon is ending, or its state directory cannot be written.
     pub async fn readiness(&self) -> Result<Readiness, Problem> {
         let refused = |detail: String, hint: &str| Err(Problem::new(ProblemType::Unavailable, detail).with_hint(hint));
         if self.is_draining() {
