@@ -145,7 +145,7 @@ pub(crate) fn step(argv: &[&str]) -> Result<PlannedStep> {
 }
 
 fn config(place: &Place) -> Result<EngineConfig> {
-    let own = std::env::current_exe().context("this program does not know where it stands")?;
+    let own = std::env::current_exe().context("cannot determine the path of this program")?;
     let beside = |name: &str| own.with_file_name(name);
     Ok(EngineConfig {
         state_dir: place.state(),
@@ -188,7 +188,7 @@ pub(crate) fn git_commit(at: &Path) -> Result<()> {
 ///
 /// # Errors
 /// The file cannot be written.
-#[expect(clippy::disallowed_methods, reason = "a file of a scratch repository is nothing of ours")]
+#[expect(clippy::disallowed_methods, reason = "files of a scratch repository are not Proctor's")]
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("`{}` cannot be written", path.display()))
 }

@@ -181,7 +181,7 @@ async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
     }
     println!("{}", heading(&format!("{WAITING} callers told of an end, ms")));
     println!("{}", row("after the last event", &late));
-    bars.at_most("milliseconds until the last caller was told", millis(late.greatest()), TOLD_MS);
+    bars.at_most("milliseconds until the last caller had its answer", millis(late.greatest()), TOLD_MS);
     Ok(())
 }
 

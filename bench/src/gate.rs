@@ -163,7 +163,7 @@ impl Verified {
 
 /// Returns the path of one of our own programs.
 fn beside(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("this program does not know where it stands")?;
+    let own = std::env::current_exe().context("cannot determine the path of this program")?;
     Ok(own.with_file_name(name))
 }
 

@@ -143,13 +143,13 @@ impl Bench<'_> {
 /// Checks the record of an output: all of it is hashed and counted, and only a part is kept.
 fn check(stdout: &StreamEvidence, bytes: u64, hash: &str) -> Result<()> {
     ensure!(stdout.complete && stdout.bytes == bytes, "{} of {bytes} bytes were seen", stdout.bytes);
-    ensure!(stdout.sha256.as_str() == hash, "the hash on record is {} and not {hash}", stdout.sha256);
-    ensure!(stdout.kept_bytes < bytes, "all of the output is kept: it is no long one; set BYTES higher");
+    ensure!(stdout.sha256.as_str() == hash, "the recorded hash is {}, not {hash}", stdout.sha256);
+    ensure!(stdout.kept_bytes < bytes, "all of the output is kept: the output is too short; set BYTES higher");
     Ok(())
 }
 
 /// Fills a file with incompressible bytes, the same ones each time.
-#[expect(clippy::disallowed_methods, reason = "a file of a scratch repository is nothing of ours")]
+#[expect(clippy::disallowed_methods, reason = "files of a scratch repository are not Proctor's")]
 fn write_noise(path: &Path, bytes: u64) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| format!("`{}` cannot be made", path.display()))?;
     let mut file = BufWriter::with_capacity(1 << 20, file);

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::time::Instant;
 
 /// Returns a command with empty input and discarded output.
-#[expect(clippy::disallowed_methods, reason = "a peer runs beside the sandbox, and git makes the repository")]
+#[expect(clippy::disallowed_methods, reason = "a peer runs outside the sandbox, and git makes the repository")]
 pub(crate) fn quiet(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

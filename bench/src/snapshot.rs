@@ -157,7 +157,7 @@ impl Ground {
         let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
         // Layers are on a tmpfs.
         let upper = TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("there is no tmpfs")?;
-        let own = std::env::current_exe().context("this program does not know where it stands")?;
+        let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let made = Self { root, upper, helper: GitHelper::new(own.with_file_name("proctor-git")) };
         let at = made.repository();
         for number in 0..files {

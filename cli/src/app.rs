@@ -116,7 +116,7 @@ fn run_on<T>(
     work: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
     let runtime = builder.enable_all().build().map_err(|error| CliError::Environment {
-        message: format!("no threads could be started: {error}"),
+        message: format!("threads could not be started: {error}"),
         hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
     })?;
     let result = runtime.block_on(work);
@@ -169,7 +169,7 @@ fn wants_json(command: &Command) -> bool {
 /// inconclusive.
 fn delivered(code: u8, screen: &mut Screen) -> u8 {
     let Some(error) = screen.lost() else { return code };
-    let hint = "look at where standard output goes: a full disk, for instance".to_owned();
+    let hint = "check where standard output goes; the disk may be full, for instance".to_owned();
     screen.err(&style::error(
         CommandCode::Unwritten.code(),
         &format!("the result could not be written: {error}"),
@@ -183,7 +183,7 @@ fn unreadable_caller(error: &std::io::Error) -> ExitCode {
     // Ignore the error: standard error may be closed too.
     let _ = writeln!(
         std::io::stderr(),
-        "error[P0002]: the current directory cannot be named: {error}\nhint: go to a directory that exists"
+        "error[P0002]: the current directory cannot be determined: {error}\nhint: go to a directory that exists"
     );
     ExitCode::from(EXIT_INCONCLUSIVE)
 }

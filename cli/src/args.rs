@@ -39,8 +39,8 @@ pub(crate) use import::ImportArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use sql::{SqlAdviceArgs, SqlArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
 
-/// Verifies a repository: runs its own checks in a sandbox, finds what they changed, and
-/// records hashed evidence.
+/// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed
+/// evidence.
 #[derive(Debug, Parser)]
 #[command(name = "proctor", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -57,10 +57,10 @@ Exit codes:
   0  passed
   1  a check failed
   2  usage or spec error, or nothing ran
-  3  drift: a step changed what it must not
-  4  a step ran out of time
-  5  inconclusive: there is no honest answer
-  6  a daemon was demanded, and none answers
+  3  drift: a step changed files that it must not change
+  4  a step timed out
+  5  inconclusive: the result is uncertain
+  6  a daemon is required, and none answers
   130  interrupted";
 
 /// What to do.
@@ -68,43 +68,43 @@ Exit codes:
 pub(crate) enum Command {
     /// Run a profile's checks in the sandbox and record the evidence
     Run(RunArgs),
-    /// Write a spec for this repository, from what is found in it
+    /// Write a spec for this repository, based on its files
     Init(InitArgs),
-    /// Check the spec and show everything that is wrong with it
+    /// Check the spec and show all of its problems
     Validate(ValidateArgs),
-    /// Show what would run, with what; nothing runs
+    /// Show the commands and settings of a run without running anything
     Plan(PlanArgs),
-    /// Show where each value of a step comes from, its sandbox and its environment
+    /// Show the source of each value of a step, its sandbox and its environment
     Explain(ExplainArgs),
-    /// Make a spec of the hooks of pre-commit or lefthook
+    /// Convert the hooks of pre-commit or lefthook to a spec
     Import(ImportArgs),
-    /// Run one command exactly as a step would run
+    /// Run one command in the same way as a step
     Exec(ExecArgs),
-    /// Say whether this very tree is verified already; nothing runs
+    /// Check whether this exact tree is already verified, without running anything
     Gate(GateArgs),
-    /// Have git, or an agent, verify before it goes on
+    /// Make git or an agent verify before it continues
     Hook(HookCommandArgs),
-    /// Have SQL judged by the engine that would run it
+    /// Check SQL with the engine that would run it
     Sql(SqlArgs),
-    /// Show what this machine can enforce, found by doing it
+    /// Test which sandbox controls this machine can enforce
     Doctor(DoctorArgs),
-    /// Remove from the state directory what is beyond its bounds, or all that can be made anew
+    /// Remove data beyond the limits from the state directory, or all data that can be recreated
     Gc(GcArgs),
-    /// Show the runs that the daemon knows, or one of them
+    /// Show the daemon's runs, or one of them
     Status(StatusArgs),
-    /// Show what the steps of a run printed
+    /// Show the output of the steps of a run
     Logs(LogsArgs),
-    /// Tell the result of a run of the daemon in another format, or write it to files
+    /// Print the result of a run of the daemon in another format, or write it to files
     Report(ReportArgs),
     /// Show what changed between two runs
     Compare(CompareArgs),
-    /// Ask a run of the daemon to end
+    /// Cancel a run of the daemon
     Cancel(CancelArgs),
-    /// Show the runs of the daemon as they go on, until Ctrl-C
+    /// Show the daemon's runs live, until Ctrl-C
     Watch(WatchArgs),
-    /// Start, stop or look at the daemon
+    /// Start, stop or inspect the daemon
     Daemon(DaemonCommandArgs),
-    /// Serve tools for agents on standard input and output, by the Model Context Protocol
+    /// Serve tools for agents on standard input and output with the Model Context Protocol
     Mcp(WayArgs),
     /// Print the JSON Schema of a document, or the names of the documents
     Schema(SchemaArgs),
@@ -134,8 +134,8 @@ pub(crate) struct OperatorArgs {
 /// Where what outlives a run is kept.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StateArgs {
-    /// Where outputs and evidence without a changeset are kept [default: $XDG_STATE_HOME/proctor,
-    /// or /var/lib/proctor for root]
+    /// The directory for outputs and for evidence without a changeset [default:
+    /// $XDG_STATE_HOME/proctor, or /var/lib/proctor for root]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
@@ -143,10 +143,10 @@ pub(crate) struct StateArgs {
 /// Whether a daemon does it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DaemonArgs {
-    /// Do it in this process, and ask no daemon
+    /// Run in this process, without a daemon
     #[arg(long, conflicts_with_all = ["daemon", "socket"])]
     pub no_daemon: bool,
-    /// Demand that a daemon does it; code 6 where none answers
+    /// Require a daemon; exit code 6 if none answers
     #[arg(long, conflicts_with = "state_dir")]
     pub daemon: bool,
     /// The daemon's socket [default: `daemon.socket` of the operator's config, else
@@ -180,8 +180,8 @@ pub(crate) struct SocketArgs {
 /// What is done where the machine cannot enforce everything.
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
-    /// Where controls of the sandbox are missing: `strict` refuses, `best-effort` goes on with what
-    /// can be had, records that, and raises the tier to 2
+    /// If sandbox controls are missing: `strict` refuses to run; `best-effort` continues with the
+    /// available ones, records that, and raises the tier to 2
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = sandbox_mode)]
     pub sandbox: SandboxMode,
 }
@@ -189,43 +189,44 @@ pub(crate) struct SandboxArgs {
 /// `proctor run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The profile of the spec that is run
+    /// The profile of the spec to run
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
-    /// The changeset below `changes/` that the evidence belongs to
+    /// The changeset below `changes/` for the evidence
     #[arg(long, value_name = "ID")]
     pub changeset: Option<ChangesetId>,
-    /// The highest tier that may run; a skill above it is skipped and the verdict inconclusive
+    /// The highest tier that may run; skills above it are skipped, and the verdict is inconclusive
     #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
     pub max_tier: Tier,
-    /// A commit whose tree is verified, apart from the worktree; or a range such as `main..HEAD`, each
-    /// of its commits, oldest first
+    /// The commit to verify instead of the worktree; or a range such as `main..HEAD`, whose commits are
+    /// verified oldest first
     #[arg(long, value_name = "REV")]
     pub rev: Option<String>,
-    /// With `--rev`: check submodules out too, from their repositories in this clone; else their
+    /// With `--rev`: also check out submodules from their repositories in this clone; otherwise their
     /// directories stay empty
     #[arg(long, requires = "rev")]
     pub submodules: bool,
-    /// Write what the steps changed to FILE as a patch for `git apply`, and apply nothing to the
-    /// worktree; `-` is standard output, and the report goes to standard error then
+    /// Write the changes of the steps to FILE as a patch for `git apply`, instead of applying them to
+    /// the worktree; `-` is standard output, and the report then goes to standard error
     #[arg(long, value_name = "FILE")]
     pub patch: Option<PathBuf>,
-    /// Start no further skill, and no further commit of a range, after the first that does not pass
+    /// Stop after the first skill, or the first commit of a range, that does not pass
     #[arg(long)]
     pub fail_fast: bool,
-    /// Run only the skills that did not pass when they last ran, and what they need; all of them where
-    /// that is none. Such a run stands for no whole one: no gate takes it
+    /// Run only the skills that did not pass in their last run, and the skills that they need; or all
+    /// skills if every one passed. A gate does not accept such a run
     #[arg(long)]
     pub last_failed: bool,
-    /// Begin each skill with empty caches, and throw away what it leaves in them
+    /// Start each skill with empty caches, and discard their content afterwards
     #[arg(long)]
     pub no_caches: bool,
     #[command(flatten)]
     pub reports: ReportsArgs,
-    /// Say only what did not pass and the verdict, and nothing while it runs
+    /// Print only the verdict and what did not pass, and nothing during the run
     #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say every step, with its command, the ends of its output, what it used and what held around it
+    /// Print every step with its command, the end of its output, its resource usage and its sandbox
+    /// controls
     #[arg(long, short)]
     pub verbose: bool,
     #[command(flatten)]
@@ -250,10 +251,10 @@ impl RunArgs {
 /// In which forms the result is told, and where.
 #[derive(Debug, Args)]
 pub(crate) struct ReportsArgs {
-    /// How the result is written to standard output
+    /// The format of the result on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: RunFormat,
-    /// Write the result to a file as well, in any format but `human`; may be repeated
+    /// Also write the result to a file, in any format except `human`; can be repeated
     #[arg(long, value_name = "FORMAT=FILE")]
     pub report: Vec<ReportTo>,
 }
@@ -261,10 +262,10 @@ pub(crate) struct ReportsArgs {
 /// `proctor validate`.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
-    /// A spec anywhere, instead of a repository's own
+    /// The spec file to check, instead of the repository's spec
     #[arg(value_name = "FILE", conflicts_with = "repo")]
     pub file: Option<PathBuf>,
-    /// How the diagnostics are written to standard output
+    /// The format of the diagnostics on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]
@@ -276,13 +277,13 @@ pub(crate) struct ValidateArgs {
 /// `proctor plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// The profile that is resolved
+    /// The profile to resolve
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
-    /// The part of it that `run --last-failed` would run by now
+    /// Show only the part that `run --last-failed` would run now
     #[arg(long)]
     pub last_failed: bool,
-    /// How the plan is written to standard output
+    /// The format of the plan on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]
@@ -296,20 +297,20 @@ pub(crate) struct PlanArgs {
 /// `proctor explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// `<skill>/<step>`, `env` for the environment alone, `sandbox` for its set-up alone, or the code of a
-    /// message such as `P0116`
+    /// `<skill>/<step>`, `env` for the environment only, `sandbox` for the sandbox set-up only, or a
+    /// message code such as `P0116`
     #[arg(value_name = "TARGET", required_unless_present = "codes")]
     pub target: Option<String>,
     /// List the codes of all messages
     #[arg(long, conflicts_with_all = ["target", "step"])]
     pub codes: bool,
-    /// With `env` or `sandbox`: the step of which it is explained [default: every step of the profile]
+    /// With `env` or `sandbox`: the step to explain [default: every step of the profile]
     #[arg(value_name = "SKILL/STEP")]
     pub step: Option<String>,
-    /// With `env`: why this one variable is there or is not
+    /// With `env`: explain why this variable is set or not set
     #[arg(long, value_name = "NAME", value_parser = variable)]
     pub var: Option<String>,
-    /// The profile that is resolved
+    /// The profile to resolve
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
     #[command(flatten)]
@@ -323,9 +324,9 @@ pub(crate) struct ExplainArgs {
 const GATE_EXIT_CODES: &str = "\
 Exit codes:
   0  verified
-  1  not verified: what is on record failed, or is not of this tree, this plan, this evidence
-  2  usage or spec error, or nothing is on record
-  5  no answer now: inconclusive, a run is under way, the clock or a format is not ours";
+  1  not verified: the recorded run failed, or does not match this tree, plan or evidence
+  2  usage or spec error, or no run is recorded
+  5  no answer: inconclusive, a run in progress, a wrong clock or an unknown format";
 
 /// `proctor gate`.
 #[derive(Debug, Args)]
@@ -334,26 +335,28 @@ pub(crate) struct GateArgs {
     /// The profile that must have passed
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
-    /// The changeset below `changes/` whose evidence counts [default: that of runs without one]
+    /// The changeset below `changes/` whose evidence counts [default: the evidence of runs without a
+    /// changeset]
     #[arg(long, value_name = "ID")]
     pub changeset: Option<ChangesetId>,
-    /// The highest effective tier that is accepted; the operator's own stands above it
+    /// The highest accepted effective tier; the operator can set a lower one
     #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
     pub max_tier: Tier,
-    /// How long ago the run may have ended, such as `30m` or `7d`, or `unlimited`
+    /// The maximum age of the run, such as `30m` or `7d`, or `unlimited`
     #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub max_age: MaxAge,
-    /// Vouch for a run that the state directory does not know, such as one of another machine
+    /// Accept a run that the state directory has no record of, such as a run of another machine
     #[arg(long)]
     pub accept_unattested: bool,
-    /// From how wide a scope content of caches may come: `none`, `branch` (the run's own branch or commit), or
-    /// `default` (the default branch too)
+    /// The widest accepted scope of cache content: `none`, `branch` (the run's own branch or commit),
+    /// or `default` (also the default branch)
     #[arg(long, value_name = "SCOPE", default_value = "default")]
     pub max_cache_trust: CacheTrust,
-    /// Refuse a run whose steps could see files that its snapshot does not cover: ignored files, or the worktree itself
+    /// Reject a run whose steps could see files outside its snapshot: ignored files, or the worktree
+    /// itself
     #[arg(long)]
     pub strict_inputs: bool,
-    /// How the answer is written to standard output
+    /// The format of the answer on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]
@@ -365,7 +368,7 @@ pub(crate) struct GateArgs {
 /// `proctor schema`.
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
-    /// The document; without it, the names of all of them
+    /// The document [default: list all names]
     #[arg(value_name = "NAME")]
     pub name: Option<crate::schema::SchemaName>,
 }
@@ -381,7 +384,7 @@ pub(crate) struct CompletionsArgs {
 /// `proctor man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// The page, such as `proctor-run.1`; without it, the names of all of them
+    /// The page, such as `proctor-run.1` [default: list all names]
     #[arg(value_name = "PAGE")]
     pub page: Option<String>,
 }
@@ -389,7 +392,7 @@ pub(crate) struct ManArgs {
 /// When to use colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorWhen {
-    /// On a terminal that wants it.
+    /// On a terminal that supports it.
     Auto,
     /// Always.
     Always,
@@ -400,7 +403,7 @@ pub(crate) enum ColorWhen {
 /// The formats of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Human-readable text.
     Human,
     /// One JSON document.
     Json,
@@ -409,11 +412,11 @@ pub(crate) enum Format {
 /// The formats of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RunFormat {
-    /// For people.
+    /// Human-readable text.
     Human,
     /// One JSON document at the end.
     Json,
-    /// One event a line, as they happen.
+    /// One event per line, live.
     Jsonl,
     /// JUnit XML.
     Junit,
@@ -423,7 +426,7 @@ pub(crate) enum RunFormat {
     Github,
     /// Markdown, for a comment.
     Markdown,
-    /// A page that needs nothing else.
+    /// A self-contained page.
     Html,
 }
 

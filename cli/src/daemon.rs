@@ -76,7 +76,7 @@ pub(crate) fn own_socket(
 /// The path is not UTF-8.
 pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
     repo.to_str().map(str::to_owned).ok_or_else(|| CliError::Usage {
-        message: format!("a daemon cannot be told of `{}`, whose path is not UTF-8", installation::show(repo)),
+        message: format!("the path `{}` cannot be sent to a daemon: it is not UTF-8", installation::show(repo)),
         hint: "use `--no-daemon`".to_owned(),
     })
 }
@@ -89,7 +89,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
         error @ ClientError::NotAllowed { .. } => not_allowed(error.to_string()),
         error => CliError::Engine {
             message: error.to_string(),
-            hint: Some("look at it with `proctor daemon status`".to_owned()),
+            hint: Some("check it with `proctor daemon status`".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NoAnswer.code(),
         },
@@ -101,8 +101,8 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
         error => CliError::Engine {
-            message: format!("the end of run {run} is not known, and it is no pass: {error}"),
-            hint: Some(format!("`proctor status {run}` says what became of it, where a daemon answers")),
+            message: format!("the result of run {run} is unknown, so it is not a pass: {error}"),
+            hint: Some(format!("`proctor status {run}` shows its result when a daemon answers again")),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::Lost.code(),
         },
@@ -123,7 +123,9 @@ pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
             "no daemon listens at `{socket}`, but process {pid} holds its lock: the daemon starts or ends, or its \
              socket file was removed"
         ),
-        hint: Some("ask again in a moment; if it stays so, `proctor daemon stop` ends that process".to_owned()),
+        hint: Some(
+            "try again in a moment; if the problem persists, `proctor daemon stop` stops that process".to_owned(),
+        ),
         exit_code: EXIT_UNREACHABLE,
         code: CommandCode::Unreachable.code(),
     }

@@ -36,7 +36,7 @@ fn named_repository(path: &Path) -> Result<PathBuf, CliError> {
     }
     Err(CliError::Usage {
         message: format!("the repository `{}` is not a directory", show(path)),
-        hint: "name the directory that holds `spec/verification.yaml` with `--repo`".to_owned(),
+        hint: "name the directory that contains `spec/verification.yaml` with `--repo`".to_owned(),
     })
 }
 
@@ -44,7 +44,7 @@ fn nearest_repository(cwd: &Path) -> Result<PathBuf, CliError> {
     let is_repository = |dir: &&Path| dir.join(spec::PATH).is_file() || dir.join(".git").exists();
     let found = cwd.ancestors().find(is_repository).map(Path::to_owned);
     found.ok_or_else(|| CliError::Usage {
-        message: format!("there is no `{}` and no `.git` in `{}` or above it", spec::PATH, show(cwd)),
+        message: format!("found no `{}` and no `.git` in `{}` or its parent directories", spec::PATH, show(cwd)),
         hint: "go to a repository, or name one with `--repo DIR`".to_owned(),
     })
 }

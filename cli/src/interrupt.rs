@@ -95,7 +95,7 @@ pub(crate) fn install_panic_hook() {
         // Ignore the error: standard error may be closed, and a panic inside the hook would abort the process.
         let _ = writeln!(
             io::stderr(),
-            "error: internal error at {place}: {message}\nhint: this is a bug in proctor; please report it, with the command that you ran"
+            "error: internal error at {place}: {message}\nhint: this is a bug in Proctor; please report it with the command that you ran"
         );
         if std::thread::current().name() == Some("main") {
             std::process::exit(i32::from(EXIT_INCONCLUSIVE));

@@ -126,7 +126,7 @@ impl Documents {
 }
 
 fn parsed<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, String> {
-    strict::from_json(bytes).map_err(|error| format!("`{file}` is no document of ours: {error}"))
+    strict::from_json(bytes).map_err(|error| format!("`{file}` is not a Proctor document: {error}"))
 }
 
 /// Reads the last run from the status file in a directory. The open neither follows a link nor blocks on a FIFO.
@@ -137,12 +137,12 @@ fn last_run(dir: &Path) -> Result<LastRun, CliError> {
     let mut bytes = Vec::new();
     let read = opened.and_then(|file| match file.metadata()?.is_file() {
         true => file.take(MAX_STATUS).read_to_end(&mut bytes),
-        false => Err(std::io::Error::other("it is no regular file")),
+        false => Err(std::io::Error::other("it is not a regular file")),
     });
     read.map_err(|error| unusable(dir, &format!("`{STATUS}` cannot be read: {error}")))?;
     match status::last_run(&bytes) {
         Ok(Some(last_run)) => Ok(last_run),
-        Ok(None) => Err(unusable(dir, &format!("`{STATUS}` tells of no run"))),
+        Ok(None) => Err(unusable(dir, &format!("`{STATUS}` records no run"))),
         Err(error) => Err(unusable(dir, &format!("`{STATUS}`: {error}"))),
     }
 }

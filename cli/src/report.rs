@@ -140,7 +140,9 @@ fn tree_line(record: &RunRecord) -> String {
     let mut text = format!("{} commit {}, apart from the worktree\n", paint(DIM, "tree:"), shown_line(commit));
     if *lfs_pointers > 0 {
         let files = count(*lfs_pointers as usize, "file");
-        text.push_str(&style::warning(&format!("{files} of git-lfs stood there as pointers, not with their content")));
+        text.push_str(&style::warning(&format!(
+            "{files} of git-lfs were present as pointers only, without their content"
+        )));
     }
     text
 }

@@ -101,7 +101,7 @@ impl Reports {
             if files[..index].iter().any(|other| caller.cwd.join(&other.file) == caller.cwd.join(&wanted.file)) {
                 return Err(CliError::Usage {
                     message: format!("two reports are to be written to `{}`", crate::installation::show(&wanted.file)),
-                    hint: "name a file for each".to_owned(),
+                    hint: "use a separate file for each".to_owned(),
                 });
             }
             found.push((wanted.format, Target::find("the report", &wanted.file, &caller.cwd)?));
@@ -209,7 +209,8 @@ impl Reports {
         }
         for problem in &problems {
             let message = format!("a report could not be written: {problem}");
-            screen.err(&CliError::Environment { message, hint: "mend that, or name another file".to_owned() }.render());
+            screen
+                .err(&CliError::Environment { message, hint: "fix this, or choose another file".to_owned() }.render());
         }
         problems.is_empty()
     }
@@ -263,7 +264,7 @@ fn random_token() -> Result<String, CliError> {
         Ok(16) => Ok(random.map(|byte| format!("{byte:02x}")).concat()),
         _ => Err(CliError::Environment {
             message: "the system gives no random numbers".to_owned(),
-            hint: "wait until it has started, and run again".to_owned(),
+            hint: "wait until the daemon has started, and run again".to_owned(),
         }),
     }
 }

@@ -30,7 +30,7 @@ impl Target {
         let path = cwd.join(file);
         let refused = |problem: &str| CliError::Usage {
             message: format!("{what} is not written to `{}`: {problem}", show(&path)),
-            hint: "name a new file in a directory that is there".to_owned(),
+            hint: "name a new file in an existing directory".to_owned(),
         };
         let name = path.file_name().ok_or_else(|| refused("it has no name"))?.to_owned();
         let parent = path.parent().unwrap_or(Path::new("/"));
@@ -76,7 +76,7 @@ impl Target {
     fn replace(&self, temporary: &str) -> io::Result<()> {
         match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() => {
-                return Err(io::Error::other("something else than a regular file stands there"));
+                return Err(io::Error::other("it is not a regular file"));
             }
             Ok(_) | Err(rustix::io::Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
@@ -132,10 +132,10 @@ fn open_directory(path: &Path) -> io::Result<(File, PathBuf)> {
 /// Checks that the existing file may be replaced: a link, a device or another user's file may not.
 fn may_be_replaced(found: &Stat) -> Result<(), &'static str> {
     if !FileType::from_raw_mode(found.st_mode).is_file() {
-        return Err("something else than a regular file stands there");
+        return Err("it is not a regular file");
     }
     if found.st_uid != rustix::process::geteuid().as_raw() {
-        return Err("the file there is somebody else's");
+        return Err("the existing file belongs to another user");
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub enum JsonError {
     #[error("not JSON: {0}")]
     Syntax(#[from] serde_json::Error),
     /// An object contains a key twice; writing it back would lose one of the values.
-    #[error("the key `{0}` stands twice in one object")]
+    #[error("the key `{0}` occurs twice in one object")]
     DuplicateKey(String),
     /// The document is nested deeper than [`MAX_DEPTH`].
     #[error("nested deeper than {MAX_DEPTH} levels")]
@@ -61,7 +61,7 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 /// Panics in the same cases as [`to_vec`].
 pub fn to_vec_without<T: Serialize + ?Sized>(value: &T, left_out: &[&str]) -> Vec<u8> {
     #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
-    Writer::new(left_out).write(value).expect("a type of ours serialises")
+    Writer::new(left_out).write(value).expect("Proctor's types serialise")
 }
 
 fn number_text(number: &serde_json::Number) -> String {
@@ -79,7 +79,7 @@ impl Json {
     /// Panics in the same cases as [`to_vec`].
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
         #[expect(clippy::expect_used, reason = "our types serialise; a document that did not would be our bug")]
-        Self::from(serde_json::to_value(value).expect("a type of ours serialises"))
+        Self::from(serde_json::to_value(value).expect("Proctor's types serialise"))
     }
 
     /// Parses a document that another tool may have written.

@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for Code {
         let text = String::deserialize(deserializer)?;
         Self::find(&text).ok_or_else(|| {
             let quoted = crate::spec::quoted(&text);
-            serde::de::Error::custom(format!("{quoted} is no code of ours"))
+            serde::de::Error::custom(format!("{quoted} is not an error code of Proctor"))
         })
     }
 }
@@ -151,7 +151,7 @@ impl JsonSchema for Code {
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         schemars::json_schema!({
-            "description": "What kind of message it is; `proctor explain P0123` says more.",
+            "description": "The kind of the message; `proctor explain P0123` describes it.",
             "type": "string",
             "pattern": "^P[0-9]{4}$"
         })

@@ -83,13 +83,13 @@ impl Note {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
     /// No supported project was found.
-    #[error("nothing is recognised that a spec could be made of")]
+    #[error("found no supported project from which a spec could be generated")]
     Nothing {
         /// Projects that were found and left out.
         notes: Vec<Note>,
     },
     /// The generated spec does not parse to the intended skills.
-    #[error("the spec that was made does not read back as it was meant: {0}")]
+    #[error("the generated spec does not parse as intended: {0}")]
     Unsound(String),
 }
 

@@ -161,7 +161,7 @@ impl Limits {
             "input" => self.input = size(1)?,
             other => {
                 let known = "`time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`";
-                return Err(format!("there is no limit `{other}`; there is {known}"));
+                return Err(format!("there is no limit `{other}`; the limits are {known}"));
             }
         }
         Ok(())

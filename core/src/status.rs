@@ -88,10 +88,10 @@ pub enum LastRunError {
     #[error(transparent)]
     Status(#[from] StatusError),
     /// The version of the object is unknown.
-    #[error("its `verification.last_run` has version {0}, and this program knows {VERSION}")]
+    #[error("its `verification.last_run` has version {0}, but this program knows {VERSION}")]
     Version(String),
     /// The object does not have the expected structure.
-    #[error("its `verification.last_run` is not as we write it: {0}")]
+    #[error("its `verification.last_run` is malformed: {0}")]
     Shape(String),
 }
 
@@ -184,7 +184,7 @@ pub fn last_run(status: &[u8]) -> Result<Option<LastRun>, LastRunError> {
         None => {}
         Some(Json::Number(version)) if *version == VERSION.to_string() => {}
         Some(Json::Number(version)) => return Err(LastRunError::Version(version.clone())),
-        Some(_) => return Err(LastRunError::Shape("its `version` is no number".to_owned())),
+        Some(_) => return Err(LastRunError::Shape("its `version` is not a number".to_owned())),
     }
     strict::from_json(&value.to_vec()).map(Some).map_err(|error| LastRunError::Shape(error.to_string()))
 }

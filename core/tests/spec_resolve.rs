@@ -97,7 +97,7 @@ fn refuses_an_unknown_value_of_ignored() {
     let problems = spec::read(text.as_bytes()).expect_err("no such value");
     assert_eq!((problems.len(), problems[0].code), (1, Code::BadValue));
     let told = format!("{:?}", problems[0]);
-    assert!(told.contains("is none of `worktree` or `hidden`") && told.contains("did you mean `hidden`?"), "{told}");
+    assert!(told.contains("is not one of `worktree` or `hidden`") && told.contains("did you mean `hidden`?"), "{told}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn leaks_is_inherited_and_absent_from_plans_that_do_not_set_it() {
     assert_eq!(planned(", leaks: warn"), planned(""));
     assert!(planned(", leaks: fail").contains(r#""leaks":"fail""#));
     let wrong = spec::read(one_step("", "", ", leaks: fails").as_bytes()).expect_err("no such mode");
-    assert!(format!("{wrong:?}").contains("is none of `ignore`, `warn` or `fail`"), "{wrong:?}");
+    assert!(format!("{wrong:?}").contains("is not one of `ignore`, `warn` or `fail`"), "{wrong:?}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Household {
     pub(crate) fn repository(&self, caller: Caller, named: &str) -> Result<PathBuf, Problem> {
         let path = Path::new(named);
         if !path.is_absolute() || named.contains('\0') {
-            let detail = format!("`repo` must be an absolute path, and `{}` is none", display_path(named.as_bytes()));
+            let detail = format!("`repo` must be an absolute path, but `{}` is not", display_path(named.as_bytes()));
             return Err(Problem::new(ProblemType::InvalidRequest, detail));
         }
         let found = path.canonicalize().and_then(|real| Ok((real.metadata()?, real)));
@@ -125,15 +125,15 @@ impl Household {
             true => Problem::new(kind, format!("the repository `{named}` cannot be used: {why}")),
             false => Problem::new(kind, format!("there is no repository of yours at `{named}`")),
         }
-        .with_hint("name the directory that holds `spec/verification.yaml`, and that is yours")
+        .with_hint("name a directory that contains `spec/verification.yaml` and belongs to you")
     }
 }
 
 fn holds_ours(repo: &Path, ours: &Path) -> Problem {
     let name = |path: &Path| display_path(path.as_os_str().as_encoded_bytes());
-    let detail = format!("the repository `{}` holds the daemon's own `{}`, or lies in it", name(repo), name(ours));
+    let detail = format!("the repository `{}` contains the daemon's `{}`, or is inside it", name(repo), name(ours));
     Problem::new(ProblemType::Unprocessable, detail)
-        .with_hint("start the daemon with `--socket` and `--state-dir` outside of any repository")
+        .with_hint("start the daemon with `--socket` and `--state-dir` outside every repository")
 }
 
 fn no_account(uid: u32) -> Problem {

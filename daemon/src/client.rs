@@ -262,7 +262,7 @@ impl Client {
     async fn json<T: DeserializeOwned>(&self, request: Asked, within: Duration) -> Result<T, ClientError> {
         let (head, bytes) = self.exchange(request, within, MAX_JSON).await?;
         if !is_json(head.headers()) {
-            return Err(self.cannot("it is no JSON by its content type"));
+            return Err(self.cannot("its content type is not JSON"));
         }
         serde_json::from_slice(&bytes).map_err(|error| self.cannot(&error.to_string()))
     }

@@ -40,7 +40,7 @@ impl Service {
 
 fn gone(id: &RunId, file: &str) -> Problem {
     Problem::new(ProblemType::Gone, format!("`{file}` is no longer what the run `{id}` wrote"))
-        .with_hint("a later run of the changeset replaced it, or somebody removed it; run it again")
+        .with_hint("a later run of the changeset replaced the file, or it was deleted; run again")
 }
 
 /// Maps a read error to a problem: `Gone` if something else is in the document's place, `Unavailable` if the disk

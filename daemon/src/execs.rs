@@ -179,12 +179,12 @@ fn full_of(full: Full) -> String {
 }
 
 fn too_many(detail: &str) -> Problem {
-    Problem::new(ProblemType::TooManyRequests, detail).with_hint("ask again when some of them have ended")
+    Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when some of them have ended")
 }
 
 fn ending() -> Problem {
-    Problem::new(ProblemType::Unavailable, "nothing is taken on any more: the daemon is ending")
-        .with_hint("ask again when the daemon has been started again")
+    Problem::new(ProblemType::Unavailable, "no new commands are accepted: the daemon is shutting down")
+        .with_hint("try again after the daemon has restarted")
 }
 
 fn interrupted() -> Problem {

@@ -337,7 +337,7 @@ impl Shared {
 
     fn reopened(&self, damaged: bool) -> Result<Index, HistoryError> {
         let (mut index, rebuilt) = if damaged {
-            (Index::anew(&self.files)?, Some("it held what is none of ours".to_owned()))
+            (Index::anew(&self.files)?, Some("it contained data that Proctor did not write".to_owned()))
         } else {
             Index::open(&self.files)?
         };
@@ -485,7 +485,7 @@ impl Recovered {
     fn say(&self) {
         // A rebuilt index is only worth a message if there were runs before.
         if let Some(reason) = self.rebuilt.as_ref().filter(|_| self.runs > 0) {
-            tracing::info!(reason, runs = self.runs, "the index of runs was made anew from their logs");
+            tracing::info!(reason, runs = self.runs, "the index of runs was rebuilt from their logs");
         }
         for run in &self.interrupted {
             tracing::warn!(%run, "a run that had not ended is inconclusive now");

@@ -236,7 +236,7 @@ pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
         return Ok(());
     }
     if mode & STICKY != 0 {
-        return refused("it is shared with other users".to_owned(), "name one of its own with `--state-dir`");
+        return refused("it is shared with other users".to_owned(), "choose a private directory with `--state-dir`");
     }
     match rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o700)) {
         Ok(()) => {
@@ -346,7 +346,7 @@ fn parse_config(path: PathBuf, text: String) -> Result<FoundConfig, Installation
 fn read_config(path: &Path) -> Result<Option<String>, InstallationError> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > MAX_CONFIG || !metadata.is_file() => {
-            Err(unreadable_config(path, &io::Error::other("it is no file of a reasonable size")))
+            Err(unreadable_config(path, &io::Error::other("it is not a file of a reasonable size")))
         }
         Ok(_) => std::fs::read_to_string(path).map(Some).map_err(|error| unreadable_config(path, &error)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),

@@ -349,9 +349,11 @@ impl Life {
     async fn drain(&self, reason: Reason, signals: &mut Signals) -> Ended {
         let grace = self.settings.borrow().operator.daemon.drain;
         match reason {
-            Reason::Signal(name) => info!(signal = name, grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
-            Reason::Idle => info!("the daemon ends: nobody has asked for anything"),
-            Reason::Displaced => info!(grace_ms = grace.as_millis(), "the daemon ends: no new runs"),
+            Reason::Signal(name) => {
+                info!(signal = name, grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs")
+            }
+            Reason::Idle => info!("the daemon stops because it was idle"),
+            Reason::Displaced => info!(grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs"),
         }
         notify::stopping(grace + LAST_RUNS + LAST_ANSWERS.max(LAST_SPANS) + LAST_THREADS);
         let cancelled = Instant::now() + grace;

@@ -79,10 +79,10 @@ pub fn http_service(
 #[derive(Debug, thiserror::Error)]
 pub enum StdioError {
     /// The client does not speak the protocol.
-    #[error("the client did not begin as the Model Context Protocol demands: {0}")]
+    #[error("the client did not start the session as the Model Context Protocol requires: {0}")]
     NoHandshake(String),
     /// An internal error.
-    #[error("the server ended: {0}")]
+    #[error("the server stopped: {0}")]
     Internal(String),
 }
 

@@ -72,10 +72,10 @@ impl Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// The total limit of waiting runs is reached.
-    #[error("{0} runs wait already")]
+    #[error("{0} runs are already waiting")]
     Everywhere(usize),
     /// The caller's limit of waiting runs is reached.
-    #[error("{0} of your runs wait already")]
+    #[error("{0} of your runs are already waiting")]
     Caller(usize),
 }
 

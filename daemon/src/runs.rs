@@ -232,5 +232,5 @@ impl From<Problem> for Refused {
 }
 
 fn gone() -> Problem {
-    Problem::new(ProblemType::Internal, "the daemon's owner of runs has ended").with_hint("start the daemon again")
+    Problem::new(ProblemType::Internal, "an internal task of the daemon has stopped").with_hint("restart the daemon")
 }

@@ -80,7 +80,7 @@ pub enum StartError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Another daemon uses the state directory.
-    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or name another directory with `--state-dir`", .0.display())]
+    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or choose another directory with `--state-dir`", .0.display())]
     StateInUse(PathBuf),
     /// The history of runs cannot be opened.
     #[error("the history of runs in `{}` cannot be opened: {reason}", path.display())]
@@ -409,12 +409,12 @@ impl Service {
     pub async fn drain(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
         self.execs.drain();
-        self.runs.drain("the daemon is ending".to_owned()).await;
+        self.runs.drain("the daemon is shutting down".to_owned()).await;
         if self.nothing_is_left(grace).await {
             return;
         }
         self.execs.cancel_all();
-        self.runs.cancel_all("the daemon is ending".to_owned()).await;
+        self.runs.cancel_all("the daemon is shutting down".to_owned()).await;
         if !self.nothing_is_left(LAST_RUNS).await {
             tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon ends their records");
         }
@@ -468,9 +468,9 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 
 /// Logs that the task of a request panicked, and returns the problem for the caller.
 fn broken(error: &JoinError) -> Problem {
-    tracing::error!(%error, "a request ended badly");
-    Problem::new(ProblemType::Internal, "a part of proctor broke while it looked at the request")
-        .with_hint("please report it; the daemon's log says what happened")
+    tracing::error!(%error, "a request failed unexpectedly");
+    Problem::new(ProblemType::Internal, "an internal error occurred while the daemon handled the request")
+        .with_hint("please report it; the daemon's log has the details")
 }
 
 fn cpus() -> usize {
@@ -479,7 +479,7 @@ fn cpus() -> usize {
 
 fn no_run(id: &RunId) -> Problem {
     Problem::new(ProblemType::NotFound, format!("there is no run `{id}`"))
-        .with_hint("`proctor status` (`GET /v1/runs`) lists those that are remembered")
+        .with_hint("`proctor status` (`GET /v1/runs`) lists the stored runs")
 }
 
 /// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs is gone.

@@ -120,6 +120,6 @@ mod tests {
             held.pop_front();
         }
         let last_to_begin = (0..16).map(|uid| begun.iter().position(|begun| *begun == uid)).max().flatten();
-        assert!(last_to_begin < Some(2 * 16), "nobody has a second share before everybody had a first: {begun:?}");
+        assert!(last_to_begin < Some(2 * 16), "every user has a first share before any user has a second: {begun:?}");
     }
 }

@@ -117,7 +117,7 @@ fn text(from: *const c_char) -> Option<String> {
 }
 
 fn c_text(from: &str) -> Result<CString, String> {
-    CString::new(from).map_err(|_| "Parser Error: a zero byte stands in the text".to_owned())
+    CString::new(from).map_err(|_| "Parser Error: the text contains a NUL byte".to_owned())
 }
 
 /// DuckDB's shared library, loaded.

@@ -51,7 +51,7 @@ fn borrowed(objects: &Path) -> io::Result<Vec<PathBuf>> {
     };
     let mut text = Vec::new();
     if !file.metadata()?.is_file() || file.take(MAX_BYTES + 1).read_to_end(&mut text)? as u64 > MAX_BYTES {
-        return Err(io::Error::other("it is no file that git writes"));
+        return Err(io::Error::other("git does not write such a file"));
     }
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
     Ok(lines.map(|line| objects.join(OsStr::from_bytes(line))).collect())

@@ -325,7 +325,8 @@ impl Observed {
                 }
             }
             Report::Refused { control, message, hint } => {
-                let reason = format!("the sandbox control `{}` cannot be had: {message}; {hint}", control.as_str());
+                let reason =
+                    format!("the sandbox control `{}` cannot be enforced: {message}; {hint}", control.as_str());
                 self.not_started.get_or_insert((StartFault::Sandbox, reason));
                 Phase::Ending { give_up: Instant::now() + GONE }
             }

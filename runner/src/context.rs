@@ -298,7 +298,7 @@ impl Context {
     fn warm(&self, stack: &Stack, policy: &Policy) {
         let facts = &self.tree.repository.facts;
         if let Err(error) = self.launcher.warm(&self.space, &stack.lowers(), facts, policy, 1) {
-            tracing::debug!(%error, "no sandbox waits for the next command; it gets one of its own");
+            tracing::debug!(%error, "no sandbox is prepared for the next command; it gets a new one");
         }
     }
 
@@ -318,7 +318,7 @@ impl Context {
     pub(crate) async fn emit(&self, mut event: RunEvent) {
         self.redactor().clean_event(&mut event);
         if self.events.send(event).await.is_err() {
-            tracing::debug!("nobody listens to the run's events any more");
+            tracing::debug!("the receiver of the run's events is gone");
         }
     }
 

@@ -49,7 +49,7 @@ pub enum EngineError {
     #[error("{} problems in `{}`", .0.diagnostics.len(), .0.file.display())]
     Spec(SpecProblems),
     /// There is no spec.
-    #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` writes one from what is found in the repository; or name a repository that has one with `--repo`", .0.display())]
+    #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` generates one from the files of the repository; or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
     /// The spec exists but cannot be read.
     #[error("cannot read the spec `{}`: {}", path.display(), unreadable(.source))]
@@ -63,10 +63,10 @@ pub enum EngineError {
     #[error("the spec `{}` was edited while the run was starting{HINT}run again", .0.display())]
     SpecChanged(PathBuf),
     /// The plan differs from the one that the caller expects.
-    #[error("the spec `{}` was edited since the run was asked for{HINT}ask again", .0.display())]
+    #[error("the spec `{}` was edited after the run was requested{HINT}send the request again", .0.display())]
     PlanChanged(PathBuf),
     /// The repository does not belong to the required owner.
-    #[error("the repository `{}` does not belong to user {owner}{HINT}name one that does", path.display())]
+    #[error("the repository `{}` does not belong to user {owner}{HINT}name a repository of this user", path.display())]
     NotTheOwner {
         /// The repository.
         path: PathBuf,
@@ -87,7 +87,7 @@ pub enum EngineError {
     },
     /// The repository borrows objects from a directory that steps cannot see.
     #[error(
-        "the repository borrows objects from `{}`, which steps do not see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or have the operator list the directory in `tool_mounts`",
+        "the repository borrows objects from `{}`, which steps cannot see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or ask the operator to list the directory in `tool_mounts`",
         .0.display()
     )]
     HiddenAlternate(PathBuf),
@@ -116,11 +116,11 @@ pub enum EngineError {
     Sandbox(#[from] SandboxError),
     /// The operator does not allow runs with fewer controls than required.
     #[error(
-        "the operator does not allow `--sandbox=best-effort` on this machine{HINT}run without it, or have the operator set `allow_best_effort = true` in `proctord.toml`"
+        "the operator does not allow `--sandbox=best-effort` on this machine{HINT}run without it, or ask the operator to set `allow_best_effort = true` in `proctord.toml`"
     )]
     BestEffortForbidden,
     /// This machine enforces less than the operator requires; nothing ran.
-    #[error("this machine lacks what the sandbox must have, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
+    #[error("this machine cannot enforce the required sandbox controls, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
     ControlsMissing {
         /// The missing controls.
         missing: Vec<Missing>,
@@ -128,34 +128,34 @@ pub enum EngineError {
         best_effort: bool,
     },
     /// The state directory is inside the tree to verify.
-    #[error("the state directory `{}` lies below the repository{HINT}name another one with `--state-dir`", .0.display())]
+    #[error("the state directory `{}` is inside the repository{HINT}choose another one with `--state-dir`", .0.display())]
     StateInRepository(PathBuf),
     /// The caller cancelled the run before there was anything to record.
-    #[error("the run was interrupted before it began; nothing was verified{HINT}run again")]
+    #[error("the run was interrupted before it started; nothing was verified{HINT}run again")]
     Interrupted,
     /// An earlier command of a session changed the session's tree.
     #[error("an earlier command of this session changed `{}`{HINT}start a new session", .0.display())]
     SessionSpent(PathBuf),
     /// The request is for the skills that have not passed, but no run of the profile is recorded.
     #[error(
-        "no run of the profile `{0}` without a changeset is on record for this repository, so it is not known what has passed{HINT}run the whole profile once: `proctor run --profile {0}`"
+        "no run of the profile `{0}` without a changeset is recorded for this repository, so Proctor does not know which skills passed{HINT}run the whole profile once: `proctor run --profile {0}`"
     )]
     NoEarlierRun(ProfileName),
     /// The request is for the skills that have not passed, as evidence of a changeset.
     #[error(
-        "a part of the profile is no evidence for the changeset `{0}`{HINT}leave one of the two out: `--last-failed` while you mend, `--changeset {0}` for the whole profile"
+        "a partial run is not evidence for the changeset `{0}`{HINT}omit one of the two options: `--last-failed` is for work in progress, `--changeset {0}` for the whole profile"
     )]
     PartialChangeset(ChangesetId),
     /// The request is for the skills that have not passed, of a commit.
     #[error(
-        "a commit is verified as a whole, and `--last-failed` runs a part of the profile{HINT}leave one of the two out: `--last-failed` is for the worktree"
+        "a commit is verified as a whole, but `--last-failed` runs only part of the profile{HINT}omit one of the two options: `--last-failed` is for the worktree"
     )]
     PartialCommit,
     /// A single command asks for more than the operator allows.
-    #[error("{0}{HINT}ask for less, or have the operator raise the ceiling in `proctord.toml`")]
+    #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
     /// A bug in Proctor.
-    #[error("{0}{HINT}this is a mistake of proctor's; please report it")]
+    #[error("{0}{HINT}this is a bug in Proctor; please report it")]
     Internal(String),
 }
 
@@ -196,7 +196,7 @@ fn mended(missing: &[Missing], best_effort: bool) -> String {
         }
     }
     if best_effort {
-        hints.push("or accept a run with less, which says so on its record, by `--sandbox=best-effort`");
+        hints.push("or accept a run with fewer controls, which its evidence records, with `--sandbox=best-effort`");
     }
     hints.push("`proctor doctor` shows what this machine enforces");
     hints.join("; ")

@@ -162,8 +162,8 @@ pub(crate) async fn look_again(context: &Arc<Context>, worktrees: &Arc<SnapshotS
             let changed = changed.map(|message| (Doubt::TreeChanged, message));
             Looked { doubt: changed, tree }
         }
-        Ok(Err(error)) => unseen(format!("the tree could not be looked at once more: {}", one_line(&error))),
-        Err(error) => unseen(format!("looking at the tree once more ended badly: {error}")),
+        Ok(Err(error)) => unseen(format!("the tree could not be checked after the run: {}", one_line(&error))),
+        Err(error) => unseen(format!("checking the tree after the run failed unexpectedly: {error}")),
     }
 }
 
@@ -192,7 +192,7 @@ fn rules_changed(tree: &Tree, now: &Snapshot) -> Option<String> {
         then.iter().filter(|rules| !now.contains(rules)).chain(now.iter().filter(|rules| !then.contains(rules)));
     let changed: BTreeSet<&Path> = differing.map(|rules| rules.file.as_path()).collect();
     let named: Vec<String> = changed.iter().take(NAMED_PATHS).map(|path| format!("`{}`", path.display())).collect();
-    let message = || format!("ignore rules were changed while the run was under way: {}; run again", named.join(", "));
+    let message = || format!("ignore rules were changed during the run: {}; run again", named.join(", "));
     (!changed.is_empty()).then(message)
 }
 
@@ -208,7 +208,7 @@ fn head_moved(tree: &Tree, now: &Snapshot) -> Option<String> {
         let commit = git.head_commit.as_deref().unwrap_or("no commit");
         git.branch.as_deref().map_or_else(|| commit.to_owned(), |branch| format!("{commit} of `{branch}`"))
     };
-    Some(format!("HEAD was moved while the run was under way, from {} to {}; run again", name(then), name(now)))
+    Some(format!("HEAD was moved during the run, from {} to {}; run again", name(then), name(now)))
 }
 
 fn changed_message(paths: &[Vec<u8>]) -> String {
@@ -217,7 +217,7 @@ fn changed_message(paths: &[Vec<u8>]) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("the tree was edited while the run was under way: {}{more}; run again", named.join(", "))
+    format!("the tree was edited during the run: {}{more}; run again", named.join(", "))
 }
 
 /// A recorded pass that can still be withdrawn. No other run writes its documents until the last clone is dropped.

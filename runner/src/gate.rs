@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(found.files["verify/a.json"], Piece::Bytes(b"{}".to_vec()));
         assert!(unreadable(&found.files["verify/link.json"], "symbolic link"), "{found:?}");
         for other in ["verify/dir.json", "verify/fifo.json"] {
-            assert!(unreadable(&found.files[other], "no regular file"), "{found:?}");
+            assert!(unreadable(&found.files[other], "not a regular file"), "{found:?}");
         }
         assert!(!found.writer);
     }

@@ -117,8 +117,7 @@ impl SandboxedGit {
         };
         let sight = Sight::of(config, launcher, state, state_path, repo, reader, tolerated)
             .map_err(|error| one_line(&error))?;
-        let directory =
-            std::str::from_utf8(&task.directory.0).map_err(|_| "a repository with a name that is no text")?;
+        let directory = std::str::from_utf8(&task.directory.0).map_err(|_| "a repository whose name is not UTF-8")?;
         let directory = if directory.is_empty() { "." } else { directory };
         let mut tools = sight.tools.clone();
         let (kind, rights) = (ToolKind::ReadOnly, Rights::Ours);
@@ -289,7 +288,8 @@ impl Watch {
                 self.trouble = Some(format!("git was ended for the limit `{limit:?}`"));
             }
             Report::Refused { control, message, .. } => {
-                self.trouble = Some(format!("git has no sandbox: `{}` cannot be had: {message}", control.as_str()));
+                self.trouble =
+                    Some(format!("git has no sandbox: `{}` cannot be enforced: {message}", control.as_str()));
             }
             Report::NotStarted { message, .. } => self.trouble = Some(format!("git was not started: {message}")),
         }

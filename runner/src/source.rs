@@ -172,7 +172,7 @@ fn opened(tree: &Path) -> Result<Repository, EngineError> {
     if repository.path() == tree {
         return Ok(repository);
     }
-    Err(EngineError::Internal(format!("`{}` is no directory of ours any more", tree.display())))
+    Err(EngineError::Internal(format!("`{}` is no longer a directory of Proctor", tree.display())))
 }
 
 /// Returns the git directories of a worktree, for the sandbox.

@@ -73,7 +73,7 @@ impl SpecFile {
         let mut bytes = Vec::new();
         let read = file.metadata().and_then(|meta| {
             if !meta.is_file() {
-                return Err(std::io::Error::other("it is no regular file"));
+                return Err(std::io::Error::other("it is not a regular file"));
             }
             file.take(spec::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)
         });

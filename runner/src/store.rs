@@ -40,7 +40,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// A path is a symlink or contains one.
-    #[error("`{path}` is, or leads through, a symbolic link; evidence is only written to real files")]
+    #[error("`{path}` is, or contains, a symbolic link; evidence is written only to regular files")]
     Symlink {
         /// The path.
         path: String,
@@ -66,7 +66,7 @@ pub enum StoreError {
         path: String,
     },
     /// The directory is not a state directory.
-    #[error("`{path}` is no state directory: no run has used it")]
+    #[error("`{path}` is not a state directory: no run has used it")]
     NotState {
         /// The path.
         path: String,
@@ -87,9 +87,9 @@ impl StoreError {
         match self {
             Self::Symlink { path } => Some(format!("replace `{path}` by a real file or directory")),
             Self::NoChangeset { path } => {
-                Some(format!("create it with its `00-meta.json` (`mkdir -p {path}`), or leave out `--changeset`"))
+                Some(format!("create it with its `00-meta.json` (`mkdir -p {path}`), or omit `--changeset`"))
             }
-            Self::Status { path, .. } => Some(format!("mend `{path}` by hand; nothing was written to it")),
+            Self::Status { path, .. } => Some(format!("fix `{path}` in an editor; Proctor did not change it")),
             Self::Busy { .. } => Some("wait for it to end, then run again".to_owned()),
             Self::Io { path, source, .. } => Some(remedy(path, source)),
             Self::NotState { .. } => Some("name the state directory of your runs with `--state-dir`".to_owned()),

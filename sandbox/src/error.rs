@@ -11,7 +11,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The helper program could not be started.
-    #[error("the sandbox helper `{}` could not be started: {source}\nhint: install `proctor-sandbox` beside `proctor`", helper.display())]
+    #[error("the sandbox helper `{}` could not be started: {source}\nhint: install `proctor-sandbox` next to `proctor`", helper.display())]
     Helper {
         /// Path at which the helper was expected.
         helper: PathBuf,
@@ -37,7 +37,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// No layer could be made for the writes of a step.
-    #[error("cannot make a layer for a step: {source}\nhint: {}", layer_hint(source))]
+    #[error("cannot create a layer for a step: {source}\nhint: {}", layer_hint(source))]
     Layer {
         /// Error of the system call.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum SandboxError {
         hint: String,
     },
     /// The kernel refused the run space, which holds the layers of a run.
-    #[error("the sandbox control `{}` cannot be had for the layers of a run: {message}\nhint: {hint}", control.as_str())]
+    #[error("the sandbox control `{}` cannot be enforced for the layers of a run: {message}\nhint: {hint}", control.as_str())]
     NoSpace {
         /// The missing control.
         control: Control,
@@ -62,11 +62,11 @@ pub enum SandboxError {
     },
     /// The helper sent an unexpected answer.
     #[error(
-        "the sandbox helper does not speak our protocol: {0}\nhint: install `proctor` and `proctor-sandbox` of the same version"
+        "the sandbox helper uses an unknown protocol: {0}\nhint: install `proctor` and `proctor-sandbox` of the same version"
     )]
     Protocol(String),
     /// The launcher's thread has ended.
-    #[error("the launcher has ended; no further process can be started")]
+    #[error("the launcher has stopped; no further process can be started")]
     LauncherGone,
 }
 
@@ -83,7 +83,7 @@ fn layer_hint(source: &io::Error) -> &'static str {
 
 /// Extends a hint for a missing control with the option to run in best-effort mode, for controls that may be missing.
 pub(crate) fn or_with_less(hint: &str) -> String {
-    format!("{hint}; or accept a run with less, which says so on its record, by `--sandbox=best-effort`")
+    format!("{hint}; or accept a run with fewer controls, which its evidence records, with `--sandbox=best-effort`")
 }
 
 impl SandboxError {

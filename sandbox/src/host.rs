@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_step_is_never_root() {
         for (uid, gid) in [(0, 0), (0, 5), (1001, 0), (1001, 1001)] {
-            let user = StepUser::choose(&host(0), &repo(uid, gid)).expect("root may verify anybody's");
+            let user = StepUser::choose(&host(0), &repo(uid, gid)).expect("root may verify every repository");
             assert!(user.uid() != 0 && user.gid() != 0, "{user:?}");
         }
     }
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_step_over_a_copy_sees_itself_as_over_the_original() {
         let copy = |original| repo(MAPPED_BASE + 9, MAPPED_BASE + 9).as_copy_of(&original, &host(0)).expect("facts");
-        let over = |original| StepUser::choose(&host(0), &copy(original)).expect("root may verify anybody's");
+        let over = |original| StepUser::choose(&host(0), &copy(original)).expect("root may verify every repository");
         let of_user = over(repo(1001, 1002));
         assert_eq!((of_user.seen_as(), of_user.uid(), of_user.is_mapped()), ((1001, 1002), MAPPED_BASE + 9, false));
         let of_root = over(repo(0, 0));

@@ -360,7 +360,7 @@ impl Launcher {
             }
             Err(error) => {
                 let reason = format!("no control group could be made: {error}");
-                (None, Entry::None { reason, hint: "remove groups that are not used any more".to_owned() })
+                (None, Entry::None { reason, hint: "remove unused groups".to_owned() })
             }
         }
     }

@@ -373,7 +373,7 @@ fn report(message: Message) -> io::Result<Report> {
             Report::Exited { status, limit, resources, leaked }
         }
         Message::Init | Message::Prepared | Message::Space { .. } | Message::Told | Message::ServesOn => {
-            return Err(io::Error::other("the sandbox helper answered what was not asked"));
+            return Err(io::Error::other("the sandbox helper sent an unexpected answer"));
         }
     })
 }

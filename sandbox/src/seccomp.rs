@@ -75,7 +75,9 @@ impl Filter {
 fn expect(what: &str, answer: Result<(), Errno>, wanted: Errno) -> io::Result<()> {
     match answer {
         Err(errno) if errno == wanted => Ok(()),
-        Err(errno) => Err(io::Error::other(format!("under the filter, {what} answered {errno:?} and not {wanted:?}"))),
-        Ok(()) => Err(io::Error::other(format!("under the filter, {what} was let through"))),
+        Err(errno) => {
+            Err(io::Error::other(format!("under the filter, {what} returned {errno:?} instead of {wanted:?}")))
+        }
+        Ok(()) => Err(io::Error::other(format!("under the filter, {what} was allowed"))),
     }
 }

@@ -258,7 +258,7 @@ fn waited_for(process: rustix::process::Pid) -> Done {
     let until = Instant::now() + Duration::from_secs(10);
     while rustix::process::test_kill_process(process).is_ok() {
         if Instant::now() > until {
-            return Err("nobody waits for what a dead owner left".into());
+            return Err("no process waits for the group of a dead owner".into());
         }
         std::thread::yield_now();
     }
@@ -354,7 +354,7 @@ fn others_are_not_moved() -> Done {
     let said = String::from_utf8_lossy(&output.stdout);
     neighbour.kill()?;
     neighbour.wait()?;
-    assert!(!output.status.success() && said.contains("1 other processes live in"), "{said}");
+    assert!(!output.status.success() && said.contains("contains 1 other processes"), "{said}");
     Ok(())
 }
 

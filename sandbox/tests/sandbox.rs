@@ -568,7 +568,7 @@ fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
     }
     let reports = until_closed(&running)?;
     assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
-    assert!(matches!(reports.as_slice(), [Report::Ready { .. }]), "nobody saw how it ended: {reports:?}");
+    assert!(matches!(reports.as_slice(), [Report::Ready { .. }]), "no report of its end: {reports:?}");
     Ok(())
 }
 

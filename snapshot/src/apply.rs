@@ -64,7 +64,7 @@ pub enum ApplyError {
     Git(#[from] GitError),
     /// A path could not be read or written. The changes made before were reverted.
     #[error(
-        "cannot apply the step's change of `{path}`: {source}\nhint: nothing was applied; mend that, and run again"
+        "cannot apply the step's change of `{path}`: {source}\nhint: nothing was applied; fix the cause, and run again"
     )]
     Io {
         /// The path, in human-readable form.
@@ -74,7 +74,7 @@ pub enum ApplyError {
     },
     /// Another process changed the same paths while they were written, and again while the changes were reverted.
     #[error(
-        "the step's changes were taken back, but not at {}, where somebody was faster\nhint: what stood there before may lie in `{kept}`; look at both, then remove that",
+        "the step's changes were rolled back, except at {}, where another program wrote first\nhint: the earlier content may be in `{kept}`; compare both, then remove it",
         .paths.join(", ")
     )]
     Torn {
@@ -203,7 +203,7 @@ fn unseen(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, A
     }
     let found = beneath::look(input.repo, path).map_err(|source| untouched(path, source))?;
     let is_newer = found.is_some_and(|(_, stat)| Stamp::of(&stat).is_after(input.view.base().at));
-    Ok(is_newer.then_some("an ignored file there was changed while the run was under way, and that would be lost"))
+    Ok(is_newer.then_some("an ignored file there was changed during the run, and the change would be lost"))
 }
 
 fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {

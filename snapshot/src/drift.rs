@@ -45,7 +45,7 @@ pub enum DriftError {
     #[error(transparent)]
     Git(#[from] GitError),
     /// The real tree could not be read.
-    #[error("cannot read `{path}`: {source}\nhint: mend its permissions; `read_only: strict` reads ignored files too")]
+    #[error("cannot read `{path}`: {source}\nhint: fix its permissions; `read_only: strict` reads ignored files too")]
     Io {
         /// The path, in human-readable form.
         path: String,

@@ -44,14 +44,14 @@ mod watchdog;
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum GitError {
     /// The directory is not the top of a work tree.
-    #[error("`{}` is not under git\nhint: run `git init` there, or name the top of a repository", path.display())]
+    #[error("`{}` is not under git\nhint: run `git init` there, or name the top directory of a repository", path.display())]
     NotARepository {
         /// The directory.
         path: PathBuf,
     },
     /// The directory is below the top of a work tree. Runs, specs and evidence belong to the top.
     #[error(
-        "`{}` is not the top of its repository, and Proctor reads a spec at the top only\nhint: name the top (`--repo {}`) and give the steps `workdir: {}`",
+        "`{}` is not the top directory of its repository, but Proctor reads the spec only there\nhint: name the top directory (`--repo {}`) and give the steps `workdir: {}`",
         path.display(),
         top.display(),
         path.strip_prefix(top).unwrap_or(path).display()
@@ -70,7 +70,7 @@ pub enum GitError {
     },
     /// The repository belongs to another user than the one who reads it.
     #[error(
-        "`{}` is owned by somebody else\nhint: run as its owner, or as root (then it is read as its owner); the work tree, `.git` and what it points to must have one owner",
+        "`{}` is owned by another user\nhint: run as its owner, or as root (which reads it as its owner); the work tree, `.git` and the directory that it points to must have the same owner",
         path.display()
     )]
     ForeignOwner {
@@ -88,7 +88,7 @@ pub enum GitError {
         mend: String,
     },
     /// The repository uses a git format that libgit2 cannot read.
-    #[error("`{}` uses {what}, which cannot be read yet\nhint: {mend}", path.display())]
+    #[error("`{}` uses {what}, which Proctor does not support yet\nhint: {mend}", path.display())]
     Unsupported {
         /// The repository.
         path: PathBuf,
@@ -99,7 +99,7 @@ pub enum GitError {
     },
     /// The repository uses a git format that libgit2 cannot read but the `git` program can.
     #[error(
-        "`{}` uses {what}, which only the `git` program can read, in a sandbox that was not at hand\nhint: {mend}",
+        "`{}` uses {what}, which only the `git` program can read, but its sandbox is not available\nhint: {mend}",
         places.worktree.display()
     )]
     Format {
@@ -113,7 +113,7 @@ pub enum GitError {
         mend: String,
     },
     /// libgit2 could not read the repository.
-    #[error("cannot read the repository `{}`: {problem}\nhint: `git fsck` and `git status` there say more", path.display())]
+    #[error("cannot read the repository `{}`: {problem}\nhint: `git fsck` and `git status` there show details", path.display())]
     Unreadable {
         /// The repository.
         path: PathBuf,
@@ -121,7 +121,7 @@ pub enum GitError {
         problem: String,
     },
     /// A file or directory of the work tree or of `.git` could not be read.
-    #[error("cannot read `{}`: {problem}\nhint: mend its permissions, or have git ignore it", path.display())]
+    #[error("cannot read `{}`: {problem}\nhint: fix its permissions, or have git ignore it", path.display())]
     Io {
         /// The path.
         path: PathBuf,
@@ -129,7 +129,7 @@ pub enum GitError {
         problem: String,
     },
     /// The repository exceeds a bound.
-    #[error("`{}` has more than {limit} {what}\nhint: have git ignore what does not belong to the tree", path.display())]
+    #[error("`{}` has more than {limit} {what}\nhint: make git ignore files that do not belong to the tree", path.display())]
     TooMany {
         /// The repository.
         path: PathBuf,
@@ -186,7 +186,7 @@ pub enum GitError {
         commit: String,
     },
     /// A checkout in the state directory could not be written.
-    #[error("cannot write the checkout `{}`: {problem}\nhint: mend the permissions of the state directory, or make room there", path.display())]
+    #[error("cannot write the checkout `{}`: {problem}\nhint: fix the permissions of the state directory, or make room there", path.display())]
     CheckOut {
         /// The path.
         path: PathBuf,
@@ -195,7 +195,7 @@ pub enum GitError {
     },
     /// The helper did not answer in time, and was killed.
     #[error(
-        "reading `{}` took longer than {} s and was ended\nhint: look for a fifo or a dead network mount that `.git` or an ignore file points to",
+        "reading `{}` took longer than {} s and was stopped\nhint: look for a fifo or a dead network mount that `.git` or an ignore file points to",
         path.display(), deadline.as_secs_f32()
     )]
     Deadline {
@@ -205,7 +205,7 @@ pub enum GitError {
         deadline: Duration,
     },
     /// The helper could not be started, died, or violated the protocol.
-    #[error("the git helper `{}` failed: {problem}\nhint: it is installed beside `proctor`; reinstall both together", exe.display())]
+    #[error("the git helper `{}` failed: {problem}\nhint: it is installed next to `proctor`; reinstall both together", exe.display())]
     Helper {
         /// The program.
         exe: PathBuf,

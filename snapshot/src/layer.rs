@@ -138,7 +138,7 @@ pub enum ScanError {
     Git(#[from] GitError),
     /// An entry has a form that our overlays do not produce.
     #[error(
-        "cannot decode `{path}` in the step's layer: it carries `{xattr}`\nhint: this kernel writes layers in a form that we do not read; please report it"
+        "cannot decode `{path}` in the step's layer: it carries `{xattr}`\nhint: this kernel writes layers in an unknown format; please report it"
     )]
     CannotDecode {
         /// The path, in human-readable form.
@@ -148,7 +148,7 @@ pub enum ScanError {
     },
     /// A file changed while it was read: a process still writes to the layer.
     #[error(
-        "`{path}` in the step's layer changed while it was read\nhint: a process of the step outlived it; please report it"
+        "`{path}` in the step's layer changed while it was read\nhint: a process of the step outlived the step; please report it"
     )]
     NotSealed {
         /// The path, in human-readable form.
@@ -156,7 +156,7 @@ pub enum ScanError {
     },
     /// Directories are nested deeper than the bound.
     #[error(
-        "the step made directories more than {limit} levels deep\nhint: name the directory that it fills in the skill's `caches`"
+        "the step created directories more than {limit} levels deep\nhint: list the directory that it fills in the skill's `caches`"
     )]
     TooDeep {
         /// The bound.
@@ -164,7 +164,7 @@ pub enum ScanError {
     },
     /// The layer has more entries than the bound.
     #[error(
-        "the step's layer has more than {limit} entries\nhint: name the directory that it fills in the skill's `caches`"
+        "the step's layer has more than {limit} entries\nhint: list the directory that it fills in the skill's `caches`"
     )]
     TooManyEntries {
         /// The bound.

@@ -108,7 +108,7 @@ pub enum MirrorError {
         source: std::io::Error,
     },
     /// The mirror contains an entry that differs from its record.
-    #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; the private tree is made anew")]
+    #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; Proctor creates the private tree again")]
     Damaged {
         /// The path, in human-readable form.
         path: String,
@@ -117,7 +117,7 @@ pub enum MirrorError {
     },
     /// The content of a file in a commit does not match its id.
     #[error(
-        "cannot copy `{path}` of the commit: what was read is not the blob {id}\nhint: `git fsck` finds objects that are damaged; fetch them again"
+        "cannot copy `{path}` of the commit: its content is not the blob {id}\nhint: `git fsck` finds damaged objects; fetch them again"
     )]
     OtherBlob {
         /// The path, in human-readable form.

@@ -97,7 +97,7 @@ impl FilePatch<'_> {
 
     fn write(&self, text: &mut Vec<u8>) -> Result<(), PatchError> {
         if self.in_repository() {
-            return Err(self.unsayable("lies in a repository of its own, which a patch of this one does not reach"));
+            return Err(self.unsayable("is in a nested repository, which a patch of this one cannot change"));
         }
         let before = self.side(self.input.before, &[self.input.repo])?;
         let places: Vec<BorrowedFd<'_>> = self.input.uppers.iter().copied().chain([self.input.repo]).collect();
@@ -129,7 +129,7 @@ impl FilePatch<'_> {
             (EntryKind::File, false) => "100644",
             (EntryKind::File, true) => "100755",
             (EntryKind::Symlink, _) => "120000",
-            (EntryKind::Gitlink, _) => return Err(self.unsayable("is, or was, a repository of its own")),
+            (EntryKind::Gitlink, _) => return Err(self.unsayable("is, or was, a nested repository")),
             (EntryKind::Special, _) => {
                 return Err(self.unsayable("is a fifo, socket or device, which git does not keep"));
             }

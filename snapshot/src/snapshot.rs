@@ -102,7 +102,7 @@ pub enum SnapshotError {
     #[error(transparent)]
     Git(#[from] GitError),
     /// A file of the tree could not be read.
-    #[error("cannot read `{path}`: {source}\nhint: mend its permissions, or have git ignore it")]
+    #[error("cannot read `{path}`: {source}\nhint: fix its permissions, or have git ignore it")]
     Io {
         /// The path, in human-readable form.
         path: String,
@@ -110,7 +110,7 @@ pub enum SnapshotError {
         source: std::io::Error,
     },
     /// A file kept changing while it was read.
-    #[error("`{path}` kept changing while it was read\nhint: end what writes to it, and run again")]
+    #[error("`{path}` kept changing while it was read\nhint: stop the program that writes to it, and run again")]
     Unstable {
         /// The path, in human-readable form.
         path: String,

@@ -230,7 +230,7 @@ fn other_kinds() {
 
 fn new_file_and_old_mtime() {
     let watched = Watched::small();
-    watched.changes("the ctime of the directory tells", |repo| {
+    watched.changes("the ctime of the directory shows it", |repo| {
         let before = fs::metadata(repo.at("src")).expect("stats");
         repo.write("src/new.rs", "x");
         set_mtime(&repo.at("src"), &before);
@@ -398,11 +398,11 @@ fn parent_becomes_a_link() {
     let watched = Watched::small();
     watched.repo.write("src/deep/a", "x").commit();
     let elsewhere = watched.repo.room.path().join("elsewhere");
-    watched.changes("what is behind it is not looked at", |repo| {
+    watched.changes("entries below it are not read", |repo| {
         fs::rename(repo.at("src"), &elsewhere).expect("renames");
         symlink(&elsewhere, repo.at("src")).expect("links");
     });
-    watched.keeps("whatever becomes of it", |_| crate::repository::put(&elsewhere.join("main.rs"), b"other"));
+    watched.keeps("regardless of its later changes", |_| crate::repository::put(&elsewhere.join("main.rs"), b"other"));
     watched.changes("the directory itself is", |repo| {
         fs::remove_file(repo.at("src")).expect("removes");
         fs::rename(&elsewhere, repo.at("src")).expect("renames");

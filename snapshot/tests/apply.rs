@@ -51,7 +51,7 @@ fn changed_while_built(change: fn(&Layer) -> &Layer) {
     change(&layer);
     written_well_after(&repo, "target/mine", "target/old");
     let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
-    assert!(error.to_string().contains("under way"), "{error}");
+    assert!(error.to_string().contains("changed during the run"), "{error}");
     assert_eq!((repo.read("target/old"), repo.read("target/mine")), ("theirs".into(), "mine".into()));
 }
 

@@ -171,7 +171,7 @@ fn ranges() {
         assert_eq!(found, expected, "{range}");
     }
     let empty = resolve(&repo, "main..main").expect_err("empty").to_string();
-    assert!(empty.contains("holds no commit"), "{empty}");
+    assert!(empty.contains("contains no commit"), "{empty}");
     let many = helper().resolve(&repo.top, "v1..main", 1).expect_err("too many").to_string();
     assert!(many.contains("more than 1 commits"), "{many}");
 }

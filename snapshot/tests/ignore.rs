@@ -40,7 +40,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 fn generated(case: u64) {
-    #[expect(clippy::disallowed_methods, reason = "whoever runs the test says how long it may take")]
+    #[expect(clippy::disallowed_methods, reason = "the caller of the test sets its duration")]
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (rounds, seed) = (number("PROCTOR_IGNORE_ROUNDS", ROUNDS), number("PROCTOR_IGNORE_SEED", 0));
     for round in 0..rounds {

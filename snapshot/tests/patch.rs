@@ -198,7 +198,7 @@ fn unsayable() {
             },
             "`fifo` is a fifo",
         ),
-        (Layer::new().write("inner/file", "y"), "`inner/file` lies in a repository of its own"),
+        (Layer::new().write("inner/file", "y"), "`inner/file` is in a nested repository"),
         (Layer::new().write("large", vec![b'x'; (32 << 20) + 1]), "`large` has more than 32 MiB"),
     ] {
         let refused = patch_of(&repo, &view, layer).0.expect_err(words);

@@ -566,7 +566,7 @@ fn give(path: &std::path::Path, uid: u32) {
 fn foreign_owner() {
     let repo = Repo::small();
     give(&repo.at(".git"), 4242);
-    assert_refused(&repo, &["owned by somebody else", "run as its owner"]);
+    assert_refused(&repo, &["owned by another user", "run as its owner"]);
 }
 
 fn root_reads_as_the_owner() {

@@ -74,7 +74,7 @@ pub enum NoAdvice {
     #[error("this looks like an error of {0}, which Proctor does not support")]
     Foreign(&'static str),
     /// No supported engine is known to report the error.
-    #[error("no supported engine is known to report this")]
+    #[error("no supported engine reports this error")]
     Unknown,
 }
 

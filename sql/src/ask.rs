@@ -47,7 +47,7 @@ impl Line {
         let until = Instant::now() + START;
         match wire::read::<String>(Until { socket: &self.0, until })? {
             Some(said) if said == wire::HELLO => Ok(()),
-            Some(other) => Err(io::Error::other(format!("it is another program: it said {other:?}"))),
+            Some(other) => Err(io::Error::other(format!("it is another program: it answered {other:?}"))),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

@@ -125,9 +125,9 @@ pub fn ended(request: &Request, code: SqlCode, message: String, took: Duration) 
 
 /// Returns the warning that the stage `safety` was not requested, so that `ok` does not mean that the text may run.
 fn unchecked() -> Diagnostic {
-    let message = "what it may do was not looked at: the stage `safety` was not asked for";
+    let message = "its effects were not checked: the stage `safety` was not requested";
     Diagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, message, 100)
-        .advice("Ask for it before anybody runs this.")
+        .advice("Request it before you run the statement.")
 }
 
 fn micros(since: Instant) -> u64 {
@@ -232,9 +232,7 @@ fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
         }
         Verdict::Reject => say(true, "the feedback names each error"),
         Verdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
-        Verdict::Ok if is_unchecked => {
-            say(false, "nothing speaks against it, as far as it was looked at: `safety` was not")
-        }
+        Verdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
         Verdict::Ok => say(false, "nothing speaks against it"),
     }
 }

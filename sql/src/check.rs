@@ -62,7 +62,7 @@ pub fn run(
         if judgement.verdict != Verdict::Ok {
             let left = texts.len() - index - 1;
             if left > 0 {
-                writeln!(err, "note: {left} behind {} stand on it, and are not looked at", plain(&name))?;
+                writeln!(err, "note: {left} after {} depend on it and are not checked", plain(&name))?;
             }
             break;
         }

@@ -62,7 +62,7 @@ pub struct DuckDb {
 const UNTYPED: &str = "unique_ptr that is NULL";
 /// The error if no type of a parameter fits.
 const UNKNOWN_TYPE: &str =
-    "Binder Error: the types of its parameters cannot be told; write `CAST(? AS INTEGER)` or the type that is meant";
+    "Binder Error: the types of its parameters are unknown; write `CAST(? AS INTEGER)` or another type";
 /// Values that replace parameters, in the order in which they are tried.
 const TYPES: &[&str] = &[
     "NULL",
@@ -105,7 +105,7 @@ impl DuckDb {
     fn judged(&self, sql: &str) -> Result<Bound, Refusal> {
         let extracted = match self.connection.extract(sql) {
             Ok(extracted) if extracted.count() == 0 => {
-                return Err(Refusal::new(SqlCode::EmptyText, "the text holds no statement"));
+                return Err(Refusal::new(SqlCode::EmptyText, "the text contains no statement"));
             }
             Ok(extracted) => extracted,
             Err(error) => return self.known_or_refused(&Said::of_text(&error, sql), sql),
@@ -158,7 +158,7 @@ impl DuckDb {
             let body = forms::body(sql).map(|body| asked(&self.planner, body));
             return match body {
                 Some(Ok(plan)) => Ok(self.reader().of_plan(&plan)),
-                _ => Ok([Action::Other("a view whose body cannot be looked at".to_owned())].into()),
+                _ => Ok([Action::Other("a view whose body cannot be examined".to_owned())].into()),
             };
         }
         if made("macro") {

@@ -303,7 +303,8 @@ impl Sqlite {
         if near.is_empty() || is_value {
             return Some(Ok(place));
         }
-        let message = format!("\"{name}\" is no column here, and SQLite would silently compare with the text '{name}'");
+        let message =
+            format!("\"{name}\" is not a column here, and SQLite would silently compare with the string '{name}'");
         Some(Err(Refusal {
             code: SqlCode::MisspeltIdentifier,
             message,
@@ -562,7 +563,7 @@ fn opened(file: &Path, request: &Request) -> Result<Connection, Refusal> {
         beside.push(suffix);
         if std::fs::metadata(&beside).is_ok_and(|beside| beside.len() > 0) {
             let what = format!(
-                "the database `{}` has changes beside it in `{}`; close what writes to it, or run `PRAGMA wal_checkpoint(TRUNCATE)` there",
+                "the database `{}` has unmerged changes in `{}`; close the programs that write to it, or run `PRAGMA wal_checkpoint(TRUNCATE)` there",
                 file.display(),
                 Path::new(&beside).display()
             );

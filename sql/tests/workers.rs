@@ -196,7 +196,7 @@ fn bombs_end_within_their_limit_while_others_are_served() {
             let served = bench.judge(&request("SELECT name FROM customers"));
             assert_eq!(served.verdict, Verdict::Ok);
         }
-        assert!(bombed.iter().all(|bomb| !bomb.is_finished()), "others were served meanwhile");
+        assert!(bombed.iter().all(|bomb| !bomb.is_finished()), "others were served at the same time");
         for (bomb, code) in bombed.into_iter().zip([SqlCode::EndlessRecursion, SqlCode::TimeLimit]) {
             let (judgement, took) = bomb.join().expect("joins");
             assert_eq!((judgement.verdict, codes(&judgement)[0]), (Verdict::Reject, code), "{judgement:?}");

@@ -240,5 +240,5 @@ fn git(dir: &Path, arguments: &[&str]) {
 fn built(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("the path of this test binary");
     let found = this.ancestors().map(|dir| dir.join(name)).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("{name} is not beside {}: run `make test`", this.display()))
+    found.unwrap_or_else(|| panic!("{name} is not next to {}: run `make test`", this.display()))
 }

@@ -11,7 +11,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let this = std::env::current_exe().expect("the path of this test binary");
     let has_all = |dir: &&Path| PROGRAMS.iter().all(|program| dir.join(program).is_file());
     let found = this.ancestors().find(has_all);
-    found.unwrap_or_else(|| panic!("{PROGRAMS:?} are not beside {}: run `make test`", this.display())).to_owned()
+    found.unwrap_or_else(|| panic!("{PROGRAMS:?} are not next to {}: run `make test`", this.display())).to_owned()
 });
 
 /// A copy of the binaries that all users can read, because the build may be in a private home directory.

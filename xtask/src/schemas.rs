@@ -50,23 +50,23 @@ const DOCUMENTS: [Document; 13] = [
     },
     Document { name: "status", title: "changes/<id>/05-status.json", schema: status },
     Document { name: "event", title: "One line of `proctor run --format jsonl`", schema: written::<RunEvent> },
-    Document { name: "exec", title: "What `proctor exec --format json` prints", schema: written::<ExecRecord> },
+    Document { name: "exec", title: "Output of `proctor exec --format json`", schema: written::<ExecRecord> },
     Document {
         name: "comparison",
-        title: "What `proctor compare --format json` prints",
+        title: "Output of `proctor compare --format json`",
         schema: written::<proctor_core::compare::Comparison>,
     },
     Document {
         name: "sql-judgement",
-        title: "What `proctor sql verify --format json` prints, and `POST /v1/sql/verify` answers",
+        title: "Output of `proctor sql verify --format json`, and answer of `POST /v1/sql/verify`",
         schema: written::<proctor_core::sql::Judgement>,
     },
     Document {
         name: "sql-request",
-        title: "What `POST /v1/sql/verify` takes",
+        title: "Body of `POST /v1/sql/verify`",
         schema: accepted::<proctor_core::sql::Request>,
     },
-    Document { name: "gate", title: "What `proctor gate --format json` prints", schema: written::<GateAnswer> },
+    Document { name: "gate", title: "Output of `proctor gate --format json`", schema: written::<GateAnswer> },
 ];
 
 /// The description of the daemon's HTTP API.

@@ -167,7 +167,7 @@ impl InProcess {
 }
 
 pub(super) fn beside(name: &str) -> Result<PathBuf> {
-    Ok(std::env::current_exe().context("this program does not know where it stands")?.with_file_name(name))
+    Ok(std::env::current_exe().context("cannot determine the path of this program")?.with_file_name(name))
 }
 
 /// Waits until a process listens on `socket`.
@@ -175,7 +175,7 @@ pub(super) async fn listening(socket: &Path) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while UnixStream::connect(socket).await.is_err() {
         if Instant::now() > until {
-            bail!("nobody listens at {} after {PATIENCE:?}", socket.display());
+            bail!("no daemon listens at {} after {PATIENCE:?}", socket.display());
         }
         // Polling is needed, because there is no event for a process that will bind a socket.
         tokio::time::sleep(LOOK).await;

@@ -6,7 +6,7 @@ use super::{Format, RepoArgs, SocketArgs, StateArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  the same, but for what was measured
+  0  the same, except for measurements
   1  different
   2  one of them cannot be found or read";
 
@@ -14,13 +14,13 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct CompareArgs {
-    /// The first run: its id, or the directory of its documents, with a `/` in it
+    /// The first run: its ID, or the directory of its documents, written with a `/`
     #[arg(value_name = "BEFORE")]
     pub before: String,
     /// The second run
     #[arg(value_name = "AFTER")]
     pub after: String,
-    /// How the differences are written to standard output
+    /// The format of the differences on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]

@@ -8,13 +8,13 @@ use super::{Format, RepoArgs, ReportsArgs, SocketArgs, StateArgs, run_id};
 /// `proctor status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The run; without it, the newest ones
+    /// The run [default: the newest runs]
     #[arg(value_name = "RUN", value_parser = run_id)]
     pub run: Option<RunId>,
-    /// Every run that is kept, not only the newest
+    /// Show every stored run, not only the newest
     #[arg(long, conflicts_with = "run")]
     pub all: bool,
-    /// How it is written to standard output
+    /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]
@@ -30,13 +30,14 @@ pub(crate) struct LogsArgs {
     /// The step, or the toolchain check as `<toolchain>/<n>` [default: all of them, with both streams]
     #[arg(value_name = "SKILL/STEP")]
     pub step: Option<String>,
-    /// Its standard error, not its standard output
+    /// Show standard error instead of standard output
     #[arg(long, requires = "step")]
     pub stderr: bool,
-    /// Show what comes until the end: of one step, or of all steps of the run, each line behind its step
+    /// Show output live until the step or the run ends; lines of several steps are prefixed with the
+    /// step
     #[arg(long, short)]
     pub follow: bool,
-    /// Write it with control characters as they are, to a file or a pipe
+    /// Do not escape control characters; only to a file or a pipe
     #[arg(long, requires = "step")]
     pub raw: bool,
     #[command(flatten)]
@@ -87,11 +88,11 @@ pub(crate) struct DaemonCommandArgs {
 /// What to do with the daemon.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DaemonCommand {
-    /// Start it, where none runs, and wait until it answers
+    /// Start the daemon if it is not running, and wait until it answers
     Start(StartArgs),
-    /// Ask it to end as SIGTERM does, and wait until it has
+    /// Stop the daemon like SIGTERM, and wait until it has exited
     Stop(StopArgs),
-    /// Say whether it runs, and how it is
+    /// Show whether the daemon runs, and its state
     Status(DaemonStatusArgs),
 }
 
@@ -114,7 +115,7 @@ pub(crate) struct StopArgs {
 /// `proctor daemon status`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonStatusArgs {
-    /// How it is written to standard output
+    /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]

@@ -125,36 +125,36 @@ fn set(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
 /// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// What the command must not change: `off`, `tracked` or `strict`
+    /// Which changes by the command count as drift: `off`, `tracked` or `strict`
     #[arg(long, value_name = "MODE", value_parser = read_only)]
     pub read_only: Option<ReadOnly>,
-    /// What processes mean that are left when it has ended: `ignore`, `warn` or `fail`
+    /// How to treat processes that the command leaves behind: `ignore`, `warn` or `fail`
     #[arg(long, value_name = "MODE", value_parser = leaks)]
     pub leaks: Option<Leaks>,
-    /// What network it sees: `deny` or `allow`
+    /// The network policy: `deny` or `allow`
     #[arg(long, value_name = "POLICY", value_parser = network)]
     pub network: Option<Network>,
-    /// When it must have ended, in milliseconds
+    /// The timeout, in milliseconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout_ms: Option<u64>,
-    /// How long it has between SIGTERM and SIGKILL, in milliseconds
+    /// The time between SIGTERM and SIGKILL, in milliseconds
     #[arg(long, value_name = "N")]
     pub grace_ms: Option<u64>,
-    /// Where it starts, relative to the repository
+    /// The work directory, relative to the repository
     #[arg(long, value_name = "DIR", value_parser = rel_path)]
     pub workdir: Option<RelPath>,
-    /// A variable that it is given; may be repeated
+    /// An environment variable for the command; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(VarName, String)>,
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Take nothing from the spec of the repository, which may be broken then
+    /// Ignore the spec of the repository, which may then be invalid
     #[arg(long)]
     pub no_spec: bool,
-    /// How the result is written to standard output; `human` is the command's own output
+    /// The format of the result on standard output; `human` is the command's own output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
-    /// Write its output with control characters as they are
+    /// Do not escape control characters in the output
     #[arg(long, conflicts_with = "format")]
     pub raw: bool,
     #[command(flatten)]
@@ -177,10 +177,10 @@ pub(crate) struct LimitArgs {
     /// Processes and threads, or `unlimited`
     #[arg(long, value_name = "N", value_parser = count)]
     pub pids: Option<Limit>,
-    /// What it may write, or `unlimited`
+    /// Disk space for written data, or `unlimited`
     #[arg(long, value_name = "SIZE")]
     pub disk: Option<Limit>,
-    /// How much of each output stream is kept, or `unlimited`
+    /// The stored part of each output stream, or `unlimited`
     #[arg(long, value_name = "SIZE")]
     pub output: Option<Limit>,
     /// CPU time, in seconds, or `unlimited`

@@ -7,10 +7,10 @@ use super::{Format, OperatorArgs, StateArgs};
 /// `proctor gc`.
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {
-    /// Remove every private copy, checkout and cache that no run holds; the next runs make them anew
+    /// Remove every unused private copy, checkout and cache; the next runs create them again
     #[arg(long)]
     pub all: bool,
-    /// How the result is written to standard output
+    /// The format of the result on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]

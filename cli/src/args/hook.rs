@@ -16,22 +16,22 @@ pub(crate) struct HookCommandArgs {
 /// What to do with hooks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HookCommand {
-    /// Have git verify before it pushes, or commits
+    /// Make git verify before it pushes or commits
     Install(HookInstallArgs),
-    /// Take our hooks away again, and put back what stood there
+    /// Remove Proctor's hooks, and restore the previous ones
     Uninstall(HookUninstallArgs),
-    /// Show which hooks are there, whose they are, and whether ours would work now
+    /// Show the installed hooks, their owners, and whether Proctor's hooks would work now
     Status(HookStatusArgs),
-    /// Do what a hook does: git's hooks call this, and those of agents
+    /// Do the work of a hook; the hooks of git and of agents call this
     Run(HookRunArgs),
 }
 
 /// A hook of git.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HookName {
-    /// Before `git push` sends anything: the commits that are pushed.
+    /// Before `git push` sends anything: the pushed commits.
     PrePush,
-    /// Before `git commit` makes a commit: what is staged.
+    /// Before `git commit` creates a commit: the staged tree.
     PreCommit,
 }
 
@@ -51,13 +51,13 @@ impl HookName {
 /// What a hook verifies, and how: said when it is installed, and written into it.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct HookOptions {
-    /// The profile of the spec that is run
+    /// The profile of the spec to run
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
-    /// With `pre-push`: every commit that no remote has yet, and not only the last one of each ref
+    /// With `pre-push`: verify every commit that no remote has yet, not only the last one of each ref
     #[arg(long)]
     pub each_commit: bool,
-    /// Run anew, also where evidence of an earlier run answers
+    /// Run even if evidence of an earlier run is valid
     #[arg(long)]
     pub fresh: bool,
 }
@@ -70,10 +70,11 @@ pub(crate) struct HookInstallArgs {
     pub hooks: Vec<HookName>,
     #[command(flatten)]
     pub options: HookOptions,
-    /// Write to a directory of hooks that other repositories use too, where `core.hooksPath` names one
+    /// Allow writing to a hooks directory that other repositories also use, if `core.hooksPath` names
+    /// one
     #[arg(long)]
     pub shared: bool,
-    /// Replace a hook of ours that was edited
+    /// Replace a Proctor hook that was edited
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -83,7 +84,7 @@ pub(crate) struct HookInstallArgs {
 /// `proctor hook uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct HookUninstallArgs {
-    /// The hooks [default: all of ours]
+    /// The hooks [default: all Proctor hooks]
     #[arg(value_name = "HOOK")]
     pub hooks: Vec<HookName>,
     #[command(flatten)]
@@ -100,14 +101,15 @@ pub(crate) struct HookStatusArgs {
 /// `proctor hook run`.
 #[derive(Debug, Args)]
 pub(crate) struct HookRunArgs {
-    /// The hook of git whose work is done
+    /// The git hook to run
     #[arg(value_name = "HOOK", required_unless_present = "agent_hook", conflicts_with = "agent_hook")]
     pub hook: Option<HookName>,
-    /// What git gives the hook, behind `--`: for `pre-push` the name and the URL of the remote
+    /// The arguments that git gives the hook, after `--`: for `pre-push` the name and the URL of the
+    /// remote
     #[arg(value_name = "ARG", last = true, conflicts_with = "agent_hook")]
     pub given: Vec<String>,
-    /// Speak as agents want their stop hooks to: verify the worktree; code 2 and the reason on standard
-    /// error where the agent is to go on
+    /// Act as a stop hook for agents: verify the worktree; exit with code 2 and the reason on standard
+    /// error if the agent has to continue
     #[arg(long, conflicts_with = "each_commit")]
     pub agent_hook: bool,
     #[command(flatten)]

@@ -14,19 +14,20 @@ pub(crate) struct ImportArgs {
     /// The configuration [default: the one in the repository: `.pre-commit-config.yaml` or `lefthook.yml`]
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Whose configuration it is [default: told by its name, or else by what is in it]
+    /// The tool that the configuration belongs to [default: detected from its name, or else from its
+    /// content]
     #[arg(long, value_name = "TOOL")]
     pub from: Option<From>,
-    /// Print the spec to standard output, and write nothing
+    /// Print the spec to standard output instead of writing a file
     #[arg(long)]
     pub dry_run: bool,
-    /// Replace the spec that the repository has
+    /// Replace the existing spec of the repository
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
-    /// The profile that the hooks become
+    /// The name of the profile for the hooks
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,
-    /// How it is told on standard output what became of each hook
+    /// The format of the list of converted hooks on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
     #[command(flatten)]

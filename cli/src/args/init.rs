@@ -7,10 +7,10 @@ use super::RepoArgs;
 /// `proctor init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// Print the spec, and write nothing
+    /// Print the spec instead of writing a file
     #[arg(long)]
     pub dry_run: bool,
-    /// Replace the spec that is there
+    /// Replace the existing spec
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
     #[command(flatten)]

@@ -29,60 +29,60 @@ impl SqlArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SqlCommand {
-    /// Judge statements: whether they bind, may do what they do, run, and answer the question
+    /// Check statements: whether they bind, are allowed, run, and answer the question
     Verify(Box<SqlVerifyArgs>),
-    /// Say what an engine's error means and what to do about it
+    /// Explain an engine's error and how to fix it
     Advice(SqlAdviceArgs),
-    /// Show which engines there are
+    /// Show the available engines
     Engines(SqlEnginesArgs),
 }
 
 /// `proctor sql verify`.
 #[derive(Debug, Args)]
 pub(crate) struct SqlVerifyArgs {
-    /// Files with SQL; `-` or none is standard input
+    /// Files with SQL; `-` or no file is standard input
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Whose SQL it is
+    /// The SQL dialect
     #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
     pub dialect: Dialect,
-    /// A file with the statements that make the schema; several are taken in their order
+    /// A file with the statements that create the schema; several files are executed in order
     #[arg(long, value_name = "FILE")]
     pub schema: Vec<PathBuf>,
-    /// A database to judge against; it is never changed
+    /// A database to check against; it is never changed
     #[arg(long, visible_alias = "database", value_name = "FILE")]
     pub db: Option<PathBuf>,
     /// What a statement may do: `read`, `write` rows, or `migrate` the schema
     #[arg(long, value_name = "POLICY", default_value = "read", value_parser = policy)]
     pub policy: Policy,
-    /// What somebody wanted to know
+    /// The question that the SQL has to answer
     #[arg(long, value_name = "TEXT")]
     pub question: Option<String>,
-    /// The only tables that may be named
+    /// The only tables that a statement may use
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub tables: Vec<String>,
-    /// The only columns of their tables that may be named, as `table.column`
+    /// The only columns of their tables that a statement may use, as `table.column`
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// Functions that may be called beside the harmless ones
+    /// Functions that a statement may call in addition to the harmless ones
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub functions: Vec<String>,
     /// The stages, in order [default: all of them]
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage)]
     pub stages: Vec<StageName>,
-    /// How many statements a text may be [default: one; `migrate` takes many]
+    /// The number of statements in a text [default: one; `migrate` allows many]
     #[arg(long, value_name = "BATCH", value_parser = batch)]
     pub batch: Option<Batch>,
     /// A limit as NAME=VALUE: `time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`
     #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
     pub limit: Vec<String>,
-    /// Reject where a warning has at least this confidence, in percent [default: warnings never reject]
+    /// Reject if a warning has at least this confidence, in percent [default: warnings never reject]
     #[arg(long, value_name = "PERCENT")]
     pub reject_at: Option<Percent>,
-    /// How the judgement is told on standard output
+    /// The format of the judgement on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: SqlFormat,
-    /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else where systems keep it]
+    /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else the usual system directories]
     #[arg(long, value_name = "FILE")]
     pub duckdb: Option<PathBuf>,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(crate) struct SqlVerifyArgs {
 /// Where engines run and are found.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SqlEnginesArgs {
-    /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else where systems keep it]
+    /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else the usual system directories]
     #[arg(long, value_name = "FILE")]
     pub duckdb: Option<PathBuf>,
     #[command(flatten)]
@@ -104,13 +104,13 @@ pub(crate) struct SqlEnginesArgs {
 /// `proctor sql advice`.
 #[derive(Debug, Args)]
 pub(crate) struct SqlAdviceArgs {
-    /// What the engine said: its message, its code, or both
+    /// The engine's error: its message, its code, or both
     #[arg(value_name = "ERROR", required = true)]
     pub error: Vec<String>,
-    /// The engine that reports the error [default: told by its wording]
+    /// The engine that reports the error [default: detected from the wording]
     #[arg(long, value_name = "DIALECT", value_parser = dialect)]
     pub dialect: Option<Dialect>,
-    /// How it is told on standard output
+    /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: super::Format,
 }
@@ -118,9 +118,9 @@ pub(crate) struct SqlAdviceArgs {
 /// How a judgement is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SqlFormat {
-    /// For people.
+    /// Human-readable text.
     Human,
-    /// The judgement as JSON; of several files, one document with all of them.
+    /// The judgement as JSON; for several files, one document with all judgements.
     Json,
     /// SARIF 2.1.0.
     Sarif,

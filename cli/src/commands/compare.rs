@@ -41,7 +41,7 @@ async fn documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<R
     }
     let run = RunId::new(named).map_err(|bad| CliError::Usage {
         message: format!("`{}` is neither a run nor a directory: {bad}", shown_line(named)),
-        hint: "`proctor status` lists runs; a directory is named with a `/` in it, such as `./verify`".to_owned(),
+        hint: "`proctor status` lists runs; write a directory with a `/`, such as `./verify`".to_owned(),
     })?;
     let state = installation::state_dir(&args.state, caller)?;
     let repo = installation::repository(&args.repo, caller).ok();

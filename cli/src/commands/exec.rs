@@ -182,7 +182,7 @@ fn excerpts(step: &StepEvidence) -> String {
 fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission, CliError> {
     let cmd = Argv::new(args.cmd.clone()).map_err(|bad| CliError::Usage {
         message: bad.to_string(),
-        hint: "write the command behind `--`, such as `proctor exec -- ls -l`".to_owned(),
+        hint: "write the command after `--`, such as `proctor exec -- ls -l`".to_owned(),
     })?;
     Ok(ExecSubmission {
         // Only a daemon uses this field, and it takes paths as text.

@@ -46,13 +46,13 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     if let (None, Some(extra)) = (alone, &args.step) {
         return Err(CliError::Usage {
             message: format!("`{}` stands behind a step", shown_line(extra)),
-            hint: format!("name one step; or `{ENV}` or `{SANDBOX}`, and a step"),
+            hint: format!("name one step, or `{ENV}` or `{SANDBOX}` with a step"),
         });
     }
     if let (None | Some(Alone::Sandbox), Some(name)) = (alone, &args.var) {
         return Err(CliError::Usage {
-            message: format!("`--var {name}` stands without `{ENV}`"),
-            hint: format!("say `proctor explain {ENV} --var {name}`"),
+            message: format!("`--var {name}` requires `{ENV}`"),
+            hint: format!("run `proctor explain {ENV} --var {name}`"),
         });
     }
     let wanted = if alone.is_some() { args.step.as_deref() } else { Some(target) };

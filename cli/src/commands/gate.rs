@@ -188,8 +188,8 @@ mod tests {
         let changed = finding(GateCode::TreeChanged, "the tree was changed", 11, false);
         let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);
         insta::assert_snapshot!(plain(&answer(1, vec![changed, again])));
-        let accepted = finding(GateCode::Unattested, "nobody knows it", 0, true);
-        assert!(plain(&answer(0, vec![accepted])).starts_with("unattested[P0326]: nobody knows it (accepted)\n"));
+        let accepted = finding(GateCode::Unattested, "it is unknown", 0, true);
+        assert!(plain(&answer(0, vec![accepted])).starts_with("unattested[P0326]: it is unknown (accepted)\n"));
         assert!(plain(&answer(5, vec![])).starts_with("inconclusive: profile pr"));
     }
 }

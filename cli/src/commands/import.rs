@@ -84,8 +84,8 @@ fn problem(error: ImportError, config: &Config, caller: &Caller) -> CliError {
             let first = diagnostics.first();
             match first.filter(|first| large(&first.code)) {
                 Some(first) => CliError::Usage {
-                    message: format!("the hooks come to more than a spec can be: {}", first.message),
-                    hint: "split the configuration, and import its parts into specs of their own".to_owned(),
+                    message: format!("the hooks exceed the limits of a spec: {}", first.message),
+                    hint: "split the configuration, and import its parts into separate specs".to_owned(),
                 },
                 None => CliError::Internal(format!(
                     "a configuration was made into a spec that is not valid: {}",
@@ -124,11 +124,11 @@ fn tell(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
     }
     if !record.missing.is_empty() {
         let names = shown_line(&record.missing.join(", "));
-        let hint = "install them: until they are there, every run is inconclusive".to_owned();
+        let hint = "install them; every run is inconclusive without them".to_owned();
         screen.err(&warning_with(&format!("not on this machine: {names}"), &[hint]));
     }
     if spec.is_none() {
-        let hint = "`proctor init` looks at the repository itself".to_owned();
+        let hint = "`proctor init` inspects the repository itself".to_owned();
         screen.err(&crate::style::error(
             CommandCode::NothingCarriedOver.code(),
             "no hook could be carried over, so there is no spec",

@@ -53,7 +53,9 @@ pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Res
 /// Adds a hint for users who have no repository yet.
 fn or_make_one(error: CliError) -> CliError {
     match error {
-        CliError::Usage { message, hint } => CliError::Usage { message, hint: format!("{hint}; `git init` makes one") },
+        CliError::Usage { message, hint } => {
+            CliError::Usage { message, hint: format!("{hint}; `git init` creates one") }
+        }
         other => other,
     }
 }
@@ -68,14 +70,14 @@ fn demand_git(repo: &Path) -> Result<(), CliError> {
     Err(match top {
         Some(top) => CliError::Usage {
             message: format!(
-                "`{}` is not the top of its repository, and Proctor reads a spec at the top only",
+                "`{}` is not the top directory of its repository, but Proctor reads the spec only there",
                 show(repo)
             ),
-            hint: format!("name the top: `--repo {}`", show(&top)),
+            hint: format!("name the top directory: `--repo {}`", show(&top)),
         },
         None => CliError::Usage {
             message: format!("`{}` is not under git", show(repo)),
-            hint: "`git init` there; a run is of what git knows".to_owned(),
+            hint: "run `git init` there; Proctor verifies only files that git knows".to_owned(),
         },
     })
 }
@@ -86,7 +88,7 @@ fn no_draft(error: &InitError) -> CliError {
             let seen: String = notes.iter().take(MAX_NOTES).map(|note| format!("\n  {}", note.message)).collect();
             CliError::Usage {
                 message: format!("{error}: no Cargo, npm, pnpm, yarn, Python, Go, Make or shell checks{seen}"),
-                hint: format!("write `{}` by hand; the shortest one is: {SHORTEST}", spec::PATH),
+                hint: format!("write `{}` yourself; the shortest spec is: {SHORTEST}", spec::PATH),
             }
         }
         InitError::Unsound(_) => CliError::Internal(error.to_string()),

@@ -33,8 +33,8 @@ const SHOWN_NAMES: usize = 20;
 pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.raw && caller.stdout_is_terminal {
         return Err(CliError::Usage {
-            message: "what a step printed is not written to a terminal as it is".to_owned(),
-            hint: "leave `--raw` out, or send it to a file or a pipe".to_owned(),
+            message: "the unescaped output of a step is not written to a terminal".to_owned(),
+            hint: "omit `--raw`, or redirect the output to a file or a pipe".to_owned(),
         });
     }
     let daemon = match known(args, caller).await {

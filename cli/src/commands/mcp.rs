@@ -66,7 +66,7 @@ fn start_error(error: StartError) -> CliError {
         StartError::Engine(error) => engine::engine_error(error),
         StartError::StateInUse(_) | StartError::History { .. } => {
             let (message, hint) =
-                text.split_once("\nhint: ").unwrap_or((&text, "name another directory with `--state-dir`"));
+                text.split_once("\nhint: ").unwrap_or((&text, "choose another directory with `--state-dir`"));
             CliError::Environment { message: message.to_owned(), hint: hint.to_owned() }
         }
     }
@@ -75,7 +75,7 @@ fn start_error(error: StartError) -> CliError {
 /// Serves until the client disconnects. The first signal cancels the pending calls; a second Ctrl-C exits at once.
 async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: CancellationToken) -> Result<u8, CliError> {
     let mut interrupts = Interrupts::listen(stop).map_err(|error| CliError::Environment {
-        message: format!("signals cannot be listened to: {error}"),
+        message: format!("signal handlers cannot be installed: {error}"),
         hint: "raise the limit of open files (`ulimit -n`)".to_owned(),
     })?;
     tokio::pin!(serving);
@@ -92,8 +92,7 @@ async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: Canc
         (Ok(()), None) => Ok(0),
         (Err(error @ StdioError::NoHandshake(_)), None) => Err(CliError::Usage {
             message: error.to_string(),
-            hint: "a client starts `proctor mcp` and speaks to it; docs/mcp.md shows how clients are told of it"
-                .to_owned(),
+            hint: "an MCP client starts `proctor mcp`; docs/mcp.md shows how to configure clients".to_owned(),
         }),
         (Err(StdioError::Internal(message)), None) => Err(CliError::Internal(message)),
     }

@@ -233,7 +233,7 @@ impl<'a> Runs<'a> {
     pub(super) async fn staged(&self, index: StagedIndex) -> Result<NamedCommit, CliError> {
         match &self.way {
             Way::Here(engine) => engine.staged(&self.repo, index).await.map_err(engine_error),
-            Way::Daemon(_) => Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
+            Way::Daemon(_) => Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned())),
         }
     }
 

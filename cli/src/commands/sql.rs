@@ -110,7 +110,7 @@ impl<'a> Judge<'a> {
         if is_library_named && args.way.daemon.daemon {
             return Err(CliError::Usage {
                 message: "a daemon does not load the DuckDB library that a caller names".to_owned(),
-                hint: "leave out `--daemon`, or `--duckdb` and `$PROCTOR_DUCKDB`".to_owned(),
+                hint: "omit `--daemon`, or `--duckdb` and `$PROCTOR_DUCKDB`".to_owned(),
             });
         }
         let wanted = Wanted { way: &args.way, operator: &operator, repo: Path::new("/") };
@@ -179,14 +179,14 @@ fn database(file: &Path, caller: &Caller) -> Result<String, CliError> {
     let path = caller.cwd.join(file).canonicalize().map_err(|error| unreadable(file, &error))?;
     path.into_os_string().into_string().map_err(|path| CliError::Usage {
         message: format!("the path of the database, `{}`, is not UTF-8", show(Path::new(&path))),
-        hint: "move it, or name it by a link".to_owned(),
+        hint: "move it, or use a link to it".to_owned(),
     })
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> CliError {
     CliError::Usage {
         message: format!("`{}` cannot be read: {error}", show(file)),
-        hint: "name a file that is there; `-` is standard input".to_owned(),
+        hint: "name an existing file; `-` is standard input".to_owned(),
     }
 }
 
@@ -206,7 +206,7 @@ fn read(file: &Path, caller: &Caller) -> Result<String, CliError> {
     }
     String::from_utf8(bytes).map_err(|error| CliError::Usage {
         message: format!("`{}` is not UTF-8 at byte {}", show(file), error.utf8_error().valid_up_to()),
-        hint: "convert it, such as by `iconv -t UTF-8`".to_owned(),
+        hint: "convert it, for instance with `iconv -t UTF-8`".to_owned(),
     })
 }
 
@@ -215,7 +215,7 @@ fn limits(given: &[String]) -> Result<Limits, CliError> {
     for one in given {
         limits.set(one).map_err(|wrong| CliError::Usage {
             message: format!("`--limit {one}`: {wrong}"),
-            hint: "such as `--limit time=10s,memory=1GiB,rows=100`".to_owned(),
+            hint: "write limits such as `--limit time=10s,memory=1GiB,rows=100`".to_owned(),
         })?;
     }
     Ok(limits)
@@ -235,7 +235,7 @@ fn workers(
     };
     let refused = |error: proctor_sandbox::SandboxError| CliError::Environment {
         message: format!("no sandbox for SQL engines: {error}"),
-        hint: "`proctor doctor` says what this machine can enforce".to_owned(),
+        hint: "`proctor doctor` shows what this machine can enforce".to_owned(),
     };
     let launcher = Arc::new(Host::new(config).and_then(Launcher::start).map_err(refused)?);
     let config = WorkersConfig {

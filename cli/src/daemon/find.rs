@@ -172,7 +172,7 @@ pub(crate) async fn who_does_it_with_env(
         return Ok(Some(daemon));
     }
     if wanted.way.daemon.daemon {
-        let hint = "unset some of it, or leave `--daemon` out".to_owned();
+        let hint = "unset some of it, or omit `--daemon`".to_owned();
         return Err(CliError::Usage { message: TOO_LARGE.to_owned(), hint });
     }
     screen.err(&style::warning(&format!("{TOO_LARGE}; this is done without a daemon")));
@@ -259,11 +259,11 @@ pub(crate) fn lock_holder(candidates: &[Candidate]) -> Option<(PathBuf, u32)> {
 enum Refusal {
     #[error(transparent)]
     Client(ClientError),
-    #[error("the daemon at `{}` says no: {}", show(socket), problem.detail)]
+    #[error("the daemon at `{}` refused the request: {}", show(socket), problem.detail)]
     Problem { socket: PathBuf, problem: Box<Problem> },
-    #[error("the daemon at `{}` is ending", show(.0))]
+    #[error("the daemon at `{}` is shutting down", show(.0))]
     Draining(PathBuf),
-    #[error("the daemon at `{}` is proctor {theirs}, which this proctor {VERSION} does not understand", show(socket))]
+    #[error("the daemon at `{}` is Proctor {theirs}, which is incompatible with this Proctor {VERSION}", show(socket))]
     OtherVersion { socket: PathBuf, theirs: String },
 }
 
@@ -375,8 +375,8 @@ mod tests {
         let judge = |version, status, purpose| judged(Client::new(place.clone()), health(version, status), purpose);
         judge(VERSION, HealthStatus::Ok, Purpose::Work).expect("ours");
         let ending = judge(VERSION, HealthStatus::Draining, Purpose::Work).expect_err("it ends");
-        assert!(ending.to_string().contains("is ending"), "{ending}");
-        judge(VERSION, HealthStatus::Draining, Purpose::Look).expect("it can still tell");
+        assert!(ending.to_string().contains("is shutting down"), "{ending}");
+        judge(VERSION, HealthStatus::Draining, Purpose::Look).expect("it still answers");
         for purpose in [Purpose::Work, Purpose::Look] {
             let other = judge("99.0.0", HealthStatus::Ok, purpose).expect_err("another one");
             assert!(other.to_string().contains("99.0.0") && other.hints().len() == 1, "{other}");

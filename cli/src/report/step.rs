@@ -186,15 +186,15 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
     let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
     let setting = setting(*limit);
     let flag = setting.replace('_', "-");
-    let mut hints = vec![format!("have it take less, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
+    let mut hints = vec![format!("reduce its usage, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
     if *limit == LimitKind::Inodes {
         hints.push(
             "how many files there may be goes by `limits.disk`: one for each 16 KiB of it, 4096 at least".to_owned(),
         );
     }
     if matches!(limit, LimitKind::Disk | LimitKind::Inodes) {
-        let what = "all layers of a run share one such room, and all scratch directories of a step another";
-        hints.push(format!("{what}; large files that nobody verifies belong in `caches`"));
+        let what = "all layers of a run share one limit, and all scratch directories of a step share another";
+        hints.push(format!("{what}; put large files that need no verification into `caches`"));
     }
     style::lines_of(&hints)
 }

@@ -40,7 +40,7 @@ fn append(path: &Path, text: impl FnOnce(u64) -> String) -> io::Result<()> {
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     file.write_all(text(found.size()).as_bytes())
 }

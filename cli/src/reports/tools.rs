@@ -63,7 +63,7 @@ async fn content(keeper: &Keeper<'_>, run: &RunId, n: usize, report: &ReportEvid
     };
     match fetched {
         Ok(Some(bytes)) => Content::Read(bytes),
-        Ok(None) => Content::Unread("it is kept no longer".to_owned()),
+        Ok(None) => Content::Unread("it is no longer stored".to_owned()),
         Err(problem) => Content::Unread(problem),
     }
 }

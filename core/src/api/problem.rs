@@ -94,13 +94,13 @@ problem_types! {
     /// The path does not support the method.
     MethodNotAllowed = "urn:proctor:problem:method-not-allowed", 405, EXIT_USAGE, "the method is not allowed";
     /// The client accepts none of the available content types.
-    NotAcceptable = "urn:proctor:problem:not-acceptable", 406, EXIT_USAGE, "no accepted form of an answer";
+    NotAcceptable = "urn:proctor:problem:not-acceptable", 406, EXIT_USAGE, "no acceptable content type";
     /// The body was not received in time.
     RequestTimeout = "urn:proctor:problem:request-timeout", 408, EXIT_INCONCLUSIVE, "the request took too long";
     /// The idempotency key was used for a different request.
-    Conflict = "urn:proctor:problem:conflict", 409, EXIT_USAGE, "it contradicts what is there";
+    Conflict = "urn:proctor:problem:conflict", 409, EXIT_USAGE, "the request conflicts with the current state";
     /// The resource existed but is no longer stored.
-    Gone = "urn:proctor:problem:gone", 410, EXIT_INCONCLUSIVE, "it is kept no longer";
+    Gone = "urn:proctor:problem:gone", 410, EXIT_INCONCLUSIVE, "it is no longer stored";
     /// The body exceeds the size limit.
     TooLarge = "urn:proctor:problem:too-large", 413, EXIT_USAGE, "the request is too large";
     /// The content type of the body is not JSON.
@@ -110,17 +110,17 @@ problem_types! {
     /// The spec is invalid.
     InvalidSpec = "urn:proctor:problem:invalid-spec", 422, EXIT_USAGE, "the spec is not valid";
     /// The repository, the spec or the operator does not allow the request.
-    Unprocessable = "urn:proctor:problem:unprocessable", 422, EXIT_USAGE, "it cannot be done as asked";
+    Unprocessable = "urn:proctor:problem:unprocessable", 422, EXIT_USAGE, "the request cannot be fulfilled";
     /// Too many runs or requests are waiting.
-    TooManyRequests = "urn:proctor:problem:too-many-requests", 429, EXIT_INCONCLUSIVE, "too many requests wait";
+    TooManyRequests = "urn:proctor:problem:too-many-requests", 429, EXIT_INCONCLUSIVE, "too many requests are waiting";
     /// The run ended before there was anything to record.
     Interrupted = "urn:proctor:problem:interrupted", 409, EXIT_INTERRUPTED, "it was interrupted";
     /// The head of the request exceeds the size limit.
     HeadTooLarge = "urn:proctor:problem:head-too-large", 431, EXIT_USAGE, "the head of the request is too large";
     /// Proctor had an internal error.
-    Internal = "urn:proctor:problem:internal", 500, EXIT_INCONCLUSIVE, "proctor could not do its job";
+    Internal = "urn:proctor:problem:internal", 500, EXIT_INCONCLUSIVE, "internal error";
     /// The machine does not allow a run.
-    Unavailable = "urn:proctor:problem:unavailable", 503, EXIT_INCONCLUSIVE, "it cannot be done here and now";
+    Unavailable = "urn:proctor:problem:unavailable", 503, EXIT_INCONCLUSIVE, "temporarily unavailable";
 }
 
 impl Problem {

@@ -248,7 +248,7 @@ impl StepView {
 
     /// Returns how the step ended, as a phrase that follows its name. The phrase contains no text from the repository.
     pub fn manner(&self) -> String {
-        let Some(termination) = &self.termination else { return "has no end on record".to_owned() };
+        let Some(termination) = &self.termination else { return "has no recorded end".to_owned() };
         match &self.leaked {
             Some(leaked) => format!("{} and left {} behind", termination.phrase(), leaked.number()),
             None => termination.phrase(),

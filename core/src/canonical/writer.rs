@@ -332,7 +332,7 @@ impl ser::SerializeMap for Object<'_, '_> {
             Value::String(key) => key,
             Value::Number(number) => number.to_string(),
             Value::Bool(key) => key.to_string(),
-            _ => return Err(Error::custom("the key of a map is no string")),
+            _ => return Err(Error::custom("the key of a map is not a string")),
         });
         Ok(())
     }

@@ -68,7 +68,7 @@ impl ReportFault {
     pub fn phrase(self) -> &'static str {
         match self {
             Self::SymbolicLink => "is a symbolic link, or lies behind one",
-            Self::NoRegularFile => "is no regular file",
+            Self::NoRegularFile => "is not a regular file",
             Self::TooLarge => "has more than 16 MiB",
             Self::InGit => "lies in a `.git`",
             Self::Unreadable => "cannot be read",

@@ -233,16 +233,16 @@ impl Documents<'_> {
     }
 
     fn suspicion(&self, file: &str, piece: &Piece) -> Option<&'static str> {
-        let Piece::Bytes(bytes) = piece else { return Some("it is no file that we write") };
-        let Ok(evidence) = Evidence::read(file, bytes) else { return Some("it is no intact evidence of ours") };
+        let Piece::Bytes(bytes) = piece else { return Some("Proctor does not write such a file") };
+        let Ok(evidence) = Evidence::read(file, bytes) else { return Some("it is not intact Proctor evidence") };
         let common = evidence.common();
         if *common.changeset_id != self.demands.changeset {
-            return Some("it is of another changeset");
+            return Some("it belongs to another changeset");
         }
         match common.run_id.cmp(&self.run.run_id) {
             Ordering::Less => None,
-            Ordering::Equal => Some("it is of the same run"),
-            Ordering::Greater => Some("it is of a newer run"),
+            Ordering::Equal => Some("it belongs to the same run"),
+            Ordering::Greater => Some("it belongs to a newer run"),
         }
     }
 }

@@ -189,7 +189,7 @@ impl Findings {
     }
 
     pub(super) fn nothing_recorded(&mut self) {
-        self.rerun(GateCode::NothingRecorded, "no run is on record".to_owned());
+        self.rerun(GateCode::NothingRecorded, "no run is recorded".to_owned());
     }
 
     pub(super) fn run_under_way(&mut self) {
@@ -198,13 +198,13 @@ impl Findings {
     }
 
     pub(super) fn status_unreadable(&mut self, why: &str) {
-        let hint = format!("mend `05-status.json` by hand, then {}", self.again);
+        let hint = format!("fix `05-status.json` in an editor, then {}", self.again);
         self.add(GateCode::StatusUnreadable, format!("`05-status.json` cannot be used: {why}"), hint);
     }
 
     pub(super) fn version_unknown(&mut self, file: &str, version: &str) {
-        let message = format!("`{file}` is in version {version} of its format, which this program does not know");
-        let hint = format!("ask with the newer proctor that wrote it, or {}", self.again);
+        let message = format!("`{file}` has format version {version}, which this program does not know");
+        let hint = format!("use the newer Proctor that wrote it, or {}", self.again);
         self.add(GateCode::VersionUnknown, message, hint);
     }
 
@@ -214,18 +214,18 @@ impl Findings {
                 "the last run ended before its record was complete, or its pass was withdrawn; it cites no evidence"
                     .to_owned()
             }
-            outcome => format!("the last run says `{}` and cites no evidence", outcome.as_str()),
+            outcome => format!("the last run reports `{}` but cites no evidence", outcome.as_str()),
         };
         self.rerun(GateCode::CitesNothing, message);
     }
 
     pub(super) fn other_profile(&mut self, found: &ProfileName) {
-        let message = format!("the last run is of the profile `{found}`");
+        let message = format!("the last run used the profile `{found}`");
         self.rerun(GateCode::OtherProfile, message);
     }
 
     pub(super) fn other_changeset(&mut self, file: &str) {
-        self.rerun(GateCode::OtherChangeset, format!("`{file}` is evidence of another changeset"));
+        self.rerun(GateCode::OtherChangeset, format!("`{file}` is evidence for another changeset"));
     }
 
     pub(super) fn other_spec(&mut self, path: &str) {
@@ -233,13 +233,13 @@ impl Findings {
     }
 
     pub(super) fn other_plan(&mut self) {
-        let message = "the spec resolves to another plan than the one that ran: the operator's config, or proctor itself, has changed";
+        let message = "the spec resolves to a different plan than the one that ran: the operator's configuration or Proctor itself changed";
         self.rerun(GateCode::OtherPlan, message.to_owned());
     }
 
     pub(super) fn tree_changed(&mut self, then: &SnapshotId, now: &SnapshotId, changed: &ChangedPaths) {
         let message = match changed.paths.len() as u64 + changed.omitted {
-            0 => format!("the tree is not the one that was verified: it was {then}, and it is {now}"),
+            0 => format!("the tree differs from the tree that was verified: it was {then}, now it is {now}"),
             1 => "the tree was changed since it was verified, at 1 path".to_owned(),
             count => format!("the tree was changed since it was verified, at {count} paths"),
         };
@@ -257,20 +257,19 @@ impl Findings {
     }
 
     fn changed_by_run(&mut self, changed: &ChangedPaths) {
-        let message =
-            "a `read_only: off` step of the run changed the tree, so that not every check saw the tree as it is";
+        let message = "a `read_only: off` step of the run changed the tree, so not every check saw the current tree";
         self.with_paths(GateCode::ChangedByRun, message.to_owned(), changed);
     }
 
     fn edited_meanwhile(&mut self, changed: &ChangedPaths) {
-        let message = "the tree was edited while the run was under way, so that not every check saw the tree as it is";
+        let message = "the tree was edited during the run, so not every check saw the current tree";
         self.with_paths(GateCode::TreeChanged, message.to_owned(), changed);
     }
 
     /// Adds a finding; `files` are the paths of the ignore files.
     pub(super) fn ignores_changed(&mut self, files: Vec<String>) {
         let message =
-            format!("ignore rules outside of the tree were changed since it was verified{}", said(&quoted(&files)));
+            format!("ignore rules outside the tree were changed since it was verified{}", said(&quoted(&files)));
         let hint = format!(
             "undo the change, or check that the rules hide no file that belongs to the tree and {}",
             self.again
@@ -281,7 +280,7 @@ impl Findings {
     /// Adds a finding; `files` are the paths of the ignore files.
     pub(super) fn ignores_unrecorded(&mut self, files: Vec<String>) {
         let message = format!(
-            "the run does not record which ignore rules outside of the tree there were, and there are some now{}",
+            "there are ignore rules outside the tree, but the run did not record its own{}",
             said(&quoted(&files))
         );
         let hint = self.again.clone();
@@ -316,7 +315,7 @@ impl Findings {
     }
 
     pub(super) fn tier_too_high(&mut self, tier: Tier, most: Tier) {
-        let message = format!("the run's effective tier is {tier}, and up to {most} is accepted");
+        let message = format!("the run's effective tier is {tier}, but at most {most} is accepted");
         let hint =
             format!("see `tier_reasons` in its evidence; `--max-tier {tier}` accepts it where the operator does");
         self.add(GateCode::TierTooHigh, message, hint);
@@ -325,7 +324,7 @@ impl Findings {
     pub(super) fn cache_too_wide(&mut self, file: &str, cache: &CacheEvidence, most: CacheTrust) {
         let base = cache.base.as_ref().map_or_else(String::new, |base| format!(", from `{}`", base.scope));
         let message = format!(
-            "the cache `{}` began with content of the trust `{}`{base}, and up to `{most}` is accepted (`{file}`)",
+            "the cache `{}` started with content of the scope `{}`{base}, but at most `{most}` is accepted (`{file}`)",
             cache.path, cache.trust
         );
         let hint = format!("{} with `--no-caches`, or accept it with `--max-cache-trust {}`", self.again, cache.trust);
@@ -371,47 +370,50 @@ impl Findings {
     }
 
     pub(super) fn control_missing(&mut self, file: &str, step: &str, control: &str) {
-        let message = format!("`{step}` ran without the control `{control}`, which the operator demands (`{file}`)");
+        let message = format!("`{step}` ran without the control `{control}`, which the operator requires (`{file}`)");
         let hint = format!("{}; `proctor doctor` shows what this machine enforces", self.again);
         self.add(GateCode::ControlMissing, message, hint);
     }
 
     pub(super) fn stale(&mut self, timestamp: &str, age: Duration, most: Duration) {
         let (age, most) = (span(age), span(most));
-        let message = format!("the run ended {age} ago, at {timestamp}, and {most} is the most that is accepted");
+        let message = format!("the run ended {age} ago, at {timestamp}, but the maximum accepted age is {most}");
         let hint = format!("{}, or accept an older one with `--max-age`", self.again);
         self.add(GateCode::Stale, message, hint);
     }
 
     pub(super) fn future(&mut self, timestamp: &str) {
-        let hint = format!("set this machine's clock right, then {}", self.again);
+        let hint = format!("correct this machine's clock, then {}", self.again);
         self.add(GateCode::FromTheFuture, format!("the run ended in the future, at {timestamp}"), hint);
     }
 
     pub(super) fn time_unreadable(&mut self, timestamp: &str) {
-        self.rerun(GateCode::TimeUnreadable, format!("the run's end, `{timestamp}`, is no time in UTC"));
+        self.rerun(
+            GateCode::TimeUnreadable,
+            format!("the end time of the run, `{timestamp}`, is not a valid UTC time"),
+        );
     }
 
     pub(super) fn evidence_missing(&mut self, file: &str, why: &str) {
-        self.rerun(GateCode::EvidenceMissing, format!("`{file}` is not there{why}"));
+        self.rerun(GateCode::EvidenceMissing, format!("`{file}` is missing{why}"));
     }
 
     pub(super) fn documents_gone(&mut self, run: &RunId) {
-        let message = format!("the run {run} is on record, and its documents are no longer there");
+        let message = format!("the run {run} is recorded, but its documents no longer exist");
         self.rerun(GateCode::EvidenceMissing, message);
     }
 
     pub(super) fn evidence_edited(&mut self, file: &str) {
-        let message = format!("`{file}` is not what `05-status.json` cites: it was edited since");
+        let message = format!("`{file}` differs from what `05-status.json` cites: it was edited after the run");
         self.rerun(GateCode::EvidenceEdited, message);
     }
 
     pub(super) fn evidence_unreadable(&mut self, file: &str, why: &str) {
-        self.rerun(GateCode::EvidenceUnreadable, format!("`{file}` is no evidence of ours: {why}"));
+        self.rerun(GateCode::EvidenceUnreadable, format!("`{file}` is not Proctor evidence: {why}"));
     }
 
     pub(super) fn seal_broken(&mut self, file: &str) {
-        let message = format!("the `sha256` in `{file}` is not that of its stable part");
+        let message = format!("the `sha256` in `{file}` does not match its stable part");
         self.rerun(GateCode::EvidenceSealBroken, message);
     }
 
@@ -425,31 +427,31 @@ impl Findings {
     }
 
     pub(super) fn contradicts(&mut self, file: &str, how: &str) {
-        self.rerun(GateCode::EvidenceContradicts, format!("`{file}` does not bear out `05-status.json`: {how}"));
+        self.rerun(GateCode::EvidenceContradicts, format!("`{file}` contradicts `05-status.json`: {how}"));
     }
 
     pub(super) fn unattested(&mut self, run: &RunId) {
         let code = GateCode::Unattested;
-        let message = format!("the state directory does not know the run {run}: only its own files vouch for it");
-        let hint = format!("{} here, or vouch for it with `--accept-unattested`", self.again);
+        let message = format!("the state directory has no record of the run {run}: only its own files attest it");
+        let hint = format!("{} here, or accept it with `--accept-unattested`", self.again);
         let accepted = self.unattested == Unattested::Accept;
         self.push(GateFinding { accepted, ..GateFinding::new(code, message, hint) });
     }
 
     pub(super) fn record_differs(&mut self, run: &RunId) {
-        let message = format!("`05-status.json` does not say of the run {run} what it said when it was written");
+        let message = format!("`05-status.json` no longer describes the run {run} as it was written");
         self.rerun(GateCode::RecordDiffers, message);
     }
 
     pub(super) fn superseded(&mut self, run: &RunId, newer: &LastRun) {
         let (id, outcome) = (&newer.run_id, newer.outcome.as_str());
         let message =
-            format!("`05-status.json` tells of the run {run}, and the last one on that tree was {id} ({outcome})");
+            format!("`05-status.json` describes the run {run}, but the last run of that tree was {id} ({outcome})");
         self.rerun(GateCode::Superseded, message);
     }
 
     pub(super) fn record_unreadable(&mut self) {
-        let message = "the state directory's record of the run is not as we write it".to_owned();
+        let message = "the state directory's record of the run is malformed".to_owned();
         self.rerun(GateCode::RecordUnreadable, message);
     }
 }

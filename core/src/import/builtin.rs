@@ -111,7 +111,7 @@ const CHECKS: &[Check] = &[
         id: "check-json",
         imports: "json",
         before: "def once(pairs):\n    keys = [k for k, _ in pairs]\n    for k in keys:\n        if keys.count(k) > 1:\n            raise \
-                 ValueError(f\"the key {k} stands twice\")\n    return dict(pairs)",
+                 ValueError(f\"the key {k} occurs twice\")\n    return dict(pairs)",
         body: "try:\n    json.load(open(f, encoding=\"utf-8\"), object_pairs_hook=once)\nexcept (ValueError, RecursionError) as \
                e:\n    yield f\"{f}: {e}\"",
         types: &["json"],

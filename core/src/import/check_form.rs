@@ -193,12 +193,11 @@ pub(super) fn check_form(argv: &[String]) -> CheckForm {
     form.extend(head.iter().skip(1).chain(&added).map(|word| (*word).to_owned()));
     form.extend(rest);
     let changed = match (tool.writes, form == argv) {
-        (true, _) => Some(format!(
-            "`{}` can only mend files: what it would change is drift, and fails the step",
-            tool.command[0]
-        )),
+        (true, _) => {
+            Some(format!("`{}` can only fix files: its changes count as drift and fail the step", tool.command[0]))
+        }
         (false, true) => None,
-        (false, false) => Some("looks only: what the hook would mend fails the step".to_owned()),
+        (false, false) => Some("checks only: files that the hook would fix fail the step".to_owned()),
     };
     let prints_faults = ["gofmt", "gofumpt", "goimports"].contains(&tool.command[0]);
     CheckForm { argv: form, changed, prints_faults }

@@ -156,7 +156,7 @@ fn never(hook: &str) -> Option<String> {
         return None;
     }
     Some(match is_hook(hook) {
-        true => format!("it runs at git's `{hook}`, where no tree is looked at"),
+        true => format!("it runs at git's `{hook}`, which checks no tree"),
         false => format!("it runs only by `lefthook run {}`", quoted(hook).trim_matches('`')),
     })
 }

@@ -68,7 +68,7 @@ fn reason(error: &regex_syntax::Error) -> String {
 /// Rejects syntax that Python and our parser interpret differently.
 fn agreed(text: &str) -> Result<(), String> {
     let refused =
-        |what: &str| Err(format!("a regular expression with {what}, which not all readers take for the same"));
+        |what: &str| Err(format!("a regular expression with {what}, which not all engines interpret in the same way"));
     let mut class = false;
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -106,7 +106,7 @@ fn write(hir: &Hir, ere: &mut String) -> Result<(), String> {
         HirKind::Empty => {}
         HirKind::Literal(literal) => {
             let text =
-                std::str::from_utf8(&literal.0).map_err(|_| "a regular expression with bytes that are no text")?;
+                std::str::from_utf8(&literal.0).map_err(|_| "a regular expression with bytes that are not UTF-8")?;
             text.chars().try_for_each(|c| write_char(c, ere))?;
         }
         HirKind::Class(Class::Bytes(class)) => write_class(class, ere)?,

@@ -22,7 +22,7 @@ pub(super) fn look(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Proj
         Ok(manifest) => manifest,
         Err(_) => {
             let path = text::quoted(&join(dir, MANIFEST));
-            notes.push(Note::new(format!("{path} was left out: it is no TOML"), "mend it, and start again"));
+            notes.push(Note::new(format!("{path} was left out: it is not valid TOML"), "fix it, and start again"));
             return None;
         }
     };

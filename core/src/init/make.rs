@@ -40,7 +40,7 @@ pub(super) fn look(tree: &Tree, dir: &str) -> Option<Project> {
         }
         let steps = targets.iter().map(|target| {
             Step::new(format!("make_{target}"), &["make", target])
-                .because("What it builds must be ignored by git, or stand below a directory in `caches`.")
+                .because("Build output must be ignored by git, or be below a directory in `caches`.")
         });
         let about = format!("What `make {}` does", targets.join(" "));
         project.skills.push(Skill::new(kind, about, steps.collect()));

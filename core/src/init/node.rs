@@ -165,7 +165,7 @@ impl Facts<'_> {
         let at = text::quoted(&join(&self.root.dir, "node_modules"));
         let word = self.manager.word();
         project.notes.push(Note::new(
-            format!("{at} is not there: the steps install from the cache of {word}, which may not have everything"),
+            format!("{at} is missing: the steps install from the cache of {word}, which may not have everything"),
             format!("run `{word} install` first"),
         ));
     }
@@ -280,7 +280,7 @@ fn package(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Option<Package> {
     let text = tree.text(dir, MANIFEST)?;
     let Ok(fields) = serde_json::from_str(text.trim_start_matches('\u{feff}')) else {
         let path = text::quoted(&join(dir, MANIFEST));
-        notes.push(Note::new(format!("{path} was left out: it is no JSON object"), "mend it, and start again"));
+        notes.push(Note::new(format!("{path} was left out: it is not a JSON object"), "fix it, and start again"));
         return None;
     };
     Some(Package { dir: dir.to_owned(), fields })

@@ -141,7 +141,7 @@ impl Project {
         let missing = self.demands.iter().filter_map(|demand| demand.missing(tree));
         let missing = missing.map(|what| {
             Note::new(
-                format!("{what} is not there; the toolchain check of `{}` says so, and no run passes", self.language),
+                format!("{what} is missing; the toolchain check of `{}` says so, and no run passes", self.language),
                 format!("install it, or take its step and its check `{}` out of the spec", self.language),
             )
         });

@@ -13,8 +13,8 @@ use super::{Note, ranges, text};
 const MANIFEST: &str = "pyproject.toml";
 
 const ENV: [Variable; 2] = [
-    Variable { name: "PYTHONDONTWRITEBYTECODE", value: "1", why: "no `__pycache__` comes to be in the tree" },
-    Variable { name: "COVERAGE_FILE", value: "/tmp/.coverage", why: "nor does a measure of coverage" },
+    Variable { name: "PYTHONDONTWRITEBYTECODE", value: "1", why: "keeps `__pycache__` out of the tree" },
+    Variable { name: "COVERAGE_FILE", value: "/tmp/.coverage", why: "keeps coverage data out of the tree" },
 ];
 
 /// Files that identify a Python project.
@@ -269,7 +269,7 @@ fn manifest(tree: &Tree, dir: &str, notes: &mut Vec<Note>) -> Table {
     let Some(text) = tree.text(dir, MANIFEST) else { return Table::new() };
     text.parse().unwrap_or_else(|_| {
         let path = text::quoted(&join(dir, MANIFEST));
-        notes.push(Note::new(format!("{path} was not understood: it is no TOML"), "mend it, and start again"));
+        notes.push(Note::new(format!("{path} was ignored: it is not valid TOML"), "fix it, and start again"));
         Table::new()
     })
 }

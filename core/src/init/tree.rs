@@ -53,7 +53,7 @@ impl Tree {
         let unread = self.files.iter().filter_map(|(path, content)| match content {
             Content::Unread(why) => Some(Note::new(
                 format!("{} was left out: it {why}", text::quoted(path)),
-                "what it would have told is not in the spec; add it by hand",
+                "its checks are missing in the spec; add them yourself",
             )),
             Content::Name | Content::Text(_) => None,
         });
@@ -67,7 +67,7 @@ impl Tree {
         dirs.into_iter().map(|dir| {
             let message =
                 format!("{} was left out: its name cannot be written in one line of plain text", text::quoted(dir));
-            Note::new(message, "rename it, or add its skills by hand")
+            Note::new(message, "rename it, or add its skills yourself")
         })
     }
 

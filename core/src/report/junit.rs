@@ -213,14 +213,14 @@ fn in_doubt(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
     for (rerun, skill) in
         record.partial().iter().flat_map(|rerun| rerun.left_out.iter().map(move |skill| (rerun, skill)))
     {
-        let message = format!("left out of a partial run: it had passed by run {}", rerun.after);
+        let message = format!("left out of a partial run: it passed in run {}", rerun.after);
         suite.add_test_case(skipped(skill.as_str(), &message));
     }
     let is_told = suite.errors > 0
         || record.steps().any(|(_, step)| is_problem(step))
         || record.checks.iter().any(|check| !check.satisfied);
     if verdict != Verdict::Passed && !is_told {
-        let message = format!("the verdict is {}, and no step ran that says why", verdict.as_str());
+        let message = format!("the verdict is {}, but no step ran that explains it", verdict.as_str());
         suite.add_test_case(error("verdict", verdict.as_str(), &message, &message));
     }
     (suite.tests > 0).then_some(suite)

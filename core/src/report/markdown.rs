@@ -64,7 +64,7 @@ impl Page {
     fn end(mut self) -> String {
         if self.left_out > 0 {
             let parts = count(self.left_out, "more part");
-            self.text.push_str(&format!("\n_There was no room for {parts}; `proctor report` tells all of it._\n"));
+            self.text.push_str(&format!("\n_There was no room for {parts}; `proctor report` shows all of it._\n"));
         }
         self.text
     }

@@ -126,7 +126,7 @@ fn reports_of_tools_are_merged_and_what_is_none_is_told() {
     let junit = junit(with_tools());
     let names: Vec<&str> = junit.test_suites.iter().map(|suite| suite.name.as_str()).collect();
     assert_eq!(names, ["verify.it", "verify.it/tests: pytest"]);
-    assert_eq!((junit.failures, junit.errors), (2, 2), "of the step and of its case; of two files that are none");
+    assert_eq!((junit.failures, junit.errors), (2, 2), "of the step and of its case; of two unusable files");
     let sarif = sarif(with_tools());
     let tools: Vec<&Value> =
         sarif["runs"].as_array().expect("runs").iter().map(|run| &run["tool"]["driver"]["name"]).collect();

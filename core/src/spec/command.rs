@@ -35,7 +35,7 @@ pub enum BadCommand {
     #[error("the command ends inside a quote")]
     OpenQuote,
     /// The line uses syntax that only a shell can interpret.
-    #[error("{what} needs a shell, and a command is run without one")]
+    #[error("{what} needs a shell, but commands run without one")]
     NeedsShell {
         /// Human-readable name of the shell syntax.
         what: &'static str,

@@ -272,7 +272,7 @@ fn one_of<T: Copy>(node: &Node<'_>, what: &str, words: &[(&str, T)], report: &mu
     };
     let found = words.iter().find(|(word, _)| word == text);
     if found.is_none() {
-        let message = format!("{} is none of {what}", quoted(text));
+        let message = format!("{} is not one of {what}", quoted(text));
         let problem = Diagnostic::error(Code::BadValue, node.span, message);
         report.add(problem.did_you_mean(text, words.iter().map(|(word, _)| *word)));
     }

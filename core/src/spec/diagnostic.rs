@@ -169,7 +169,8 @@ impl<'de> Deserialize<'de> for Code {
         // Older logs contain the name instead of the number.
         let found = crate::code::Code::find(&text);
         let code = Self::ALL.iter().find(|code| Some(code.code()) == found);
-        code.copied().ok_or_else(|| serde::de::Error::custom(format!("{} is no code of ours", quoted(&text))))
+        code.copied()
+            .ok_or_else(|| serde::de::Error::custom(format!("{} is not an error code of Proctor", quoted(&text))))
     }
 }
 
@@ -179,7 +180,7 @@ impl JsonSchema for Code {
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let codes: Vec<String> = Self::ALL.iter().map(|code| code.code().to_string()).collect();
-        schemars::json_schema!({ "description": "What kind of thing is wrong; `proctor explain P0123` says more.", "type": "string", "enum": codes })
+        schemars::json_schema!({ "description": "The kind of the problem; `proctor explain P0123` describes it.", "type": "string", "enum": codes })
     }
 }
 

@@ -157,7 +157,7 @@ impl<'a> Resolver<'a> {
     fn refuse(&mut self, field: &str, asked: &str, allowed: &str, origin: Origin) {
         let message = format!("`{field}` is {asked}, and the operator allows {allowed}");
         let mut problem = Diagnostic::unplaced(Code::OverCeiling, message)
-            .hint("ask for less, or have the operator raise the ceiling in `proctord.toml`");
+            .hint("request less, or ask the operator to raise the limit in `proctord.toml`");
         problem.span = origin.span();
         self.problems.push(problem);
     }

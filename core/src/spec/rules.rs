@@ -189,7 +189,7 @@ fn bounds_let_something_run(facts: &Facts<'_>, found: &mut Report) {
         if let Some(Spanned { value: 0, span }) = bound {
             found.add_with(|| {
                 let message = format!("`{name}` is 0, and nothing can run with that");
-                Diagnostic::error(Code::Zero, span, message).hint("leave it out for the default")
+                Diagnostic::error(Code::Zero, span, message).hint("omit it to use the default")
             });
         }
     };

@@ -68,7 +68,7 @@ pub enum BadBound {
     #[error(transparent)]
     Size(#[from] BadSize),
     /// The limit is zero; a step could not run with it.
-    #[error("a bound is at least 1, or `unlimited`")]
+    #[error("a limit is at least 1, or `unlimited`")]
     Zero,
 }
 

@@ -341,7 +341,7 @@ impl<'a, 'r> Builder<'a, 'r> {
                     None => *key = PendingKey::Key(Key { span, text }),
                     Some(first) => {
                         *key = PendingKey::Duplicate(span);
-                        let message = format!("the key {} stands twice in one map", quoted(&text));
+                        let message = format!("the key {} occurs twice in one map", quoted(&text));
                         self.report
                             .add(Diagnostic::error(Code::DuplicateKey, span, message).label(first, "first here"));
                         if self.report.is_full() {
@@ -361,12 +361,12 @@ impl<'a, 'r> Builder<'a, 'r> {
     /// Replaces an alias with the value of its anchor.
     fn repeat(&mut self, span: Span, id: usize) -> Result<(), Stop> {
         let Some(named) = self.anchored.get(&id) else {
-            let problem = Diagnostic::error(Code::Alias, span, "this alias stands in what it names");
+            let problem = Diagnostic::error(Code::Alias, span, "this alias is inside the value that it names");
             return Err(self.stop(problem));
         };
         let Some((nodes, bytes)) = named.weight(MAX_NODES - self.nodes, MAX_REPEATED - self.repeated) else {
             let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here repeat too much");
-            return Err(self.stop(problem.hint("write less of it by way of aliases")));
+            return Err(self.stop(problem.hint("use fewer aliases")));
         };
         let value = named.value.clone();
         self.repeated += bytes;

@@ -17,7 +17,7 @@ pub enum ClientError {
         reason: String,
     },
     /// This user has no permission to use the socket or its directory.
-    #[error("the daemon's socket `{}` may not be used by this user: {reason}", show(socket))]
+    #[error("this user may not use the daemon's socket `{}`: {reason}", show(socket))]
     NotAllowed {
         /// Path of the socket.
         socket: PathBuf,
@@ -42,7 +42,7 @@ pub enum ClientError {
         reason: String,
     },
     /// The process that listens at the socket is not trusted.
-    #[error("what listens at `{}` is user {uid}'s, and no daemon of ours", show(socket))]
+    #[error("the program that listens at `{}` belongs to user {uid}, who is not trusted to run a daemon", show(socket))]
     Foreign {
         /// Path of the socket.
         socket: PathBuf,
@@ -50,7 +50,7 @@ pub enum ClientError {
         uid: u32,
     },
     /// The response does not conform to the API.
-    #[error("the answer of the daemon at `{}` cannot be understood: {reason}", show(socket))]
+    #[error("the answer of the daemon at `{}` is invalid: {reason}", show(socket))]
     NotUnderstood {
         /// Path of the socket.
         socket: PathBuf,

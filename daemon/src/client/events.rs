@@ -114,7 +114,7 @@ impl Events {
         let bytes = Body::new(body, &self.place).all(MAX_JSON).await?;
         Err(match serde_json::from_slice(&bytes) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(_) => self.not_understood(format!("it has the status {status} and is no stream of events")),
+            Err(_) => self.not_understood(format!("it has the status {status} and is not an event stream")),
         })
     }
 

@@ -178,7 +178,7 @@ mod tests {
             let thread = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 for answer in answers {
-                    go_on.recv().expect("the test goes on");
+                    go_on.recv().expect("the test continues");
                     stream.write_all(answer.as_bytes()).expect("it is read");
                 }
                 // Unread requests would reset the connection, so read them before closing it.
@@ -288,7 +288,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_the_daemons_problem() {
         let problem = serde_json::to_string(&Problem::new(ProblemType::Forbidden, "not yours")).expect("JSON");
-        let cases = [(sized(403, &problem), "not yours"), (sized(500, "oh"), "cannot be understood")];
+        let cases = [(sized(403, &problem), "not yours"), (sized(500, "oh"), "is invalid")];
         for (answer, says) in cases {
             let (go_on, wait) = channel();
             let daemon = Played::start(vec![answer], wait);

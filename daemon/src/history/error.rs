@@ -14,16 +14,16 @@ pub enum HistoryError {
     #[error("the index of runs cannot be used: {0}")]
     Index(#[from] rusqlite::Error),
     /// The index failed and could not be reopened.
-    #[error("the index of runs is not at hand")]
+    #[error("the index of runs is not available")]
     NoIndex,
     /// The idempotency key was used for another run.
-    #[error("the key was used before, for the run `{0}`")]
+    #[error("the key was already used for the run `{0}`")]
     KeyUsed(RunId),
     /// The run does not exist.
     #[error("there is no run `{0}`")]
     NoRun(RunId),
     /// The cursor is invalid.
-    #[error("`{0}` is no cursor of a page")]
+    #[error("`{0}` is not a page cursor")]
     Cursor(String),
     /// The log of a run is damaged.
     #[error("the log of the run `{run}` is damaged: {reason}")]
@@ -34,13 +34,13 @@ pub enum HistoryError {
         reason: String,
     },
     /// The event is the first or the last one of a run, and cannot be logged at this position.
-    #[error("the beginning of a run is logged once, and so is its end")]
+    #[error("the start and the end of a run can be logged only once")]
     Misplaced,
     /// The event cannot be serialized as JSON.
     #[error("an event cannot be written: {0}")]
     Unwritable(serde_json::Error),
     /// The event exceeds the size limit.
-    #[error("an event of {bytes} bytes is larger than the {limit} that a log takes")]
+    #[error("an event has {bytes} bytes, but a log accepts at most {limit}")]
     TooLarge {
         /// Size of the event in bytes.
         bytes: usize,
@@ -77,9 +77,9 @@ impl HistoryError {
         let problem = Problem::new(kind, self.to_string());
         match self {
             Self::Store(_) | Self::Index(_) => {
-                problem.with_hint("make room in the daemon's state directory, and see that it can be written")
+                problem.with_hint("make room in the daemon's state directory, and make sure that it can be written")
             }
-            Self::Cursor(_) => problem.with_hint("take `next_cursor` of the page before as it is, or leave it out"),
+            Self::Cursor(_) => problem.with_hint("use the unchanged `next_cursor` of the previous page, or omit it"),
             _ => problem,
         }
     }

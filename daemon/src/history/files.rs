@@ -221,7 +221,7 @@ fn only_name(directory: &Directory, file: &File, name: &str) -> Result<(), Store
     if fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
         return Ok(());
     }
-    let source = io::Error::other("it is no regular file, or has several names");
+    let source = io::Error::other("it is not a regular file, or has several names");
     Err(StoreError::Io { action: "use", path: path_of(directory, name), source })
 }
 

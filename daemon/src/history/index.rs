@@ -127,7 +127,7 @@ impl Index {
         for name in BESIDE.iter().chain([&NAME]) {
             if !is_ours_or_absent(files, name)? {
                 let to = files.set_root_aside(name)?;
-                return Ok(Err(format!("`{name}` is no file of ours; it was moved to `{to}`")));
+                return Ok(Err(format!("`{name}` is not a Proctor file; it was moved to `{to}`")));
             }
         }
         if files.root.written(NAME)?.is_none() {

@@ -146,13 +146,13 @@ impl RunLog {
 
     /// Ends a run with an incomplete log as inconclusive.
     fn end_in_doubt(&mut self, end: RunEvent, reason: &str) -> Vec<Arc<LoggedEvent>> {
-        let message = format!("what happened in the run could not be logged: {}", shortened(reason));
+        let message = format!("the events of the run could not be logged: {}", shortened(reason));
         let doubted = RunEvent::Doubted { doubt: Doubt::Internal, message };
         let events = logged(&mut self.view, vec![doubted, end], self.shared.clock);
         let bytes = self.bytes;
         let written = lines(&events).and_then(|lines| self.write(&lines)).and_then(|()| self.settle());
         if let Err(error) = written {
-            tracing::error!(run = %self.view.id, %error, "the end of a run is not on record yet");
+            tracing::error!(run = %self.view.id, %error, "the end of a run is not recorded yet");
             self.shared.keep_unended(Unended { view: self.view.clone(), events: events.clone(), bytes });
             // Makes the next daemon read the log, because the end is missing in it.
             self.bytes = UNREAD;
@@ -225,7 +225,7 @@ impl RunLog {
         let file = self.shared.files.reopen(&self.view.id)?;
         let identity = files::identity(&file).map_err(refused("look at", &self.view.id))?;
         if identity != self.identity {
-            let reason = "another file stands in its place".to_owned();
+            let reason = "another file is in its place".to_owned();
             return Err(HistoryError::Damaged { run: self.view.id.clone(), reason });
         }
         self.file = Some(file);
@@ -247,10 +247,10 @@ impl Drop for RunLog {
         if self.ended {
             return;
         }
-        let message = "the daemon let go of the run before its end".to_owned();
+        let message = "the daemon dropped the run before its end".to_owned();
         let doubted = self.append(RunEvent::Doubted { doubt: Doubt::Interrupted, message });
         if let Err(error) = doubted {
-            tracing::error!(run = %self.view.id, %error, "a run was let go of");
+            tracing::error!(run = %self.view.id, %error, "a run was dropped before its end");
         }
         let lasted = since(&self.view, Some(&self.shared.clock.now_text()));
         let end = inconclusive(&self.view, EXIT_INTERRUPTED, lasted);

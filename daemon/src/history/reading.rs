@@ -93,7 +93,7 @@ impl Reader {
                 self.passed();
                 Ok(Next::Event(Box::new(logged)))
             }
-            Err(error) => Ok(self.damaged(&format!("a line is no event: {error}"))),
+            Err(error) => Ok(self.damaged(&format!("a line is not an event: {error}"))),
         }
     }
 

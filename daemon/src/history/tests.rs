@@ -267,7 +267,7 @@ fn a_key_stands_for_one_run() {
     drop(history);
     std::fs::remove_file(state.path().join("history/index.sqlite")).expect("removes");
     let history = state.history();
-    assert_eq!(stands_for(&history, 7, "a"), Some((id("r1"), Sha256Hex::of(b"request"))), "it stands in the log");
+    assert_eq!(stands_for(&history, 7, "a"), Some((id("r1"), Sha256Hex::of(b"request"))), "it is in the log");
     assert_eq!(stands_for(&history, 8, "a"), None, "and this one does not");
 }
 

@@ -61,7 +61,7 @@ impl Asked {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next();
         if values.next().is_some() {
-            return Err(invalid(format!("the header `{name}` is there twice")));
+            return Err(invalid(format!("the header `{name}` occurs twice")));
         }
         let text = value.map(|value| value.to_str().map_err(|_| invalid(format!("the header `{name}` is no text"))));
         text.transpose()

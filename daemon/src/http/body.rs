@@ -45,8 +45,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let found = kind.map_or_else(|| "no content type".to_owned(), |kind| format!("the content type {}", quoted(&kind)));
-    Err(unsupported(format!("the request has {found}"))
-        .with_hint("send JSON, and say so: `Content-Type: application/json`"))
+    Err(unsupported(format!("the request has {found}")).with_hint("send JSON with `Content-Type: application/json`"))
 }
 
 /// Reads the whole body.
@@ -69,7 +68,7 @@ async fn within(body: Body, most: usize) -> Result<Bytes, Problem> {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) if is_late(&*error) => {
-            Err(Problem::new(ProblemType::RequestTimeout, "the body did not come to its end in time"))
+            Err(Problem::new(ProblemType::RequestTimeout, "the body was not received in time"))
         }
         Err(error) => Err(no_room(&*error).map_or_else(unframed, Problem::from)),
     }
@@ -166,7 +165,7 @@ impl<'de> Visitor<'de> for Unambiguous {
         let mut many: HashSet<Cow<'de, str>> = HashSet::new();
         while let Some(Key(key)) = members.next_key()? {
             if few.contains(&key) || many.contains(&key) {
-                return Err(A::Error::custom(format_args!("the key {} is there twice", quoted(&key))));
+                return Err(A::Error::custom(format_args!("the key {} occurs twice", quoted(&key))));
             }
             if few.len() < FEW_KEYS {
                 few.push(key);
@@ -193,7 +192,7 @@ mod tests {
         assert!(parse::<Value>(br#"{"a":{"b":[1,{"c":null,"d":"x"}]},"b":1.5}"#).is_ok());
         for text in [r#"{"a":1,"a":1}"#, r#"{"env":{"A":"1","\u0041":"2"}}"#, r#"[[{"x":{"y":1,"y":2}}]]"#] {
             let problem = parse::<Value>(text.as_bytes()).expect_err(text);
-            assert!(problem.detail.contains("is there twice"), "{}", problem.detail);
+            assert!(problem.detail.contains("occurs twice"), "{}", problem.detail);
         }
     }
 

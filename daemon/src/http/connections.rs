@@ -212,7 +212,7 @@ fn is_waited_at(listener: &UnixListener) -> bool {
 /// it when the connection is closed might lose the error.
 async fn farewell(mut stream: UnixStream, uid: u32) {
     let problem = Problem::new(ProblemType::Forbidden, format!("user {uid} may not ask this daemon"))
-        .with_hint("start a daemon of your own, or let the operator list you in `daemon.allow_users`");
+        .with_hint("start your own daemon, or ask the operator to list you in `daemon.allow_users`");
     let said = async {
         stream.write_all(&last_words(&problem)).await?;
         stream.shutdown().await?;

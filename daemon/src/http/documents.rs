@@ -34,7 +34,7 @@ impl Documents {
     pub(super) fn place(&self, caller: Caller) -> Result<Place, Problem> {
         self.0.take(caller, 1).map(|part| Place { _part: part }).ok_or_else(|| {
             let detail = format!("{MAX_DOCUMENTS} documents and patches are on their way to you already");
-            Problem::new(ProblemType::TooManyRequests, detail).with_hint("ask again when they were read")
+            Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when they have been read")
         })
     }
 }

@@ -90,7 +90,7 @@ fn trace(asked: &Asked) -> Option<TraceContext> {
 fn idempotency_key(asked: &Asked) -> Result<Option<String>, Problem> {
     let Some(key) = asked.header(&IDEMPOTENCY_KEY)? else { return Ok(None) };
     let is_key = (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
-    let detail = || format!("`Idempotency-Key` must be 1 to {MAX_KEY} visible characters, and {} is none", quoted(key));
+    let detail = || format!("`Idempotency-Key` must be 1 to {MAX_KEY} visible characters, not {}", quoted(key));
     if is_key { Ok(Some(key.to_owned())) } else { Err(invalid(detail())) }
 }
 

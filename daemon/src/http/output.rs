@@ -98,7 +98,9 @@ fn follows(asked: &Asked) -> Result<bool, Problem> {
     let follow = follow.unwrap_or(false);
     let has_end = asked.query.text("limit").is_some() || asked.headers.contains_key(http::header::RANGE);
     if follow && has_end {
-        return Err(invalid("`follow` goes to the end of the output, so it takes `offset` alone".to_owned()));
+        return Err(invalid(
+            "`follow` reads to the end of the output, so it can be combined only with `offset`".to_owned(),
+        ));
     }
     Ok(follow)
 }
@@ -300,7 +302,7 @@ impl Sending {
         let limit = size.min(to_usize(self.end - self.next));
         let part = self.output.part(self.next, limit).await.map_err(|problem| io::Error::other(problem.detail))?;
         if part.0.is_empty() {
-            return Err(io::Error::other("the output is kept no longer"));
+            return Err(io::Error::other("the output is no longer stored"));
         }
         self.ready = part.0;
         self.next += self.ready.len() as u64;

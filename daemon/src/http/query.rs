@@ -29,7 +29,7 @@ impl Parameters {
                 return Err(unknown(name, known));
             }
             if pairs[..index].iter().any(|(earlier, _)| earlier == name) {
-                return Err(invalid(format!("the parameter {} is there twice", quoted(name))));
+                return Err(invalid(format!("the parameter {} occurs twice", quoted(name))));
             }
         }
         Ok(Self(pairs))
@@ -59,13 +59,13 @@ impl Parameters {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, Problem> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        read(text).map(Some).ok_or_else(|| invalid(format!("`{name}` must be {what}, and {} is none", quoted(text))))
+        read(text).map(Some).ok_or_else(|| invalid(format!("`{name}` must be {what}, not {}", quoted(text))))
     }
 }
 
 fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> Problem {
     let known: Vec<String> = known.map(|name| format!("`{name}`")).collect();
-    let problem = invalid(format!("there is no parameter {} here", quoted(name)));
+    let problem = invalid(format!("unknown parameter {}", quoted(name)));
     if known.is_empty() { problem } else { problem.with_hint(format!("there are {}", known.join(", "))) }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Room {
 
 /// The caller's memory budget is used up.
 #[derive(Debug, thiserror::Error)]
-#[error("the bodies of your requests that are not answered have {MAX_BODIES} bytes already")]
+#[error("the bodies of your unanswered requests already have {MAX_BODIES} bytes")]
 pub(super) struct NoRoom;
 
 impl Default for Rooms {
@@ -63,7 +63,7 @@ impl Room {
 impl From<&NoRoom> for Problem {
     fn from(error: &NoRoom) -> Self {
         Self::new(ProblemType::TooManyRequests, error.to_string())
-            .with_hint("ask again when some of them were answered")
+            .with_hint("try again when some of them have been answered")
     }
 }
 

@@ -104,5 +104,5 @@ async fn other_path(request: Request) -> Response {
         return answer::nothing_but_methods(Some(METHODS));
     }
     let problem = Problem::new(ProblemType::NotFound, format!("there is nothing at {}", quoted(request.uri().path())));
-    answer::problem(&problem.with_hint("`GET /openapi.json` says what there is"))
+    answer::problem(&problem.with_hint("`GET /openapi.json` describes all paths"))
 }

@@ -136,7 +136,7 @@ fn unreadable(said: &[u8], head: HeadRead) -> Option<Problem> {
     match status {
         b"400" => {
             let problem = Problem::new(ProblemType::InvalidRequest, "the request is not one of HTTP/1.1");
-            Some(problem.with_hint("`curl --unix-socket` speaks it"))
+            Some(problem.with_hint("use an HTTP client such as `curl --unix-socket`"))
         }
         b"414" | b"431" => {
             let HeadRead { bytes, lines } = head;

@@ -54,12 +54,12 @@ impl Serving {
     async fn serve(self) {
         loop {
             if let Err(error) = self.serve_once().await {
-                error!("the socket cannot be listened on: {error}");
+                error!("cannot listen on the socket: {error}");
             }
             if self.stop.is_cancelled() {
                 return;
             }
-            error!("connections are accepted no longer, though nobody asked for that; they are again in {PAUSE:?}");
+            error!("the daemon unexpectedly stopped accepting connections; it starts again in {PAUSE:?}");
             tokio::select! {
                 () = tokio::time::sleep(PAUSE) => {}
                 () = self.stop.cancelled() => return,

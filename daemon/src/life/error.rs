@@ -14,7 +14,7 @@ use crate::service::StartError;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LifeError {
     /// The current directory or the path of the executable cannot be determined.
-    #[error("the current directory or our own program cannot be named: {0}")]
+    #[error("the current directory or the path of this program cannot be determined: {0}")]
     Surroundings(io::Error),
     /// A file is missing, or the config is invalid.
     #[error(transparent)]
@@ -26,13 +26,13 @@ pub(super) enum LifeError {
     #[error(transparent)]
     Service(#[from] StartError),
     /// No threads can be started.
-    #[error("no threads could be started: {0}")]
+    #[error("threads could not be started: {0}")]
     Threads(io::Error),
     /// Signals cannot be received.
-    #[error("signals cannot be listened to: {0}")]
+    #[error("signal handlers cannot be installed: {0}")]
     Signals(io::Error),
     /// The listener cannot be used.
-    #[error("the socket cannot be listened on: {0}")]
+    #[error("cannot listen on the socket: {0}")]
     Listener(io::Error),
 }
 

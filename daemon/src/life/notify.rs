@@ -19,7 +19,7 @@ pub(super) fn ready(status: &str) {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => warn!("the service manager is not told of a reload: {error}"),
+        Err(error) => warn!("the service manager cannot be notified of a reload: {error}"),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn stopping(bound: Duration) {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        warn!("the service manager cannot be told how we are: {error}");
+        warn!("the service manager cannot be notified: {error}");
     }
 }
 

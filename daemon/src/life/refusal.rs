@@ -70,7 +70,7 @@ fn problem(stream: &UnixStream, error: &LifeError) -> Problem {
     let may_know = socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
     let reason = if may_know { format!(": {}", error.lines().join("; ")) } else { String::new() };
     Problem::new(ProblemType::Unavailable, format!("the daemon cannot start{reason}"))
-        .with_hint("its operator finds the reason in its log (`journalctl -u proctord`), and `proctord --check-config` checks its config")
+        .with_hint("the operator can find the reason in the daemon's log (`journalctl -u proctord`); `proctord --check-config` checks the configuration")
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ impl Reloader {
             // A missing file must not lift the operator's restrictions.
             Some(path) if found.file.is_none() => Err(InstallationError::Usage {
                 message: format!("the operator's config `{}` is gone", show(path)),
-                hint: "put it back, or start the daemon again without one".to_owned(),
+                hint: "restore it, or restart the daemon without it".to_owned(),
             }),
             _ => Settings::of(found, self.around.uid, settings::uid_of),
         }
@@ -73,7 +73,7 @@ fn refuse(error: &InstallationError) {
         error!("{line}");
     }
     match error.hint() {
-        Some(hint) => error!("the new config is not valid and the old one stays; hint: {hint}"),
-        None => error!("the new config is not valid and the old one stays"),
+        Some(hint) => error!("the new config is not valid and the old one stays in use; hint: {hint}"),
+        None => error!("the new config is not valid and the old one stays in use"),
     }
 }

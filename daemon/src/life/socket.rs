@@ -45,7 +45,7 @@ pub(super) enum SocketError {
     },
     /// Another daemon uses the socket.
     #[error(
-        "another daemon{} uses the socket `{}`\nhint: `proctor daemon status` shows it, `proctor daemon stop` ends it; or name another socket with `--socket`",
+        "another daemon{} uses the socket `{}`\nhint: `proctor daemon status` shows it, `proctor daemon stop` stops it; or choose another socket with `--socket`",
         pid.map(|pid| format!(" (process {pid})")).unwrap_or_default(), show(path)
     )]
     InUse {
@@ -56,11 +56,11 @@ pub(super) enum SocketError {
     },
     /// The service manager passed an unusable descriptor.
     #[error(
-        "the service manager handed over {0}\nhint: the unit of the socket must have one `ListenStream=` with an absolute path in a directory of its own"
+        "the service manager handed over {0}\nhint: the unit of the socket must have one `ListenStream=` with an absolute path in a separate directory"
     )]
     Inherited(String),
     /// A system call failed.
-    #[error("the socket `{}` cannot be made: {what}: {error}", show(path))]
+    #[error("the socket `{}` cannot be created: {what}: {error}", show(path))]
     System {
         /// Path of the socket.
         path: PathBuf,
@@ -180,7 +180,7 @@ impl OwnPlace {
         }
         let (path, name) = located(path)?;
         if let Some(reason) = unhidable(parent(&path), around.home.as_deref()) {
-            return Err(unusable(&path, reason, "name one in a directory of its own"));
+            return Err(unusable(&path, reason, "choose one in a separate directory"));
         }
         let dir = own_directory(&path)?;
         let lock = Lock::take(&dir, &lock_name(&name)).map_err(|reason| not_locked(&path, reason))?;
@@ -192,9 +192,9 @@ impl OwnPlace {
     /// Removes the socket of an earlier daemon and binds a new one.
     fn bind(&self) -> Result<(StdListener, (u64, u64)), SocketError> {
         if self.look()? {
-            info!(socket = show(&self.path), "a socket on which nobody listens any more is removed");
+            info!(socket = show(&self.path), "removing a stale socket");
             unlinkat(&self.dir, &self.name, AtFlags::empty())
-                .map_err(|error| self.failed("the old one stays", error))?;
+                .map_err(|error| self.failed("the stale socket cannot be removed", error))?;
         }
         let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(|error| self.failed("no socket", error))?;
@@ -212,7 +212,7 @@ impl OwnPlace {
         let stat = match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(false),
-            Err(error) => return Err(self.failed("what lies there cannot be looked at", error)),
+            Err(error) => return Err(self.failed("the existing file cannot be examined", error)),
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind != FileType::Socket {
@@ -236,7 +236,7 @@ impl OwnPlace {
             Ok(()) => Err(SocketError::InUse { path: self.path.clone(), pid: peer(&socket) }),
             // The queue of that socket is full.
             Err(Errno::AGAIN) => Err(SocketError::InUse { path: self.path.clone(), pid: None }),
-            Err(error) => Err(self.failed("whether somebody listens there cannot be told", error)),
+            Err(error) => Err(self.failed("it is unknown whether a daemon uses it", error)),
         }
     }
 
@@ -301,7 +301,7 @@ impl Listening {
             if own.place.identity() == Some(own.identity) {
                 // Only the lock or the directory was lost. The old socket would look like that of another daemon.
                 unlinkat(&own.place.dir, &own.place.name, AtFlags::empty())
-                    .map_err(|error| own.place.failed("the old one stays", error))?;
+                    .map_err(|error| own.place.failed("the stale socket cannot be removed", error))?;
             }
             if !own.place.is_held() {
                 own.place = OwnPlace::take(&path, around)?;
@@ -351,7 +351,7 @@ fn located(path: &Path) -> Result<(PathBuf, String), SocketError> {
         return Err(unusable(path, "its name is not UTF-8".to_owned(), "name another one with `--socket`"));
     };
     let made = DirBuilder::new().recursive(true).mode(0o700).create(parent(path));
-    made.map_err(|error| failed("its directory cannot be made", error))?;
+    made.map_err(|error| failed("its directory cannot be created", error))?;
     let dir = parent(path).canonicalize().map_err(|error| failed("its directory cannot be found", error))?;
     let path = dir.join(name);
     match socket_problem(&path) {
@@ -364,8 +364,8 @@ fn located(path: &Path) -> Result<(PathBuf, String), SocketError> {
 fn own_directory(path: &Path) -> Result<File, SocketError> {
     let failed = |what, error| SocketError::System { path: path.to_owned(), what, error };
     let dir = File::open(parent(path)).map_err(|error| failed("its directory cannot be opened", error))?;
-    let metadata = dir.metadata().map_err(|error| failed("its directory cannot be looked at", error))?;
-    let hint = "name one in a directory that belongs to you and that others cannot write to";
+    let metadata = dir.metadata().map_err(|error| failed("its directory cannot be examined", error))?;
+    let hint = "choose one in a directory that belongs to you and that others cannot write to";
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(unusable(path, format!("its directory belongs to user {}", metadata.uid()), hint));
     }
@@ -381,7 +381,7 @@ fn unhidable(dir: &Path, home: Option<&Path>) -> Option<String> {
     let is_shared = SHARED.iter().any(|shared| dir == Path::new(shared));
     let holds_home = home.is_some_and(|home| home.starts_with(dir));
     (is_shared || holds_home)
-        .then(|| format!("its directory `{}` is hidden from steps, and holds more than the socket", show(dir)))
+        .then(|| format!("its directory `{}` is hidden from steps, but contains more than the socket", show(dir)))
 }
 
 fn described(kind: FileType) -> &'static str {
@@ -390,7 +390,7 @@ fn described(kind: FileType) -> &'static str {
         FileType::Directory => "a directory",
         FileType::Symlink => "a symbolic link",
         FileType::Fifo => "a FIFO",
-        _ => "something that is no socket",
+        _ => "a device file",
     }
 }
 
@@ -403,7 +403,7 @@ fn not_locked(path: &Path, reason: NotLocked) -> SocketError {
         NotLocked::Taken(pid) => SocketError::InUse { path: path.to_owned(), pid },
         NotLocked::Failed(error) => SocketError::System { path: path.to_owned(), what: "its lock", error },
         NotLocked::NotOurs => {
-            let reason = "what lies beside it as its lock is no file of ours".to_owned();
+            let reason = "its lock file was not created by Proctor".to_owned();
             unusable(path, reason, "move the file whose name ends with `.lock` away")
         }
     }

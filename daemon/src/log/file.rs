@@ -56,7 +56,7 @@ impl LogFile {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = openat(&self.dir, NAME, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))?;
         if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("something else than a regular file stands there"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         Ok(dup2_stderr(&file)?)
     }

@@ -96,7 +96,7 @@ impl Record {
         Self {
             level: Level::WARN,
             target: module_path!().to_owned(),
-            message: "records were lost, since nobody read the log".to_owned(),
+            message: "records were lost because the log was not read in time".to_owned(),
             fields: vec![("count", count.to_string())],
             numbers: vec!["count"],
         }

@@ -44,7 +44,7 @@ impl Log {
 pub(super) fn run(run: &RunView, log: Log, links: bool) -> CallToolResult {
     let mut facts = run_facts(run);
     if log.goes_on {
-        facts.push("there are more events than are looked at here".to_owned());
+        facts.push("there are more events than this tool reads".to_owned());
     }
     facts.extend(log.facts);
     let mut details: Vec<String> = run.doubts.iter().map(|record| record.message.clone()).collect();
@@ -72,8 +72,10 @@ pub(super) fn plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallTo
         details.extend(commands(plan));
     }
     let summary = match gate.pass {
-        true => "VERIFIED: this very tree has passed, and its evidence still stands; a run would be answered at once",
-        false => "NOT VERIFIED: this tree has no run that speaks for it",
+        true => {
+            "VERIFIED: this exact tree has passed, and its evidence is still valid; a run would be answered immediately"
+        }
+        false => "NOT VERIFIED: no valid run verifies this tree",
     };
     let explanation = Explanation {
         run_id: gate.run.as_ref().map(|run| run.run_id.clone()),
@@ -160,7 +162,7 @@ fn run_facts(run: &RunView) -> Vec<String> {
 fn rule(verdict: Option<Verdict>) -> &'static str {
     match verdict {
         Some(Verdict::Passed) => "passed: every step passed, and nothing is in doubt",
-        Some(Verdict::Failed) => "failed: a step ran, and its result speaks against the tree",
+        Some(Verdict::Failed) => "failed: a step ran, and its result shows a problem in the tree",
         _ => "inconclusive: nothing failed, and yet not everything ran to its end as it must; this verifies nothing",
     }
 }
@@ -208,16 +210,13 @@ fn of_step(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &
 
 fn plan_facts(plan: &Plan) -> Vec<String> {
     let order = match plan.order {
-        SkillOrder::Sequence => "skills run one after the other, each on what those before it wrote".to_owned(),
+        SkillOrder::Sequence => "skills run one after the other, each on the results of the previous ones".to_owned(),
         SkillOrder::Graph { parallel } => {
-            format!("skills run beside what they do not need, at most {parallel} at once")
+            format!("skills that do not need each other run in parallel, at most {parallel} at once")
         }
     };
     let checks = plan.toolchain.iter().map(|check| {
-        format!(
-            "toolchain check {}: ends the run as inconclusive where it does not pass",
-            name(check.toolchain.as_str())
-        )
+        format!("toolchain check {}: makes the run inconclusive if it does not pass", name(check.toolchain.as_str()))
     });
     let mut facts: Vec<String> = checks.collect();
     facts.push(order);
@@ -248,39 +247,39 @@ fn commands(plan: &Plan) -> Vec<String> {
 /// Returns the description of a gate finding.
 fn gate_fact(code: GateCode) -> &'static str {
     match code {
-        GateCode::NothingRecorded => "no run of this profile is on record",
-        GateCode::RunUnderWay => "a run is under way at this moment",
-        GateCode::StatusUnreadable => "the status file cannot be read, or is not proctor's",
-        GateCode::VersionUnknown => "a document is in a format that this program does not know",
+        GateCode::NothingRecorded => "no run of this profile is recorded",
+        GateCode::RunUnderWay => "a run is in progress",
+        GateCode::StatusUnreadable => "the status file cannot be read, or was not written by Proctor",
+        GateCode::VersionUnknown => "a document has a format version that this program does not know",
         GateCode::CitesNothing => "the last run cites no evidence",
-        GateCode::OtherProfile => "the last run is of another profile",
-        GateCode::OtherChangeset => "the evidence is of another changeset",
-        GateCode::OtherSpec => "the spec is not the one that was verified",
-        GateCode::OtherPlan => "the same spec resolves to another plan today",
-        GateCode::TreeChanged => "the tree is not the one that was verified",
+        GateCode::OtherProfile => "the last run used another profile",
+        GateCode::OtherChangeset => "the evidence belongs to another changeset",
+        GateCode::OtherSpec => "the spec differs from the spec that was verified",
+        GateCode::OtherPlan => "the same spec now resolves to a different plan",
+        GateCode::TreeChanged => "the tree differs from the tree that was verified",
         GateCode::ChangedByRun => "a step of the last run changed the tree while it was verified",
-        GateCode::IgnoresChanged => "ignore rules outside of the tree were changed since it was verified",
-        GateCode::IgnoresUnrecorded => "the last run does not record the ignore rules outside of the tree",
+        GateCode::IgnoresChanged => "ignore rules outside the tree were changed since it was verified",
+        GateCode::IgnoresUnrecorded => "the last run does not record the ignore rules outside the tree",
         GateCode::RunFailed => "the last run failed",
-        GateCode::RunInconclusive => "the last run is inconclusive",
+        GateCode::RunInconclusive => "the last run was inconclusive",
         GateCode::RunPartial => "the last run left skills of the profile out",
-        GateCode::TierTooHigh => "the last run's tier is above what is accepted",
-        GateCode::CacheTooWide => "a cache began with content of a wider scope than is accepted",
+        GateCode::TierTooHigh => "the last run's tier is higher than the accepted maximum",
+        GateCode::CacheTooWide => "a cache started with content of a wider scope than the accepted one",
         GateCode::InputsUnverified => "steps of the last run could see files that its snapshot does not cover",
-        GateCode::ControlMissing => "a control of the sandbox that is demanded today was not enforced",
-        GateCode::Stale => "the last run is older than is accepted",
+        GateCode::ControlMissing => "a sandbox control that is required now was not enforced",
+        GateCode::Stale => "the last run is older than the accepted age",
         GateCode::FromTheFuture => "the last run ended in the future",
         GateCode::TimeUnreadable => "the time of the last run cannot be read",
-        GateCode::EvidenceMissing => "evidence that must be there is not",
-        GateCode::EvidenceEdited => "evidence is not what the status file cites",
-        GateCode::EvidenceUnreadable => "evidence cannot be read, or is no document of proctor's",
-        GateCode::EvidenceSealBroken => "a document's own hash is not that of its content",
-        GateCode::EvidenceForeign => "evidence is of another run than the one that cites it",
-        GateCode::EvidenceExtra => "there is evidence that the last run does not cite",
-        GateCode::EvidenceContradicts => "the evidence does not say what the status file says",
-        GateCode::Unattested => "proctor's own state does not know the last run",
-        GateCode::RecordDiffers => "proctor's own record of the last run says something else",
-        GateCode::Superseded => "proctor's own state knows a newer run of the same tree",
-        GateCode::RecordUnreadable => "proctor's own record of the last run cannot be read",
+        GateCode::EvidenceMissing => "required evidence is missing",
+        GateCode::EvidenceEdited => "the evidence differs from the evidence that the status file cites",
+        GateCode::EvidenceUnreadable => "evidence cannot be read, or was not written by Proctor",
+        GateCode::EvidenceSealBroken => "the hash in a document does not match its content",
+        GateCode::EvidenceForeign => "the evidence belongs to another run than the run that cites it",
+        GateCode::EvidenceExtra => "the changeset contains evidence that the last run does not cite",
+        GateCode::EvidenceContradicts => "the evidence contradicts the status file",
+        GateCode::Unattested => "Proctor's state has no record of the last run",
+        GateCode::RecordDiffers => "Proctor's record of the last run differs",
+        GateCode::Superseded => "Proctor's state has a record of a newer run of the same tree",
+        GateCode::RecordUnreadable => "Proctor's record of the last run cannot be read",
     }
 }

@@ -22,10 +22,10 @@ const BY_CODE: [(&str, &str); 14] = [
     ("engine::best_effort_forbidden", "the operator decides that in `proctord.toml`."),
     ("engine::state_in_repository", "the operator must move the state directory out of the repository."),
     ("request::invalid", ARGUMENTS),
-    ("request::not_found", "antigravity_verify starts a run; `resources/list` names the runs there are."),
-    ("request::forbidden", "give a repository or a run of the caller's own."),
+    ("request::not_found", "antigravity_verify starts a run; `resources/list` lists the runs."),
+    ("request::forbidden", "use a repository or a run that belongs to the caller."),
     ("request::unprocessable", "correct what the details name, then call again."),
-    ("request::too_many", "wait until runs have ended, or end them by antigravity_verify_cancel."),
+    ("request::too_many", "wait until runs have ended, or cancel runs with antigravity_verify_cancel."),
     ("request::too_large", "send less."),
     (
         "request::unavailable",

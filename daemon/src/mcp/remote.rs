@@ -99,6 +99,6 @@ fn problem(error: ClientError) -> Problem {
     match error {
         ClientError::Problem(problem) => *problem,
         error => Problem::new(ProblemType::Unavailable, error.to_string())
-            .with_hint("`proctor daemon status` tells how the daemon is"),
+            .with_hint("`proctor daemon status` reports the state of the daemon"),
     }
 }

@@ -215,5 +215,5 @@ fn overloaded() -> CallToolResult {
 }
 
 fn broken() -> CallToolResult {
-    refusal("NOT VERIFIED: something of proctor's own failed. Its log says what.".to_owned())
+    refusal("NOT VERIFIED: an internal operation failed. The log of Proctor has the details.".to_owned())
 }

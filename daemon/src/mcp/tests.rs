@@ -339,7 +339,7 @@ async fn only_what_passed_is_said_to_have_passed() {
     assert_eq!(result["isError"], true);
     assert!(text(&result).starts_with("INCONCLUSIVE (not verified): the tree was edited"), "{result}");
     let status = client.call("antigravity_verify_status", json!({"run_id": "r1"})).await;
-    assert_eq!(status["isError"], false, "to tell of it is no error");
+    assert_eq!(status["isError"], false, "reporting it is not an error");
 
     let running = RunView { state: RunState::Running, ..started() };
     let mut client = Client::connect(Written::new(running, b"")).await;
@@ -399,7 +399,7 @@ async fn what_cannot_be_done_is_an_error_in_words() {
         let own = own_lines(text(&result)).join("\n");
         assert!(own.contains("\nHint: ") && !own.contains("look again") && !own.contains("--"), "{result}");
         let is_ours = !says.contains("there is none");
-        assert_eq!(own.contains(says), is_ours, "words of ours stand outside of the marks: {result}");
+        assert_eq!(own.contains(says), is_ours, "Proctor's words are outside the marks: {result}");
         assert_eq!(text(&result).contains("UNTRUSTED DATA"), !is_ours, "{result}");
     }
     let evil = client.call("antigravity_verify", json!({"repo_root": "/r", (EVIL): 1})).await;
@@ -477,7 +477,7 @@ async fn a_log_that_is_longer_than_is_looked_at_is_said_to_be() {
     let mut run = Written::new(ended(Verdict::Passed, vec![]), b"");
     let says = async |run: &Written| {
         let told = Client::connect(run.clone()).await.call("antigravity_verify_explain", json!({"run_id": "r1"})).await;
-        text(&told).contains("more events than are looked at")
+        text(&told).contains("more events than this tool reads")
     };
     // This backend returns one event per page.
     run.log = (1..=64).map(|seq| event(seq, RunEvent::Cancelling { by: "x".into() })).collect();

@@ -60,20 +60,20 @@ fn uncertainty(run: &RunView) -> String {
     let problem = run.problem.as_ref().map(|problem| problem.kind.title().to_owned());
     let unsure = units(run).map(|(_, step)| step).find(|step| is_wanting(step));
     let unsure = || unsure.map(|step| format!("{} {}", named(step), manner(step)));
-    problem.or(doubt).or_else(unsure).unwrap_or_else(|| "there is no honest answer".to_owned())
+    problem.or(doubt).or_else(unsure).unwrap_or_else(|| "the result is uncertain".to_owned())
 }
 
 /// Describes a doubt.
 pub(super) fn doubt(doubt: Doubt) -> &'static str {
     match doubt {
         Doubt::Toolchain => "a toolchain check did not pass, so no step ran",
-        Doubt::TreeChanged => "the tree was edited while the run was under way",
+        Doubt::TreeChanged => "the tree was edited during the run",
         Doubt::Interrupted => "the run was cancelled or interrupted",
-        Doubt::Sandbox => "the sandbox could not be had as it is demanded",
+        Doubt::Sandbox => "the sandbox could not be set up as required",
         Doubt::TierAboveLimit => "a skill is above the tier that may run",
-        Doubt::LayerConflict => "two skills that a third needs changed the same path",
+        Doubt::LayerConflict => "two skills that a third skill needs changed the same path",
         Doubt::ApplyFailed => "a step's changes could not be applied to the work tree",
-        Doubt::Internal => "something of proctor's own failed",
+        Doubt::Internal => "an internal operation failed",
     }
 }
 
@@ -81,8 +81,8 @@ pub(super) fn doubt(doubt: Doubt) -> &'static str {
 pub(super) fn met(how: How) -> Option<&'static str> {
     match how {
         How::Queued => None,
-        How::Joined => Some("the same had been asked for already; this is that run"),
-        How::Verified => Some("nothing had to run: this very tree has passed, and its evidence still stands"),
+        How::Joined => Some("an identical request was already active; this is its run"),
+        How::Verified => Some("nothing had to run: this exact tree has passed, and its evidence is still valid"),
         How::Repeated => Some("this is the run of an earlier request"),
     }
 }
@@ -123,11 +123,11 @@ pub(super) fn manner(step: &StepView) -> String {
 
 fn unstarted(fault: StartFault) -> &'static str {
     match fault {
-        StartFault::NotReached => "it was not its turn, because of what happened before",
-        StartFault::ProgramMissing => "its program is not there",
-        StartFault::Sandbox => "the sandbox could not be had",
-        StartFault::Workdir => "its work directory is not there",
-        StartFault::Internal => "something of proctor's own failed",
+        StartFault::NotReached => "it did not start because of an earlier failure",
+        StartFault::ProgramMissing => "its program does not exist",
+        StartFault::Sandbox => "the sandbox could not be set up",
+        StartFault::Workdir => "its work directory does not exist",
+        StartFault::Internal => "an internal operation failed",
     }
 }
 

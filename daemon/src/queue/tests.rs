@@ -183,7 +183,7 @@ impl Watched {
             assert_eq!(together, None, "these must not be under way together");
         }
         let lines: usize = self.queue.callers.iter().map(|line| line.repos.len()).sum();
-        assert!(lines <= self.waiting.len(), "nobody stands in line for nothing");
+        assert!(lines <= self.waiting.len(), "no request waits without a reason");
     }
 
     /// Checks that all waiting runs start eventually if active runs end.

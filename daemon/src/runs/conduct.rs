@@ -71,8 +71,8 @@ impl Conduct {
         let (history, told) = (history.clone(), Arc::clone(&live));
         let concluded = tokio::task::spawn_blocking(move || record.conclude(course, &history, &told)).await;
         if let Err(error) = concluded {
-            tracing::error!(run = %live.id(), %error, "the end of a run ended badly");
-            end_unrecorded(&live, "the end of the run could not be put on record: a part of proctor broke");
+            tracing::error!(run = %live.id(), %error, "recording the end of a run failed unexpectedly");
+            end_unrecorded(&live, "the end of the run could not be recorded: an internal error occurred");
         }
         live.end();
     }
@@ -153,7 +153,7 @@ impl Record {
             Ok(Err(HistoryError::KeyUsed(id))) => Err(Refused::KeyUsed(id)),
             Ok(Err(error)) => Err(Refused::from(error.problem())),
             Err(error) => {
-                tracing::error!(%error, "putting a run on record ended badly");
+                tracing::error!(%error, "recording a run failed unexpectedly");
                 Err(Refused::from(gone()))
             }
         }
@@ -205,8 +205,8 @@ impl Record {
                 "a part of proctor broke".to_owned()
             }
         };
-        tracing::error!(run = %live.id(), why, "an event of a run cannot be logged; the run is ended");
-        live.cancel("proctor: the run cannot be put on record".to_owned());
+        tracing::error!(run = %live.id(), why, "an event of a run cannot be logged; the run is cancelled");
+        live.cancel("proctor: the run cannot be recorded".to_owned());
     }
 
     /// Logs and publishes the last events.
@@ -284,7 +284,7 @@ impl Record {
         }
         match ended {
             Some(ended) => live.tell(ended.events),
-            None => end_unrecorded(live, "the run could not be put on record: a part of proctor broke"),
+            None => end_unrecorded(live, "the run could not be recorded: an internal error occurred"),
         }
     }
 }
@@ -318,7 +318,7 @@ fn finished(live: &Live, exit_code: u8, took: Option<Duration>) -> RunEvent {
 /// Returns the problem for too many held request bytes.
 pub(super) fn too_much_held(limit: usize) -> Problem {
     let detail = format!("the environments of the runs that wait hold more than {limit} bytes");
-    Problem::new(ProblemType::TooManyRequests, detail).with_hint("ask again when some of them have ended")
+    Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when some of them have ended")
 }
 
 #[cfg(test)]

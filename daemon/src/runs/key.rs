@@ -110,7 +110,7 @@ mod tests {
         let key = key(&asked, &now);
         assert!(key.is_met_by(&earlier, Some(&now)));
         assert!(!key.is_met_by(&earlier, Some(&other)));
-        assert!(!key.is_met_by(&earlier, None), "of what is not on record nothing is known");
+        assert!(!key.is_met_by(&earlier, None), "an unrecorded run is unknown");
         let others = RunView { uid: 8, ..earlier.clone() };
         let failed = RunView { verdict: Some(Verdict::Failed), ..earlier.clone() };
         let after = RunId::new("r0").expect("an id");

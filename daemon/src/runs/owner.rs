@@ -157,8 +157,8 @@ impl Owner {
             return Ok(met);
         }
         if let Some(why) = &self.draining {
-            let problem = Problem::new(ProblemType::Unavailable, format!("nothing is taken on any more: {why}"));
-            return Err(problem.with_hint("ask again when the daemon has been started again").into());
+            let problem = Problem::new(ProblemType::Unavailable, format!("no new requests are accepted: {why}"));
+            return Err(problem.with_hint("try again after the daemon has restarted").into());
         }
         if let Some(live) = self.joinable(&key, same_tree.as_ref()) {
             (self.observer)(Observed::Admitted(How::Joined));
@@ -344,13 +344,13 @@ fn until_next_turn(usual: Duration, active: usize) -> u32 {
 }
 
 fn too_many(full: Full) -> Problem {
-    Problem::new(ProblemType::TooManyRequests, full.to_string()).with_hint("ask again when some of them have ended")
+    Problem::new(ProblemType::TooManyRequests, full.to_string()).with_hint("try again when some of them have ended")
 }
 
 /// Returns the problem for an `Idempotency-Key` that belongs to another request.
 pub(crate) fn key_conflict(run: &RunId) -> Problem {
     let detail = format!("this `Idempotency-Key` was used for another request, which the run `{run}` meets");
-    Problem::new(ProblemType::Conflict, detail).with_hint("take a new key for a new request")
+    Problem::new(ProblemType::Conflict, detail).with_hint("use a new key for a new request")
 }
 
 #[cfg(test)]

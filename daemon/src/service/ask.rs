@@ -144,7 +144,7 @@ impl Service {
 }
 
 fn kept_no_longer(what: &str, name: &str) -> Problem {
-    Problem::new(ProblemType::Gone, format!("the {what} of `{name}` is kept no longer")).with_hint("run it again")
+    Problem::new(ProblemType::Gone, format!("the {what} of `{name}` is no longer stored")).with_hint("run it again")
 }
 
 fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> Problem {
@@ -154,7 +154,7 @@ fn no_report(step: &StepView, of: ReportOf, found: Option<&ReportEvidence>) -> P
         None => format!("{name} has left no {} report, or declares none", of.format.as_str()),
     };
     Problem::new(ProblemType::NotFound, detail)
-        .with_hint("`found_reports` of the step says what it left; docs/spec.md says what counts")
+        .with_hint("`found_reports` of the step lists its reports; docs/spec.md describes supported reports")
 }
 
 pub(super) fn no_step(id: &RunId, of: OutputOf) -> Problem {

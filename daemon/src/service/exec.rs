@@ -90,7 +90,8 @@ impl Service {
             return Ok(());
         }
         let detail = format!("no command `{id}` is under way");
-        Err(Problem::new(ProblemType::NotFound, detail).with_hint("its answer, where it has ended, has its result"))
+        Err(Problem::new(ProblemType::NotFound, detail)
+            .with_hint("if it has ended, the answer to its request has the result"))
     }
 }
 
@@ -261,7 +262,7 @@ impl Execution {
     async fn part(&self, view: StreamView, offset: u64) -> Result<(Vec<u8>, bool), Problem> {
         let part = self.engine.output(view, offset, EXEC_PIECE).await.map_err(|error| error.problem())?;
         let (part, _) =
-            part.ok_or_else(|| Problem::new(ProblemType::Gone, "the output of the command is kept no longer"))?;
+            part.ok_or_else(|| Problem::new(ProblemType::Gone, "the output of the command is no longer stored"))?;
         Ok((part.bytes, part.more))
     }
 }
@@ -287,7 +288,7 @@ fn failed(problem: Problem) -> ExecEvent {
 
 fn broken() -> Problem {
     Problem::new(ProblemType::Internal, "a part of proctor broke while the command ran")
-        .with_hint("please report it; the daemon's log says what happened")
+        .with_hint("please report it; the daemon's log has the details")
 }
 
 /// Sends the result of a command to the caller.

@@ -105,13 +105,13 @@ impl Service {
     pub async fn readiness(&self) -> Result<Readiness, Problem> {
         let refused = |detail: String, hint: &str| Err(Problem::new(ProblemType::Unavailable, detail).with_hint(hint));
         if self.is_draining() {
-            return refused("the daemon is ending".to_owned(), "ask again when the daemon has been started again");
+            return refused("the daemon is shutting down".to_owned(), "try again after the daemon has restarted");
         }
         match self.state_probe.look().await {
             Ok(state_free_bytes) => Ok(Readiness { status: ReadinessStatus::Ready, state_free_bytes }),
             Err(reason) => refused(
                 format!("the daemon's state directory cannot be written: {reason}"),
-                "make room in the daemon's state directory, and see that it can be written",
+                "make room in the daemon's state directory, and make sure that it can be written",
             ),
         }
     }

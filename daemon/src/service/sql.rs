@@ -111,18 +111,17 @@ impl Service {
     /// wait, or no worker becomes free in time.
     pub async fn judge_sql(&self, caller: Caller, request: Request) -> Result<Judgement, Problem> {
         if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
-            let detail =
-                format!("`limits.time_ms` is 1 to {MAX_TIME_MS}, and {} is none of that", request.limits.time_ms);
+            let detail = format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms);
             return Err(Problem::new(ProblemType::InvalidRequest, detail));
         }
         if let Some(file) = &request.database {
             if caller.uid != self.household.own() {
                 let detail = format!("the daemon does not open `{file}` for another user than its own");
                 return Err(Problem::new(ProblemType::Forbidden, detail)
-                    .with_hint("`proctor sql verify --db FILE` judges it as you, without the daemon"));
+                    .with_hint("`proctor sql verify --db FILE` checks it as your user, without the daemon"));
             }
             if !file.starts_with('/') {
-                let detail = format!("`database` is an absolute path, and `{file}` is none");
+                let detail = format!("`database` must be an absolute path, but `{file}` is not");
                 return Err(Problem::new(ProblemType::InvalidRequest, detail));
             }
         }

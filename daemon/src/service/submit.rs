@@ -179,7 +179,7 @@ impl Service {
         let (repo, commit, demands) = (wanted.repo.clone(), CommitRef::from(commit), wanted.demands());
         let (engine, asked) = (Arc::clone(&wanted.engine), CommitAsked { repo, commit, demands });
         let answered = apart(move || engine.answered(&asked)).await.ok()?;
-        let unknown = |error: &EngineError| tracing::debug!(%error, "it cannot be told whether a commit is verified");
+        let unknown = |error: &EngineError| tracing::debug!(%error, "cannot determine whether a commit is verified");
         let earlier = answered.inspect_err(unknown).ok()??;
         let shown = self.run(caller, &earlier.run_id).await.ok()?;
         let is_met = wanted.key.is_met_by_tree(&shown.view);
@@ -258,7 +258,7 @@ async fn commit_of(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Pr
         _ => {
             let detail = format!("`rev` must name one commit, and `{}` does not", display_path(rev.as_bytes()));
             Err(Problem::new(ProblemType::Unprocessable, detail)
-                .with_hint("ask for each commit of a range by a request of its own"))
+                .with_hint("send a separate request for each commit of a range"))
         }
     }
 }
@@ -345,7 +345,7 @@ impl Look {
     /// the run reports the reason.
     fn tools(&self, plan: &Plan) -> Option<Sha256Hex> {
         let found = self.engine.tools(&self.repo, plan);
-        found.inspect_err(|error| tracing::debug!(%error, "it cannot be told which tools a run finds")).ok()
+        found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run finds")).ok()
     }
 
     fn use_of(&self, plan: &Plan) -> Worktree {

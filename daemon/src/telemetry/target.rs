@@ -155,7 +155,7 @@ impl Variables<'_> {
         let Some(text) = self.of_traces("TIMEOUT") else { return Ok(configured.unwrap_or(TIMEOUT)) };
         let timeout = text.parse().ok().map(Duration::from_millis);
         timeout.filter(|timeout| (Duration::from_millis(1)..=MAX_TIMEOUT).contains(timeout)).ok_or_else(|| BadTarget {
-            message: "`OTEL_EXPORTER_OTLP_TIMEOUT` is no number of milliseconds from 1 to 60000".to_owned(),
+            message: "`OTEL_EXPORTER_OTLP_TIMEOUT` is not a number of milliseconds from 1 to 60000".to_owned(),
             hint: "set it to 10000",
         })
     }
@@ -183,11 +183,11 @@ fn checked(text: &str, name: &str) -> Result<Uri, BadTarget> {
     let example = "name the receiver as `http://127.0.0.1:4318`";
     let uri: Uri = text.parse().map_err(|_| bad("is no address", example))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
-        return Err(bad("is no http or https address", example));
+        return Err(bad("is not an http or https address", example));
     }
     let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
     if authority.contains('@') {
-        return Err(bad("holds a user or a password", "give credentials by `OTEL_EXPORTER_OTLP_HEADERS`"));
+        return Err(bad("contains a user or a password", "give credentials in `OTEL_EXPORTER_OTLP_HEADERS`"));
     }
     if uri.host().is_none_or(str::is_empty) {
         return Err(bad("names no host", example));
@@ -198,7 +198,7 @@ fn checked(text: &str, name: &str) -> Result<Uri, BadTarget> {
 /// Parses `name=value,name=value` with percent-encoded values.
 fn pairs(text: &str, variable: &str) -> Result<Vec<(String, String)>, BadTarget> {
     let bad = || BadTarget {
-        message: format!("`{variable}` is no list of names and values"),
+        message: format!("`{variable}` is not a list of names and values"),
         hint: "write it as `name=value,name=value`, and `%2C` for a comma in a value",
     };
     let pair = |part: &str| {

@@ -202,7 +202,7 @@ impl Engine {
             reader: self.reader(user),
         };
         let found = search.digest(plan);
-        let found = found.inspect_err(|error| tracing::debug!(%error, "it cannot be told which tools a run finds"));
+        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run finds"));
         found.ok().map(|tools| self.toolchain_env(&tools))
     }
 

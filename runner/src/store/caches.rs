@@ -59,7 +59,7 @@ pub(crate) enum CacheFault {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// An entry that a step created cannot be processed.
-    #[error("cannot {action} `{path}` of it: {source}")]
+    #[error("cannot {action} `{path}` in it: {source}")]
     Entry {
         /// The attempted action.
         action: &'static str,
@@ -69,13 +69,13 @@ pub(crate) enum CacheFault {
         source: io::Error,
     },
     /// The directories are nested too deep: each level needs a descriptor.
-    #[error("its directories lie more than {MAX_DEPTH} levels deep in each other")]
+    #[error("its directories are nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     /// There are too many entries to read.
     #[error("it has more than {MAX_ENTRIES} entries")]
     TooMany,
     /// The skill wrote more bytes than may be kept.
-    #[error("the skill wrote {bytes} bytes, and up to {most} are kept (`retention.max_cache_bytes_per_run`)")]
+    #[error("the skill wrote {bytes} bytes, but at most {most} are kept (`retention.max_cache_bytes_per_run`)")]
     TooLarge {
         /// Size in bytes.
         bytes: u64,
@@ -83,7 +83,7 @@ pub(crate) enum CacheFault {
         most: u64,
     },
     /// An entry has an extended attribute that overlayfs interprets.
-    #[error("`{path}` has the attribute `{name}`, by which overlayfs would show something else")]
+    #[error("`{path}` has the attribute `{name}`, which overlayfs would interpret")]
     Attribute {
         /// The entry.
         path: String,
@@ -237,7 +237,7 @@ impl CacheStore {
         for _ in 0..ATTEMPTS {
             let Some((id, bytes)) = self.current(scope)? else { return Ok(None) };
             let Some(manifest) = Manifest::parse(&bytes) else {
-                return Err(fault("read", BASE, "it is not as we write it"));
+                return Err(fault("read", BASE, "it is malformed"));
             };
             let layers: Option<Vec<OwnedFd>> = manifest.layers.iter().map(|layer| self.hold(&layer.id)).collect();
             // Another run may have replaced the base and removed layers before we locked them.
@@ -428,7 +428,7 @@ fn remove(parent: &Directory, name: &str) {
     let Ok(c_name) = CString::new(name) else { return };
     match proctor_sandbox::remove_dir(parent.as_fd(), &c_name) {
         Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => tracing::debug!(%error, name, "what is left of a cache could not be removed"),
+        Err(error) => tracing::debug!(%error, name, "the rest of a cache could not be removed"),
     }
 }
 

@@ -216,7 +216,7 @@ impl Directory {
     }
 
     fn no_regular_file(&self, name: &str) -> StoreError {
-        let source = std::io::Error::other("it is no regular file");
+        let source = std::io::Error::other("it is not a regular file");
         StoreError::Io { action: "read", path: self.path_of(name), source }
     }
 

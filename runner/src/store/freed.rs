@@ -124,7 +124,7 @@ mod tests {
         assert!(is_one_file(of_first) && is_one_file(of_second), "{of_first:?} {of_second:?}");
         assert_eq!((of_first.number, of_second.number), (1, 1));
         remove_counted(&mut of_first, &first);
-        assert_eq!(of_first.number, 1, "nothing stands there any more");
+        assert_eq!(of_first.number, 1, "no file is left");
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn objects() -> Vec<String> {
     let nothing = |_: &Place| Ok(());
     vec![
         at_every_byte("an object that is new", nothing, object(1, 700, Kept::Whole), 1),
-        at_every_byte("an object beside another", object(2, 900, Kept::Whole), object(1, 700, Kept::Cut), 1),
+        at_every_byte("an object next to another", object(2, 900, Kept::Whole), object(1, 700, Kept::Cut), 1),
         at_every_byte(
             "the same object in another form",
             object(1, 700, Kept::Whole),
@@ -124,7 +124,7 @@ fn at_every_byte(
         assert_whole(&files, &before, &after, &format!("{what}, room for {room} of {all} bytes"));
         let error = told.expect_err("there is no room for it");
         assert!(is_about_room(&error), "{what}, {room}: {error}");
-        assert_ne!(files, after, "{what}, {room}: it is told that nothing was written");
+        assert_ne!(files, after, "{what}, {room}: the error reports that nothing was written");
         refused += 1;
     }
     with_room(all, || write(&place)).unwrap_or_else(|error| panic!("{what}, there is room for all: {error}"));

@@ -160,7 +160,7 @@ impl Copies {
     }
 
     /// Takes the repository's lock; `None` on timeout.
-    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event tells that a lock is free")]
+    #[expect(clippy::disallowed_methods, reason = "flock(2) has no deadline, and no event reports a released lock")]
     fn lock_within(&self, patience: Duration) -> Result<Option<OwnedFd>, StoreError> {
         let deadline = Instant::now() + patience;
         loop {
@@ -418,7 +418,7 @@ impl<'a> Mirrors<'a> {
         if generation.is_free()? {
             return match self.fill(&generation, contents, &identity) {
                 Err(EngineError::Mirror(MirrorError::Damaged { path, problem })) => {
-                    tracing::warn!(path, problem, "a private copy is damaged and is made anew");
+                    tracing::warn!(path, problem, "a private copy is damaged; Proctor creates it again");
                     drop(generation);
                     self.remove_unused(newest);
                     self.fill(&self.make(newest + 1)?, contents, &identity)

@@ -15,7 +15,7 @@ impl Dir {
         for (name, text) in files {
             let file = path.join(name);
             fs::create_dir_all(file.parent().expect("a parent")).expect("makes");
-            #[expect(clippy::disallowed_methods, reason = "a fixture, not a document of ours")]
+            #[expect(clippy::disallowed_methods, reason = "a fixture, not a Proctor document")]
             fs::write(file, text).expect("writes");
         }
         Self { path, _dir: dir }

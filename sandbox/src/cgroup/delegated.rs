@@ -187,7 +187,7 @@ mod tests {
     fn on_plain_files_both_controllers_are_wanted() {
         for controllers in ["", "hugetlb\n", "memory\n", "pids cpu\n"] {
             let why = refusal(&[("cgroup.controllers", controllers)], Manager::Nobody);
-            assert!(why.contains("has not both"), "{why}");
+            assert!(why.contains("lacks the memory or the pids"), "{why}");
         }
         assert!(take(&[], Manager::Nobody).expect_err("none").to_string().contains("no mount"));
     }

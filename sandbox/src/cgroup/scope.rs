@@ -114,7 +114,7 @@ fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), Unu
     let moved = || std::fs::read_to_string(cgroup).is_ok_and(|text| is_in(&text, unit));
     while !moved() {
         if Instant::now() >= until {
-            let message = format!("`{unit}` was promised, but we were not moved into it in time");
+            let message = format!("systemd did not move this process into `{unit}` in time");
             return Err(Unusable::Scope(message));
         }
         pause();
@@ -122,7 +122,7 @@ fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), Unu
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the kernel tells no process that it was moved")]
+#[expect(clippy::disallowed_methods, reason = "the kernel does not notify a process that it was moved")]
 fn pause() {
     std::thread::sleep(Duration::from_millis(2));
 }
@@ -180,7 +180,7 @@ mod tests {
         std::fs::write(dir.path().join("cgroup"), "0::/elsewhere\n").expect("write");
         let roots = Roots { cgroup: dir.path().join("cgroup"), busctl, ..Roots::default() };
         let why = enter(&roots).expect_err("not moved").to_string();
-        assert!(why.contains("were not moved"), "{why}");
+        assert!(why.contains("did not move this process"), "{why}");
     }
 
     #[test]

@@ -81,19 +81,19 @@ pub struct NoSeat {
 /// Why one option is not usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
-    #[error("cgroup v2: no mount shows the own cgroup")]
+    #[error("cgroup v2: no mount shows this process's cgroup")]
     NoUnified,
-    #[error("cgroup v1: no mount shows the own cgroup of the memory or pids controller")]
+    #[error("cgroup v1: no mount shows this process's cgroup of the memory or pids controller")]
     NoLegacy,
-    #[error("cgroup v2: `{}` has not both the memory and the pids controller", .0.display())]
+    #[error("cgroup v2: `{}` lacks the memory or the pids controller", .0.display())]
     Controllers(PathBuf),
-    #[error("cgroup v2: `{}` is not delegated to us by systemd", .0.display())]
+    #[error("cgroup v2: `{}` is not delegated to Proctor by systemd", .0.display())]
     Undelegated(PathBuf),
-    #[error("cgroup v2: `{}` is a threaded cgroup, which holds no processes of its own", .0.display())]
+    #[error("cgroup v2: `{}` is a threaded cgroup, which cannot contain processes", .0.display())]
     Threaded(PathBuf),
-    #[error("`{}` is not the own cgroup: this process is not in its list", .0.display())]
+    #[error("`{}` is not this process's cgroup: the process is not in its list", .0.display())]
     Elsewhere(PathBuf),
-    #[error("cgroup v2: {others} other processes live in `{}`, and we do not move them", dir.display())]
+    #[error("cgroup v2: `{}` contains {others} other processes, which Proctor does not move", dir.display())]
     Shared { dir: PathBuf, others: usize },
     #[error("{}: {error}", name(*.version))]
     Refused { version: Version, error: io::Error },

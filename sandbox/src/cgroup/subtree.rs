@@ -138,7 +138,7 @@ pub(super) fn is_busy(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
 }
 
-#[expect(clippy::disallowed_methods, reason = "cgroup v1 tells nobody when the last task has left a group")]
+#[expect(clippy::disallowed_methods, reason = "cgroup v1 does not report when the last task has left a group")]
 fn pause() {
     std::thread::sleep(Duration::from_millis(1));
 }

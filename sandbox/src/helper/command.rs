@@ -316,7 +316,7 @@ pub(super) fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
     if here.starts_with(repo) {
         return Ok(());
     }
-    let message = format!("`{}` is `{}`, which lies outside of the repository", path.display(), here.display());
+    let message = format!("`{}` is `{}`, which is outside the repository", path.display(), here.display());
     Err(not_started(message))
 }
 
@@ -324,7 +324,7 @@ pub(super) fn change_to(path: &Path, repo: &Path) -> Result<(), Failure> {
 pub(super) fn execute(prepared: &Prepared<'_>, wanted: &policy::Command, enforcement: &mut Enforcement) -> Failure {
     let command = match Command::new(wanted) {
         Ok(command) => command,
-        Err(nul) => return Failure::internal(format_args!("the command holds a NUL byte: {nul}")),
+        Err(nul) => return Failure::internal(format_args!("the command contains a NUL byte: {nul}")),
     };
     enforcement.enforced(Control::CleanEnvironment, "execve with the policy's variables alone");
     if let Err(error) = prepared.send(&Message::Ready(std::mem::take(enforcement))) {

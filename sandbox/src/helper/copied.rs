@@ -96,7 +96,7 @@ impl Copied {
         let Copy { tree, upper, user, .. } = &self.copy;
         match self.baseline.seal_for(owner_of(*user), tree.as_fd(), upper.as_fd()) {
             Ok(()) => message,
-            Err(error) => internal("tell what the step changed in its copy of the tree")(error).into_message(),
+            Err(error) => internal("report the step's changes in its copy of the tree")(error).into_message(),
         }
     }
 }

@@ -65,7 +65,7 @@ impl Copier {
         depth: usize,
     ) -> io::Result<()> {
         if depth > MAX_DEPTH {
-            return Err(io::Error::other(format!("directories lie more than {MAX_DEPTH} levels deep in each other")));
+            return Err(io::Error::other(format!("directories are nested more than {MAX_DEPTH} levels deep")));
         }
         for name in names(from)? {
             let path = join(path, &name);

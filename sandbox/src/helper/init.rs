@@ -219,8 +219,8 @@ fn serve(prepared: &mut Prepared<'_>, signals: &SignalFd, turn: Turn, used: &mut
         // If the helper has ended, there is no recipient.
         drop(wire::send(prepared.channel.as_fd(), &Message::Prepared, &[]));
         // The streams belong to the step: PID 1's copies would keep them open.
-        rustix::stdio::dup2_stdout(&prepared.null).map_err(internal("let go of the step's output"))?;
-        rustix::stdio::dup2_stderr(&prepared.null).map_err(internal("let go of the step's output"))?;
+        rustix::stdio::dup2_stdout(&prepared.null).map_err(internal("release the step's output"))?;
+        rustix::stdio::dup2_stderr(&prepared.null).map_err(internal("release the step's output"))?;
     }
     wait_for_command(prepared, signals, pid, used).map_err(internal("watch over the command"))
 }
@@ -354,10 +354,10 @@ fn leave_namespaces(prepared: &mut Prepared<'_>, network: bool) -> Done {
 fn new_keyring(prepared: &mut Prepared<'_>) -> Done {
     let control = Control::Keyring;
     match sys::new_session_keyring() {
-        Ok(()) => prepared.enforcement.enforced(control, "a session keyring of its own; keyctl is refused"),
+        Ok(()) => prepared.enforcement.enforced(control, "a private session keyring; keyctl is refused"),
         // On a kernel without keyrings, or in a container that refuses them, the step cannot access any.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EDQUOT)) => {
-            prepared.enforcement.enforced(control, format!("keyctl is refused ({error} for a keyring of its own)"));
+            prepared.enforcement.enforced(control, format!("keyctl is refused ({error} for a private keyring)"));
         }
         Err(error) => return Err(refuse(control, "leave the caller's keyrings")(error)),
     }
@@ -391,7 +391,7 @@ pub(super) fn look_without_filter(prepared: &mut Prepared<'_>) {
 }
 
 fn say_mounted(prepared: &Prepared<'_>) -> Done {
-    wire::forward(prepared.channel.as_fd(), MOUNTED).map_err(internal("tell the helper of /proc and /sys"))
+    wire::forward(prepared.channel.as_fd(), MOUNTED).map_err(internal("report the mounts of /proc and /sys"))
 }
 
 /// Becomes the step's user in a new user namespace. The mounts and the network remain owned by the previous user
@@ -414,13 +414,13 @@ fn step_down(prepared: &mut Prepared<'_>, uid: u32, gid: u32) -> Done {
     die_with_the_helper()?;
     if (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()) != seen {
         let hint = "report this with the kernel's version";
-        return Err(refused(control, format!("PID 1 is not user {} after it became so", seen.0), hint));
+        return Err(refused(control, format!("PID 1 is not user {} after the change of user", seen.0), hint));
     }
     // The record must not differ between runs, while the ids of a run do.
     let how = if seen == (uid, gid) {
         format!("user {uid} and group {gid} of the host, who alone are mapped")
     } else {
-        format!("a user of the host that is nobody else's, mapped alone, as user {} and group {}", seen.0, seen.1)
+        format!("a dedicated user of the host, mapped alone, as user {} and group {}", seen.0, seen.1)
     };
     prepared.enforcement.enforced(control, how);
     Ok(())

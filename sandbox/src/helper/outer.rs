@@ -322,7 +322,7 @@ impl<'a> Outer<'a> {
         masks::proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
         let view = if fresh_sys { SysView::Fresh } else { SysView::Host };
         masks::sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
-        self.enforcement.enforced(control, "read-only /proc/sys; empty mounts over what tells of the host");
+        self.enforcement.enforced(control, "read-only /proc/sys; empty mounts over details of the host");
         Ok(())
     }
 
@@ -561,7 +561,7 @@ impl<'a> Outer<'a> {
         let mount = make().map_err(refuse(Control::PrivateDev, "mount a minimal /dev"))?;
         self.hidden.push(("/dev".into(), mount));
         self.open.push("/dev/shm".to_owned());
-        self.enforcement.enforced(Control::PrivateDev, "six devices, devpts and shm of its own");
+        self.enforcement.enforced(Control::PrivateDev, "six devices, a private devpts and shm");
         Ok(())
     }
 

@@ -184,8 +184,7 @@ fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
         (Control::MountNamespace, "it sees the host's mounts".to_owned()),
         (
             Control::PidNamespace,
-            "it sees the host's processes; a reaper of ours finds those that descend from it, and kills them"
-                .to_owned(),
+            "it sees the host's processes; Proctor's reaper finds its descendants and kills them".to_owned(),
         ),
         (Control::IpcNamespace, "it shares System V IPC and message queues with the host".to_owned()),
         (Control::UtsNamespace, "it sees the host's name".to_owned()),
@@ -194,7 +193,7 @@ fn confess(enforcement: &mut Enforcement, request: &PlainRequest) {
         (Control::KernelFiles, "it sees the host's /proc and /sys, as their modes allow".to_owned()),
         (
             Control::PrivateTmp,
-            "`TMPDIR` and `HOME` are directories of its own on the host's disk, unbounded".to_owned(),
+            "`TMPDIR` and `HOME` are private directories on the host's disk, without a size limit".to_owned(),
         ),
     ];
     for (control, instead) in lacks {

@@ -132,7 +132,7 @@ impl Baseline {
     /// Does the same, and makes `owner` the owner of new directories in `upper`.
     pub(super) fn seal_for(&self, owner: Option<Owner>, tree: BorrowedFd<'_>, upper: BorrowedFd<'_>) -> io::Result<()> {
         if self.method == DriftMethod::Stat && was_set_back(self.offset, clock_offset()) {
-            return Err(io::Error::other("the clock of the machine was set back meanwhile; run again"));
+            return Err(io::Error::other("the clock of the machine was set back during the step; run again"));
         }
         let top = rustix::fs::fstat(tree)?.st_mode;
         rustix::fs::fchmod(tree, copy::permissions(top) | Mode::RWXU)?;
@@ -231,7 +231,7 @@ fn wait_until_after(latest: (i64, u64)) -> io::Result<()> {
             return Ok(());
         }
         if began.elapsed() > PATIENCE {
-            return Err(io::Error::other("the clock of the machine stands still, or went back"));
+            return Err(io::Error::other("the clock of the machine stopped or went back"));
         }
         std::thread::yield_now();
     }

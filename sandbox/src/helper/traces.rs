@@ -75,7 +75,7 @@ impl Traces {
                 continue;
             }
             if traces.len() >= MOST {
-                return Err(io::Error::other("there is more in the scratch directories than is remembered"));
+                return Err(io::Error::other("the scratch directories have too many entries"));
             }
             let trace = Trace::of(&path, |stamp| Holds::of(&path, stamp))?;
             if let Holds::Names(names) = &trace.holds {
@@ -113,7 +113,7 @@ impl Holds {
         match stamp.mode & libc::S_IFMT {
             libc::S_IFDIR => {
                 let name = |entry: io::Result<fs::DirEntry>| {
-                    entry?.file_name().into_string().map_err(|_| io::Error::other("a name that is no text"))
+                    entry?.file_name().into_string().map_err(|_| io::Error::other("a name that is not UTF-8"))
                 };
                 let mut names = fs::read_dir(path)?.map(name).collect::<io::Result<Vec<String>>>()?;
                 names.sort();

@@ -54,7 +54,7 @@ pub(super) fn run(program: &[sock_filter], call: &Call) -> u32 {
             JUMP_AT_LEAST => at += branch(accumulator >= k),
             JUMP_ANY_BIT => at += branch(accumulator & k != 0),
             RETURN => return k,
-            other => panic!("{other:#x} at {at} is no instruction of ours"),
+            other => panic!("{other:#x} at {at} is an unknown instruction"),
         }
     }
 }

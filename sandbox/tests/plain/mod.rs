@@ -244,7 +244,7 @@ pub(crate) fn a_killed_helper_is_doubted_and_leaves_nothing(bench: &Bench) -> Re
         let pid = rustix::process::Pid::from_raw(helper.parse()?).ok_or("no process")?;
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
     }
-    assert!(until_closed(&running).is_err(), "it was said that all are gone");
+    assert!(until_closed(&running).is_err(), "the helper reported that all are gone");
     for process in processes {
         bench::readable(process.as_fd())?;
     }

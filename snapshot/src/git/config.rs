@@ -85,7 +85,7 @@ pub(super) fn check_files(worktree: &Path, git_dir: &Path, common_dir: &Path) ->
 
 /// Makes the error for a file that exceeds its size limit.
 pub(super) fn too_large(path: &Path, limit: u64) -> GitError {
-    refused(path, format!("it is larger than {limit} bytes"), "write it anew, smaller")
+    refused(path, format!("it is larger than {limit} bytes"), "make it smaller")
 }
 
 /// Reads an attributes file in the git directory. Returns `None` if it is not a regular file or is too large, and

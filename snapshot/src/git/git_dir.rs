@@ -171,7 +171,7 @@ pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let mut edges = Vec::new();
     let read = file.metadata().and_then(|meta| {
         if !meta.is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         file.take(MAX_SHALLOW + 1).read_to_end(&mut edges)
     });

@@ -359,7 +359,7 @@ fn of_staged(why: GitError) -> GitError {
         GitError::Format { places, what, mend, .. } => GitError::Unsupported {
             path: places.worktree,
             what,
-            mend: format!("the worktree and commits can be verified, what is staged cannot; or {mend}"),
+            mend: format!("the worktree and commits can be verified, but staged changes cannot; or {mend}"),
         },
         other => other,
     }

@@ -89,7 +89,7 @@ impl<'t> History<'t> {
 
     /// Parses an object id.
     pub(super) fn id(&self, text: &str) -> Result<ObjectId, GitError> {
-        ObjectId::from_hex(text.as_bytes()).ok_or_else(|| self.unreadable(format!("`{text}` is no id of an object")))
+        ObjectId::from_hex(text.as_bytes()).ok_or_else(|| self.unreadable(format!("`{text}` is not an object ID")))
     }
 
     pub(super) fn worktree(&self) -> &Path {

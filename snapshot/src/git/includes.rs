@@ -106,8 +106,8 @@ fn parsed(file: &Path, bytes: &[u8]) -> Result<Vec<Setting>, GitError> {
     syntax::parse(bytes).map_err(|line| {
         refused(
             file,
-            format!("line {line} is no setting"),
-            "mend that line; `git config --list --show-origin` names it",
+            format!("line {line} is not a setting"),
+            "fix that line; `git config --list --show-origin` names it",
         )
     })
 }

@@ -333,7 +333,7 @@ fn check_places(repo: &Repository, worktree: &Path, git_dir: &Path, common_dir: 
     let Some(workdir) = repo.workdir() else { return Err(GitError::Bare { path: worktree.to_owned() }) };
     for (theirs, ours) in [(workdir, worktree), (repo.path(), git_dir), (repo.commondir(), common_dir)] {
         if real(theirs)? != ours {
-            let problem = format!("libgit2 reads `{}` in place of `{}`", theirs.display(), ours.display());
+            let problem = format!("libgit2 reads `{}` instead of `{}`", theirs.display(), ours.display());
             return Err(GitError::Unreadable { path: worktree.to_owned(), problem });
         }
     }

@@ -114,8 +114,8 @@ impl Question<'_> {
     fn bounded<T>(&self, found: Vec<T>, limit: usize) -> Result<Vec<T>, GitError> {
         match found.len() {
             0 => Err(self.refused(
-                "the range holds no commit",
-                "the newer end stands last: `main..HEAD` is what HEAD has and main has not",
+                "the range contains no commit",
+                "put the newer end last: `main..HEAD` selects the commits of HEAD that main does not have",
             )),
             many if many > limit => Err(self.refused(
                 format!("the range holds more than {limit} commits"),

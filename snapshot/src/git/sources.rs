@@ -71,7 +71,7 @@ fn add_all(place: &Path, paths: Vec<Vec<u8>>, found: &mut Vec<Source>) -> Result
 
 /// Returns the stat data of a regular file, or `Some(None)` if the path does not exist. Returns `None` if the path
 /// is something else or leads through a link.
-#[expect(clippy::option_option, reason = "what cannot be told is not what is not there")]
+#[expect(clippy::option_option, reason = "unknown is not the same as absent")]
 fn stamp_of(place: BorrowedFd<'_>, path: &[u8]) -> Option<Option<Stamp>> {
     match beneath::open(place, path, OFlags::PATH) {
         Ok(fd) => {

@@ -450,7 +450,7 @@ impl Walk<'_> {
             ));
         }
         if self.bytes > self.wanted.max_bytes {
-            return Err(Stopped::TooLarge("with it, there would be more bytes than `tree.max_bytes` in proctord.toml"));
+            return Err(Stopped::TooLarge("with it, the total would exceed `tree.max_bytes` in proctord.toml"));
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ pub(super) fn take(
     let Some(basis) = &before.basis else { return Ok(None) };
     let Some(top) = basis.open() else { return Ok(None) };
     if !basis.git_is_unchanged() {
-        tracing::debug!(repo = %basis.worktree.display(), "git's files changed, or cannot be told to be as they were");
+        tracing::debug!(repo = %basis.worktree.display(), "git's files changed, or may have changed");
         return Ok(None);
     }
     let again = Again { before, basis, top, at, settling, helper, stop: AtomicBool::new(false) };

@@ -101,10 +101,10 @@ impl Files {
         };
         let stat = fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Unsound::Content("it is no regular file"));
+            return Err(Unsound::Content("it is not a regular file"));
         }
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-            return Err(Unsound::Content("somebody else could have written it"));
+            return Err(Unsound::Content("another user could have written it"));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
         if size > FILE_BYTES {

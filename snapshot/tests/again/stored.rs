@@ -121,7 +121,7 @@ fn useless_files() {
     starts_anew(b"", "empty", "no snapshot");
     starts_anew(&whole[..whole.len() / 2], "torn", "it is torn");
     starts_anew(&[&whole[..], b"x"].concat(), "longer", "it is torn");
-    starts_anew(&with_a_bit_changed(&whole, 0), "no mark of ours", "no snapshot");
+    starts_anew(&with_a_bit_changed(&whole, 0), "no marker of Proctor", "no snapshot");
     for at in [14, 20, 26, whole.len() / 2, whole.len() - 1] {
         starts_anew(&with_a_bit_changed(&whole, at), "damaged", "why=it is");
     }
@@ -132,7 +132,7 @@ fn useless_files() {
     chmod(&file, 0o644);
     let (taken, told) = taken_and_told(&place, &repo);
     assert!(taken.stats.git_was_read, "one that others may have written");
-    demand_told(&told, &repo, "somebody else could have written it");
+    demand_told(&told, &repo, "another user could have written it");
     crate::repository::put(&file, &whole);
     chmod(&file, 0o600);
     let moved = repo.room.path().join("moved");

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!("error: `proctor-sql` is started by `proctor` and `proctord`");
-            eprintln!("hint: `proctor sql verify --help` says how to have SQL judged");
+            eprintln!("hint: `proctor sql verify --help` describes how to check SQL");
             ExitCode::from(2)
         }
     }

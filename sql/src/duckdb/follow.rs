@@ -38,7 +38,7 @@ impl DuckDb {
             for (name, tree) in &trees {
                 let does = match tree {
                     Ok(tree) => self.reader().of_tree(tree),
-                    Err(_) => [Action::Other(format!("the macro `{name}`, which cannot be looked at"))].into(),
+                    Err(_) => [Action::Other(format!("the macro `{name}`, which cannot be examined"))].into(),
                 };
                 found.entry(name.clone()).or_default().extend(does);
             }

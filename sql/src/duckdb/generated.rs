@@ -54,12 +54,12 @@ pub(super) fn check(engine: &DuckDb, sql: &str, bound: &Bound, allow: &Allow) ->
         let reason = if texts.iter().any(|text| text::names(text, Dialect::Duckdb).contains(&lower(one.column))) {
             "is not on the list"
         } else if texts.iter().any(|text| may_rename(text, one.table)) {
-            "is not on the list, and DuckDB does not tell which columns `COLUMNS`, `PIVOT`, positions and new names of columns stand for"
+            "is not on the list, and DuckDB does not report which columns `COLUMNS`, `PIVOT`, positions and new names of columns refer to"
         } else {
             match &aliases {
                 Some(plans) if !plans.iter().any(|plan| is_alias(plan, one.column)) => continue,
                 Some(_) => "is not on the list",
-                None => "is not on the list, and DuckDB does not tell whether the statement reads it",
+                None => "is not on the list, and DuckDB does not report whether the statement reads it",
             }
         };
         let name = format!("{}.{}", one.table.name, one.column);

@@ -459,6 +459,6 @@ mod tests {
         let calls = |name: &str| read(&json!({"list": [{"class": "FUNCTION", "function_name": name}]}));
         let call = |name: &str| Action::Call(name.to_owned());
         assert_eq!(calls("Current_Setting"), [call("current_setting"), call("current_setting")]);
-        assert!(calls("told").contains(&call("current_setting")), "what a macro stands for");
+        assert!(calls("told").contains(&call("current_setting")), "the body of a macro");
     }
 }

@@ -29,7 +29,7 @@ fn check_views(held: &Held, sql: &str, allow: &Allow) -> Result<(), Refusal> {
         if let Some(column) = hidden(view, allow).next() {
             let name = format!("{}.{column}", view.name);
             let message = format!(
-                "the column `{name}` is not on the list, and DuckDB does not tell which columns of a view are read"
+                "the column `{name}` is not on the list, and DuckDB does not report which columns of a view are read"
             );
             return Err(refused(SqlCode::ColumnRefused, message, &name));
         }
@@ -62,7 +62,7 @@ fn check_changes(sql: &str, bound: &Bound, allow: &Allow) -> Result<(), Refusal>
     }
     for (what, name) in bound.schema_changes() {
         if what == "drop index" && lists::are_given(allow) {
-            let message = format!("DuckDB does not tell whose index `{name}` is");
+            let message = format!("DuckDB does not report the table of the index `{name}`");
             return Err(refused(SqlCode::TableRefused, message, name));
         }
         if what.starts_with("alter") && lists::columns_of(allow, name).is_some() {

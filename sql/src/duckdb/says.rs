@@ -102,7 +102,7 @@ impl Said {
     pub(super) fn refusal(&self, sql: &str) -> Refusal {
         let code = self.code();
         let message = if self.is_window_alone() {
-            format!("`{}` is a window function, and stands with OVER only", self.name.as_deref().unwrap_or_default())
+            format!("`{}` is a window function, which requires OVER", self.name.as_deref().unwrap_or_default())
         } else {
             self.sentence()
         };

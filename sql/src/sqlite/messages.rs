@@ -27,8 +27,8 @@ pub(super) fn refusal(error: &Error, sql: &str, stopped: Option<Stopped>) -> Ref
     match error {
         Error::SqlInputError { error, msg, offset, .. } => said(msg, *error, usize::try_from(*offset).ok(), sql),
         Error::SqliteFailure(error, message) => said(message.as_deref().unwrap_or("SQLite failed"), *error, None, sql),
-        Error::MultipleStatement => Refusal::new(SqlCode::StackedStatements, "more than one statement stands here"),
-        Error::NulError(_) => Refusal::new(SqlCode::NulByte, "a zero byte stands in the text"),
+        Error::MultipleStatement => Refusal::new(SqlCode::StackedStatements, "there is more than one statement"),
+        Error::NulError(_) => Refusal::new(SqlCode::NulByte, "the text contains a NUL byte"),
         other => failed(other),
     }
 }

@@ -120,7 +120,7 @@ impl Restricted {
     /// Checks a statement against the lists; `bound` is what it does in the whole schema.
     pub(super) fn check(&mut self, sql: &str, bound: &Bound, on: RunOn<'_>) -> Result<(), Refusal> {
         if let Some(name) = internal(sql, &self.listed, &self.allow, &self.shadows) {
-            let message = format!("`{name}` shows what is off the lists");
+            let message = format!("`{name}` shows objects outside the lists");
             return Err(Refusal { subject: Some(name), ..Refusal::new(SqlCode::MetadataRefused, message) });
         }
         if sql.to_ascii_lowercase().contains(PREFIX) {

@@ -21,7 +21,7 @@ pub(super) fn split(case: &mut Case<'_>) -> Result<(), Refusal> {
     if case.statements.is_empty() {
         let ranges = case.engine.split(&case.request.sql)?;
         if case.request.batch() == Batch::One && ranges.len() > MOST_BEHIND {
-            let message = format!("{} statements stand where one was to be", ranges.len());
+            let message = format!("there are {} statements, but only one is allowed", ranges.len());
             return Err(Refusal { place: ranges.get(1).cloned(), ..Refusal::new(SqlCode::StackedStatements, message) });
         }
         let statement = |range| Statement { range, tree: None, prepared: None, names: Vec::new(), off_list: None };

@@ -48,7 +48,7 @@ fn strings(case: &mut Case<'_>, index: usize, strings: &[std::ops::Range<usize>]
     for place in strings {
         let (start, end) = (from + place.start, from + place.end);
         let string = text::unquoted(&case.text()[start..end]);
-        let message = format!("the text '{}' stands in double quotes, which are for names", short(&string));
+        let message = format!("the string '{}' is in double quotes, which are for names", short(&string));
         let fix = Fix {
             start,
             end,

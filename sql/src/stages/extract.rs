@@ -35,14 +35,14 @@ impl Stage for Extract {
             return Ok(());
         }
         if text::statements(text, case.request.dialect).is_empty() {
-            let found = Diagnostic::error(StageName::Extract, SqlCode::EmptyText, "the text holds no statement");
-            case.found(found.advice("Give one statement."));
+            let found = Diagnostic::error(StageName::Extract, SqlCode::EmptyText, "the text contains no statement");
+            case.found(found.advice("Send one statement."));
             return Ok(());
         }
         if let Some(found) = in_answer(case) {
             case.found(found);
         } else if let Some(inner) = fenced(case.text()) {
-            let found = around(case, SqlCode::FencedText, "the statement stands in a Markdown fence", inner);
+            let found = around(case, SqlCode::FencedText, "the statement is in a Markdown fence", inner);
             case.found(found);
         } else if let Some((message, inner)) = behind_prose(case) {
             let found = around(case, SqlCode::ProseAroundSql, message, inner);
@@ -98,7 +98,7 @@ fn between(case: &mut Case<'_>) -> Option<(SqlCode, &'static str, Range<usize>)>
             let (before, behind) = (text[..inner.start].trim(), text[inner.end..].trim());
             return Some(match (before.is_empty(), behind.is_empty()) {
                 _ if before.contains("```") || behind.contains("```") => {
-                    (SqlCode::FencedText, "a Markdown fence stands beside the statement", inner)
+                    (SqlCode::FencedText, "there is a Markdown fence around the statement", inner)
                 }
                 (true, _) => (SqlCode::ProseAroundSql, "words stand behind the statement", inner),
                 (false, true) => (SqlCode::ProseAroundSql, "words stand before the statement", inner),
@@ -155,7 +155,7 @@ fn around(case: &Case<'_>, code: SqlCode, message: &str, inner: Range<usize>) ->
         Fix { start: 0, end: text.len(), replacement: text[inner].to_owned(), applicability: Applicability::Likely };
     Diagnostic::error(StageName::Extract, code, message)
         .at(Some(case.span(0..text.len())))
-        .advice("Answer with the statement alone, without Markdown and without words around it.")
+        .advice("Send only the statement, without Markdown and without surrounding text.")
         .fix(Some(fix))
 }
 

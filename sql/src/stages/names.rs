@@ -217,7 +217,7 @@ impl Search<'_> {
         }
         for keyword in slips::keywords_near(&written) {
             if let Some(fix) = self.verified(case, edited, &place, &keyword, refusal) {
-                let message = format!("there is no column `{written}`, and the keyword `{keyword}` is close");
+                let message = format!("there is no column `{written}`, but the keyword `{keyword}` is similar");
                 let advice = format!("Write `{keyword}`.");
                 let found = found.candidates(vec![keyword]).advice(advice);
                 return (Diagnostic { message, ..found }, Some(fix));

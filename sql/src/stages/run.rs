@@ -94,7 +94,8 @@ fn one(case: &mut Case<'_>, index: usize) -> Result<(), String> {
         Ok(ran) => {
             let span = case.span(case.statements[index].range.clone());
             if ran.truncated {
-                let message = format!("more than {} rows came; the rest was not looked at", case.request.limits.rows);
+                let message =
+                    format!("there are more than {} rows; the rest was not checked", case.request.limits.rows);
                 case.found(Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, message).at(Some(span)));
             }
             case.execution = Some(execution(case, bound, &ran, written, before));
@@ -138,7 +139,7 @@ fn failed(case: &mut Case<'_>, index: usize, bound: &Bound, refusal: Refusal) {
     let refusal = match refusal.code {
         _ if is_endless => Refusal {
             code: SqlCode::EndlessRecursion,
-            message: "the recursive query did not come to an end".to_owned(),
+            message: "the recursive query did not terminate".to_owned(),
             ..refusal
         },
         SqlCode::BindError => Refusal { code: SqlCode::RunFailed, ..refusal },
@@ -243,7 +244,7 @@ fn tried_among_odd_rows(case: &mut Case<'_>, index: usize) -> Result<(), String>
         true => Diagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
         false => Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
     };
-    case.found(found.at(Some(span)).about(table.name).advice("Say by WHERE which rows are meant."));
+    case.found(found.at(Some(span)).about(table.name).advice("Select the rows with WHERE."));
     Ok(())
 }
 
@@ -266,7 +267,7 @@ fn taken_among_odd_rows(case: &mut Case<'_>, index: usize, bound: &Bound) -> Res
     let span = case.span(case.statements[index].range.clone());
     let message = format!("it rewrites rows by each of the {rows} rows of `{}` that it was tried on", table.name);
     let found = Diagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message).at(Some(span));
-    case.found(found.about(table.name).advice("Say by WHERE which rows are meant."));
+    case.found(found.about(table.name).advice("Select the rows with WHERE."));
     Ok(())
 }
 

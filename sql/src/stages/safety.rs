@@ -59,9 +59,9 @@ impl Stage for Safety {
         }
         if case.request.batch() == Batch::One && case.statements.len() > 1 {
             let second = case.span(case.statements[1].range.clone());
-            let message = format!("{} statements stand where one was to be", case.statements.len());
+            let message = format!("there are {} statements, but only one is allowed", case.statements.len());
             let found = Diagnostic::error(STAGE, SqlCode::StackedStatements, message).at(Some(second));
-            case.found(found.advice("Give one statement; the first one is not looked at for the others' sake."));
+            case.found(found.advice("Send one statement; the effects of the others are not checked."));
         }
         asked::ask(case, STAGE)?;
         for index in 0..case.statements.len() {
@@ -102,7 +102,7 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
                     Policy::Read => Some(
                         error(SqlCode::WriteRefused, format!("it changes rows of `{table}`, and the policy is `read`"))
                             .about(table.clone())
-                            .advice("Answer with a query that only reads."),
+                            .advice("Send a query that only reads."),
                     ),
                     Policy::Write | Policy::Migrate => named(case, table, column, span).or_else(|| {
                         let is_insert = matches!(action, Action::Insert(_));
@@ -120,30 +120,29 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
                     format!("it changes the schema ({what} `{name}`), and the policy is `{}`", policy.as_str()),
                 )
                 .about(name.clone())
-                .advice("Leave the schema as it is."),
+                .advice("Do not change the schema."),
             ),
             Action::Transaction(what) => Some(
                 error(SqlCode::TransactionControl, format!("`{what}` begins or ends a transaction"))
-                    .advice("Leave transactions to who runs it."),
+                    .advice("Leave transactions to the caller."),
             ),
             Action::Setting(name) if case.engine.is_harmless_table(&format!("pragma_{name}")) => None,
             Action::Setting(name) => Some(
                 error(SqlCode::SettingRefused, format!("it changes or reads the setting `{name}`"))
                     .about(name.clone())
-                    .advice("Leave settings to who runs it."),
+                    .advice("Leave settings to the caller."),
             ),
             Action::Attach(what) => Some(
                 error(SqlCode::DatabaseAttached, format!("it reaches another database: {what}"))
-                    .advice("Name only what is in this one."),
+                    .advice("Use only objects of this database."),
             ),
             Action::File(what) => Some(
                 error(SqlCode::FileAccess, format!("it reaches a file or the network: {what}"))
                     .advice("Use the tables of the schema."),
             ),
-            Action::Other(what) => Some(
-                error(SqlCode::StatementRefused, format!("no policy allows this: {what}"))
-                    .advice("Answer with a query."),
-            ),
+            Action::Other(what) => {
+                Some(error(SqlCode::StatementRefused, format!("no policy allows this: {what}")).advice("Send a query."))
+            }
         };
         found.extend(one);
     }
@@ -151,13 +150,13 @@ fn of_actions(case: &Case<'_>, index: usize, bound: &Bound, span: Span) -> Vec<D
         matches!(found.code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused)
     };
     if let Some(refusal) = case.statements[index].off_list.as_ref().filter(|_| !found.iter().any(is_of_lists)) {
-        let mut one = error(refusal.code, refusal.message.clone()).advice("Use only what is on the lists.");
+        let mut one = error(refusal.code, refusal.message.clone()).advice("Use only the listed tables and columns.");
         one.subject.clone_from(&refusal.subject);
         found.push(one);
     }
     if found.is_empty() && bound.kind() == Kind::Other {
-        let message = "it is no query, and what it changes is not told by the engine";
-        found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Answer with a query."));
+        let message = "it is not a query, and the engine does not report what it changes";
+        found.push(error(SqlCode::StatementRefused, message.to_owned()).advice("Send a query."));
     }
     // Each table is reported only once.
     found.dedup_by(|one, other| one.code == other.code && one.subject == other.subject && one.subject.is_some());
@@ -183,7 +182,7 @@ fn metadata(case: &Case<'_>, source: &str, table: Option<&str>, span: Span) -> O
     if !lists::are_given(allow) || table.is_some_and(is_whole) {
         return None;
     }
-    let message = format!("{source} shows what is off the lists");
+    let message = format!("{source} shows objects outside the lists");
     let found = Diagnostic::error(STAGE, SqlCode::MetadataRefused, message).at(Some(span));
     Some(found.about(table.unwrap_or(source)).advice("Use the tables and columns that are on the lists."))
 }
@@ -260,7 +259,7 @@ fn named(case: &Case<'_>, table: &str, column: Option<&str>, span: Span) -> Opti
     // A migration may have created the table; the schema contains only the tables that existed before.
     let is_new = case.request.policy == Policy::Migrate;
     if !is_of_schema && !is_ours && !is_new {
-        let message = format!("`{table}` is no table of the schema, and nobody said what it reaches");
+        let message = format!("`{table}` is not a table of the schema, so its effects are unknown");
         return Some(Diagnostic::error(STAGE, SqlCode::TableRefused, message).at(Some(span)).about(table));
     }
     if !lists::allow_table(allow, table) {
@@ -373,9 +372,7 @@ pub(super) fn written_within(case: &Case<'_>) -> Option<Diagnostic> {
     is_query_that_writes.then(|| {
         let span = case.span(0..case.text().len());
         let message = "it changes rows within, and the policy is `read`";
-        Diagnostic::error(STAGE, SqlCode::WriteRefused, message)
-            .at(Some(span))
-            .advice("Answer with a query that only reads.")
+        Diagnostic::error(STAGE, SqlCode::WriteRefused, message).at(Some(span)).advice("Send a query that only reads.")
     })
 }
 
@@ -402,12 +399,12 @@ fn of_filter(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
             Diagnostic::error(STAGE, SqlCode::UnboundedWrite, message)
         }
         Some(expr) if filter::is_always_true(expr) => {
-            let message = format!("it touches every row of `{table}`: its WHERE holds for each of them");
+            let message = format!("it touches every row of `{table}`: its WHERE matches all of them");
             Diagnostic::error(STAGE, SqlCode::AlwaysTrueFilter, message)
         }
         Some(_) => return Vec::new(),
     };
-    vec![found.at(Some(span)).about(table).advice("Say by WHERE which rows are meant.")]
+    vec![found.at(Some(span)).about(table).advice("Select the rows with WHERE.")]
 }
 
 /// Reports a statement that may rewrite all rows of a table.
@@ -418,13 +415,12 @@ fn of_rewrite(table: String, extent: rewrite::Extent, span: Span) -> Option<Diag
             SqlCode::UnboundedWrite,
             format!("it may rewrite every row of `{table}`: nothing bounds the rows that it takes"),
         ),
-        rewrite::Extent::AlwaysTrue => (
-            SqlCode::AlwaysTrueFilter,
-            format!("it may rewrite every row of `{table}`: its WHERE holds for each of them"),
-        ),
+        rewrite::Extent::AlwaysTrue => {
+            (SqlCode::AlwaysTrueFilter, format!("it may rewrite every row of `{table}`: its WHERE matches all of them"))
+        }
     };
     let found = Diagnostic::error(STAGE, code, message).at(Some(span)).about(table);
-    Some(found.advice("Say by WHERE which rows are meant."))
+    Some(found.advice("Select the rows with WHERE."))
 }
 
 /// Reports an UPDATE or DELETE that the parser cannot read, unless the stage `run` runs it. Its filter is unknown, and
@@ -441,8 +437,8 @@ fn without_tree(case: &Case<'_>, index: usize, span: Span) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let message = match adds {
-        true => "it rewrites rows, and which of them cannot be read",
-        false => "its filter cannot be read, and it is not run on rows that would tell",
+        true => "it rewrites rows, but its filter cannot be parsed",
+        false => "its filter cannot be parsed, and no run on test rows checks it",
     };
     vec![Diagnostic::error(STAGE, SqlCode::StatementRefused, message).at(Some(span))]
 }

@@ -60,7 +60,7 @@ impl Stage for Semantic {
         }
         drop(catalog);
         if question.as_ref().is_some_and(|question| !is_english(question)) {
-            let message = "the question is not in English: only what needs no question was looked at";
+            let message = "the question is not in English: only checks that need no question ran";
             found.push(Diagnostic::note(StageName::Semantic, SqlCode::QuestionUnread, message));
         }
         found.into_iter().for_each(|found| case.found(found));

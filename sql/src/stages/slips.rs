@@ -179,7 +179,7 @@ fn finding(case: &Case<'_>, written: &str, keyword: &str, place: Range<usize>) -
         replacement: keyword.to_owned(),
         applicability: Applicability::Likely,
     };
-    let message = format!("`{written}` is no keyword; `{keyword}` is close");
+    let message = format!("`{written}` is not a keyword; `{keyword}` is similar");
     Diagnostic::error(StageName::Parse, SqlCode::SyntaxError, message)
         .at(Some(case.span(place)))
         .about(written)

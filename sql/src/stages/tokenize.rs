@@ -19,7 +19,7 @@ impl Stage for Tokenize {
         let text = case.text();
         let mut found = Vec::new();
         if let Some(at) = text.find('\0') {
-            let message = "a zero byte stands in the text, where engines end it";
+            let message = "the text contains a NUL byte, where engines end it";
             found.push(
                 Diagnostic::error(StageName::Tokenize, SqlCode::NulByte, message).at(Some(case.span(at..at + 1))),
             );
@@ -47,12 +47,12 @@ impl Stage for Tokenize {
                     let message = format!("{} has no end", kind(part));
                     let place = case.span(range.start..range.start + 1);
                     let found_it = Diagnostic::error(StageName::Tokenize, SqlCode::UnterminatedToken, message);
-                    found.push(found_it.at(Some(place)).advice("Close it where it ends."));
+                    found.push(found_it.at(Some(place)).advice("Close it at its end."));
                 }
                 Piece::Comment if part.starts_with("/*!") || part.starts_with("/*M!") => {
-                    let message = "MySQL and MariaDB run what stands in this comment, and others pass over it";
+                    let message = "MySQL and MariaDB execute this comment, but other engines ignore it";
                     let found_it = Diagnostic::error(StageName::Safety, SqlCode::ExecutableComment, message);
-                    found.push(found_it.at(Some(case.span(range))).advice("Take the comment away."));
+                    found.push(found_it.at(Some(case.span(range))).advice("Remove the comment."));
                 }
                 _ => {}
             }
@@ -72,7 +72,7 @@ fn of_mysql(case: &Case<'_>, range: Range<usize>) -> Diagnostic {
     Diagnostic::error(StageName::Tokenize, SqlCode::OtherDialect, message)
         .at(Some(case.span(range)))
         .about(name)
-        .advice("Put names into double quotes.")
+        .advice("Write names in double quotes.")
         .fix(Some(fix))
 }
 

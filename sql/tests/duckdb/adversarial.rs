@@ -376,7 +376,7 @@ fn grown() -> Result<(), Failed> {
         }
         oks += 1;
         if let Some(harm) = trusting.harm(&sql)? {
-            return Err(format!("told ok, and {harm}:\n{sql}").into());
+            return Err(format!("judged ok, but {harm}:\n{sql}").into());
         }
     }
     judge.told("grown", RANDOM);

@@ -41,7 +41,7 @@ fn meanwhile<'e>(env: &'e TestEnvironment, script: &str, act: impl FnOnce(&Repo<
 fn edited_meanwhile(env: &TestEnvironment) {
     let (repo, run) = meanwhile(env, "echo formatted > src/lib.rs", |repo| repo.write("src/lib.rs", "my own work\n"));
     let run = run.exits(5);
-    assert_eq!(repo.read("src/lib.rs"), "my own work\n", "somebody's work is lost");
+    assert_eq!(repo.read("src/lib.rs"), "my own work\n", "a user's work is lost");
     assert!(run.everything().contains("src/lib.rs"), "{run}");
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
 }
@@ -49,7 +49,7 @@ fn edited_meanwhile(env: &TestEnvironment) {
 fn created_meanwhile(env: &TestEnvironment) {
     let (repo, run) = meanwhile(env, "echo made > src/new.rs", |repo| repo.write("src/new.rs", "my own work\n"));
     run.exits(5);
-    assert_eq!(repo.read("src/new.rs"), "my own work\n", "somebody's work is lost");
+    assert_eq!(repo.read("src/new.rs"), "my own work\n", "a user's work is lost");
 }
 
 fn linked_meanwhile(env: &TestEnvironment) {

@@ -247,7 +247,7 @@ fn dies(env: &TestEnvironment) {
     let mut run = start(env, repo.path(), &[&RUN[..], &["--format", "jsonl"]].concat());
     wait_for_step(env, &mut run);
     daemon.running.signal(Signal::KILL);
-    let run = env.finish(run).exits(5).complains(&["is not known", "no pass", "proctor status"]);
+    let run = env.finish(run).exits(5).complains(&["is unknown", "not a pass", "proctor status"]);
     let lines: Vec<Value> = run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let [.., error, last] = lines.as_slice() else { panic!("two lines\n{run}") };
     assert_eq!(error["error"]["exit_code"], 5, "{run}");
@@ -277,7 +277,7 @@ fn joined(env: &TestEnvironment) {
     second.wait_for_message("profile pr");
     assert_eq!(daemon.get("/v1/runs")["runs"].as_array().map(Vec::len), Some(1), "it is one run");
     second.signal(Signal::INT);
-    let left = second.wait().exits(130).complains(&["goes on", "proctor cancel"]);
+    let left = second.wait().exits(130).complains(&["continues", "proctor cancel"]);
     assert!(!left.stdout.contains("passed"), "{left}");
     release(&step);
     env.finish(first).exits(0);
@@ -295,9 +295,9 @@ fn draining(env: &TestEnvironment) {
         crate::daemon::ask(&env.socket(), "GET", "/healthz", None).is_ok_and(|answer| answer.body.contains("draining"))
     });
     let here = start(env, other.path(), &["run", "--profile", "pr"]).wait();
-    here.exits(0).complains(&["is ending", "done without a daemon"]);
-    start(env, other.path(), &["run", "--daemon"]).wait().exits(6).complains(&["is ending"]);
-    start(env, other.path(), &["daemon", "start"]).wait().exits(5).complains(&["is ending"]);
+    here.exits(0).complains(&["is shutting down", "done without a daemon"]);
+    start(env, other.path(), &["run", "--daemon"]).wait().exits(6).complains(&["is shutting down"]);
+    start(env, other.path(), &["daemon", "start"]).wait().exits(5).complains(&["is shutting down"]);
     release(&step);
     env.finish(run).exits(0);
     daemon.ended().exits(0);

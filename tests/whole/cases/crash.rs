@@ -85,7 +85,7 @@ fn chosen(calls: &[String]) -> Vec<Point> {
 
 /// Returns the requested number of crash points, or `all`.
 pub(super) fn points_asked_for() -> Option<String> {
-    #[expect(clippy::disallowed_methods, reason = "how long a campaign takes is said on the command line")]
+    #[expect(clippy::disallowed_methods, reason = "the command line sets the duration of a campaign")]
     std::env::var("PROCTOR_CRASH_POINTS").ok()
 }
 
@@ -219,7 +219,7 @@ impl<'e> Ground<'e> {
         }
         if let Some(id) = &told.id {
             let run = next.get(&format!("/v1/runs/{id}"));
-            assert!(told.end.as_ref().is_none_or(|end| *end == run), "told {:#?}, and it is {run:#}", told.end);
+            assert!(told.end.as_ref().is_none_or(|end| *end == run), "reported {:#?}, but it is {run:#}", told.end);
         }
         let id = next.submit(self.repo.path());
         assert_eq!(next.finished(&id)["verdict"], "passed");

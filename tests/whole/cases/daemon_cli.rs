@@ -106,7 +106,12 @@ fn not_allowed(env: &TestEnvironment) {
     for words in [&["daemon", "status"][..], &["daemon", "stop"], &["status"]] {
         let told = ask(env, words).exits(6);
         assert!(!told.stderr.contains("no daemon listens"), "{told}");
-        told.complains(&[socket.to_str().expect("UTF-8"), "may not be used by this user", "hint:", "allow_users"]);
+        told.complains(&[
+            socket.to_str().expect("UTF-8"),
+            "this user may not use the daemon's socket",
+            "hint:",
+            "allow_users",
+        ]);
     }
 }
 

@@ -112,7 +112,7 @@ fn spec_of(step: Step) -> Spec {
 /// Creates a service on the host that a step must not reach.
 fn listen(env: &TestEnvironment) -> UnixListener {
     let address = SocketAddr::from_abstract_name(env.marker()).expect("a name");
-    UnixListener::bind_addr(&address).expect("nobody else has this name")
+    UnixListener::bind_addr(&address).expect("the name is unique")
 }
 
 fn through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], arguments: &[&str]) -> Finished {
@@ -126,7 +126,7 @@ fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], mode: &
 /// Returns the recorded state of a control for the step `it`.
 fn recorded(repo: &Repo<'_>, control: &str) -> String {
     let state = repo.step("it")["enforcement"][control]["state"].clone();
-    state.as_str().unwrap_or_else(|| panic!("nobody spoke of {control}")).to_owned()
+    state.as_str().unwrap_or_else(|| panic!("no message names {control}")).to_owned()
 }
 
 /// Asserts that the recorded state of each control agrees with the step's observation, and returns the controls that
@@ -184,7 +184,7 @@ fn refuses(env: &TestEnvironment, repo: &Repo<'_>, lack: &Lack<'_>) {
 fn refuses_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str], words: [&str; 2]) {
     let run = run_through(env, repo, wrapper, "strict").exits(5).complains(&words);
     let run = run.complains(&["hint:", "--sandbox=best-effort"]);
-    assert!(repo.is_untouched(), "something of the run is on record\n{run}");
+    assert!(repo.is_untouched(), "part of the run is recorded\n{run}");
     let exec = ["exec", "--", "echo", "the command ran"];
     let ran = through(env, repo, wrapper, &exec).exits(5).complains(&words).complains(&["--sandbox=best-effort"]);
     assert!(!ran.stdout.contains("the command ran"), "{ran}");

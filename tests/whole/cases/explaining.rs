@@ -50,7 +50,7 @@ fn variable(env: &TestEnvironment) {
         ("CI_JOB", "there CI_JOB: from the caller"),
         ("GIT_DIR", "missing GIT_DIR: it steers git"),
         ("OTHER", "missing OTHER: the caller has it"),
-        ("NOBODY", "missing NOBODY: nobody gives it"),
+        ("NOBODY", "missing NOBODY: neither the caller nor the spec sets it"),
         ("LANG", "there LANG: given to every step; its value is `C.UTF-8`"),
     ] {
         let told = repo.proctor(&["explain", "env", "--var", name]).exits(0);

@@ -165,7 +165,7 @@ impl<'e> Ground<'e> {
                     // updated.
                     assert!(why.contains("could not be logged"), "{fault}: {run:#}");
                     let cannot = met.iter().any(|call| call.path.contains("/changes/"));
-                    assert!(cannot, "{fault}: it is told as inconclusive, and its status says that it passed");
+                    assert!(cannot, "{fault}: it is reported as inconclusive, but its status says that it passed");
                     documents::check_all(self.repo.path());
                 }
             }

@@ -75,7 +75,7 @@ fn requests(env: &TestEnvironment) -> u64 {
 }
 
 fn seconds() -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "how long it takes is said on the command line")]
+    #[expect(clippy::disallowed_methods, reason = "the command line sets its duration")]
     let asked = std::env::var("PROCTOR_FUZZ_SECONDS").ok();
     asked.map_or(SECONDS, |asked| asked.parse().expect("PROCTOR_FUZZ_SECONDS is a number"))
 }

@@ -115,7 +115,7 @@ fn without_changeset(env: &TestEnvironment) {
     repo.run_bare(&[]).exits(0);
     std::fs::remove_file(repo.file("src/more")).expect("it is there");
     assert_eq!(ask_bare(&repo, &[]).code, 0, "an older run on this very tree");
-    assert_eq!(ask(&repo, &[]).codes, ["nothing_recorded"], "a changeset has evidence of its own");
+    assert_eq!(ask(&repo, &[]).codes, ["nothing_recorded"], "a changeset has separate evidence");
     let runs = env.state().join("runs");
     std::fs::remove_dir_all(runs).expect("they are there");
     assert_eq!(ask_bare(&repo, &[]).codes, ["evidence_missing"]);
@@ -540,7 +540,7 @@ fn state_in_the_tree(env: &TestEnvironment) {
     machine_copy(&env.state().join("attestations"), &repo.file("state/attestations"));
     let mut command = env.command(repo.path());
     command.args(["gate", "--state-dir", "state"]);
-    crate::process::Running::start(command).wait().exits(2).complains(&["lies below the repository"]);
+    crate::process::Running::start(command).wait().exits(2).complains(&["is inside the repository"]);
 }
 
 fn nothing_recorded(env: &TestEnvironment) {

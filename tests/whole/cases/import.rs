@@ -249,7 +249,7 @@ fn refused(env: &TestEnvironment) {
     repo.proctor(&["import", "Makefile"]).exits(2);
     repo.write("hooks.yml", "a: b\n");
     repo.proctor(&["import", "hooks.yml"]).exits(2).complains(&["--from"]);
-    repo.proctor(&["import", "/dev/zero"]).exits(2).complains(&["no regular file"]);
+    repo.proctor(&["import", "/dev/zero"]).exits(2).complains(&["not a regular file"]);
     repo.proctor(&["import", "--from", "husky"]).exits(2);
     repo.write("large.yml", " ".repeat(2 << 20));
     let large = repo.proctor(&["import", "large.yml", "--from", "lefthook"]).exits(2);

@@ -318,7 +318,7 @@ fn missing_tool(env: &TestEnvironment) {
 fn overwrite(env: &TestEnvironment) {
     let repo = repo_of(env, &MAKEFILE);
     repo.write("spec/verification.yaml", "mine\n");
-    repo.proctor(&["init"]).exits(2).complains(&["there is a `spec/verification.yaml` already", "hint: ", "--force"]);
+    repo.proctor(&["init"]).exits(2).complains(&["`spec/verification.yaml` already exists", "hint: ", "--force"]);
     assert_eq!(repo.read("spec/verification.yaml"), "mine\n");
     let dry = repo.proctor(&["init", "--dry-run"]).exits(0);
     assert_eq!(repo.read("spec/verification.yaml"), "mine\n");
@@ -367,7 +367,7 @@ fn nothing(env: &TestEnvironment) {
     repo.write("package.json", "{ \"scripts\": { \"lint\": \"eslint --fix .\" } }\n");
     let said = repo.proctor(&["init"]).exits(2);
     let said = said.complains(&[
-        "nothing is recognised",
+        "found no supported project",
         "the script `lint` of `package.json`",
         "hint: write `spec/verification.yaml`",
     ]);
@@ -386,7 +386,7 @@ fn no_git(env: &TestEnvironment) {
     env.proctor_in(&repo.file("web"), &["init"]).exits(0);
     repo.write("web/spec/verification.yaml", repo.read("spec/verification.yaml"));
     let run = env.proctor_in(&repo.file("web"), &["run"]).exits(2);
-    let run = run.complains(&["is not the top of its repository", "workdir: web"]);
+    let run = run.complains(&["is not the top directory of its repository", "workdir: web"]);
     assert!(!run.everything().contains("git init"), "{run}");
     assert!(repo.file("spec/verification.yaml").exists());
 }
@@ -424,7 +424,7 @@ fn hostile(env: &TestEnvironment) {
     let run = repo.proctor(&["init"]).exits(0);
     let said = run.everything();
     assert!(said.contains("`package.json` was left out: it is larger than 1048576 bytes"), "{said}");
-    assert!(said.contains("`Cargo.toml` was left out: it is no regular file"), "{said}");
+    assert!(said.contains("`Cargo.toml` was left out: it is not a regular file"), "{said}");
     assert!(said.contains("`pyproject.toml` was left out: it is a symbolic link"), "{said}");
     assert!(said.contains("`a\\nskills: {}` was left out: its name"), "{said}");
     assert!(!said.contains(['\x1b', '\u{202e}']) && !said.contains("\n::error"), "{said}");

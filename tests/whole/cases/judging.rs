@@ -155,7 +155,7 @@ fn migrations(env: &TestEnvironment) {
     repo.write("migrations/002.sql", "ALTER TABLE note ADD COLUMN author INTEGER;\n");
     repo.run().exits(1).says(&["migrations/002.sql:1:", "error[P0611]", "notes"]);
     let judged = [("migrations/001.sql", "ok"), ("migrations/002.sql", "reject")];
-    assert_eq!(verdicts(&repo), pairs(&judged), "what the third stands on is not known");
+    assert_eq!(verdicts(&repo), pairs(&judged), "the base of the third is unknown");
 }
 
 fn question(env: &TestEnvironment) {

@@ -107,7 +107,7 @@ fn race(env: &TestEnvironment) {
     let deadline = Instant::now() + Duration::from_secs(60);
     // The daemon that listens continues to run; each of the others has reported that process.
     while racing.len() > 1 {
-        assert!(Instant::now() < deadline, "more than one goes on");
+        assert!(Instant::now() < deadline, "more than one continues");
         if let Some(at) = racing.iter_mut().position(Running::is_over) {
             losers.push(racing.remove(at).wait());
         }
@@ -233,7 +233,7 @@ fn idle(env: &TestEnvironment) {
     });
     assert!(now > before + 900);
     drop(connection);
-    daemon.ended().exits(0).complains(&["nobody has asked for anything"]);
+    daemon.ended().exits(0).complains(&["it was idle"]);
     assert!(!env.socket().exists());
 }
 

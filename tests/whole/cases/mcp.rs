@@ -246,7 +246,7 @@ fn called_off(env: &TestEnvironment) {
             let told = sdk(env, &server, mode, &steps);
             let ended = &told.answers[2];
             begins(ended, "INCONCLUSIVE (not verified): the run was cancelled or interrupted\n");
-            assert_eq!(ended["isError"], false, "to tell of it is no error");
+            assert_eq!(ended["isError"], false, "reporting it is not an error");
         }
     }
     daemon.end().exits(0);

@@ -108,9 +108,9 @@ fn places(env: &TestEnvironment) {
     env.hand_over(env.root());
     for (place, words) in [
         (".git/x.patch", "lies in a `.git`"),
-        ("../link", "something else than a regular file"),
-        ("src", "something else than a regular file"),
-        ("/dev/null", "something else than a regular file"),
+        ("../link", "not a regular file"),
+        ("src", "not a regular file"),
+        ("/dev/null", "not a regular file"),
         ("nowhere/x.patch", "No such file"),
         ("..", "has no name"),
     ] {

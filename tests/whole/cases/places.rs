@@ -34,7 +34,7 @@ fn demand_verified(repo: &Repo<'_>) {
     repo.run().exits(3).says(&["README.md"]);
     let text = repo.step("it")["stdout_preview"].as_str().expect("text").to_owned();
     assert!(text.starts_with("a commit of a test\n") && text.contains("pub fn one"), "{text}");
-    assert!(!text.contains(" M ") && !text.contains("?? "), "git sees changes where there are none: {text}");
+    assert!(!text.contains(" M ") && !text.contains("?? "), "git reports changes in an unchanged tree: {text}");
 }
 
 fn below_home(env: &TestEnvironment) {

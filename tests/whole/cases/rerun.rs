@@ -222,7 +222,7 @@ fn refused(env: &TestEnvironment) {
     let none = last_failed(&repo, &[]).exits(2);
     none.complains(&["error[P0220]", "no run of the profile `pr`", "hint: run the whole profile once"]);
     let changeset = last_failed(&repo, &["--changeset", CHANGESET]).exits(2);
-    changeset.complains(&["error[P0221]", "no evidence for the changeset"]);
+    changeset.complains(&["error[P0221]", "not evidence for the changeset"]);
     assert!(repo.is_untouched());
     for rev in ["HEAD", "HEAD..HEAD"] {
         last_failed(&repo, &["--rev", rev]).exits(2).complains(&["error[P0222]"]);
@@ -243,7 +243,7 @@ fn requests(env: &TestEnvironment) {
         Skill::new("b", [Step::sh("fast", "test -e src/good"), waiting_step(env, "it")]),
     ]));
     let served = Served::open(env);
-    let problem = served.try_submit(not_passed(asks(&repo)), None).expect_err("nothing is on record");
+    let problem = served.try_submit(not_passed(asks(&repo)), None).expect_err("nothing is recorded");
     assert_eq!((problem.kind, problem.code().to_string()), (ProblemType::Unprocessable, "P0220".to_owned()));
     let first = served.submit(asks(&repo)).run.id;
     assert_eq!(served.end_of(&first).verdict, Some(Verdict::Failed));

@@ -263,7 +263,7 @@ fn lost(env: &TestEnvironment) {
     std::fs::remove_dir(&place).expect("it is empty");
     release(&step);
     let run = env.finish(running).exits(5).complains(&["a report could not be written", "reports/x.xml"]);
-    assert!(run.stdout.contains("passed"), "the verdict stands\n{run}");
+    assert!(run.stdout.contains("passed"), "the verdict is unchanged\n{run}");
 }
 
 fn places(env: &TestEnvironment) {
@@ -271,7 +271,7 @@ fn places(env: &TestEnvironment) {
     for (word, said) in [
         ("junit=/nonexistent/x.xml", "No such file"),
         ("junit=.git/x.xml", "`.git`"),
-        ("junit=src", "something else than a regular file"),
+        ("junit=src", "not a regular file"),
     ] {
         let run = repo.run_with(&["--report", word]).exits(2);
         assert!(run.stderr.contains("the report is not written to") && run.stderr.contains(said), "{run}");
@@ -346,7 +346,7 @@ fn earlier(env: &TestEnvironment) {
     let events = documents::check_events(&live.stdout);
     let id = events[0]["run_id"].as_str().expect("an id").to_owned();
     let again = ask(&["report", &id, "--format", "jsonl"]).exits(0);
-    assert_eq!(documents::check_events(&again.stdout), events, "the log tells the same");
+    assert_eq!(documents::check_events(&again.stdout), events, "the log reports the same");
     let file = env.root().join("home/report.sarif");
     let human = ask(&["report", &id, "--report", &format!("sarif={}", file.display())]).exits(0);
     assert!(human.stdout.contains("verify.late"), "{human}");

@@ -226,7 +226,7 @@ fn range(env: &TestEnvironment) {
     assert_eq!(record["commits"][0]["commit"], repo.git(&["rev-parse", "HEAD~3"]).trim());
     assert_eq!(record["commits"][0]["run"]["finished"]["verdict"], "passed");
     repo.run_bare(&["--rev", "HEAD~1...HEAD"]).exits(0);
-    repo.run_bare(&["--rev", "HEAD..HEAD"]).exits(2).complains(&["holds no commit", "hint:"]);
+    repo.run_bare(&["--rev", "HEAD..HEAD"]).exits(2).complains(&["contains no commit", "hint:"]);
 }
 
 fn range_with_error(env: &TestEnvironment) {

@@ -186,7 +186,7 @@ fn repository_read_only(env: &TestEnvironment) {
     remount(&daemon, "ro", repo.path());
     release(&step);
     let during = is_inconclusive(&meanwhile(env, || ended(env, &answer)));
-    assert_eq!(repo.last_run()["outcome"], "inconclusive", "the earlier pass still stands");
+    assert_eq!(repo.last_run()["outcome"], "inconclusive", "the earlier pass is still valid");
     remount(&daemon, "rw", repo.path());
     let answer = submit();
     let step = wait_for_attempt_after(env, &mut daemon.running, &step);

@@ -266,7 +266,7 @@ fn other_tools(env: &TestEnvironment) {
     put(&home_bin.join("helper"), "two");
     runs("one that is found by its name was replaced");
     put(&version.join("compiler"), "two");
-    runs("a version of a toolchain was mended in place");
+    runs("a version of a toolchain was replaced in place");
     machine::write(&home_bin.join("other"), "");
     assert_eq!(served.submit(verified(asks(&repo))).how, How::Verified, "what no step names is no matter");
     let elsewhere = env.root().join("elsewhere");
@@ -325,7 +325,7 @@ fn other_toolchains(env: &TestEnvironment) {
     drop(served);
     let next = Served::open(env);
     let same = next.submit(with("OTHER", "x"));
-    assert_eq!((same.how, same.run.id), (How::Verified, first.clone()), "it is on record");
+    assert_eq!((same.how, same.run.id), (How::Verified, first.clone()), "it is recorded");
     let path = "/opt/x/bin:/usr/bin:/bin";
     for (name, value) in [("PATH", path), ("CARGO_HOME", "/c"), ("RUSTUP_HOME", "/r"), ("HOME", &other_home)] {
         let other = next.submit(with(name, value));
@@ -373,7 +373,7 @@ fn foreign_history(env: &TestEnvironment) {
     let run = served.end_of(&id);
     assert_eq!(run.verdict, Some(Verdict::Inconclusive));
     let problem = run.problem.expect("it was refused");
-    assert!(problem.detail.contains("owned by somebody else"), "{problem:#?}");
+    assert!(problem.detail.contains("owned by another user"), "{problem:#?}");
 }
 
 fn turned_away(env: &TestEnvironment) {
@@ -496,7 +496,7 @@ fn drained(env: &TestEnvironment) {
             let seen = served.service.see(served.caller, &waiting, None, Duration::from_secs(50)).await;
             assert_eq!(seen.expect("the run").shown.view.exit_code, Some(130), "it does not begin any more");
             let asked = served.service.submit(served.caller, asks(&repo), None).await;
-            assert_eq!(asked.expect_err("nothing is taken on").kind, ProblemType::Unavailable);
+            assert_eq!(asked.expect_err("no new requests are accepted").kind, ProblemType::Unavailable);
             machine::signal(step, rustix::process::Signal::USR1);
         };
         tokio::join!(drain, release);
@@ -513,7 +513,7 @@ fn drained_late(env: &TestEnvironment) {
     served.wait(served.service.drain(Duration::ZERO));
     let run = served.end_of(&running);
     assert_eq!((run.verdict, run.exit_code), (Some(Verdict::Inconclusive), Some(130)));
-    assert_eq!(run.cancelled_by.as_deref(), Some("the daemon is ending"));
+    assert_eq!(run.cancelled_by.as_deref(), Some("the daemon is shutting down"));
 }
 
 fn remembered(env: &TestEnvironment) {

@@ -30,7 +30,7 @@ fn no_spec(env: &TestEnvironment) {
 fn places_of_errors(text: &str) -> Vec<String> {
     let wrong = text.lines().zip(1..).filter_map(|(line, number)| {
         let word = line.split_once("# wrong: ")?.1;
-        let column = line.find(word).expect("the word stands in its line before the comment") + 1;
+        let column = line.find(word).expect("the word is in its line before the comment") + 1;
         Some(format!("{number}:{column}"))
     });
     wrong.collect()

@@ -81,7 +81,7 @@ fn verify(env: &TestEnvironment) {
     assert!(!safe.stdout.contains("P0663"), "{safe}");
     let json = judgement(&judge("q/d.sql", &["--stages", "bind", "--format", "json"]).exits(0));
     assert_eq!(json["diagnostics"][0]["code"], "safety_unchecked");
-    assert!(json["feedback"].as_str().is_some_and(|feedback| feedback.contains("`safety` was not asked for")));
+    assert!(json["feedback"].as_str().is_some_and(|feedback| feedback.contains("`safety` was not requested")));
     // A warning rejects up to a threshold of its own confidence, but not at one percent more.
     let asks = ["--format", "json"];
     repo.write("q/e.sql", "SELECT c.name FROM customers c, customers d");
@@ -227,7 +227,7 @@ fn bomb(env: &TestEnvironment, dialect: &str, sql: &str) {
         served += 1;
     }
     let bombed = reply(&running.wait().exits(0)).is(200).of("Judgement");
-    assert!(served > 0, "others are served meanwhile");
+    assert!(served > 0, "others are served at the same time");
     assert_eq!(
         (&bombed["verdict"], &bombed["diagnostics"][0]["code"]),
         (&"reject".into(), &"time_limit".into()),

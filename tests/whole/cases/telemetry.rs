@@ -269,7 +269,7 @@ fn off(env: &TestEnvironment) {
     let asks = Step::sh("it", "env | grep ^TRACE; true").with("env_allowlist: [TRACEPARENT]").with(&endpoint);
     let repo = env.repo(&Spec::of_steps([asks]));
     repo.run().exits(0);
-    assert_eq!(repo.step("it")["stdout_preview"], "", "without a trace there is none to continue");
+    assert_eq!(repo.step("it")["stdout_preview"], "", "without a trace there is nothing to continue");
     env.caller_has("TRACEPARENT", PARENT);
     repo.run().exits(0);
     let own = format!("TRACEPARENT={PARENT}\n");

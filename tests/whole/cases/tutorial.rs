@@ -90,7 +90,7 @@ fn followed(env: &TestEnvironment) {
     let mut output = outputs.next().unwrap_or_default().to_owned();
     for block in &blocks {
         let after =
-            outputs.next().unwrap_or_else(|| panic!("the script did not come to\n{}\n{finished}", block.commands));
+            outputs.next().unwrap_or_else(|| panic!("the script did not reach\n{}\n{finished}", block.commands));
         let (code, rest) = after.split_once('\n').unwrap_or((after, ""));
         assert_eq!(code.parse(), Ok(block.code), "{}\n{output}", block.commands);
         for shown in &block.shown {

@@ -135,7 +135,7 @@ fn not_state(env: &TestEnvironment) {
     let repo = env.repo(&Spec::of_script("true"));
     repo.write("caches/mine", "mine\n");
     let path = repo.path().to_str().expect("UTF-8").to_owned();
-    env.proctor(["gc", "--all", "--state-dir", &path]).exits(2).complains(&["is no state directory", "hint: "]);
+    env.proctor(["gc", "--all", "--state-dir", &path]).exits(2).complains(&["is not a state directory", "hint: "]);
     assert_eq!(repo.read("caches/mine"), "mine\n");
 }
 

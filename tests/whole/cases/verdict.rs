@@ -52,7 +52,7 @@ pub(crate) fn failing_step(env: &TestEnvironment) {
     let run = repo.run().exits(1).says(&["failed", "verify.it", "what-is-wrong-1", "what-is-wrong-2"]);
     let reason = run.stdout.find("what-is-wrong-1").expect("asserted");
     let rest = run.stdout.find("a_good").unwrap_or(usize::MAX);
-    assert!(reason < rest, "the reason stands behind what passed\n{run}");
+    assert!(reason < rest, "the reason follows the passed skills\n{run}");
     let step = repo.step("it");
     assert_eq!((&step["outcome"], &step["exit_code"]), (&"failed".into(), &7.into()));
     assert_eq!(repo.step("later")["outcome"], "skipped");

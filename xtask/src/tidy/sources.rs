@@ -12,7 +12,7 @@ const SHORT_AGAIN: usize = 500;
 const LONG: [(&str, &str); 3] = [
     (
         "sandbox/src/setup.rs",
-        "one list in its one order: each operation, why it stands there, and the tests of the order",
+        "one list in its one order: each operation, the reason for its place, and the tests of the order",
     ),
     ("sandbox/src/helper/outer.rs", "carries out that list, an arm for each operation"),
     ("sandbox/tests/sandbox.rs", "one program, so that its roles are set up once for every trial"),
@@ -22,7 +22,7 @@ const LONG: [(&str, &str); 3] = [
 /// not violate the rule.
 const WORDS: [(&str, &str, &str); 7] = [
     ("TO", "DO", "do it, or say in the issue that it is left"),
-    ("FIX", "ME", "mend it, or say in the issue that it is left"),
+    ("FIX", "ME", "fix it, or record in the issue that it remains"),
     ("dbg", "!(", "take it out"),
     ("todo", "!(", "write it"),
     ("unimplemented", "!(", "write it"),

@@ -69,8 +69,8 @@ fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, Cl
             Ok(0)
         }
         HealthStatus::Draining => Err(CliError::Engine {
-            message: format!("the daemon at `{at}` is ending, process {pid}, and no other one was started"),
-            hint: Some("start one when it has ended".to_owned()),
+            message: format!("the daemon at `{at}`, process {pid}, is shutting down, and no other daemon was started"),
+            hint: Some("start one after it has stopped".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NotStarted.code(),
         }),
@@ -111,7 +111,7 @@ impl Log {
         let opened = Self::open_at(state, &path);
         opened.map_err(|error| CliError::Environment {
             message: format!("the daemon's log `{}` cannot be written: {error}", show(&path)),
-            hint: "mend that, or name another state directory with `--state-dir`".to_owned(),
+            hint: "fix this, or choose another state directory with `--state-dir`".to_owned(),
         })
     }
 
@@ -126,7 +126,7 @@ impl Log {
             OpenOptions::new().read(true).append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
         let found = file.metadata()?;
         if !found.is_file() {
-            return Err(io::Error::other("something else than a regular file stands there"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         Ok(Self { path: path.to_owned(), from: found.len(), file })
     }
@@ -146,8 +146,8 @@ impl Log {
 /// state of the previous daemon.
 fn late(pid: u32, log: &Log) -> CliError {
     CliError::Engine {
-        message: format!("the daemon does not answer after {} s, and goes on to start, process {pid}", READY.as_secs()),
-        hint: Some(format!("look again with `proctor daemon status`; its log is `{}`", show(&log.path))),
+        message: format!("the daemon did not answer within {} s; process {pid} is still starting", READY.as_secs()),
+        hint: Some(format!("check again with `proctor daemon status`; the daemon's log is `{}`", show(&log.path))),
         exit_code: EXIT_INCONCLUSIVE,
         code: CommandCode::NotStarted.code(),
     }
@@ -158,7 +158,7 @@ fn failed(what: &str, log: &Log) -> CliError {
     let said = if said.is_empty() { String::new() } else { format!("; it said:\n{}", shown(said.trim_end())) };
     CliError::Engine {
         message: format!("no daemon could be started: {what}{said}"),
-        hint: Some(format!("mend that; its log is `{}`", show(&log.path))),
+        hint: Some(format!("fix the problem and try again; the daemon's log is `{}`", show(&log.path))),
         exit_code: EXIT_INCONCLUSIVE,
         code: CommandCode::NotStarted.code(),
     }

@@ -60,7 +60,7 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
         Err(error) => Err(CliError::Internal(format!("process {pid} cannot be waited for: {error}"))),
         Ok(false) => Err(CliError::Engine {
             message: format!("the daemon has not ended within {} s, process {pid}", (drain + BESIDE).as_secs()),
-            hint: Some("ask again: a second SIGTERM cancels its runs".to_owned()),
+            hint: Some("repeat the command: a second SIGTERM cancels the runs".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NotEnded.code(),
         }),
@@ -119,14 +119,14 @@ async fn ended(process: OwnedFd, within: Duration) -> io::Result<bool> {
 fn not_ours(pid: u32, errno: Errno) -> CliError {
     CliError::Usage {
         message: format!("the daemon, process {pid}, cannot be asked to end: {errno}"),
-        hint: "ask as its user, or by `systemctl stop proctord` where systemd runs it".to_owned(),
+        hint: "run this as the daemon's user, or use `systemctl stop proctord` if systemd runs it".to_owned(),
     }
 }
 
 fn elsewhere(socket: &Path, pid: u32) -> CliError {
     let socket = installation::show(socket);
     CliError::Usage {
-        message: format!("the daemon of `{socket}` is process {pid}, and that is no `{NAME}` here"),
-        hint: "end it where it runs, such as in its container".to_owned(),
+        message: format!("the daemon at `{socket}` reports process {pid}, but that process is not a `{NAME}` here"),
+        hint: "stop it where it runs, such as in its container".to_owned(),
     }
 }

@@ -340,11 +340,11 @@ fn bus(root: &str, machine: &Machine) -> Vec<FixStep> {
 fn scope(machine: &Machine, places: &Places) -> Vec<FixStep> {
     let user = if machine.root { "" } else { "--user " };
     let once = step(
-        "runs one command in a group of its own",
+        "runs one command in its own control group",
         format!("systemd-run {user}--scope --quiet -p Delegate=yes {} run", places.proctor),
     );
     let unit = step(
-        "has a daemon of yours in a group of its own do all of them",
+        "starts your daemon in its own control group, for all commands",
         "systemctl --user enable --now proctord.socket".to_owned(),
     );
     [once].into_iter().chain(Some(unit).filter(|_| machine.has_user_unit && !machine.root)).collect()
@@ -353,7 +353,7 @@ fn scope(machine: &Machine, places: &Places) -> Vec<FixStep> {
 /// Renders all fixes as a shell script, with everything but the commands as comments.
 pub(super) fn render(fixes: &[FixRecord]) -> String {
     if fixes.is_empty() {
-        return "# nothing is missing: there is nothing to mend\n".to_owned();
+        return "# nothing is missing: there is nothing to fix\n".to_owned();
     }
     let blocks: Vec<String> = fixes.iter().map(block).collect();
     format!("# nothing of this was executed: read it, then copy what you want done\n\n{}", blocks.join("\n"))
@@ -367,7 +367,7 @@ fn block(fix: &FixRecord) -> String {
         text.push_str(&format!("# {does}\n{command}\n"));
     }
     if !fix.advice.is_empty() {
-        let word = if fix.steps.is_empty() { "no command here mends it: " } else { "then: " };
+        let word = if fix.steps.is_empty() { "no command here fixes this: " } else { "then: " };
         text.push_str(&format!("# {word}{}\n", shown_line(&fix.advice)));
     }
     text

@@ -74,7 +74,7 @@ fn ended(record: ExecRecord, stdout: Vec<u8>, stderr: Vec<u8>) -> Result<Ended, 
     if (record.verdict == Verdict::Passed) != (record.exit_code == 0) {
         let verdict = record.verdict.as_str();
         return Err(CliError::Internal(format!(
-            "the command is said to be {verdict} with exit code {}",
+            "the daemon reported contradictory results for the command: verdict {verdict}, exit code {}",
             record.exit_code
         )));
     }
@@ -89,8 +89,8 @@ fn lost(error: ClientError) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
         error => CliError::Engine {
-            message: format!("the end of the command is not known, and it is no pass: {error}"),
-            hint: Some("run it again; `proctor daemon status` says whether a daemon answers".to_owned()),
+            message: format!("the result of the command is unknown, so it is not a pass: {error}"),
+            hint: Some("run it again; `proctor daemon status` shows whether a daemon answers".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::Lost.code(),
         },

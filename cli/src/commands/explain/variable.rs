@@ -76,7 +76,7 @@ impl Absence {
             Self::NotSet => "`env_allowlist` lets it in, and the caller does not have it",
             Self::NotText => "its name or its value is not UTF-8, so it cannot be passed on",
             Self::NotAllowed => "the caller has it, and `env_allowlist` does not name it",
-            Self::Unknown => "nobody gives it: not the caller, not the spec",
+            Self::Unknown => "neither the caller nor the spec sets it",
         }
     }
 
@@ -141,7 +141,7 @@ mod tests {
             ("TOKEN", &[], &[], "the caller does not have it"),
             ("TOKEN", &[], &["TOKEN"], "is not UTF-8"),
             ("AWS_KEY", &[("AWS_KEY", "x")], &[], "the caller has it, and `env_allowlist` does not name it"),
-            ("AWS_KEY", &[], &[], "nobody gives it"),
+            ("AWS_KEY", &[], &[], "neither the caller nor the spec sets it"),
         ];
         for (name, caller, unreadable, why) in cases {
             let told = told(name, caller, unreadable);

@@ -72,8 +72,8 @@ impl Git<'_> {
 
 fn failed(problem: &str) -> CliError {
     CliError::Environment {
-        message: format!("it cannot be told where git looks for hooks: {problem}"),
-        hint: "`git rev-parse --git-path hooks` there says what is wrong".to_owned(),
+        message: format!("cannot determine where git looks for hooks: {problem}"),
+        hint: "run `git rev-parse --git-path hooks` there to see the problem".to_owned(),
     }
 }
 

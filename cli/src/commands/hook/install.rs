@@ -30,7 +30,7 @@ pub(super) fn install(
     if args.options.each_commit && !named.contains(&HookName::PrePush) {
         return Err(CliError::Usage {
             message: "`--each-commit` is about commits that are pushed".to_owned(),
-            hint: "install `pre-push` with it, or leave it out".to_owned(),
+            hint: "install `pre-push` with it, or omit it".to_owned(),
         });
     }
     let slots: Vec<(Slot, Putting)> = named
@@ -66,8 +66,8 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
         Whose::Ours(_) => Ok(Putting::Replaced(Some(hook.bytes))),
         Whose::Edited if force => Ok(Putting::Replaced(Some(hook.bytes))),
         Whose::Edited => Err(CliError::Usage {
-            message: format!("the hook `{}` is ours and was edited", show(&slot.path())),
-            hint: "`--force` replaces it; what was added to it is lost then".to_owned(),
+            message: format!("the Proctor hook `{}` was edited", show(&slot.path())),
+            hint: "`--force` replaces it and discards the edits".to_owned(),
         }),
         Whose::Of(_) | Whose::Foreign if standing(&slot.before()) != Standing::Nothing => Err(CliError::Usage {
             message: format!(
@@ -75,11 +75,11 @@ fn putting(slot: &Slot, force: bool) -> Result<Putting, CliError> {
                 show(&slot.path()),
                 show(&slot.before())
             ),
-            hint: "remove one of the two, or make one of them, and install again".to_owned(),
+            hint: "remove one of the two, or merge them, and install again".to_owned(),
         }),
         Whose::Of(_) | Whose::Foreign => match slot.chained().first() {
             Some((ours, _)) => Err(CliError::Usage {
-                message: format!("the hook `{}` runs ours already: `{}`", show(&slot.path()), show(ours)),
+                message: format!("the hook `{}` already runs Proctor's hook: `{}`", show(&slot.path()), show(ours)),
                 hint: format!("run `proctor hook uninstall {}` first to install it in another way", slot.hook.as_str()),
             }),
             None => Ok(Putting::Chained(hook)),
@@ -126,16 +126,16 @@ fn tell_chained(slot: &Slot, hook: &Hook, screen: &mut Screen) {
         _ => String::new(),
     };
     if hook.is_executable {
-        screen.out(&format!("the hook that stood there{of} is kept and runs first: {before}\n"));
+        screen.out(&format!("the existing hook{of} is kept and runs first: {before}\n"));
     } else {
         let message =
-            format!("the hook that stood there{of} is not executable, git did not run it, and ours does not: {before}");
+            format!("the existing hook{of} is not executable, so neither git nor Proctor's hook runs it: {before}");
         screen.err(&style::warning(&message));
     }
     if let Whose::Of(manager) = hook.whose
         && let Some(command) = manager.rewrites_by()
     {
-        let message = format!("{} writes its hooks anew by `{command}`, and over ours", manager.name());
+        let message = format!("{} rewrites its hooks with `{command}`, and overwrites Proctor's hook", manager.name());
         screen.err(&style::warning_with(&message, &["run `proctor hook install` again after it".to_owned()]));
     }
 }
@@ -155,7 +155,8 @@ fn may_write(args: &HookInstallArgs, place: &Place, screen: &mut Screen) -> Resu
     match place.users() {
         Users::Own => Ok(false),
         Users::Tree => {
-            let message = format!("`{}` is a part of the tree: whoever has the tree has the hook", show(&place.hooks));
+            let message =
+                format!("`{}` is part of the tree, so every user of the tree gets the hook", show(&place.hooks));
             screen.err(&style::warning(&message));
             Ok(false)
         }
@@ -176,14 +177,14 @@ fn program(caller: &Caller) -> Result<String, CliError> {
     let path: PathBuf = caller.bin_dir.join("proctor");
     let text = path.to_str().filter(|text| !text.contains(['\n', '\r']));
     text.map(str::to_owned).ok_or_else(|| CliError::Environment {
-        message: format!("a hook cannot call `{}`: its path is no text of one line", show(&path)),
+        message: format!("a hook cannot call `{}`: its path is not one line of UTF-8", show(&path)),
         hint: "install proctor elsewhere".to_owned(),
     })
 }
 
 fn warn_without_spec(place: &Place, screen: &mut Screen) {
     if !place.top.join(spec::PATH).is_file() {
-        let message = format!("there is no `{}` yet, and what has none is not let through", spec::PATH);
+        let message = format!("there is no `{}` yet, and the hook rejects commits without one", spec::PATH);
         screen.err(&style::warning_with(&message, &["write one, and commit it".to_owned()]));
     }
 }
@@ -217,21 +218,21 @@ fn taken(slot: &Slot, screen: &mut Screen) -> Result<(), CliError> {
     };
     match whose {
         Whose::Ours(_) => {
-            let word = if slot.take_away()? { "; what stood there before is back" } else { "" };
+            let word = if slot.take_away()? { "; the previous hook is restored" } else { "" };
             screen.out(&format!("took {name} away: {path}{word}\n"));
             Ok(())
         }
         Whose::Edited => Err(CliError::Usage {
-            message: format!("the hook `{path}` is ours and was edited, and stays"),
+            message: format!("the Proctor hook `{path}` was edited and is not removed"),
             hint: match standing(&slot.before()) {
-                Standing::Nothing => "remove it by hand".to_owned(),
-                _ => format!("remove it by hand; what stood there before is `{}`", show(&slot.before())),
+                Standing::Nothing => "remove the file yourself".to_owned(),
+                _ => format!("remove the file yourself; the previous hook is `{}`", show(&slot.before())),
             },
         }),
         Whose::Of(_) | Whose::Foreign => {
             let chained = slot.chained();
             if chained.is_empty() {
-                screen.out(&format!("{name} is not installed: no hook of ours stands at {path}\n"));
+                screen.out(&format!("{name} is not installed: there is no Proctor hook at {path}\n"));
             }
             chained.iter().try_for_each(|(path, whose)| taken_from_chain(slot, path, whose, screen))
         }
@@ -248,7 +249,7 @@ fn taken_from_chain(slot: &Slot, path: &Path, whose: &Whose, screen: &mut Screen
                 show(path),
                 show(&slot.path())
             ),
-            hint: "remove it by hand".to_owned(),
+            hint: "remove the file yourself".to_owned(),
         });
     }
     let rest = if slot.take_away_chained(path)? { "; the hook that ours ran first keeps its place there" } else { "" };

@@ -73,7 +73,7 @@ fn input() -> Result<Vec<u8>, CliError> {
 
 fn misunderstood(bad: &refs::BadLine) -> CliError {
     CliError::Usage {
-        message: format!("line {} of standard input is none of a push: {}", bad.number, bad.problem),
+        message: format!("line {} of standard input does not describe a push: {}", bad.number, bad.problem),
         hint: "git writes `<local ref> <local id> <remote ref> <remote id>`, see githooks(5)".to_owned(),
     }
 }
@@ -207,7 +207,7 @@ fn told(verified: &[Verified<'_>], of: usize, screen: &mut Screen) -> u8 {
             again.into_iter().chain(["`git push --no-verify` leaves this check out".to_owned()]).collect();
         screen.err(&style::error(
             CommandCode::PushStopped.code(),
-            &format!("the push is not let through: {}{what}", word(code)),
+            &format!("the push is rejected: {}{what}", word(code)),
             &hints,
         ));
     }

@@ -69,7 +69,7 @@ fn update(line: &str) -> Result<RefUpdate, String> {
 fn id(text: &str) -> Result<Option<String>, String> {
     let is_id = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     match is_id {
-        false => Err(format!("`{}` is no id of an object", shown(text))),
+        false => Err(format!("`{}` is not an object ID", shown(text))),
         true if text.bytes().all(|byte| byte == b'0') => Ok(None),
         true => Ok(Some(text.to_owned())),
     }

@@ -156,7 +156,7 @@ impl Slot {
     fn refused(&self, what: &str, error: &io::Error) -> CliError {
         CliError::Environment {
             message: format!("the hook `{}` cannot be {what}: {error}", show(&self.path())),
-            hint: format!("mend the permissions of `{}`", show(&self.directory)),
+            hint: format!("fix the permissions of `{}`", show(&self.directory)),
         }
     }
 }
@@ -165,18 +165,18 @@ impl Slot {
 pub(super) fn standing(path: &Path) -> Standing {
     let found = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Standing::Nothing,
-        Err(error) => return Standing::Other(format!("what cannot be looked at ({error})")),
+        Err(error) => return Standing::Other(format!("an inaccessible file ({error})")),
         Ok(found) => found,
     };
     let target = match path.metadata() {
         Err(_) if found.is_symlink() => return Standing::DeadLink,
-        Err(error) => return Standing::Other(format!("what cannot be looked at ({error})")),
+        Err(error) => return Standing::Other(format!("an inaccessible file ({error})")),
         Ok(target) if target.is_dir() => return Standing::Other("a directory".to_owned()),
-        Ok(target) if !target.is_file() => return Standing::Other("no regular file".to_owned()),
+        Ok(target) if !target.is_file() => return Standing::Other("a special file".to_owned()),
         Ok(target) => target,
     };
     match beginning(path, (target.dev(), target.ino())) {
-        Err(error) => Standing::Other(format!("what cannot be read ({error})")),
+        Err(error) => Standing::Other(format!("an unreadable file ({error})")),
         Ok(bytes) => Standing::Hook(Hook {
             whose: script::whose(&bytes),
             is_executable: rustix::fs::access(path, Access::EXEC_OK).is_ok(),
@@ -282,6 +282,6 @@ mod tests {
         assert!(matches!(slot.standing(), Standing::Other(what) if what.contains("directory")));
         std::fs::remove_dir(slot.path()).expect("removed");
         rustix::fs::mknodat(CWD, slot.path(), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o644), 0).expect("made");
-        assert!(matches!(slot.standing(), Standing::Other(what) if what.contains("no regular file")));
+        assert!(matches!(slot.standing(), Standing::Other(what) if what.contains("a special file")));
     }
 }

@@ -27,7 +27,7 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
     if args.options.each_commit {
         return Err(CliError::Usage {
             message: "`--each-commit` is about commits that are pushed".to_owned(),
-            hint: "leave it out".to_owned(),
+            hint: "omit it".to_owned(),
         });
     }
     // Git sets another index for `commit --all` and for a commit of single paths.
@@ -49,7 +49,7 @@ pub(super) async fn staged(args: &HookRunArgs, caller: &Caller, screen: &mut Scr
     let code = finish(RunFormat::Human, &record, &ended, &text, screen)?;
     runs.exported(screen).await;
     if code != 0 {
-        let message = format!("the commit is not let through: {}", word(code));
+        let message = format!("the commit is rejected: {}", word(code));
         screen.err(&style::error(
             CommandCode::CommitStopped.code(),
             &message,

@@ -49,19 +49,21 @@ fn of(slot: &Slot, place: &Place, caller: &Caller) -> Told {
             return fine(line(DIM, "not installed:", &how));
         }
         Standing::DeadLink => {
-            return fine(line(UNSURE, "not installed,", "and a link stands there that leads nowhere"));
+            return fine(line(UNSURE, "not installed,", "there is a dangling link in its place"));
         }
-        Standing::Other(what) => return fine(line(UNSURE, "not installed,", &format!("and {what} stands there"))),
+        Standing::Other(what) => return fine(line(UNSURE, "not installed,", &format!("there is {what} in its place"))),
         Standing::Hook(hook) => hook,
     };
     match &hook.whose {
         Whose::Ours(ours) => installed(slot, place, caller, &hook, ours),
         Whose::Edited => fine(line(UNSURE, "edited:", "it is ours, and was changed since it was installed")),
-        Whose::Of(manager) => {
-            fine(line(DIM, "not installed,", &format!("{} has a hook there{}", manager.name(), way_to_us(slot, &hook))))
-        }
+        Whose::Of(manager) => fine(line(
+            DIM,
+            "not installed,",
+            &format!("{} has a hook in its place{}", manager.name(), way_to_us(slot, &hook)),
+        )),
         Whose::Foreign => {
-            fine(line(DIM, "not installed,", &format!("another hook stands there{}", way_to_us(slot, &hook))))
+            fine(line(DIM, "not installed,", &format!("another hook is in its place{}", way_to_us(slot, &hook))))
         }
     }
 }
@@ -72,7 +74,7 @@ fn way_to_us(slot: &Slot, hook: &Hook) -> String {
         return ", which calls `proctor hook run`".to_owned();
     }
     match slot.chained().first() {
-        Some((path, _)) => format!(", and runs ours, which it keeps as {}", show(path)),
+        Some((path, _)) => format!(", and runs Proctor's hook, which it keeps as {}", show(path)),
         None => String::new(),
     }
 }
@@ -100,7 +102,7 @@ fn installed(slot: &Slot, place: &Place, caller: &Caller, hook: &Hook, ours: &Ou
         text.push_str(&format!("           {}{BEFORE} {first}\n", slot.hook.as_str()));
     }
     if ours.version != env!("CARGO_PKG_VERSION") {
-        let hint = "another version wrote it; `proctor hook install` writes it anew".to_owned();
+        let hint = "another version wrote it; `proctor hook install` replaces it".to_owned();
         text.push_str(&style::lines_of(&[hint]));
     }
     Told { text, is_broken: !problems.is_empty() }
@@ -125,7 +127,7 @@ fn problem_of_spec(place: &Place, ours: &Ours, caller: &Caller) -> Option<String
     let profile = words.nth(1)?;
     match Specification::of_repository(&place.top, caller) {
         Err(_) if !place.top.join(spec::PATH).exists() => Some(format!("there is no `{}`", spec::PATH)),
-        Err(_) => Some(format!("`{}` is not valid; `proctor validate` says why", spec::PATH)),
+        Err(_) => Some(format!("`{}` is not valid; `proctor validate` shows the problems", spec::PATH)),
         Ok(found) if found.spec.profiles.get(profile).is_none() => {
             Some(format!("the spec has no profile `{}`", shown_line(profile)))
         }

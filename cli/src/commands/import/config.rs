@@ -48,7 +48,7 @@ impl Config {
         };
         let source = source.ok_or_else(|| CliError::Usage {
             message: format!("`{}` looks like no configuration of pre-commit or lefthook", show(&path)),
-            hint: "say whose it is with `--from pre-commit` or `--from lefthook`".to_owned(),
+            hint: "name its tool with `--from pre-commit` or `--from lefthook`".to_owned(),
         })?;
         Ok(Self { path, bytes, source })
     }
@@ -68,8 +68,8 @@ impl Config {
         match (found.pop(), found.is_empty()) {
             (Some(config), true) => Ok(config),
             (Some(_), false) => Err(CliError::Usage {
-                message: format!("there is more than one configuration: {}", names.join(", ")),
-                hint: "name the one that is meant".to_owned(),
+                message: format!("found more than one configuration: {}", names.join(", ")),
+                hint: "name one of them".to_owned(),
             }),
             (None, _) => Err(none(from, repo)),
         }
@@ -94,7 +94,7 @@ fn none(from: Option<Source>, repo: &Directory) -> CliError {
         None => "name the file; `proctor init` makes a spec without one".to_owned(),
     };
     let repo = show(Path::new(repo.name()));
-    CliError::Usage { message: format!("there is none of these in `{repo}`: {}", names.join(", ")), hint }
+    CliError::Usage { message: format!("`{repo}` contains none of these files: {}", names.join(", ")), hint }
 }
 
 fn by_name(path: &Path) -> Option<Source> {
@@ -107,7 +107,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
+        return Err(std::io::Error::other("it is not a regular file"));
     }
     read_bounded(file)
 }

@@ -20,7 +20,7 @@ pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), Cli
     let there = directory.open_file(FILE).map_err(|error| refused(&error))?;
     if there.is_some() && !force {
         return Err(CliError::Usage {
-            message: format!("there is a `{PATH}` already"),
+            message: format!("`{PATH}` already exists"),
             hint: "`--dry-run` prints what would be written; `--force` replaces the file".to_owned(),
         });
     }

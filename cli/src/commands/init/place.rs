@@ -78,7 +78,7 @@ fn kind(directory: &Directory, name: &str) -> Result<Option<FileType>, CliError>
 
 fn exists() -> CliError {
     CliError::Usage {
-        message: format!("there is a `{PATH}` already"),
+        message: format!("`{PATH}` already exists"),
         hint: "`--dry-run` prints what would be written; `--force` replaces the file".to_owned(),
     }
 }

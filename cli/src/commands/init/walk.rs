@@ -35,8 +35,8 @@ pub(super) fn walk(repo: &Directory, caller: &Caller) -> Result<Tree, CliError> 
         if walk.names >= MAX_NAMES {
             walk.queue.clear();
             walk.tree.add_note(
-                format!("more than {MAX_NAMES} names were found, and the rest was not looked at"),
-                "what lies deep in the repository may be missing in the spec",
+                format!("the scan stopped after {MAX_NAMES} names"),
+                "the spec may lack checks for files deep in the repository",
             );
         }
     }
@@ -61,7 +61,7 @@ impl Walk {
         self.names += entries.len();
         if !is_all {
             let message = format!("`{}` has more than {MAX_NAMES_OF_ONE} names", shown_line(directory.name()));
-            self.tree.add_note(message, "what stands behind them is not in the spec");
+            self.tree.add_note(message, "the spec ignores the rest of them");
         }
         for (name, kind) in entries {
             let Ok(name) = String::from_utf8(name) else { continue };
@@ -92,7 +92,7 @@ impl Walk {
         match kind {
             FileType::RegularFile => {}
             FileType::Symlink => return Content::Unread("is a symbolic link, which is not followed".to_owned()),
-            _ => return Content::Unread("is no regular file".to_owned()),
+            _ => return Content::Unread("is not a regular file".to_owned()),
         }
         if self.read >= MAX_MARKERS {
             return Content::Unread(format!("is one of more than {MAX_MARKERS} files of its kind"));

@@ -72,8 +72,8 @@ async fn print(
     loop {
         let part = engine.output(StreamView::from(stream), offset, PART).await.map_err(engine_error)?;
         let (part, length) = part.ok_or_else(|| CliError::Environment {
-            message: format!("what `{}` printed is kept no longer", shown_line(name)),
-            hint: "its evidence has the beginning and the end of it; run it again for all".to_owned(),
+            message: format!("the output of `{}` is no longer stored", shown_line(name)),
+            hint: "the evidence contains its beginning and end; run the step again for all of it".to_owned(),
         })?;
         offset += part.bytes.len() as u64;
         let is_last = part.bytes.is_empty() || offset >= length;

@@ -53,7 +53,7 @@ impl Target {
         let bytes = match patch {
             Some(Patch::Made(bytes)) => bytes,
             Some(Patch::Refused(problem)) => {
-                return Err(failed(problem.clone(), "the evidence names what was changed"));
+                return Err(failed(problem.clone(), "the evidence lists the changes"));
             }
             None => return Err(failed("the run made none".to_owned(), "the report says why")),
         };
@@ -61,7 +61,7 @@ impl Target {
             Self::Stdout => screen.out_raw(bytes),
             Self::File(file) => file
                 .put(bytes)
-                .map_err(|error| failed(format!("`{}`: {error}", file.shown()), "mend that, or name another file"))?,
+                .map_err(|error| failed(format!("`{}`: {error}", file.shown()), "fix this, or choose another file"))?,
         }
         Ok(())
     }

@@ -139,7 +139,9 @@ impl Runs<'_> {
         let rev = match tree {
             Tree::Worktree => None,
             Tree::Commit(rev) => Some(rev),
-            Tree::Staged { .. } => return Err(CliError::Internal("a daemon is not asked what is staged".to_owned())),
+            Tree::Staged { .. } => {
+                return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned()));
+            }
         };
         Ok(RunSubmission {
             repo: daemon::repo_text(&self.repo)?,
@@ -163,7 +165,10 @@ impl Runs<'_> {
 fn known(run: RunView) -> Result<Ended, CliError> {
     match (run.verdict, run.exit_code) {
         (Some(Verdict::Passed), Some(0)) => Ok(Ended::known(Known { run: run.id, ended: run.finished_at })),
-        _ => Err(CliError::Internal(format!("run {} is said to verify the tree, and did not pass", run.id))),
+        _ => Err(CliError::Internal(format!(
+            "the daemon reported that run {} verifies the tree, but the run did not pass",
+            run.id
+        ))),
     }
 }
 
@@ -217,8 +222,12 @@ impl Telling {
             return Err(problem_error(problem));
         }
         if (end.verdict == Verdict::Passed) != (end.exit_code == 0) || end.exit_code == 0 && !self.began {
-            let said =
-                format!("run {} is said to have ended with {} ({})", self.id, end.verdict.as_str(), end.exit_code);
+            let said = format!(
+                "the daemon reported contradictory results for run {}: verdict {}, exit code {}",
+                self.id,
+                end.verdict.as_str(),
+                end.exit_code
+            );
             return Err(CliError::Internal(said));
         }
         if !self.began {
@@ -257,7 +266,7 @@ fn endless(id: &RunId) -> CliError {
 fn unheard() -> CliError {
     CliError::Engine {
         message: "the run was interrupted before the daemon had answered; it may have been taken on".to_owned(),
-        hint: Some("`proctor status` lists runs, and `proctor cancel <run>` ends one".to_owned()),
+        hint: Some("`proctor status` lists runs, and `proctor cancel <run>` cancels one".to_owned()),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::Unheard.code(),
     }
@@ -265,8 +274,8 @@ fn unheard() -> CliError {
 
 fn left(id: &RunId) -> CliError {
     CliError::Engine {
-        message: format!("run {id} goes on: another request had asked for it before this one"),
-        hint: Some(format!("`proctor cancel {id}` ends it")),
+        message: format!("run {id} continues: another request asked for it first"),
+        hint: Some(format!("`proctor cancel {id}` cancels it")),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::LeftRunning.code(),
     }

@@ -43,7 +43,7 @@ pub(super) fn check(asked: &Asked<'_>) -> Result<Check, String> {
     }
     if run.contains(FILES) && !asked.files.is_some_and(|files| LISTING.iter().any(|git| files.trim().starts_with(git)))
     {
-        return Err("a command of its own lists its files, which need not be those of a tree".to_owned());
+        return Err("a custom command lists its files, which may not belong to a tree".to_owned());
     }
     let run = LISTS.iter().fold(run.to_owned(), |run, list| run.replace(list, FILES));
     // lefthook applies quotes around a list to each name.

@@ -312,7 +312,7 @@ fn check(name: &str, map: &Map<'_, '_>, script: Option<&str>, scope: &Scope<'_>)
     check.description = map.text("fail_text")?.unwrap_or(name).to_owned();
     check.timeout_ms = map.text("timeout")?.map(timeout).transpose()?;
     if map.flag("stage_fixed")? == Some(true) {
-        check.notes.push("`stage_fixed`: nothing is staged; what it would mend fails the step".to_owned());
+        check.notes.push("`stage_fixed`: nothing is staged; files that it would fix fail the step".to_owned());
     }
     Ok(check)
 }

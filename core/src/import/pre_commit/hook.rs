@@ -132,7 +132,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         }
         Err(match stages.as_slice() {
             [stage] if stage == "manual" => "it runs only when it is asked for by name (stage `manual`)".to_owned(),
-            stages => format!("it runs at the stage {}, where no tree is looked at", quoted(&stages.join(", "))),
+            stages => format!("it runs at the stage {}, which checks no tree", quoted(&stages.join(", "))),
         })
     }
 
@@ -190,7 +190,7 @@ impl<'t, 'a> Hook<'t, 'a> {
         };
         for key in ["entry", "language", "additional_dependencies", "pass_filenames"] {
             if self.map.get(key).is_some() {
-                return Err(format!("its `{key}` is another one here than that of its repository"));
+                return Err(format!("its `{key}` differs from that of its repository"));
             }
         }
         let manifest = Manifest { files: builtin::files(self.id), types: types.to_vec(), ..Manifest::default() };
@@ -253,7 +253,10 @@ impl<'t, 'a> Hook<'t, 'a> {
             // repository in it.
             self.dependencies(&argv, &mut notes)?;
             if notes.is_empty() {
-                notes.push(format!("runs the {} of the machine, not of an environment of its own", quoted(&argv[0])));
+                notes.push(format!(
+                    "runs the {} that is installed on the machine, not one from a separate environment",
+                    quoted(&argv[0])
+                ));
             }
         }
         let names = self.names(true)?;
@@ -274,7 +277,7 @@ impl<'t, 'a> Hook<'t, 'a> {
             .collect();
         if !others.is_empty() {
             return Err(format!(
-                "pre-commit gives it an environment of its own with {}; install that beside {} and write a step that runs {}",
+                "pre-commit installs it with {} in a separate environment; install that next to {} and write a step that runs {}",
                 others.iter().map(|other| quoted(other)).collect::<Vec<_>>().join(", "),
                 quoted(program),
                 quoted(&quote_all(&check_form(argv).argv))

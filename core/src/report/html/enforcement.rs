@@ -96,7 +96,11 @@ fn summary(held: &[Control], unasked: &[Control], differing: &[Control], command
     if !unasked.is_empty() {
         text.push_str(&format!(", {} not asked for", unasked.len()));
     }
-    text.push_str(if differing.is_empty() { "." } else { ". What differs from command to command, or did not hold:" });
+    text.push_str(if differing.is_empty() {
+        "."
+    } else {
+        ". Controls that differ between commands, or were not enforced:"
+    });
     text
 }
 

@@ -19,7 +19,7 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
         html.leaf(
             "p",
             "note",
-            "This page is for reading; what counts are these documents, each named by the sha256 of its bytes.",
+            "This page is only a summary; the following documents are authoritative, each with the sha256 of its bytes.",
         );
         if let Some(directory) = directory {
             html.class("p", "note", |html| {
@@ -47,10 +47,10 @@ pub(super) fn write(html: &mut Html, view: &View<'_>) {
 fn gate(html: &mut Html, view: &View<'_>) {
     let Some(started) = &view.record.started else { return };
     html.class("p", "note", |html| {
-        html.text("Whether the tree as it stands now is verified, ");
+        html.text("To check whether the current tree is verified, run ");
         let changeset = started.changeset_id.as_ref().map(|id| format!(" --changeset {}", id.as_str()));
         let command = format!("proctor gate --profile {}{}", started.profile.as_str(), changeset.unwrap_or_default());
         html.leaf("code", "path", &words::name(&command));
-        html.text(" answers.");
+        html.text(".");
     });
 }

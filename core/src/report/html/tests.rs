@@ -276,11 +276,11 @@ fn reports_are_shown_as_far_as_a_page_has_use_for_them() {
     let mut run = with_tools();
     run.files = vec![
         file("lints", ReportFormat::Sarif, tools_sarif(150)),
-        file("tests", ReportFormat::Sarif, Content::Unread("it is kept no longer".into())),
+        file("tests", ReportFormat::Sarif, Content::Unread("it is no longer stored".into())),
         file("tests", ReportFormat::Junit, Content::Missing),
     ];
     let page = page(run.record().expect("a run"), &run.files);
     assert!(page.contains("And 100 more findings in the file."));
     assert_eq!(page.matches("<code class=\"path\">src/a.py").count(), 200);
-    assert!(page.contains("it is kept no longer") && page.matches("class=\"report\"").count() == 2);
+    assert!(page.contains("it is no longer stored") && page.matches("class=\"report\"").count() == 2);
 }

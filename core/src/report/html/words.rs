@@ -53,7 +53,7 @@ pub(super) fn meaning(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "Every step ran to its end on the tree that is named here, and did what was expected.",
         Verdict::Failed => "A check speaks against the tree.",
-        Verdict::Inconclusive => "There is no honest answer, and it passes no gate.",
+        Verdict::Inconclusive => "The result is uncertain, and it passes no gate.",
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn meaning_together(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "Each of these runs passed.",
         Verdict::Failed => "In one of these runs at least, a check speaks against the tree.",
-        Verdict::Inconclusive => "There is no honest answer to all of them together, and that passes no gate.",
+        Verdict::Inconclusive => "The result of all of them together is uncertain, and it passes no gate.",
     }
 }
 

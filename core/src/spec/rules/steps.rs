@@ -40,7 +40,7 @@ pub(super) fn have_a_command_or_sql(facts: &Facts<'_>, found: &mut Report) {
         if let (Some(cmd), Some(sql)) = (&step.cmd, &step.sql) {
             found.add_with(|| {
                 let problem = Diagnostic::error(Code::SqlStep, sql.span, "the step has a `cmd` and `sql`");
-                problem.label(cmd.span, "the command").hint("make two steps of it")
+                problem.label(cmd.span, "the command").hint("split it into two steps")
             });
         }
     }
@@ -113,7 +113,7 @@ fn in_a_shell(problem: Diagnostic, line: &Text) -> Diagnostic {
     let script = escape_output(serde_json::Value::from(shown).to_string().as_bytes());
     problem
         .hint(format!("to run it in a shell, write `[\"sh\", \"-c\", {script}]`"))
-        .hint("to mean the characters themselves, quote them or write a list of words")
+        .hint("to use the characters literally, quote them or write a list of words")
 }
 
 pub(super) fn have_globs_for_inputs(facts: &Facts<'_>, found: &mut Report) {
@@ -121,7 +121,7 @@ pub(super) fn have_globs_for_inputs(facts: &Facts<'_>, found: &mut Report) {
         if globs.value.is_empty() {
             found.add_with(|| {
                 let problem = Diagnostic::error(Code::EmptyList, globs.span, "`inputs` names no file");
-                problem.hint("leave it out where the result depends on the whole tree")
+                problem.hint("omit it if the result depends on the whole tree")
             });
         }
         for glob in &globs.value {
@@ -149,7 +149,7 @@ pub(super) fn expect_what_can_be(facts: &Facts<'_>, found: &mut Report) {
         found.add_with(|| {
             let problem =
                 Diagnostic::error(Code::EmptyList, exit.span, "`exit` lists no exit code, so nothing could pass");
-            problem.hint("leave it out for `[0]`")
+            problem.hint("omit it to use `[0]`")
         });
     }
 }

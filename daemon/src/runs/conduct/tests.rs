@@ -15,7 +15,7 @@ async fn begun() -> (TempDir, History, Arc<Live>, Record) {
     let id = RunId::new("20260102T030405Z-00000001").expect("an id");
     let live = Arc::new(Live::new(RunView::queued(id.clone(), String::new(), asked.clone(), 7)));
     let new = NewRun { id, asked, uid: 7, key: None, toolchain_env: Sha256Hex::of(b"PATH"), trace: None };
-    let record = Record::begin(&history, &live, new).await.expect("it is on record");
+    let record = Record::begin(&history, &live, new).await.expect("it is recorded");
     (state, history, live, record)
 }
 
@@ -24,7 +24,7 @@ fn told(history: &History, live: &Live) -> Vec<RunEvent> {
     let (logged, more) = history.events(live.id(), 0, 100).expect("reads").expect("there");
     assert!(!more);
     let view = RunView::fold(&logged).expect("a run");
-    assert_eq!(view, live.shown().view, "what is told is what is on record");
+    assert_eq!(view, live.shown().view, "clients get the recorded result");
     logged.into_iter().map(|logged| logged.event).collect()
 }
 
@@ -64,7 +64,7 @@ async fn a_panic_behind_a_pass_takes_the_pass_back() {
     let (_state, history, live, record) = begun().await;
     let (sender, taken_back) = mpsc::channel(1);
     let (record, course) = under_way(record, &live, |_, _, passed| broken_behind_its_pass(passed, sender)).await;
-    assert!(taken_back.is_empty(), "it stands until the run has another end");
+    assert!(taken_back.is_empty(), "it remains until the run has another result");
     record.conclude(course, &history, &live);
     assert_eq!((live.shown().view.verdict, taken_back.len()), (Some(Verdict::Inconclusive), 1));
     told(&history, &live);

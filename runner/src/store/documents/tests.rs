@@ -131,7 +131,7 @@ fn what_is_staged_is_on_record_in_its_order_or_not_at_all() {
     };
     let nothing = LastRun { outcome: Verdict::Inconclusive, evidence: EvidenceIndex::new(), ..last_run() };
     documents.cite_nothing(&nothing).expect("reads");
-    assert_eq!(told(), None, "it tells of no run as it is");
+    assert_eq!(told(), None, "it describes no run in its current form");
     let evidence = [("a.json".to_owned(), b"{}".to_vec())];
     let run = |index| LastRun { evidence: index, ..last_run() };
     let staged = || documents.stage(&evidence, run).expect("stages");
@@ -185,7 +185,7 @@ fn withdraws_an_earlier_pass_of_the_same_tree_alone() {
     put(&documents, &[("a.json", b"{}")]);
     let elsewhere = LastRun { snapshot: SnapshotId::from_root(&Sha256Hex::of(b"other")), ..nothing.clone() };
     documents.withdraw_earlier_pass(&elsewhere).expect("withdraws");
-    assert_eq!(told().as_str(), "r2", "the status file tells of one run");
+    assert_eq!(told().as_str(), "r2", "the status file describes one run");
     assert_eq!(recorded(&state, &documents).expect("one").outcome, Verdict::Passed, "another tree");
     documents.withdraw_earlier_pass(&nothing).expect("withdraws");
     assert_eq!(recorded(&state, &documents), Some(nothing));
@@ -234,5 +234,5 @@ fn what_is_taken_back_is_vouched_for_by_nobody() {
     std::fs::remove_file(&path).expect("ours");
     std::fs::create_dir(&path).expect("in its place");
     documents.withdraw(&nothing).expect_err("the status cannot be written");
-    assert_eq!(on_record().as_ref(), Some(&nothing), "and nobody vouches for what it says");
+    assert_eq!(on_record().as_ref(), Some(&nothing), "and nothing attests its content");
 }

@@ -52,7 +52,7 @@ impl Outer<'_> {
         let overlay = overlay(&held.descriptors, &layers, &upper, &work)?;
         // Overlayfs silently becomes read-only if it cannot use its work directory.
         match rustix::fs::fstatvfs(&overlay)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            true => Err(io::Error::other("the kernel made it read-only; its log (`dmesg`) says why")),
+            true => Err(io::Error::other("the kernel made it read-only; the kernel log (`dmesg`) has the reason")),
             false => Ok(overlay),
         }
     }

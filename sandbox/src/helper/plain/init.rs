@@ -102,7 +102,7 @@ fn step_down(user: StepUser) -> Done {
     if is_step && rustix::process::getgid() == gid && rustix::process::getegid() == gid {
         return Ok(());
     }
-    let message = format!("the step is not user {} after it became so", user.uid());
+    let message = format!("the step is not user {} after the change of user", user.uid());
     Err(refused(Control::UserNamespace, message, "report this with the kernel's version"))
 }
 

@@ -120,7 +120,7 @@ impl Planner<'_, '_> {
 
     fn tree(&mut self, id: ObjectId, prefix: &[u8], depth: usize) -> Result<(), GitError> {
         if depth > MAX_DEPTH {
-            return Err(self.source.refused(prefix, format!("lies more than {MAX_DEPTH} directories deep")));
+            return Err(self.source.refused(prefix, format!("is more than {MAX_DEPTH} directories deep")));
         }
         let Some(size) = self.size(id, ObjectKind::Tree, prefix)? else { return Ok(()) };
         if size > MAX_TREE {
@@ -211,7 +211,7 @@ impl Planner<'_, '_> {
         };
         if found != kind {
             let (found, kind) = (found.as_str(), kind.as_str());
-            return Err(self.source.refused(path, format!("is a {found} where its mode says {kind}")));
+            return Err(self.source.refused(path, format!("is a {found}, but its mode says {kind}")));
         }
         self.sizes.insert(id, size);
         Ok(Some(size))

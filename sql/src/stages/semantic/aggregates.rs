@@ -61,7 +61,7 @@ fn loose(shape: &Shape) -> Option<Finding> {
     let place = shape.loose.first()?;
     let message = "a value is compared with a query that gives one for every row of a table";
     let found = Finding::new(SqlCode::AggregateExpected, 84, message).at(place);
-    Some(found.advice("Take one figure of them, such as AVG or MAX, or use IN."))
+    Some(found.advice("Aggregate them, for instance with AVG or MAX, or use IN."))
 }
 
 fn other(confidence: u8, message: impl Into<String>, aggregate: &Aggregate, be: Figure) -> Finding {

@@ -79,7 +79,7 @@ impl Visitor for Reader<'_> {
             Expr::InList { list, negated: true, .. } if list.iter().any(is_null) => {
                 let message = "`NOT IN` with NULL in its list holds for no row";
                 let found = Finding::new(SqlCode::NullComparison, 97, message).at(&self.place(expr));
-                self.found.push(found.advice("Leave NULL out of the list, and test it by IS NOT NULL."));
+                self.found.push(found.advice("Remove NULL from the list, and test for it with IS NOT NULL."));
             }
             Expr::InSubquery { expr: tested, subquery, negated } => {
                 self.correlation(tested, subquery);
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         let Some(text) = text.filter(|text| text.trim().parse::<f64>().is_err()) else { return };
-        let message = format!("the text '{text}' stands where a condition is expected");
+        let message = format!("the string '{text}' is used as a condition");
         let found = Finding::new(SqlCode::StringAsCondition, 96, message).at(&self.place(side)).about(text);
         self.found.push(found.advice("Repeat the comparison: `a LIKE 'x' OR a LIKE 'y'`, or use IN."));
     }
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         if is_same_column && is_whole && inner.name.eq_ignore_ascii_case(&outer.name) {
             let message = format!("the rows of `{}` are all in the subquery: `NOT IN` leaves none", outer.name);
             let found = Finding::new(SqlCode::ContradictoryFilter, 96, message).at(&self.place(whole));
-            self.found.push(found.advice("Take the rows to be left out from the table that has them."));
+            self.found.push(found.advice("Select the excluded rows from the table that contains them."));
         }
     }
 
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
                     let found = Finding::new(SqlCode::ContradictoryFilter, 97, message).at(&self.place(condition));
                     let found = found
                         .about(column)
-                        .advice("Use OR or IN, or INTERSECT for rows that meet each condition apart.");
+                        .advice("Use OR or IN, or INTERSECT for rows that match each condition separately.");
                     self.found.push(found);
                     return;
                 }

@@ -72,7 +72,7 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
             (
                 confidence,
                 format!(
-                    "`{}` stands beside {figure} without GROUP BY: one row comes, and its `{}` is that of any",
+                    "`{}` is selected with {figure} without GROUP BY: the result is one row with an arbitrary `{}`",
                     name.column, name.column
                 ),
             )
@@ -81,7 +81,7 @@ fn ungrouped(block: &Block, question: &Question) -> Option<Finding> {
     Some(
         Finding::new(SqlCode::GroupingExpected, confidence, message)
             .at(&block.place)
-            .advice("Group by the columns that are no aggregates."),
+            .advice("Group by the columns that are not aggregates."),
     )
 }
 

@@ -32,7 +32,7 @@ fn of(sheet: &Sheet<'_>, aggregate: &Aggregate) -> Option<Finding> {
     let message = format!("{figure} of `{}`, which is {kind}: the figure has no meaning", name.column);
     let found =
         Finding::new(SqlCode::KeyAggregated, confidence, message).at(&aggregate.place).about(name.column.clone());
-    Some(found.advice("Count it, or take a column that holds an amount."))
+    Some(found.advice("Count it, or use a column that contains an amount."))
 }
 
 enum Role {
