@@ -1,13 +1,12 @@
 #!/bin/sh
-# Verifies the sources of published crates with a built proctor: nobody here wrote them.
+# Verifies the sources of published third-party crates with a built proctor.
 #
 #   scripts/verify-published.sh [crate ...]
 #
-# Each crate is taken from cargo's registry (any version that is unpacked there), put under git in
-# a temporary directory with a spec of three skills (build, tests, documentation tests as cargo
-# runs them; formatting is shown and not judged), and verified offline, in the sandbox. Prints one
-# line a crate; exits 1 if a run had no honest answer. A crate that is not unpacked is skipped by
-# name.
+# Takes each crate from cargo's registry directory (any unpacked version) and commits it to git in a temporary
+# directory, with a spec of three skills (build, tests and documentation tests, as cargo runs them; the formatting check
+# never fails). Verifies it offline in the sandbox. Prints one line for each crate, and exits with 1 if a run was
+# inconclusive. Skips a crate by name if it is not unpacked.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
