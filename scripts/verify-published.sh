@@ -3,10 +3,10 @@
 #
 #   scripts/verify-published.sh [crate ...]
 #
-# Takes each crate from cargo's registry directory (any unpacked version) and commits it to git in a temporary
-# directory, with a spec of three skills (build, tests and documentation tests, as cargo runs them; the formatting check
-# never fails). Verifies it offline in the sandbox. Prints one line for each crate, and exits with 1 if a run was
-# inconclusive. Skips a crate by name if it is not unpacked.
+# Copies each crate from cargo's registry directory (the last unpacked version) to a git repository in a temporary
+# directory, with a spec of two skills: `cargo check` and `cargo test`. Verifies it offline in the sandbox. Prints one
+# line for each crate. Exits with 1 if a run neither passed, failed, drifted nor timed out. Skips a crate by name if it is
+# not unpacked.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
