@@ -5,8 +5,8 @@
 #
 # Copies each crate from cargo's registry directory (the last unpacked version) to a git repository in a temporary
 # directory, with a spec of two skills: `cargo check` and `cargo test`. Verifies it offline in the sandbox. Prints one
-# line for each crate. Exits with 1 if a run neither passed, failed, drifted nor timed out. Skips a crate by name if it is
-# not unpacked.
+# line for each crate. Exits with 1 if a run neither passed, failed, drifted nor timed out. Skips crates that are not
+# unpacked, and names them.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
