@@ -1,5 +1,5 @@
-# The commands of this repository. `make help` lists them; what each does stands in one place:
-# here, in scripts/ or in xtask/.
+# The development commands of this repository; `make help` lists them. A command is implemented either here, in scripts/
+# or in xtask/.
 
 CARGO ?= cargo
 
@@ -13,22 +13,22 @@ build: ## build every program (debug)
 	@scripts/need cargo cc
 	$(CARGO) build --workspace --bins
 
-demo: ## verify a small repository three times: it passes, fails, drifts
+demo: ## verify a small repository three times: one run passes, one fails, one drifts
 	@scripts/need cargo cc git
 	@scripts/demo
 
-screens: ## make the pictures of docs/screens from real runs
+screens: ## generate the pictures in docs/screens from real runs
 	@scripts/need cargo cc git python3 chromium tmux
 	@scripts/screenshots
 	@scripts/screens
 
-test: ## run every test; the last line counts them
+test: ## run all tests; the last line of the output counts them
 	@scripts/need cargo cc git setpriv python3
 	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl groff zsh fish xmllint shellcheck mkfs.btrfs mkfs.xfs filefrag
 	@scripts/clients
 	@$(CARGO) xtask test
 
-test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,000 statements for each engine, ignore rules over 8,000 trees, 500 runs beside a hostile writer
+test-long: ## run the long campaigns: SQL table and column lists, ignore rules, and 500 runs next to a hostile writer
 	@scripts/need cargo cc git setpriv python3
 	@scripts/need --try npm
 	@scripts/clients
@@ -41,7 +41,7 @@ test-long: ## run the longer campaigns: lists of tables and columns over 3 x 6,0
 	$(CARGO) build --workspace --bins
 	PROCTOR_HOSTILE_RUNS=500 $(CARGO) test -p proctor-tests --test whole -- stress:: --nocapture
 
-check: ## format, lints, dependencies, schemas, rules of the house, documentation
+check: ## check format, lints, dependencies, schemas, repository rules (xtask tidy) and documentation
 	@scripts/need cargo cc git
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -50,10 +50,10 @@ check: ## format, lints, dependencies, schemas, rules of the house, documentatio
 	@$(CARGO) xtask tidy --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
 
-schemas: ## write schemas/ from the types
+schemas: ## generate schemas/ from the types
 	@$(CARGO) xtask schemas
 
-bench: ## measure attempts, daemons, edits, commands, gates, kills, leftovers, output, snapshots, steps, deadlines
+bench: ## run the benchmarks: attempt, daemon, edits, exec, gate, kill, leftovers, output, snapshot, step, deadline
 	@scripts/need cargo cc git
 	@bench/attempt
 	@bench/daemon
@@ -67,14 +67,14 @@ bench: ## measure attempts, daemons, edits, commands, gates, kills, leftovers, o
 	@bench/step
 	@bench/deadline
 
-book: ## build the manual as a book, target/book
+book: ## build the manual with mdBook in target/book
 	@command -v mdbook >/dev/null || { echo "error: there is no mdbook" >&2; echo "hint: cargo install --locked mdbook" >&2; exit 1; }
 	mdbook build
 
-install: ## install below PREFIX (/usr/local), DESTDIR before it
+install: ## install to PREFIX (default /usr/local), staged below DESTDIR if it is set
 	@scripts/need cargo cc
 	@scripts/install "$(or $(PREFIX),/usr/local)"
 
-deb: ## build the Debian package, target/debian
+deb: ## build the Debian package in target/debian
 	@scripts/need cargo cc
 	@scripts/deb

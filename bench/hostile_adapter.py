@@ -1,10 +1,10 @@
-"""Runs the hostile probes of a harness as steps, by `proctor exec`, and judges what only a runner can do.
+"""Runs the hostile probes of a harness as steps with `proctor exec`, and judges the demands that concern the runner.
 
-The harness (`run_probes.py --adapter FILE`) calls `run(ctx)` for each probe, looks from the host at what happened,
-and asks `judge(kind, probe, result)` for what it cannot see. Nothing here decides for a probe: what is answered is
-what the record of the run says, and the bytes that a person and a program were shown.
+The harness (`run_probes.py --adapter FILE`) calls `run(ctx)` for each probe and inspects the result from the host. It
+calls `judge(kind, probe, result)` for demands that it cannot check itself. This file takes no decisions for a probe: it
+returns the record of the run and the bytes that Proctor printed for human readers and for programs.
 
-The program is that of the variable PROCTOR, else `proctor` beside this file, else the release or debug build.
+The variable PROCTOR names the program. By default it is `proctor` next to this file, or the release or debug build.
 """
 import json
 import os
@@ -15,16 +15,16 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# What a step that could not be run answers, as shells have it.
+# Exit code of a step that could not be started, as in shells.
 NOT_RUN = 126
-# How long after SIGTERM a step that is out of time lives, in milliseconds.
+# Time between SIGTERM and SIGKILL for a step that timed out, in milliseconds.
 GRACE_MS = 500
-# How long `proctor` may take beyond the deadline of the step, in seconds.
+# Maximum time that `proctor` may take after the deadline of the step, in seconds.
 PATIENCE = 30
-# How long the kernel may take to end a step whose runner is gone, in seconds.
+# Maximum time until the processes of a step are gone after its runner was killed, in seconds.
 GONE_WITHIN = 1.0
 
-# The demands on what is presented.
+# The demands that concern the printed output.
 READ = {"runner:utf8", "runner:esc", "runner:wf", "runner:spoof", "runner:redact"}
 
 
@@ -40,7 +40,7 @@ def proctor():
 
 def command(ctx, form):
     limits = ctx["limits"]
-    # The harness bounds what is accepted of both streams together, and `--output` bounds each.
+    # The limit of the harness applies to both streams together, `--output` to each stream.
     each = limits["output_limit"] // 2
     return [proctor(), "exec", "--format", form, "--no-spec",
             "--repo", ctx["repo"],
@@ -61,7 +61,7 @@ def start(ctx, form, out, err):
 
 
 def finish(ctx, form):
-    """What `proctor` printed: its two streams and its own exit code."""
+    """Runs `proctor`, and returns its stdout, its stderr and its exit code."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = start(ctx, form, out, err)
         try:
@@ -80,7 +80,7 @@ def run(ctx):
     out, err, code = finish(ctx, "json")
     presented = out + b"\n" + err
     if READ & set(ctx["probe"]["checks"]):
-        # What a person sees who did not ask for JSON: the output itself.
+        # Add the human-readable format, which contains the output of the step itself.
         human_out, human_err, _ = finish(ctx, "human")
         presented += b"\n" + human_out + b"\n" + human_err
     try:
@@ -98,7 +98,8 @@ def answer(record, presented):
     text = "\n".join(step[stream + end] for stream in ("stdout", "stderr") for end in ("_preview", "_tail")).encode()
     if ended["kind"] == "not_started":
         text += b"\nPROBE-ERROR the step did not start: " + ended["reason"].encode()
-    # The harness counts what was accepted; the record says how much that is.
+    # The harness measures the length of the accepted output, and the record contains only the count: pad to that
+    # length.
     kept = step["stdout_kept_bytes"] + step["stderr_kept_bytes"]
     return dict(rc=NOT_RUN if step["exit_code"] in (None, -1) else step["exit_code"],
                 out=text + b" " * max(0, kept - len(text)), timed_out=ended["kind"] == "timed_out",
@@ -106,12 +107,12 @@ def answer(record, presented):
 
 
 def run_and_kill(ctx):
-    """Kills `proctor` itself, and nothing else, while the step runs; then nothing of the step may live."""
+    """Kills only `proctor` while the step runs. Afterwards, no process of the step may be alive."""
     name = os.path.basename(ctx["argv"][0])
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = start(ctx, "json", out, err)
         began = wait_until(lambda: of_step(ctx, name), PATIENCE)
-        # It has begun; now let it do what it came for.
+        # The probe has started; give it time to act.
         time.sleep(1)
         ran = bool(of_step(ctx, name))
         process.send_signal(signal.SIGKILL)
@@ -138,7 +139,7 @@ def wait_until(condition, seconds):
 
 
 def of_step(ctx, name):
-    """The processes of this probe, as seen from the host. What it starts carries the repository's token."""
+    """Returns the processes of this probe, as seen from the host. Its descendants carry the token of the repository."""
     with open(os.path.join(ctx["repo"], ".hostile", "conf.json")) as conf:
         token = json.load(conf)["token"]
     marks = ("/.hostile/probes/" + name).encode(), ("SURVIVOR_" + token).encode()
@@ -151,7 +152,7 @@ def of_step(ctx, name):
                 state = file.read().rsplit(")", 1)[1].split()[0]
         except (OSError, IndexError):
             continue
-        # The words of `proctor` itself name the probe too.
+        # The command line of `proctor` itself contains the probe's name too.
         if state != "Z" and any(mark in words for mark in marks) and b"--no-spec" not in words:
             found.append(int(pid))
     return found
@@ -162,7 +163,7 @@ COMMANDS = re.compile(r"(?m)^\s*::|##\[|##vso\[|##teamcity\[")
 
 
 def judge(kind, probe, result):
-    """Why a demand on the runner is not met; None where it is."""
+    """Returns the reason why a demand on the runner is not met, or None if it is met."""
     if not result["record"]:
         return "there is no record"
     judgement = JUDGEMENTS.get(kind)
@@ -220,7 +221,7 @@ JUDGEMENTS = dict(utf8=judge_utf8, esc=judge_escapes, wf=judge_commands, spoof=j
 
 
 def texts(value):
-    """Every text in a document, one a line."""
+    """Returns all strings in a document, one per line."""
     if isinstance(value, dict):
         return "\n".join(texts(part) for pair in value.items() for part in pair)
     if isinstance(value, list):

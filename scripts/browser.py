@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-# `--no-sandbox`: the browser refuses to run as root with its own; the page is one that we wrote, from a file.
+# `--no-sandbox`, because Chromium refuses to run its sandbox as root. The page is a local file that Proctor wrote.
 OPTIONS = [
     "--headless",
     "--no-sandbox",
@@ -31,19 +31,19 @@ OPTIONS = [
     "--remote-debugging-pipe",
 ]
 
-# How long the browser may take for one answer, in seconds.
+# Timeout for one response of the browser, in seconds.
 PATIENCE = 100
 
 
 class Browser:
-    """A Chromium with one page, talked to by JSON that ends with a zero byte."""
+    """A Chromium with one page, controlled by JSON messages that end with a zero byte."""
 
     def __init__(self, profile):
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
 
         def hand_over():
-            # The browser's ends have to be 3 and 4, which may be any of ours by now.
+            # Chromium expects its pipe ends at descriptors 3 and 4, which may already be in use here.
             ends = os.dup(to_browser), os.dup(from_browser)
             high = [os.dup2(end, 100 + i) for i, end in enumerate(ends)]
             for number, end in zip((3, 4), high):
@@ -144,7 +144,7 @@ def search(browser, words):
 
 
 def overflow(browser):
-    """How many pixels the page is wider than the screen, everything opened."""
+    """Opens all details, and returns by how many pixels the page is wider than the screen."""
     browser.value("document.querySelectorAll('details').forEach(it => { it.open = true; })")
     return browser.value("document.documentElement.scrollWidth - innerWidth")
 

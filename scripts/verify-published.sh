@@ -1,13 +1,12 @@
 #!/bin/sh
-# Verifies the sources of published crates with a built proctor: nobody here wrote them.
+# Verifies the sources of published third-party crates with a built proctor.
 #
 #   scripts/verify-published.sh [crate ...]
 #
-# Each crate is taken from cargo's registry (any version that is unpacked there), put under git in
-# a temporary directory with a spec of three skills (build, tests, documentation tests as cargo
-# runs them; formatting is shown and not judged), and verified offline, in the sandbox. Prints one
-# line a crate; exits 1 if a run had no honest answer. A crate that is not unpacked is skipped by
-# name.
+# Copies each crate from cargo's registry directory (the last unpacked version) to a git repository in a temporary
+# directory, with a spec of two skills: `cargo check` and `cargo test`. Verifies it offline in the sandbox. Prints one
+# line for each crate. Exits with 1 if a run neither passed, failed, drifted nor timed out. Skips crates that are not
+# unpacked, and names them.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,8 +1,8 @@
-"""Runs in a booted systemd as root: tries the units of systemd/ with a real daemon, step by step.
+"""Tests the units of systemd/ with a real daemon. Runs as root in a booted systemd.
 
-Writes a line for each thing that was looked at, `ok NAME` or `FAILED NAME: what was found`, to the
-file that is named as the only argument, and `done` at the end. The programs lie in PROGRAMS, the
-units and their like where systemd looks for them.
+The only argument is the path of the report. The script writes one line for each check to it, `ok NAME` or
+`FAILED NAME: found value`, and `done` at the end. The programs are in PROGRAMS, and the units and related files are
+already in the directories of systemd.
 """
 import http.client
 import json
@@ -20,7 +20,7 @@ SOCKET = "/run/proctor/proctord.sock"
 UNIT = "proctord.service"
 CONFIG = "/etc/proctor/proctord.toml"
 SECRET = "hunter2-of-the-daemon"
-# How long anything may take that is waited for, in seconds.
+# Timeout for each wait, in seconds.
 PATIENCE = 40
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
@@ -32,7 +32,7 @@ def say(ok, name, found=""):
 
 
 def sh(*words, user=None, check=True, env=None):
-    """A program's output; as another user where one is named."""
+    """Runs a program, as another user if `user` is given, and returns its output."""
     if user:
         words = ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", *words)
     home = pwd.getpwnam(user).pw_dir if user else "/root"
@@ -44,7 +44,7 @@ def sh(*words, user=None, check=True, env=None):
 
 
 def until(holds):
-    """Waits until something holds, which no descriptor announces to us; what it is by then."""
+    """Polls until the condition is true or the timeout expires, and returns its last value."""
     deadline = time.monotonic() + PATIENCE
     while True:
         found = holds()
@@ -71,7 +71,7 @@ print(answer.read().decode())
 
 
 def ask(method, path, body=None, user=None, where=SOCKET, check=True):
-    """The status and the JSON of an answer, asked for by a process of its own, as another user."""
+    """Sends a request from a separate process, possibly as another user, and returns the status and the JSON."""
     words = [where, method, path, json.dumps(body) if body is not None else ""]
     text = sh("/usr/bin/python3", "-c", CLIENT, *words, user=user, check=check)
     status, _, body = text.partition("\n")
@@ -82,7 +82,7 @@ def ask(method, path, body=None, user=None, where=SOCKET, check=True):
 
 
 def repository(path, owner, *cmd, files=None):
-    """A repository of one step."""
+    """Creates a repository with one step."""
     os.makedirs(f"{path}/spec")
     step = {"name": "it", "cmd": list(cmd), "timeout_ms": 300000}
     skill = {"determinism": "D0", "tier": 1, "steps": [step]}
@@ -124,7 +124,7 @@ def configure(text):
         file.write(text)
 
 
-# The figures of `systemd-analyze security` that docs/daemon.md tells: the system's unit, and a user's.
+# Maximum exposure levels of `systemd-analyze security`, as in docs/daemon.md: the system unit and the user unit.
 MOST_EXPOSED = 5.3
 MOST_EXPOSED_OF_A_USER = 7.8
 
@@ -169,7 +169,7 @@ def run():
     say(str(pwd.getpwnam("ann").pw_uid) in output, "the step runs as the owner of the repository", output)
     by_name = enforcement(found)
     lacking = sorted(name for name, state in by_name.items() if state["state"] == "not_enforced")
-    # Where the container can give the unit no group with limits, nobody can.
+    # If the unit has no control group with limits in this container, the daemon cannot create any.
     given = writable_groups(show("proctord.service", "MainPID"))
     say("cgroup" in by_name and lacking == ([] if given else ["cgroup"]),
         "every control of the sandbox holds, a control group where the unit has one", (given, by_name))
@@ -181,13 +181,13 @@ def enforcement(found):
 
 
 def groups(pid):
-    """The control groups of a process: controllers (none is version 2) and path."""
+    """Returns the control groups of a process as (controllers, path); controllers are empty for version 2."""
     with open(f"/proc/{pid}/cgroup") as file:
         return [tuple(line.rstrip().split(":", 2)[1:]) for line in file]
 
 
 def writable_groups(pid):
-    """Below which of them a process of the unit can make others that bound memory or processes: by what is mounted."""
+    """Returns the control groups of a process in which the unit can create groups with memory or process limits."""
     with open(f"/proc/{pid}/mountinfo") as file:
         mounts = [[half.split() for half in line.split(" - ")] for line in file]
     writable = [back[2].split(",") for front, back in mounts
@@ -198,7 +198,7 @@ def writable_groups(pid):
         kinds = {"memory", "pids"} & set(controllers.split(","))
         if any(kinds & set(options) for options in writable):
             found.append((controllers, path))
-        # The daemon's own group lies in that of the unit, which gives its controllers on.
+        # The daemon's group is inside the group of the unit, which delegates its controllers.
         of_unit = path.partition(f"/{UNIT}")
         if not controllers and unified and of_unit[1]:
             with open(unified[0] + of_unit[0] + of_unit[1] + "/cgroup.controllers") as file:
@@ -258,7 +258,7 @@ def reload():
 
 
 def below(daemon, step):
-    """Each attempt has a group of its own below that of the unit, in each tree where the unit has one."""
+    """Checks that each attempt has its own group below the unit's group, in each hierarchy that has one."""
     given, of_step = writable_groups(daemon), dict(groups(step))
     held = [of_step[controllers].startswith(f"{path.rstrip('/')}/proctor-") for controllers, path in given]
     say(all(held), "a step is in a group of its own below that of the unit", (given, of_step))
@@ -299,7 +299,7 @@ def restart():
 
 
 def broken_config():
-    """A config that is not valid must not make the socket fail: callers get a reason, and a fixed config suffices."""
+    """Checks that an invalid config does not make the socket fail: clients get the reason until it is fixed."""
     sh("systemctl", "stop", "proctord.service")
     configure("[daemon]\nallow_users = ['no-such-account']\n")
     first = ask("GET", "/healthz", check=False)
@@ -364,7 +364,7 @@ def of_user():
 
 def exposure():
     env = {"XDG_RUNTIME_DIR": f"/run/user/{pwd.getpwnam('ann').pw_uid}"}
-    # A user's manager cannot be asked: the unit is read as it lies there.
+    # No user manager is running, so systemd-analyze reads the unit file.
     of_user = ("--offline=true", "--user", "/etc/systemd/user/proctord.service")
     for name, most, words, how in (("the unit", MOST_EXPOSED, ("proctord.service",), {}),
                                    ("a user's unit", MOST_EXPOSED_OF_A_USER, of_user, dict(user="ann", env=env))):
@@ -378,7 +378,7 @@ def main():
     for step in [*steps, exposure]:
         try:
             step()
-        except Exception as error:  # what went wrong is what the report is for
+        except Exception as error:  # the report contains every error
             say(False, f"{step.__name__} goes on to its end", f"{type(error).__name__}: {error}")
             report.write(sh("journalctl", "--no-pager", "-n", "40", check=False))
     report.write("done\n")

@@ -1,6 +1,6 @@
-"""Generates clients of the daemon from its own OpenAPI document, by two generators, and asks a daemon with them.
+"""Generates clients from the daemon's OpenAPI document with two generators, and sends requests to a daemon with them.
 
-argv[1] is {"socket": PATH, "repo": PATH, "programs": DIR}; the current directory gets the clients.
+argv[1] is {"socket": PATH, "repo": PATH, "programs": DIR}. The clients are generated in the current directory.
 """
 
 import json
@@ -37,7 +37,7 @@ def generate():
 
 
 def by_client():
-    """The client of openapi-python-client; the run that it asked for."""
+    """Tests the client of openapi-python-client, and returns the run that it submitted."""
     from made import models
     from made.api.default import ask_gate, get_run, list_runs, read_evidence, resolve_plan, submit_run
     from made.client import Client
@@ -68,7 +68,7 @@ def by_client():
 
 
 def by_models(run):
-    """The models of datamodel-codegen, over answers of the daemon."""
+    """Tests the models of datamodel-codegen with responses of the daemon."""
     import models
 
     with httpx.Client(transport=transport(), base_url=BASE) as plain:

@@ -1,10 +1,10 @@
-"""A process of the user whose repository is verified, which attacks the run.
+"""A process that attacks a run. It belongs to the user whose repository is verified.
 
     python3 -c "$(cat hostile.py)" NAME REPOSITORY
 
 NAME is one of the attacks below. Each attack is a generator: the part before the first `yield` runs before the
-run starts, the next part while a step waits, the last part after the run. A line on standard input starts the
-next part, and its JSON is the value of `yield`. The answer is one line of JSON: what the part yields.
+run starts, the next part while a step waits, the last part after the run. A line of JSON on standard input starts the
+next part and becomes the value of `yield`. The script prints each yielded value as a line of JSON.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ import sys
 import threading
 import time
 
-LIFETIME = 3_600  # seconds; ends this process where the test that started it was killed
+LIFETIME = 3_600  # seconds; ends this process if the test that started it was killed
 EXCHANGE = 2  # renameat2(2): RENAME_EXCHANGE
 AT_FDCWD = -100
 PIDFD_GETFD = 438
 PTRACE_SEIZE = 0x4206
-LARGEST = 64 << 20  # bytes that a growing file may have
+LARGEST = 64 << 20  # maximum size of a growing file, in bytes
 GOOD, BAD = "good\n", "bad\n"
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,7 +43,7 @@ def exchange(one, other):
 
 
 def keep_times(path, change):
-    """Changes a file and sets its times to what they were."""
+    """Changes a file and restores its times."""
     times = os.stat(path)
     change()
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -54,7 +54,7 @@ def git(*words):
 
 
 class Repeat:
-    """Does something over and over on a thread, until `stop`."""
+    """Repeats an action on a thread until `stop`."""
 
     def __init__(self, act):
         self.over = threading.Event()
@@ -76,7 +76,8 @@ class Repeat:
         return self.count
 
 
-# Attacks on what the step reads. Each shows `good`, or what makes the check succeed, to readers of the worktree.
+# Attacks on the files that the step reads. Each makes the worktree show `good`, or content with which the check
+# succeeds.
 
 
 def above_exchanged():
@@ -93,7 +94,7 @@ def above_exchanged():
 
 
 def above_linked():
-    """Puts a link to another directory in the place of the directory above."""
+    """Replaces the directory above the repository with a link to another directory."""
     repository = os.getcwd()
     above = os.path.dirname(repository)
     shutil.copytree(above, above + "-other", symlinks=True)
@@ -119,7 +120,7 @@ def inside_exchanged():
 
 
 def inside_linked():
-    """Puts a link to an ignored directory in the place of a directory."""
+    """Replaces a directory with a link to an ignored directory."""
     write("target/src/lib.rs", GOOD)
     yield
     os.rename("src", "target/aside")
@@ -131,7 +132,7 @@ def inside_linked():
 
 
 def momentary_file():
-    """Makes an untracked file while the step runs."""
+    """Creates an untracked file while the step runs."""
     yield
     write("conftest.py", "skip\n")
     yield
@@ -140,7 +141,7 @@ def momentary_file():
 
 
 def momentary_directory():
-    """Makes an untracked directory while the step runs."""
+    """Creates an untracked directory while the step runs."""
     yield
     write("plugins/skip/conftest.py", "skip\n")
     yield
@@ -149,7 +150,7 @@ def momentary_directory():
 
 
 def renamed_to_ignored():
-    """Gives a new file an ignored name while the step runs."""
+    """Renames a new file to an ignored name while the step runs."""
     write("broken.py", BAD)
     yield
     os.rename("broken.py", "broken.log")
@@ -171,7 +172,7 @@ def switched_head():
 
 
 def mapped_page():
-    """Writes to a page that was dirty before the snapshot: no time of the file changes."""
+    """Writes to a mapped page that was dirty before the snapshot, which changes no time of the file."""
     size = mmap.PAGESIZE
     write("src/lib.rs", BAD.ljust(size))
     with open("src/lib.rs", "r+b") as file:
@@ -185,7 +186,7 @@ def mapped_page():
 
 
 def overlay_attributes():
-    """Sets the attributes that an overlay obeys, on real files and directories."""
+    """Sets the extended attributes of overlayfs on real files and directories."""
     write("broken.txt", BAD)
     write("good.rs", GOOD)
     write("dir/broken.txt", BAD)
@@ -211,7 +212,7 @@ def overlay_attributes():
 
 
 def evidence_with_code():
-    """Puts code where earlier evidence lies, which no snapshot covers."""
+    """Writes code into a directory of earlier evidence, which no snapshot covers."""
     place = "changes/009_x/verify/helper.sh"
     write(place, "exit 0\n")
     yield
@@ -222,7 +223,7 @@ def evidence_with_code():
 
 
 def hard_link():
-    """Writes to a covered file through its name at an ignored place."""
+    """Writes to a covered file through a hard link at an ignored path."""
     os.makedirs("target", exist_ok=True)
     os.link("src/lib.rs", "target/lib.rs")
     before = open("src/lib.rs").read()
@@ -234,7 +235,7 @@ def hard_link():
 
 
 def ignored_edit():
-    """Makes an ignored file while the step runs."""
+    """Creates an ignored file while the step runs."""
     yield
     write("flag.log", GOOD)
     yield
@@ -243,17 +244,17 @@ def ignored_edit():
 
 
 def over_the_bound():
-    """Makes the worktree too large to be copied, by an ignored file without blocks; then as `momentary_file`."""
+    """Makes the worktree too large to copy with an ignored sparse file, and then does the same as `momentary_file`."""
     write("huge.log", "")
     os.truncate("huge.log", 1 << 40)
     yield from momentary_file()
 
 
-# Attacks on the copy, without a pause from before the run until after it.
+# Attacks on the private copy. They act continuously, from before the run until after it.
 
 
 def swapping(make):
-    """Exchanges the covered file `src/lib.rs` for what `make` puts at a path, over and over."""
+    """Repeatedly exchanges the covered file `src/lib.rs` with the file that `make` creates at a path."""
     if os.path.lexists("target/thing"):
         os.unlink("target/thing")
     make("target/thing")
@@ -279,13 +280,13 @@ def unix_socket():
 
 
 def device_link():
-    """Exchanges a covered file for a link to a device that never ends."""
+    """Exchanges a covered file for a link to a device without an end of file."""
     os.makedirs("target", exist_ok=True)
     yield from swapping(lambda path: os.symlink("/dev/zero", path))
 
 
 def good_file():
-    """Exchanges a covered file for another one of the same size and times."""
+    """Exchanges a covered file for another file with the same size and times."""
     os.makedirs("target", exist_ok=True)
     write("src/lib.rs", "bad \n")
 
@@ -313,7 +314,7 @@ def directory_link():
 
 
 def growing(path):
-    """Appends to a file for as long as the run lasts."""
+    """Appends to a file during the whole run."""
     write(path, BAD)
 
     def append():
@@ -329,7 +330,7 @@ def growing(path):
     yield count
 
 
-# Attacks on the state directory and on processes of the run.
+# Attacks on the state directory and on the processes of the run.
 
 
 def opened(path, flags):
@@ -350,7 +351,7 @@ def made(directory):
 
 
 def traced(pid):
-    """Whether a child of ours can trace a process; the child's end detaches it."""
+    """Returns whether a child process can trace a process. The exit of the child detaches the tracer."""
     child = os.fork()
     if child == 0:
         os._exit(0 if libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0 else 1)
@@ -366,7 +367,7 @@ def signalled(pid):
 
 
 def entered(pid):
-    """Whether a child of ours can enter the user and mount namespaces of a process."""
+    """Returns whether a child process can enter the user and mount namespaces of a process."""
     child = os.fork()
     if child == 0:
         try:
@@ -386,7 +387,7 @@ def took_descriptor(pid):
 
 
 def descriptors(pid):
-    """The open files of a process that can be listed and opened again."""
+    """Returns the descriptors of a process that this process can list and reopen."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -395,7 +396,7 @@ def descriptors(pid):
 
 
 def state_routes(state, files):
-    """Which ways to read or write the state directory there are: by name of the way."""
+    """Returns the names of the attempts to access the state directory that succeed."""
     directories = sorted({os.path.dirname(path) for path in files} | {state})
     attempts = {
         "state: list": lambda: any(opened(path, os.O_RDONLY | os.O_DIRECTORY) for path in directories),
@@ -407,7 +408,7 @@ def state_routes(state, files):
 
 
 def process_routes(pid, state, files):
-    """Which ways there are through a process: by name of the way."""
+    """Returns the names of the attempts to access a process, or files through it, that succeed."""
     here = os.getcwd()
     roots = [f"/proc/{pid}/root"]
     through = [root + path for root in roots for path in [state, here + "/src/lib.rs", *files]]
@@ -428,7 +429,7 @@ def process_routes(pid, state, files):
 
 
 def routes():
-    """Tries every way to the state directory and to the processes."""
+    """Tries all attempts on the state directory and on the processes, and yields those that succeed."""
     asked = yield
     found = {"state": sorted(state_routes(asked["state"], asked["files"]))}
     for role, pid in asked["processes"].items():
@@ -438,7 +439,7 @@ def routes():
 
 
 def edited_copy():
-    """Edits the private copy, and keeps the times of its files; the number of files that were edited."""
+    """Edits the private copy without changing the times of its files, and yields the number of edited files."""
     asked = yield
     edited = 0
     for path in asked["files"]:
@@ -452,11 +453,11 @@ def edited_copy():
     yield
 
 
-# A writer that works in the tree all the time, and an editor.
+# A continuous writer, and an editor.
 
 
 class Writer:
-    """Works in `src` and in `churn` in bursts: between two of them the tree is the same for a moment."""
+    """Writes to `src` and `churn` in bursts, with short pauses in which the tree does not change."""
 
     NAMES = [f"churn/{directory}/{name}" for directory in "abc" for name in ("x", "y", "z.py", "w.log", "d/x", "d/y")]
     TEXTS = [bytes([65 + number]) * (37 * number**2 + 1) for number in range(20)]
@@ -475,7 +476,7 @@ class Writer:
         return self.random.choice(self.NAMES)
 
     def put(self, path, flags, text):
-        # Links are not followed: they lead out of the directory.
+        # Do not follow links: they may point outside the directory.
         file = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | flags, 0o644)
         try:
             os.write(file, text)
@@ -531,7 +532,7 @@ class Writer:
 
     def change_mode(self):
         path = self.path()
-        # A directory or a link to one may stand there by now, and would be closed to its owner.
+        # The path may now be a directory or a link to one; these modes would lock its owner out.
         if stat.S_ISREG(os.lstat(path).st_mode):
             os.chmod(path, self.random.choice([0o644, 0o755, 0o600, 0o700]))
 
@@ -555,7 +556,7 @@ class Writer:
     def write_map(self):
         if self.maps:
             page = self.random.choice(self.maps)
-            # A page of a file that was cut since has no bytes; its first one stays.
+            # If the file was truncated, only its first page still has content.
             if page.size():
                 page[0] = self.random.randrange(48, 58)
 
@@ -578,14 +579,14 @@ class Writer:
                 self.count += 1
             self.bursts += 1
             if self.bursts % 50 == 0:
-                # Exchanges nest directories ever deeper.
+                # Start again, because exchanges nest directories deeper and deeper.
                 shutil.rmtree("churn", ignore_errors=True)
                 self.make_directories()
             self.over.wait(self.random.uniform(0, 0.6))
 
 
 def writer():
-    """Works in the tree until the run ends; the seed comes with the first line."""
+    """Writes to the tree until the run ends. The first line of input contains the seed."""
     os.makedirs("churn", exist_ok=True)
     seed = yield
     writer = Writer(seed)
@@ -596,7 +597,7 @@ def writer():
 
 
 def editor():
-    """Saves a file every 100 ms, as an editor does: a new file, renamed over the old one."""
+    """Saves a file every 100 ms like an editor: writes a new file and renames it over the old one."""
     saved = threading.Event()
     over = threading.Event()
     count = 0

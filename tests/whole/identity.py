@@ -1,7 +1,7 @@
-"""Computes the identity of the tree in the current directory as docs/snapshot.md defines it, prints it, and exits with
-the lowest bit of its last digit: the outcome that the content demands.
+"""Prints the identity of the tree in the current directory, as docs/snapshot.md defines it, and exits with the lowest
+bit of its last digit. The expected outcome therefore depends on the content.
 
-The repositories of the tests have only these ignore rules: `target/` and `*.log`.
+Assumes the ignore rules of the test repositories: `target/` and `*.log`.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ def is_covered(path, name, is_directory):
 
 
 def entry(path, found):
-    """The tag and the 32 bytes of an entry; None for a directory without entries."""
+    """Returns the tag and the 32 bytes of an entry, or None for a directory without entries."""
     if stat.S_ISDIR(found.st_mode):
         digest = directory(path)
         return digest and (b"d", digest)
@@ -32,7 +32,7 @@ def entry(path, found):
 
 
 def directory(path, is_top=False):
-    """The digest of a directory; None where it has no entries and is not the top."""
+    """Returns the digest of a directory, or None if it has no entries and is not the top directory."""
     entries = []
     for name in os.listdir(path):
         below = name if is_top else path + b"/" + name

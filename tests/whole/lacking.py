@@ -1,15 +1,15 @@
-"""Goes on as another program on a machine that lacks something.
+"""Executes a program in an environment that lacks features of the machine.
 
     python3 -c "$(cat lacking.py)" LACK... -- PROGRAM ARGUMENT...
 
 A LACK is one of
 
-    CALL=ERRNO              the kernel answers the system call with that error
-    CALL:NUMBER&MASK=ERRNO  only where the argument of that number has one of these bits
-    CALL:NUMBER@VALUE=ERRNO only where it is that
-    mask:PATH               PATH cannot be seen, as where a container masks it
-    namespaces              no further user namespace can be made
-    cgroups                 no control group is mounted, as in a container that has none; for root alone
+    CALL=ERRNO              the system call fails with that error
+    CALL:NUMBER&MASK=ERRNO  fails only if the argument with that number has one of these bits
+    CALL:NUMBER@VALUE=ERRNO fails only if the argument with that number has this value
+    mask:PATH               PATH is hidden, as in a container that masks it
+    namespaces              no further user namespace can be created
+    cgroups                 no control group is mounted, as in a container without any; needs root
 
 by a seccomp filter, which whatever is started inherits, or in namespaces of an ordinary user's.
 """
@@ -20,7 +20,7 @@ import os
 import struct
 import sys
 
-# By machine: the number that seccomp knows it by, and those of the calls.
+# For each architecture: its number in seccomp, and the numbers of the system calls.
 MACHINES = {
     "x86_64": (0xC000003E, {
         "clone3": 435, "fsconfig": 431, "fsopen": 430, "keyctl": 250, "landlock_add_rule": 445,
@@ -50,7 +50,7 @@ def demand(result, what):
 
 
 def refusal(lack, numbers):
-    """The instructions for one lack; the call's number is loaded before and after."""
+    """Returns the filter instructions for one LACK. The system call number is loaded before and after them."""
     call, answer = lack.split("=")
     name, _, test = call.partition(":")
     last = (RETURN, 0, 0, ERRNO | getattr(errno, answer))
@@ -96,7 +96,7 @@ def own_mounts():
 
 
 def mounted(kinds):
-    """Where file systems of these kinds are mounted, the last one first."""
+    """Returns the mount points of file systems of these types, the most recent first."""
     with open("/proc/self/mountinfo") as file:
         lines = [line.split(" - ") for line in file]
     return [front.split()[4] for front, back in reversed(lines) if back.split()[0] in kinds]

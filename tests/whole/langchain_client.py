@@ -1,6 +1,6 @@
-"""Calls a tool of an MCP server as an agent of LangChain does, and prints what two providers of models would be sent.
+"""Calls a tool of an MCP server like a LangChain agent, and prints the messages that two model providers would receive.
 
-argv[1] is {"server": {"command": [...], "env": {...}, "cwd": DIR}, "repo": PATH}. No model is asked.
+argv[1] is {"server": {"command": [...], "env": {...}, "cwd": DIR}, "repo": PATH}. The script does not call a model.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Drives an MCP server by the official Python SDK, as a script in JSON says, and prints what came of it.
+"""Drives an MCP server with the official Python SDK by a script in JSON, and prints the results.
 
 argv[1] is {"server": {"command": [...], "env": {...}, "cwd": DIR} or {"socket": PATH}, "mode": MODE, "steps": [...]}.
 A step is a list: ["tools"], ["call", NAME, ARGUMENTS], ["call_off", NAME, ARGUMENTS] (cancelled once a step
-runs), ["call_off_shared", NAME, ARGUMENTS] (the same, after another call has asked for the same run),
-["newest"] (the newest run), ["resources"], ["templates"], ["read", URI]. Every answer is an object; an
-exception is {"raised": TEXT}. In a string of a step, "$N.PATH" stands for a value of the N-th answer.
+runs), ["call_off_shared", NAME, ARGUMENTS] (the same, after another call has joined the same run),
+["newest"] (the newest run), ["resources"], ["templates"], ["read", URI]. Each result is an object; an
+exception is {"raised": TEXT}. In a string of a step, "$N.PATH" refers to a value of the N-th result.
 """
 
 import json
@@ -21,7 +21,7 @@ def plain(model):
 
 
 def resolve(value, answers):
-    """Replaces references to earlier answers."""
+    """Replaces references to earlier results."""
     if isinstance(value, dict):
         return {key: resolve(inner, answers) for key, inner in value.items()}
     if not (isinstance(value, str) and value.startswith("$")):
@@ -93,7 +93,7 @@ async def drive(server, mode, steps):
         for step in steps:
             try:
                 answers.append(await take(client, [step[0]] + [resolve(word, answers) for word in step[1:]]))
-            except Exception as error:  # what a client of others raises is what is asked for
+            except Exception as error:  # the test inspects every exception of the SDK
                 answers.append({"raised": f"{type(error).__name__}: {error}"})
     print(json.dumps(info | {"answers": answers}))
 

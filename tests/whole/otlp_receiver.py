@@ -1,7 +1,7 @@
-"""Receives spans by OTLP over HTTP, decoded by OpenTelemetry's own messages for Python.
+"""Receives spans by OTLP over HTTP, and decodes them with the official protobuf messages of OpenTelemetry.
 
-Prints its port first, and then a line of JSON for each request, with a line `received ID` for each run behind it. argv[1] is how it answers: `ok`, `busy` (503),
-`nonsense` (a page for people), `redirect`, or `hang` (never).
+Prints the port first. For each request, it prints a line of JSON, followed by a line `received ID` for each run.
+argv[1] selects the response: `ok`, `busy` (503), `nonsense` (an HTML page), `redirect`, or `hang` (no response).
 """
 
 import http.server

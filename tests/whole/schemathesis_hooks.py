@@ -1,7 +1,7 @@
-"""Leads Schemathesis to the daemon: over its Unix socket, with a repository and runs that are there, and
-without waiting for what does not come.
+"""Connects Schemathesis to the Unix socket of the daemon. Makes some requests valid by inserting an existing repository
+and run, and avoids long waits.
 
-SOCKET, REPO and RUN (the id of a run that has ended) come in the environment as PROCTOR_FUZZ_*.
+The environment variables PROCTOR_FUZZ_* contain SOCKET, REPO and RUN (the ID of a run that has ended).
 """
 
 import os
@@ -31,14 +31,14 @@ urllib3.connection.HTTPConnection._new_conn = connect
 
 
 def is_chosen(value, one_in=2):
-    """Whether a value is put right: the same for the same value, so that a failure can be had again."""
+    """Returns whether to make a value valid. Deterministic for each value, so that a failure can be reproduced."""
     return zlib.crc32(repr(value).encode()) % one_in == 0
 
 
 @schemathesis.hook
 def map_body(context, body):
     if isinstance(body, dict) and isinstance(body.get("repo"), str) and is_chosen(body):
-        # What was made wrong on purpose stays wrong.
+        # Keep values that are invalid on purpose.
         if body["repo"].startswith("/"):
             body["repo"] = REPO
         if isinstance(body.get("profile"), str) and NAME.fullmatch(body["profile"]):

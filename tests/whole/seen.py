@@ -1,11 +1,11 @@
-"""What a step can see for itself of its sandbox, as one JSON object: the name of a control, and whether
-it holds. What cannot be told from inside is left out; `namespaces` is for who stands outside, and
-`foreign` has what could be read or changed of processes that are not the step's.
+"""Prints the controls of the sandbox, as observed by a step inside it: a JSON object with the name of each control, and
+whether it is enforced. Omits controls that a step cannot observe. The test compares `namespaces` with those outside;
+`foreign` lists the files of other processes that the step could read or change.
 
     python3 -c "$(cat seen.py)" FILTERS SECRET SOCKET
 
-FILTERS is the number of seccomp filters around proctor, SECRET a file that no step may see, SOCKET the
-name of a socket without a path that somebody outside listens on.
+FILTERS is the number of seccomp filters that proctor itself runs under, SECRET a file that no step may see, and SOCKET
+the name of an abstract socket on which the test listens outside.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().
 
 
 def answers(call):
-    """The error of a call; 0 where it succeeds."""
+    """Returns the error number of a call, or 0 if it succeeds."""
     try:
         call()
     except OSError as error:
@@ -32,7 +32,7 @@ def answers(call):
 
 
 def device(name="/tmp/.a-device"):
-    """Landlock answers EACCES before the kernel looks at capabilities, which is EPERM."""
+    """Tries to create a device. EACCES comes from Landlock, and EPERM from the later capability check."""
     return answers(lambda: os.mknod(name, stat.S_IFBLK | 0o600))
 
 
@@ -41,14 +41,14 @@ def read_only(path):
 
 
 def touched(path):
-    """Whether something is changed: a file made in a directory, or the times of either."""
+    """Returns whether the step can create a file in a directory, or change the times of a file or directory."""
     made = os.path.join(path, ".made-by-a-step")
     can_make = answers(lambda: os.close(os.open(made, os.O_CREAT | os.O_WRONLY, 0o600))) == 0
     return can_make or answers(lambda: os.utime(path)) == 0
 
 
 def git_directory():
-    """In a copy of the tree `.git` names it."""
+    """Returns the git directory. In a private copy, `.git` is a file that contains its path."""
     return ".git" if os.path.isdir(".git") else open(".git").read().removeprefix("gitdir:").strip()
 
 
@@ -62,14 +62,14 @@ def interfaces():
 
 
 def kernel_files():
-    """None of these may tell anything, and none of the settings may be written."""
+    """Returns whether kernel files reveal nothing, and no setting of the kernel is writable."""
     told = [path for path in ["/proc/kallsyms", "/proc/keys", "/proc/kmsg"] if answers(lambda: open(path).read(1)) == 0]
     return read_only("/proc/sys") and not told and not open("/proc/cmdline").read(1)
 
 
 vsock = answers(lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close())
 def reached(name):
-    """Whether a socket of the outside takes a connection."""
+    """Returns whether a socket outside the sandbox accepts a connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mine:
         return answers(lambda: mine.connect("\0" + name)) == 0
 
@@ -79,7 +79,7 @@ def processes():
 
 
 def foreign():
-    """Files of other processes that let this one read secrets or change something."""
+    """Returns the files of other processes with which the step could read secrets or change something."""
     own = {os.readlink("/proc/self"), status["PPid"].strip()}
     others = [f"/proc/{number}" for number in processes() if number not in own]
     secret_files = [f"{other}/{name}" for other in others for name in ["environ", "mem", "maps"]]
@@ -97,7 +97,7 @@ def readable(path):
 
 
 def listed(path):
-    """The names in a directory; nothing where they cannot be had."""
+    """Returns the names in a directory, or nothing if it cannot be read."""
     try:
         return os.listdir(path)
     except OSError:
@@ -119,9 +119,9 @@ seen = {
     "no_capabilities": not any(int(status[f"Cap{kind}"], 16) for kind in ["Inh", "Prm", "Eff", "Amb"]),
     "no_new_privs": status["NoNewPrivs"] == "1",
     "private_dev": len(listed("/dev") or []) <= 13,
-    # PID 1, this one, and what starts it in a container of the tests.
+    # PID 1, this process, and the process that starts it in a test container.
     "private_proc": os.readlink("/proc/self") == str(os.getpid()) and len(processes()) <= 3,
-    # The repositories of the tests lie there.
+    # The test repositories are in /tmp.
     "private_tmp": all(name.startswith("proctor-test-") for name in listed("/tmp") or ["unlisted"]),
     "read_only_root": not any(touched(path) for path in ["/", "/etc", "/usr", "/var", os.path.dirname(secret), secret]),
     "syscall_filter": int(status["Seccomp_filters"]) == outer_filters + 1,
