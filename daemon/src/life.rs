@@ -350,7 +350,7 @@ impl Life {
         let grace = self.settings.borrow().operator.daemon.drain;
         match reason {
             Reason::Signal(name) => {
-                info!(signal = name, grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs")
+                info!(signal = name, grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs");
             }
             Reason::Idle => info!("the daemon stops because it was idle"),
             Reason::Displaced => info!(grace_ms = grace.as_millis(), "the daemon stops and accepts no new runs"),

@@ -15,6 +15,7 @@ mod generated;
 mod keyed_update;
 mod open;
 mod plan;
+mod query;
 mod restricted;
 mod says;
 mod slim;
@@ -29,6 +30,7 @@ use proctor_duckdb::words::Statement;
 use proctor_duckdb::{Connection, Extracted, Prepared, Rows};
 use serde_json::Value;
 
+use self::query::{execute, first_text, one_text, texts};
 use crate::catalog::Catalog;
 use crate::engine::{Action, Bound, Engine, Kind, Ran, Refusal, RunOn};
 use crate::text;
@@ -371,40 +373,6 @@ fn asked(question: &Prepared, sql: &str) -> Json {
     let text = one_text(question, sql).map_err(|error| Said::of_text(&error, sql))?;
     let json = slim::read(&text).map_err(|error| Said::of_text(&error, sql))?;
     Said::of_json(&json).map_or(Ok(json), Err)
-}
-
-fn one_text(question: &Prepared, parameter: &str) -> Result<String, String> {
-    question.bind(1, parameter)?;
-    let mut rows = question.run()?;
-    let chunk = rows.next_chunk()?.ok_or("the engine gives no answer")?;
-    chunk.text(0, 0).ok_or_else(|| "the engine gives no answer".to_owned())
-}
-
-/// Runs internal statements to completion.
-fn execute(connection: &Connection, sql: &str) -> Result<(), String> {
-    let extracted = connection.extract(sql)?;
-    for index in 0..extracted.count() {
-        let mut rows = extracted.prepare(index)?.run()?;
-        while rows.next_chunk()?.is_some() {}
-    }
-    Ok(())
-}
-
-/// Returns the rows of an internal query whose columns are texts.
-fn texts(connection: &Connection, sql: &str) -> Result<Vec<Vec<Option<String>>>, String> {
-    let prepared = connection.extract(sql)?.prepare(0)?;
-    let columns = prepared.columns().len() as u64;
-    let mut rows = prepared.run()?;
-    let mut found = Vec::new();
-    while let Some(chunk) = rows.next_chunk()? {
-        found.extend((0..chunk.rows()).map(|row| (0..columns).map(|column| chunk.text(column, row)).collect()));
-    }
-    Ok(found)
-}
-
-fn first_text(connection: &Connection, sql: &str) -> Result<String, String> {
-    let rows = texts(connection, sql)?;
-    rows.into_iter().flatten().flatten().next().ok_or_else(|| "the engine gives no answer".to_owned())
 }
 
 /// Reads a result within the limits.

@@ -49,7 +49,7 @@ mod owner;
 pub(crate) mod upkeep;
 
 use contents::{Contents, Moment, Shown, is_one_moment};
-use owner::{is_mapped, owner_for};
+use owner::{is_mapped, let_through, owner_for};
 
 /// Directory of all private copies, in the state directory.
 pub(crate) const MIRRORS: &str = "mirrors";
@@ -570,14 +570,6 @@ fn is_free(directory: &Directory) -> Result<bool, StoreError> {
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(errno) => Err(StoreError::io("lock", directory.name())(errno)),
     }
-}
-
-/// Lets the git helper, which runs as a copy's owner, traverse the state directory to that copy. The modes of the
-/// other entries keep it out of them.
-fn let_through(state: &Directory) -> Result<(), StoreError> {
-    let stat = rustix::fs::fstat(state).map_err(StoreError::io("stat", state.name()))?;
-    rustix::fs::fchmod(state, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o011))
-        .map_err(StoreError::io("let the owner of private copies through", state.name()))
 }
 
 /// Updates the time of the last use of a repository's copies.

@@ -4,6 +4,10 @@ use std::fs;
 
 use proctor_core::digest::Sha256Hex;
 use proctor_snapshot::MirrorOwner;
+use rustix::fs::Mode;
+
+use crate::store::StoreError;
+use crate::store::directory::Directory;
 
 /// First of the user ids that own the copies of a root daemon, and their number. These ids belong to no user.
 const FIRST_OWNER: u32 = 1_879_113_728;
@@ -33,6 +37,14 @@ fn has_id(map: &str, id: u32) -> bool {
         };
         (first..first.saturating_add(count)).contains(&u64::from(id))
     })
+}
+
+/// Lets the git helper, which runs as a copy's owner, traverse the state directory to that copy. The modes of the
+/// other entries keep it out of them.
+pub(super) fn let_through(state: &Directory) -> Result<(), StoreError> {
+    let stat = rustix::fs::fstat(state).map_err(StoreError::io("stat", state.name()))?;
+    rustix::fs::fchmod(state, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o011))
+        .map_err(StoreError::io("let the owner of private copies through", state.name()))
 }
 
 #[cfg(test)]
