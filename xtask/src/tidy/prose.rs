@@ -1,4 +1,4 @@
-//! Checks that comments, pages and messages are written in plain English: at most a small part of their sentences may
+//! Checks that comments and pages are written in plain English: at most a small part of their sentences may
 //! contain one of the phrases that make a text hard to read. This is a thermometer, not a definition of good prose.
 
 use std::collections::BTreeMap;
@@ -148,10 +148,11 @@ fn comments(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Returns the paragraphs of a page without its code blocks.
+/// Returns the paragraphs of a page without its code blocks and headings.
 fn page(text: &str) -> Vec<String> {
-    let outside = text.split("```").step_by(2);
-    outside.flat_map(|part| part.split("\n\n")).map(str::to_owned).collect()
+    let lines = |part: &str| part.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+    let outside: Vec<String> = text.split("```").step_by(2).map(lines).collect();
+    outside.iter().flat_map(|part| part.split("\n\n")).map(str::to_owned).collect()
 }
 
 /// Splits a paragraph into sentences and cells of tables. Labels are left out.
