@@ -171,6 +171,19 @@ fn a_pattern_for_all_hooks_that_cannot_be_said_leaves_none_of_those_that_take_fi
 }
 
 #[test]
+fn piped_groups_of_two_hooks_become_two_skills() {
+    let group = |word: &str| {
+        format!("{{jobs: [{{group: {{piped: true, jobs: [{{run: test -f {word}1}}, {{run: test -f {word}2}}]}}}}]}}")
+    };
+    let text = format!("pre-commit: {}\npre-push: {}\n", group("a"), group("b"));
+    let imported = imported(Source::Lefthook, &text);
+    assert_eq!(imported.left.len(), 0, "{imported:#?}");
+    let spec = spec::read(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
+    let steps: Vec<usize> = spec.skills.iter().map(|(_, skill)| skill.steps.value.len()).collect();
+    assert_eq!(steps, [2, 2]);
+}
+
+#[test]
 fn names_of_hooks_become_names_of_skills_and_steps() {
     let hooks = ["'a b'", "'a-b'", "A-B", "'é'", "\"x\\ny\"", "'*'", "yes", "'-'", "'..'"];
     let hooks: Vec<String> =

@@ -127,7 +127,7 @@ fn hook_items(
     common: &Common<'_>,
     first: usize,
 ) -> Result<(Vec<Item>, Vec<Setting>), String> {
-    let scope = Scope::of(name, hook, common)?;
+    let scope = Scope::of(name, hook, common, first)?;
     let mut items = Vec::new();
     if let Some(jobs) = hook.list("jobs")? {
         job::list(jobs, &scope, first, &mut items);

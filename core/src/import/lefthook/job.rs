@@ -65,6 +65,8 @@ pub(super) struct Scope<'t> {
     parallel: bool,
     piped: bool,
     groups: usize,
+    /// The first chain number of the hook.
+    first: usize,
 }
 
 impl<'t> Scope<'t> {
@@ -72,7 +74,7 @@ impl<'t> Scope<'t> {
     ///
     /// # Errors
     /// One of its values has the wrong type.
-    pub(super) fn of(name: &'t str, hook: &Map<'t, '_>, common: &'t Common<'t>) -> Result<Self, String> {
+    pub(super) fn of(name: &'t str, hook: &Map<'t, '_>, common: &'t Common<'t>, first: usize) -> Result<Self, String> {
         let mut scope = Self {
             common,
             hook: name,
@@ -90,6 +92,7 @@ impl<'t> Scope<'t> {
             parallel: hook.flag("parallel")?.unwrap_or_default(),
             piped: hook.flag("piped")?.unwrap_or_default(),
             groups: 0,
+            first,
         };
         scope.refused = scope.conditions(hook).err();
         Ok(scope)
@@ -227,7 +230,7 @@ fn group(node: &Node<'_>, map: &Map<'_, '_>, inner: &Map<'_, '_>, scope: &Scope<
     };
     match whole() {
         Ok((scope, jobs)) => {
-            let chain = items.len() + 1_000_000 * (scope.groups + 1);
+            let chain = scope.first + items.len() + 1_000_000 * (scope.groups + 1);
             list(&jobs, &scope, chain, items);
         }
         Err(problem) => items.push(item(&name, node, scope, 0, Err(problem))),
