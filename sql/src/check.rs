@@ -62,7 +62,8 @@ pub fn run(
         if judgement.verdict != Verdict::Ok {
             let left = texts.len() - index - 1;
             if left > 0 {
-                writeln!(err, "note: {left} after {} depend on it and are not checked", plain(&name))?;
+                let later = if left == 1 { "1 later file is".to_owned() } else { format!("{left} later files are") };
+                writeln!(err, "note: {later} not checked, because the schema after {} is unknown", plain(&name))?;
             }
             break;
         }
@@ -316,7 +317,10 @@ mod tests {
         let (verdict, out, err) = judged(&check(&["m/*.sql"], Policy::Migrate), &files);
         assert_eq!(verdict, Verdict::Reject);
         assert_eq!(out.lines().count(), 2, "{out}");
-        assert!(err.contains("note: 1 behind m/2.sql stand on it"), "{err}");
+        assert!(
+            err.contains("note: 1 later file is not checked, because the schema after m/2.sql is unknown"),
+            "{err}"
+        );
         assert!(err.ends_with("reject: 1 ok, 1 rejected, 1 not judged\n"), "{err}");
     }
 
