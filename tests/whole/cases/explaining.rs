@@ -61,7 +61,7 @@ fn variable(env: &TestEnvironment) {
 fn misused(env: &TestEnvironment) {
     let repo = two_steps(env);
     for (words, said) in [
-        (&["explain", "sandbox", "--var", "CI"][..], "say `proctor explain env --var CI`"),
+        (&["explain", "sandbox", "--var", "CI"][..], "run `proctor explain env --var CI`"),
         (&["explain", "verify.it/one", "verify.it/two"], "stands behind a step"),
         (&["explain", "sandbox", "verify.it/none"], "no step `verify.it/none`"),
         (&["explain", "env", "--var", "A=B"], "without `=`"),
