@@ -326,9 +326,9 @@ fn other_version(env: &TestEnvironment) {
     let body = r#"{"status":"ok","version":"99.1.0","pid":1,"uid":0,"uptime_ms":1,"runs":{"queued":0,"running":0}}"#;
     impostor(env, of_json(body));
     let repo = env.repo(&Spec::of_script("true"));
-    ask(env, repo.path(), &RUN).exits(0).complains(&["proctor 99.1.0", "done without a daemon"]);
-    ask(env, repo.path(), &["gate", "--daemon"]).exits(6).complains(&["proctor 99.1.0"]);
-    ask(env, repo.path(), &["status"]).exits(6).complains(&["proctor 99.1.0"]);
+    ask(env, repo.path(), &RUN).exits(0).complains(&["Proctor 99.1.0", "done without a daemon"]);
+    ask(env, repo.path(), &["gate", "--daemon"]).exits(6).complains(&["Proctor 99.1.0"]);
+    ask(env, repo.path(), &["status"]).exits(6).complains(&["Proctor 99.1.0"]);
     ask(env, repo.path(), &["daemon", "status"]).exits(0).says(&["99.1.0"]);
 }
 
@@ -350,7 +350,7 @@ fn bystander(env: &TestEnvironment) {
         r#"{{"status":"ok","version":"{version}","pid":{pid},"uid":0,"uptime_ms":1,"runs":{{"queued":0,"running":0}}}}"#
     );
     impostor(env, of_json(&body));
-    let said = [format!("process {pid}"), "no `proctord` here".to_owned()];
+    let said = [format!("process {pid}"), "not a `proctord` here".to_owned()];
     ask(env, env.root(), &["daemon", "stop"]).exits(2).complains(&said.each_ref().map(String::as_str));
     assert!(!bystander.is_over(), "it was not asked to end");
     bystander.signal(Signal::KILL);

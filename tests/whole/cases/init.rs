@@ -311,7 +311,7 @@ fn missing_tool(env: &TestEnvironment) {
     let repo = env.empty_repo_at("repo");
     repo.write("requirements-dev.txt", "black==24.1\n");
     repo.commit();
-    init(&repo).complains(&["warning: the program `black` is not there", "`python` says so", "hint: install it"]);
+    init(&repo).complains(&["warning: the program `black` is missing", "`python` says so", "hint: install it"]);
     run(env, &repo, &[]).exits(5).says(&["black --version"]);
 }
 

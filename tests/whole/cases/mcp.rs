@@ -305,7 +305,7 @@ fn errors(env: &TestEnvironment) {
             assert!(!text(answer).contains("PASSED"), "{answer}");
         }
         assert!(text(&told.answers[0]).contains("profiles"), "it says what is meant: {}", told.answers[0]);
-        begins(&told.answers[9], "INCONCLUSIVE (not verified): verify.it/it did not run: its program is not there\n");
+        begins(&told.answers[9], "INCONCLUSIVE (not verified): verify.it/it did not run: its program does not exist\n");
         for answer in &told.answers[10..] {
             assert!(answer["raised"].as_str().is_some_and(|text| text.starts_with("MCPError")), "{answer}");
         }
