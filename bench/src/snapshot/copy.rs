@@ -23,7 +23,7 @@ pub(super) struct Copies {
     pub(super) edited: Parts,
 }
 
-/// What a copy of a known tree costs, and its parts.
+/// Durations of an update of a copy, and of its parts.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) all: Sample,

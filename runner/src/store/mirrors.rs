@@ -16,10 +16,10 @@
 //! when no run holds them. A tree that returns later therefore gets new modification times, so that the cached
 //! build of another tree does not count as current.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -457,10 +457,11 @@ impl<'a> Mirrors<'a> {
             Ok(shown) => shown,
             Err(path) => return Ok(Prepared::Changed(path)),
         };
-        let state = match current {
+        let tree = self.tree_of(generation.number);
+        // A copy whose record was lost has lost its nested git directories too.
+        let state = match current.filter(|state| has_git_dirs(&tree, state)) {
             Some(state) => state,
             None => {
-                let tree = self.tree_of(generation.number);
                 let place = TreePlace { tree: &tree, seen_at: self.repository.path(), seen_as: self.seen_as };
                 let nested = contents.write_git(&mirror, place)?;
                 let bytes = |path: PathBuf| RepoPath(path.into_os_string().into_encoded_bytes());
@@ -561,6 +562,11 @@ impl Generation {
             .map_err(StoreError::io("write", self.directory.name()))?;
         serde_json::to_writer(fs::File::from(file), state).map_err(internal)
     }
+}
+
+/// Returns whether the nested git directories of a copy are complete: HEAD is the last file that is written.
+fn has_git_dirs(tree: &Path, state: &State) -> bool {
+    state.nested.iter().all(|(at, _)| tree.join(OsStr::from_bytes(&at.0)).join(".git/HEAD").is_file())
 }
 
 /// Returns whether no other process holds a copy; if so, takes the exclusive lock until `directory` is closed.
