@@ -67,14 +67,14 @@ impl Default for TreeSource {
 
 /// A source as stored in records of all versions.
 #[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 enum Recorded {
     Worktree {
         #[serde(default)]
         tree: TreeKind,
     },
     /// A private copy of the worktree, as written by an earlier version.
-    Private,
+    Private {},
     Rev {
         commit: String,
         submodules: bool,
@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for TreeSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match Recorded::deserialize(deserializer)? {
             Recorded::Worktree { tree } => Self::Worktree { tree },
-            Recorded::Private => Self::PRIVATE,
+            Recorded::Private {} => Self::PRIVATE,
             Recorded::Rev { commit, submodules, lfs_pointers } => Self::Rev { commit, submodules, lfs_pointers },
         })
     }
@@ -127,6 +127,9 @@ mod tests {
             r#"{"kind":"copy"}"#,
             r#"{"kind":"rev","commit":"c"}"#,
             r#"{"tree":"private"}"#,
+            r#"{"kind":"worktree","uree":"private"}"#,
+            r#"{"kind":"private","tree":"private"}"#,
+            r#"{"kind":"rev","commit":"c","submodules":false,"lfs_pointers":0,"more":1}"#,
         ] {
             assert!(serde_json::from_str::<TreeSource>(text).is_err(), "{text}");
         }
