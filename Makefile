@@ -28,7 +28,7 @@ test: ## run all tests; the last line of the output counts them
 	@scripts/clients
 	@$(CARGO) xtask test
 
-test-long: ## run the long campaigns: SQL table and column lists, ignore rules, and 500 runs next to a hostile writer
+test-long: ## run the long campaigns: SQL lists, ignore rules, and 500 runs with a concurrent hostile writer
 	@scripts/need cargo cc git setpriv python3
 	@scripts/need --try npm
 	@scripts/clients
@@ -68,10 +68,10 @@ bench: ## run the benchmarks: attempt, daemon, edits, exec, gate, kill, leftover
 	@bench/deadline
 
 book: ## build the manual with mdBook in target/book
-	@command -v mdbook >/dev/null || { echo "error: there is no mdbook" >&2; echo "hint: cargo install --locked mdbook" >&2; exit 1; }
+	@command -v mdbook >/dev/null || { echo "error: mdbook is not in PATH" >&2; echo "hint: run cargo install --locked mdbook" >&2; exit 1; }
 	mdbook build
 
-install: ## install to PREFIX (default /usr/local), staged below DESTDIR if it is set
+install: ## install to PREFIX (default /usr/local); DESTDIR, if set, is prepended to all paths
 	@scripts/need cargo cc
 	@scripts/install "$(or $(PREFIX),/usr/local)"
 

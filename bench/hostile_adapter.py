@@ -1,10 +1,10 @@
 """Runs the hostile probes of a harness as steps with `proctor exec`, and judges the demands that concern the runner.
 
 The harness (`run_probes.py --adapter FILE`) calls `run(ctx)` for each probe and inspects the result from the host. It
-calls `judge(kind, probe, result)` for demands that it cannot check itself. This file takes no decisions for a probe: it
-returns the record of the run and the bytes that Proctor printed for human readers and for programs.
+calls `judge(kind, probe, result)` for demands that it cannot check itself. The adapter returns the
+record of the run, and the output of Proctor in its formats for human readers and for programs.
 
-The variable PROCTOR names the program. By default it is `proctor` next to this file, or the release or debug build.
+PROCTOR is the path of the program. By default, it is `proctor` next to this file, or the release or debug build.
 """
 import json
 import os
@@ -34,7 +34,7 @@ def proctor():
     named = os.environ.get("PROCTOR")
     found = next((place for place in ([named] if named else places) if os.access(place, os.X_OK)), None)
     if found is None:
-        raise FileNotFoundError("no proctor: build it, or name it in PROCTOR")
+        raise FileNotFoundError("no `proctor` program found: build it, or set PROCTOR to its path")
     return os.path.abspath(found)
 
 
@@ -87,7 +87,7 @@ def run(ctx):
         record = json.loads(out)
         return answer(record, presented)
     except (ValueError, KeyError):
-        text = b"PROBE-ERROR proctor ended with %d and no record: " % code + out[:200] + err[:500]
+        text = b"PROBE-ERROR proctor exited with %d and without a record: " % code + out[:200] + err[:500]
         return dict(rc=NOT_RUN, out=text, timed_out=False, drift=[], presented=presented, record={})
 
 
@@ -123,7 +123,7 @@ def run_and_kill(ctx):
     if not (began and ran):
         text = b"PROBE-ERROR the step did not run before the runner was killed: " + said[:500]
     elif gone:
-        text = b"CONTAINED nothing of the step outlived its runner"
+        text = b"CONTAINED no process of the step outlived its runner"
     else:
         text = b"ESCAPED the step outlived its runner: %r" % of_step(ctx, name)
     return dict(rc=code, out=text, timed_out=False, drift=[], presented=said, record={})
@@ -165,9 +165,9 @@ COMMANDS = re.compile(r"(?m)^\s*::|##\[|##vso\[|##teamcity\[")
 def judge(kind, probe, result):
     """Returns the reason why a demand on the runner is not met, or None if it is met."""
     if not result["record"]:
-        return "there is no record"
+        return "the run has no record"
     judgement = JUDGEMENTS.get(kind)
-    return judgement(probe, result) if judgement else "nobody here judges `%s`" % kind
+    return judgement(probe, result) if judgement else "the adapter does not support the demand `%s`" % kind
 
 
 def judge_utf8(probe, result):
@@ -175,8 +175,8 @@ def judge_utf8(probe, result):
         result["presented"].decode("utf-8")
         json.dumps(result["record"]).encode("utf-8")
     except ValueError:
-        return "what is presented is not valid UTF-8"
-    return "a NUL is presented" if b"\0" in result["presented"] else None
+        return "the output is not valid UTF-8"
+    return "the output contains a NUL byte" if b"\0" in result["presented"] else None
 
 
 def judge_escapes(probe, result):
@@ -184,36 +184,36 @@ def judge_escapes(probe, result):
     if wrong:
         return wrong
     found = CONTROL.search(result["presented"].decode("utf-8")) or CONTROL.search(texts(result["record"]))
-    return "a control character is presented: %r" % found.group() if found else None
+    return "the output contains a control character: %r" % found.group() if found else None
 
 
 def judge_commands(probe, result):
     found = COMMANDS.search(result["presented"].decode("utf-8", "replace"))
-    return "a workflow command is presented: %r" % found.group() if found else None
+    return "the output contains a workflow command: %r" % found.group() if found else None
 
 
 def judge_spoof(probe, result):
     record = result["record"]
-    told = record["step"]["exit_code"], record["step"]["outcome"], record["verdict"], record["exit_code"]
-    return None if told == (3, "failed", "failed", 1) else "the verdict follows the output: %r" % (told,)
+    values = record["step"]["exit_code"], record["step"]["outcome"], record["verdict"], record["exit_code"]
+    return None if values == (3, "failed", "failed", 1) else "the output of the step changed the verdict: %r" % (values,)
 
 
 def judge_secrets(probe, result):
     shown = result["presented"] + json.dumps(result["record"]).encode()
-    return "a secret is presented" if b"CANARY-" in shown else None
+    return "the output contains a secret" if b"CANARY-" in shown else None
 
 
 def judge_scan(probe, result):
     record = result["record"]
     if not record["step"]["drift"]["method"]:
-        return "it is not recorded how drift was looked for"
-    return "the scan gave no answer: %r" % record["doubts"] if record["verdict"] == "inconclusive" else None
+        return "the record does not contain the method of drift detection"
+    return "drift detection was inconclusive: %r" % record["doubts"] if record["verdict"] == "inconclusive" else None
 
 
 def judge_cpu(probe, result):
     used = result["record"]["step"]["resources"]
     spent = used["user_ms"] + used["system_ms"]
-    return None if spent >= 500 else "of seconds of CPU time %d ms are recorded" % spent
+    return None if spent >= 500 else "the step used seconds of CPU time, but the record contains %d ms" % spent
 
 
 JUDGEMENTS = dict(utf8=judge_utf8, esc=judge_escapes, wf=judge_commands, spoof=judge_spoof, redact=judge_secrets,

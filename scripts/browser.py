@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A report looked at by a headless Chromium, over the browser's debugging pipe.
+"""Opens an HTML report in a headless Chromium, and controls the browser through its debugging pipe.
 
-    scripts/browser.py shot PAGE PNG WIDTH HEIGHT [light|dark]   a screenshot; HEIGHT 0 is the whole page
-    scripts/browser.py look PAGE                                 what the browser makes of it, as JSON
+    scripts/browser.py shot PAGE PNG WIDTH HEIGHT [light|dark]   takes a screenshot; HEIGHT 0 captures the whole page
+    scripts/browser.py look PAGE [WORD...]                       inspects the page, and prints the results as JSON
 
-`look` says what was asked of the network and what the page's policy forbade, how wide the page is on a narrow screen,
-what its colours are, what its search does, and what its text is.
+`look` reports the page's network requests, its errors and policy violations, its overflow on a narrow screen, its
+colours, its text, and the results of a search for each WORD.
 """
 
 import base64
@@ -83,10 +83,10 @@ class Browser:
         while b"\0" not in self.buffer:
             ready, _, _ = select.select([self.read_end], [], [], max(0, deadline - time.monotonic()))
             if not ready:
-                raise RuntimeError("the browser does not answer")
+                raise RuntimeError(f"the browser did not answer within {PATIENCE} s")
             more = os.read(self.read_end, 1 << 20)
             if not more:
-                raise RuntimeError("the browser has ended")
+                raise RuntimeError("the browser exited")
             self.buffer += more
         message, _, self.buffer = self.buffer.partition(b"\0")
         return json.loads(message)

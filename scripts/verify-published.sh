@@ -11,7 +11,7 @@ set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 proctor=${PROCTOR:-$here/target/debug/proctor}
-[ -x "$proctor" ] || { echo "error: no proctor at $proctor; run \`make build\`" >&2; exit 2; }
+[ -x "$proctor" ] || { echo "error: \`$proctor\` is not a program" >&2; echo "hint: run \`make build\`, or set PROCTOR" >&2; exit 2; }
 registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
 [ $# -gt 0 ] || set -- shlex strsim
 work=$(mktemp -d)
@@ -44,7 +44,7 @@ SPEC
 for crate in "$@"; do
     source=$(find "$registry" -mindepth 2 -maxdepth 2 -type d -name "$crate-[0-9]*" 2>/dev/null | sort | tail -n 1)
     if [ -z "$source" ]; then
-        echo "skipped $crate: it is not unpacked in cargo's registry"
+        echo "skipped $crate: cargo's registry directory does not contain its sources"
         continue
     fi
     repo=$work/$(basename "$source")

@@ -6,41 +6,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use proctor_core::outcome::Outcome;
-use proctor_core::plan::PlannedStep;
+use proctor_core::model::outcome::Outcome;
+use proctor_core::model::plan::PlannedStep;
 use proctor_runner::{CancellationToken, Session};
 use tokio::time::Instant;
 
-use crate::arena::{Arena, Place, step};
-use crate::figures::{Bars, Sample, heading, ratio, row};
-use crate::stages::Stages;
-use crate::{machine, program};
+use crate::engine_fixture::{EngineFixture, ScratchRepository, plan_step};
+use crate::samples::{LimitChecks, Sample, heading, ratio, row};
+use crate::stage_recorder::StageRecorder;
+use crate::{host_state, program};
 
 /// The command.
 pub(crate) const COMMAND: &str = "/bin/true";
 /// Number of rounds before the measurement starts.
 const WARM_UP: usize = 20;
 /// Number of consecutive rounds with the same parent size.
-const BLOCK: usize = 50;
+const BLOCK_ROUNDS: usize = 50;
 /// Resident memory of the large parent, in bytes.
-const LARGE: usize = 2 << 30;
+const LARGE_PARENT: usize = 2 << 30;
 /// Memory that must be available in addition, in bytes.
-const ROOM: u64 = 1 << 30;
+const SPARE_MEMORY: u64 = 1 << 30;
 
 /// Maximum wait for a sandbox of the pool, and the polling interval.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(1);
+const POOL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Maximum duration of our attempt, relative to bubblewrap.
-const COLD: f64 = 0.7;
+const MAX_COLD: f64 = 0.7;
 /// The same limit with a sandbox from the pool.
-const POOL: f64 = 0.25;
+const MAX_POOL: f64 = 0.25;
 /// Maximum duration with a large parent, relative to a small one.
-const UNCHANGED: f64 = 1.15;
+const MAX_GROWTH: f64 = 1.15;
 
 /// The measurements for one size of the parent.
 #[derive(Default)]
-struct Samples {
+struct AttemptSamples {
     plain: Sample,
     peer: Sample,
     cold: Sample,
@@ -51,53 +51,53 @@ struct Samples {
 ///
 /// # Errors
 /// A program cannot be run.
-pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let runs = program::setting("RUNS", 200)?;
-    if !program::is_there("bwrap") {
+    if !program::is_installed("bwrap") {
         println!("skipped: bench/attempt needs bwrap, the peer that it measures against");
         return Ok(());
     }
-    let place = Place::make()?;
-    let arena = Arena::open(&place)?;
-    let mut bench = Bench::new(&arena, &place)?;
-    bench.rounds(WARM_UP, &mut Samples::default())?;
-    let (mut small, mut large) = (Samples::default(), Samples::default());
-    let has_room = machine::available_memory() >= LARGE as u64 + ROOM;
+    let scratch = ScratchRepository::create()?;
+    let arena = EngineFixture::open(&scratch)?;
+    let mut bench = AttemptBench::new(&arena, &scratch)?;
+    bench.run_rounds(WARM_UP, &mut AttemptSamples::default())?;
+    let (mut small, mut large) = (AttemptSamples::default(), AttemptSamples::default());
+    let has_memory = host_state::available_memory() >= LARGE_PARENT as u64 + SPARE_MEMORY;
     let mut left: usize = runs;
     // Alternate between both sizes, so that other load on the machine affects both.
     while left > 0 {
-        let block = left.min(BLOCK);
-        bench.rounds(block, &mut small)?;
-        if has_room {
-            let ballast = resident(LARGE);
-            bench.rounds(block, &mut large)?;
+        let block = left.min(BLOCK_ROUNDS);
+        bench.run_rounds(block, &mut small)?;
+        if has_memory {
+            let ballast = allocate_resident(LARGE_PARENT);
+            bench.run_rounds(block, &mut large)?;
             drop(ballast);
         }
         left -= block;
     }
-    small.show(&heading(&format!("{runs} rounds, milliseconds")), "");
-    hold(bars, "", &small);
-    if has_room {
-        large.show("", " with 2 GiB");
-        hold(bars, " with 2 GiB resident", &large);
+    small.print(&heading(&format!("{runs} rounds, milliseconds")), "");
+    check_limits(bars, "", &small);
+    if has_memory {
+        large.print("", " with 2 GiB");
+        check_limits(bars, " with 2 GiB resident", &large);
         for (name, large, small) in [("cold", &large.cold, &small.cold), ("pool", &large.pool, &small.pool)] {
             let grown = ratio(large.median(), small.median());
-            bars.at_most(&format!("{name} with 2 GiB resident to {name} without"), grown, UNCHANGED);
+            bars.at_most(&format!("{name} with 2 GiB resident to {name} without"), grown, MAX_GROWTH);
         }
     } else {
         println!("skipped: a parent with 2 GiB resident needs 3 GiB of free memory");
     }
-    bench.breakdown(runs)
+    bench.print_stages(runs)
 }
 
-fn hold(bars: &mut Bars, with: &str, samples: &Samples) {
+fn check_limits(bars: &mut LimitChecks, suffix: &str, samples: &AttemptSamples) {
     let peer = samples.peer.median();
-    bars.at_most(&format!("cold{with} to bubblewrap"), ratio(samples.cold.median(), peer), COLD);
-    bars.at_most(&format!("pool{with} to bubblewrap"), ratio(samples.pool.median(), peer), POOL);
+    bars.at_most(&format!("cold{suffix} to bubblewrap"), ratio(samples.cold.median(), peer), MAX_COLD);
+    bars.at_most(&format!("pool{suffix} to bubblewrap"), ratio(samples.pool.median(), peer), MAX_POOL);
 }
 
-impl Samples {
-    fn show(&self, heading: &str, with: &str) {
+impl AttemptSamples {
+    fn print(&self, heading: &str, with: &str) {
         println!("{heading}");
         let ours = [("proctor, cold", &self.cold), ("proctor, pool", &self.pool)];
         let rows = [("posix_spawn", &self.plain), ("bubblewrap", &self.peer)].into_iter().chain(ours);
@@ -109,8 +109,8 @@ impl Samples {
 }
 
 /// The measured programs.
-struct Bench<'a> {
-    arena: &'a Arena,
+struct AttemptBench<'a> {
+    arena: &'a EngineFixture,
     /// A session whose pool stays empty.
     cold: Arc<Session>,
     pool: Arc<Session>,
@@ -119,41 +119,41 @@ struct Bench<'a> {
     peer: Command,
 }
 
-impl<'a> Bench<'a> {
-    fn new(arena: &'a Arena, place: &Place) -> Result<Self> {
+impl<'a> AttemptBench<'a> {
+    fn new(arena: &'a EngineFixture, scratch: &ScratchRepository) -> Result<Self> {
         Ok(Self {
             arena,
             cold: arena.session(CancellationToken::new())?,
             pool: arena.session(CancellationToken::new())?,
-            step: step(&[COMMAND])?,
-            plain: program::quiet(COMMAND, &[]),
-            peer: bubblewrap(&place.repository().display().to_string()),
+            step: plan_step(&[COMMAND])?,
+            plain: program::silent_command(COMMAND, &[]),
+            peer: bubblewrap(&scratch.repository().display().to_string()),
         })
     }
 
-    fn rounds(&mut self, count: usize, samples: &mut Samples) -> Result<()> {
+    fn run_rounds(&mut self, count: usize, samples: &mut AttemptSamples) -> Result<()> {
         for _ in 0..count {
-            samples.plain.push(program::timed(&mut self.plain)?);
-            samples.peer.push(program::timed(&mut self.peer)?);
-            samples.cold.push(self.attempt(&self.cold)?);
-            self.warm()?;
-            samples.pool.push(self.attempt(&self.pool)?);
+            samples.plain.push(program::run_timed(&mut self.plain)?);
+            samples.peer.push(program::run_timed(&mut self.peer)?);
+            samples.cold.push(self.run_attempt(&self.cold)?);
+            self.wait_for_pool()?;
+            samples.pool.push(self.run_attempt(&self.pool)?);
         }
         Ok(())
     }
 
-    fn attempt(&self, session: &Arc<Session>) -> Result<Duration> {
+    fn run_attempt(&self, session: &Arc<Session>) -> Result<Duration> {
         Ok(self.arena.run(session, &self.step, Outcome::Passed)?.1)
     }
 
     /// Waits until a sandbox of the pool is ready, as before a normal step.
-    fn warm(&self) -> Result<()> {
+    fn wait_for_pool(&self) -> Result<()> {
         self.arena.runtime().block_on(async {
-            self.pool.warm(&self.step, 1).await?;
-            let until = Instant::now() + PATIENCE;
-            while self.pool.ready() == 0 {
-                ensure!(Instant::now() < until, "no sandbox of the pool is ready after {PATIENCE:?}");
-                tokio::time::sleep(LOOK).await;
+            self.pool.prepare_sandboxes(&self.step, 1).await?;
+            let until = Instant::now() + POOL_TIMEOUT;
+            while self.pool.ready_sandboxes() == 0 {
+                ensure!(Instant::now() < until, "no sandbox of the pool is ready after {POOL_TIMEOUT:?}");
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             Ok(())
         })
@@ -161,18 +161,18 @@ impl<'a> Bench<'a> {
 
     /// Prints the durations of the stages of an attempt. These rounds are separate, because tracing costs time as
     /// well.
-    fn breakdown(&self, runs: usize) -> Result<()> {
-        let stages = Stages::listen()?;
+    fn print_stages(&self, runs: usize) -> Result<()> {
+        let stages = StageRecorder::start()?;
         let (mut cold, mut pool) = (Sample::default(), Sample::default());
         for _ in 0..runs {
-            cold.push(self.attempt(&self.cold)?);
+            cold.push(self.run_attempt(&self.cold)?);
         }
-        stages.show("where a cold one goes", &cold);
+        stages.print_and_clear("where a cold one goes", &cold);
         for _ in 0..runs {
-            self.warm()?;
-            pool.push(self.attempt(&self.pool)?);
+            self.wait_for_pool()?;
+            pool.push(self.run_attempt(&self.pool)?);
         }
-        stages.show("where one of the pool goes", &pool);
+        stages.print_and_clear("where one of the pool goes", &pool);
         Ok(())
     }
 }
@@ -184,11 +184,11 @@ pub(crate) fn bubblewrap(repository: &str) -> Command {
     let scratch = ["--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/home"];
     let work = ["--bind", repository, repository, "--chdir", repository];
     let rest = ["--cap-drop", "ALL", "--clearenv", COMMAND];
-    program::quiet("bwrap", &[&namespaces[..], &root, &scratch, &work, &rest].concat())
+    program::silent_command("bwrap", &[&namespaces[..], &root, &scratch, &work, &rest].concat())
 }
 
 /// Allocates memory and writes to every page.
-fn resident(bytes: usize) -> Vec<u8> {
+fn allocate_resident(bytes: usize) -> Vec<u8> {
     let ballast = vec![1; bytes];
     std::hint::black_box(ballast)
 }

@@ -6,9 +6,9 @@
 //! - idle memory;
 //! - the growth of memory and descriptors over 10,000 runs.
 
+mod daemon_fixture;
 pub(crate) mod exec;
-mod peer;
-mod place;
+mod http_peer;
 
 use std::time::{Duration, SystemTime};
 
@@ -18,70 +18,75 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::figures::{Bars, Sample, heading, millis, ratio, row};
-use crate::{machine, program};
-pub(crate) use peer::respond;
-use peer::{Connection, Peer};
-use place::{Daemon, InProcess, Place};
+use crate::samples::{LimitChecks, Sample, heading, millis, ratio, row};
+use crate::{host_state, program};
+use daemon_fixture::{DaemonFixture, DaemonProcess, InProcessEngine};
+pub(crate) use http_peer::run_responder;
+use http_peer::{BareResponder, BenchConnection};
 
 /// Maximum overhead of a run through the daemon over the same run in-process, in milliseconds.
-const OVERHEAD_MS: f64 = 5.0;
+const MAX_OVERHEAD_MS: f64 = 5.0;
 /// Minimum number of answers per second, relative to a bare responder.
-const OF_BARE: f64 = 0.3;
+const MIN_ANSWER_RATE: f64 = 0.3;
 /// Maximum time from the end of a run until the last of its callers gets the answer, in milliseconds.
-const TOLD_MS: f64 = 50.0;
+const MAX_NOTIFY_MS: f64 = 50.0;
 /// Maximum memory of an idle daemon, in MiB.
-const IDLE_MIB: f64 = 30.0;
+const MAX_IDLE_MIB: f64 = 30.0;
 /// Time without requests before idle memory is measured: the daemon returns memory after some idle seconds.
-const SETTLED: Duration = Duration::from_secs(8);
+const IDLE_TIME: Duration = Duration::from_secs(8);
 /// Maximum apparent growth of the daemon's memory over all runs, in MiB; less than the normal variation of its
 /// heap.
-const GROWN_MIB: f64 = 1.0;
+const MAX_GROWTH_MIB: f64 = 1.0;
 
 /// Number of rounds before the measurement starts.
 const WARM_UP: usize = 10;
 /// Number of callers that wait for one run.
-const WAITING: usize = 1_000;
+const WAITING_CALLERS: usize = 1_000;
 /// Duration of one count of answers.
-const COUNTED: Duration = Duration::from_secs(1);
+const COUNT_DURATION: Duration = Duration::from_secs(1);
 /// Number of concurrent connections.
-const ASKING: usize = 4;
+const CONNECTIONS: usize = 4;
 /// Number of counts of answers.
 const COUNTS: usize = 7;
 /// Number of samples over many runs.
-const PARTS: usize = 20;
+const GROWTH_SAMPLES: usize = 20;
 
 /// Measures, prints, and compares the results with the limits. RUNS is the number of runs of each kind (100), MANY
 /// the number of runs of one daemon at the end (10,000; 0 skips that part).
 ///
 /// # Errors
 /// A program cannot be run.
-pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let runs: usize = program::setting("RUNS", 100)?;
     let many: usize = program::setting("MANY", 10_000)?;
     let runtime = Runtime::new().context("the runtime cannot be started")?;
-    let place = Place::make()?;
+    let fixture = DaemonFixture::create()?;
     runtime.block_on(async {
-        let daemon = Daemon::start(&place).await?;
-        idle(&daemon, "before any run", bars).await?;
-        overhead(&place, &daemon, runs, bars).await?;
-        answers(&daemon, bars).await?;
-        told(&daemon, bars).await?;
-        idle(&daemon, "after those runs", bars).await?;
+        let daemon = DaemonProcess::start(&fixture).await?;
+        measure_idle_memory(&daemon, "before any run", bars).await?;
+        measure_overhead(&fixture, &daemon, runs, bars).await?;
+        measure_answer_rate(&daemon, bars).await?;
+        measure_notification(&daemon, bars).await?;
+        measure_idle_memory(&daemon, "after those runs", bars).await?;
         if many > 0 {
-            slope(&daemon, many, bars).await?;
+            measure_growth(&daemon, many, bars).await?;
         }
         Ok(())
     })
 }
 
 /// Measures a run of one `true`, alternating between in-process and the daemon. Both engines stay open.
-async fn overhead(place: &Place, daemon: &Daemon, runs: usize, bars: &mut Bars) -> Result<()> {
-    let engine = InProcess::open(place)?;
-    let mut connection = Connection::open(&daemon.socket).await?;
+async fn measure_overhead(
+    fixture: &DaemonFixture,
+    daemon: &DaemonProcess,
+    runs: usize,
+    bars: &mut LimitChecks,
+) -> Result<()> {
+    let engine = InProcessEngine::open(fixture)?;
+    let mut connection = BenchConnection::open(&daemon.socket).await?;
     let (mut within, mut asked) = (Sample::default(), Sample::default());
     for round in 0..WARM_UP + runs {
-        let took = [engine.run().await?, through(&mut connection, &place.submission("quick")?).await?];
+        let took = [engine.run().await?, run_through_daemon(&mut connection, &fixture.submission("quick")?).await?];
         if round >= WARM_UP {
             within.push(took[0]);
             asked.push(took[1]);
@@ -93,52 +98,58 @@ async fn overhead(place: &Place, daemon: &Daemon, runs: usize, bars: &mut Bars) 
     bars.at_most(
         "milliseconds over in-process, medians",
         millis(asked.median()) - millis(within.median()),
-        OVERHEAD_MS,
+        MAX_OVERHEAD_MS,
     );
     Ok(())
 }
 
 /// Measures the time from the request to the answer that the run passed.
-async fn through(connection: &mut Connection, submission: &RunSubmission) -> Result<Duration> {
+async fn run_through_daemon(connection: &mut BenchConnection, submission: &RunSubmission) -> Result<Duration> {
     let began = Instant::now();
     let submitted: Submitted = connection.post("/v1/runs", submission).await?;
-    let ended = wait(connection, submitted.run.id.as_str()).await?;
+    let ended = wait_for_end(connection, submitted.run.id.as_str()).await?;
     let took = began.elapsed();
     ensure!(ended.run.exit_code == Some(0), "a run did not pass: {}", ended.run.reason);
     Ok(took)
 }
 
-async fn wait(connection: &mut Connection, run: &str) -> Result<Watched> {
+async fn wait_for_end(connection: &mut BenchConnection, run: &str) -> Result<Watched> {
     connection.get(&format!("/v1/runs/{run}?wait=55s")).await
 }
 
 /// Measures the answers per second about a finished run, compared with a responder that only sends the same number
 /// of bytes.
-async fn answers(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
-    let mut connection = Connection::open(&daemon.socket).await?;
-    let submitted: Submitted = connection.post("/v1/runs", &daemon.place.submission("quick")?).await?;
-    wait(&mut connection, submitted.run.id.as_str()).await?;
+async fn measure_answer_rate(daemon: &DaemonProcess, bars: &mut LimitChecks) -> Result<()> {
+    let mut connection = BenchConnection::open(&daemon.socket).await?;
+    let submitted: Submitted = connection.post("/v1/runs", &daemon.fixture.submission("quick")?).await?;
+    wait_for_end(&mut connection, submitted.run.id.as_str()).await?;
     let path = format!("/v1/runs/{}", submitted.run.id);
     let bytes = connection.bytes(&path).await?.len();
-    let peer = Peer::start(&daemon.place, bytes).await?;
+    let peer = BareResponder::start(&daemon.fixture, bytes).await?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
     for _ in 0..COUNTS {
-        bare.push(time_of_one(&peer.socket, "/").await?);
-        ours.push(time_of_one(&daemon.socket, &path).await?);
+        bare.push(average_answer_time(&peer.socket, "/").await?);
+        ours.push(average_answer_time(&daemon.socket, &path).await?);
     }
     let rate = |sample: &Sample| 1.0 / sample.median().as_secs_f64();
-    println!("answers of {bytes} bytes over {ASKING} connections, {COUNTS} times {COUNTED:?} in turns, medians:");
+    println!(
+        "answers of {bytes} bytes over {CONNECTIONS} connections, {COUNTS} times {COUNT_DURATION:?} in turns, medians:"
+    );
     println!("  a bare responder {:>8.0} a second\n  the daemon       {:>8.0} a second", rate(&bare), rate(&ours));
-    bars.at_least("answers a second of those of a bare responder", ratio(bare.median(), ours.median()), OF_BARE);
+    bars.at_least(
+        "answers a second of those of a bare responder",
+        ratio(bare.median(), ours.median()),
+        MIN_ANSWER_RATE,
+    );
     Ok(())
 }
 
 /// Returns the average time of an answer if several connections send requests as fast as they can.
-async fn time_of_one(socket: &std::path::Path, path: &str) -> Result<Duration> {
+async fn average_answer_time(socket: &std::path::Path, path: &str) -> Result<Duration> {
     let mut asking = JoinSet::new();
-    let until = Instant::now() + COUNTED;
-    for _ in 0..ASKING {
-        let (mut connection, path) = (Connection::open(socket).await?, path.to_owned());
+    let until = Instant::now() + COUNT_DURATION;
+    for _ in 0..CONNECTIONS {
+        let (mut connection, path) = (BenchConnection::open(socket).await?, path.to_owned());
         asking.spawn(async move {
             let mut count = 0_u32;
             while Instant::now() < until {
@@ -152,17 +163,17 @@ async fn time_of_one(socket: &std::path::Path, path: &str) -> Result<Duration> {
     while let Some(counted) = asking.join_next().await {
         count += counted.context("a caller ended badly")??;
     }
-    Ok(COUNTED / count.max(1))
+    Ok(COUNT_DURATION / count.max(1))
 }
 
 /// Measures when each of many callers that wait for one run gets the answer.
-async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
-    let mut connection = Connection::open(&daemon.socket).await?;
-    let submitted: Submitted = connection.post("/v1/runs", &daemon.place.submission("slow")?).await?;
+async fn measure_notification(daemon: &DaemonProcess, bars: &mut LimitChecks) -> Result<()> {
+    let mut connection = BenchConnection::open(&daemon.socket).await?;
+    let submitted: Submitted = connection.post("/v1/runs", &daemon.fixture.submission("slow")?).await?;
     let id = submitted.run.id.to_string();
     let mut waiting = JoinSet::new();
-    for _ in 0..WAITING {
-        let (mut connection, id) = (Connection::open(&daemon.socket).await?, id.clone());
+    for _ in 0..WAITING_CALLERS {
+        let (mut connection, id) = (BenchConnection::open(&daemon.socket).await?, id.clone());
         waiting.spawn(async move {
             let answer = connection.bytes(&format!("/v1/runs/{id}?wait=55s")).await?;
             anyhow::Ok((now(), answer))
@@ -175,18 +186,18 @@ async fn told(daemon: &Daemon, bars: &mut Bars) -> Result<()> {
         let (at, bytes) = answer.context("a caller ended badly")??;
         let ended = match finished {
             Some(ended) => ended,
-            None => *finished.insert(end_of(&bytes)?),
+            None => *finished.insert(end_time(&bytes)?),
         };
         late.push(at.duration_since(ended).unwrap_or_default());
     }
-    println!("{}", heading(&format!("{WAITING} callers told of an end, ms")));
+    println!("{}", heading(&format!("{WAITING_CALLERS} callers told of an end, ms")));
     println!("{}", row("after the last event", &late));
-    bars.at_most("milliseconds until the last caller had its answer", millis(late.greatest()), TOLD_MS);
+    bars.at_most("milliseconds until the last caller had its answer", millis(late.max()), MAX_NOTIFY_MS);
     Ok(())
 }
 
 /// Returns the end time of a run from its own record.
-fn end_of(answer: &[u8]) -> Result<SystemTime> {
+fn end_time(answer: &[u8]) -> Result<SystemTime> {
     let answer: Watched = serde_json::from_slice(answer).context("an answer is no run")?;
     let at = answer.run.finished_at.with_context(|| format!("the run has not ended: {}", answer.run.reason))?;
     humantime::parse_rfc3339(&at).with_context(|| format!("{at} is no time"))
@@ -197,33 +208,33 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-async fn idle(daemon: &Daemon, when: &str, bars: &mut Bars) -> Result<()> {
+async fn measure_idle_memory(daemon: &DaemonProcess, when: &str, bars: &mut LimitChecks) -> Result<()> {
     // Idle memory is measured after a fixed time, because no event marks the end of that time.
-    tokio::time::sleep(SETTLED).await;
-    let resident = mib(machine::resident(daemon.pid())?);
-    bars.at_most(&format!("MiB resident, idle, {when}"), resident, IDLE_MIB);
+    tokio::time::sleep(IDLE_TIME).await;
+    let resident = mib(host_state::resident(daemon.pid())?);
+    bars.at_most(&format!("MiB resident, idle, {when}"), resident, MAX_IDLE_MIB);
     Ok(())
 }
 
 /// Measures the growth of the daemon's descriptors and memory over many runs, by least squares. Ignores the first
 /// tenth, in which caches fill up.
-async fn slope(daemon: &Daemon, many: usize, bars: &mut Bars) -> Result<()> {
-    let mut connection = Connection::open(&daemon.socket).await?;
-    let submission = daemon.place.submission("quick")?;
+async fn measure_growth(daemon: &DaemonProcess, many: usize, bars: &mut LimitChecks) -> Result<()> {
+    let mut connection = BenchConnection::open(&daemon.socket).await?;
+    let submission = daemon.fixture.submission("quick")?;
     let mut seen: Vec<(f64, f64, f64)> = Vec::new();
-    for part in 1..=PARTS {
-        for _ in 0..many / PARTS {
-            through(&mut connection, &submission).await?;
+    for part in 1..=GROWTH_SAMPLES {
+        for _ in 0..many / GROWTH_SAMPLES {
+            run_through_daemon(&mut connection, &submission).await?;
         }
         let pid = daemon.pid();
-        let (descriptors, resident) = (machine::open_descriptors(pid)?, mib(machine::resident(pid)?));
-        println!("  after {:>6} runs: {descriptors} descriptors, {resident:.1} MiB", part * (many / PARTS));
-        seen.push(((part * (many / PARTS)) as f64, descriptors as f64, resident));
+        let (descriptors, resident) = (host_state::open_descriptors(pid)?, mib(host_state::resident(pid)?));
+        println!("  after {:>6} runs: {descriptors} descriptors, {resident:.1} MiB", part * (many / GROWTH_SAMPLES));
+        seen.push(((part * (many / GROWTH_SAMPLES)) as f64, descriptors as f64, resident));
     }
-    let steady = &seen[PARTS / 10..];
+    let steady = &seen[GROWTH_SAMPLES / 10..];
     let grown = |of: fn(&(f64, f64, f64)) -> f64| slope_of(steady.iter().map(|seen| (seen.0, of(seen)))) * many as f64;
     bars.at_most(&format!("descriptors more over {many} runs"), grown(|seen| seen.1).round(), 0.0);
-    bars.at_most(&format!("MiB more over {many} runs"), grown(|seen| seen.2), GROWN_MIB);
+    bars.at_most(&format!("MiB more over {many} runs"), grown(|seen| seen.2), MAX_GROWTH_MIB);
     Ok(())
 }
 
@@ -246,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_its_slope() {
+    fn slope_of_line() {
         let points = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)];
         assert!((slope_of(points.into_iter()) - 2.0).abs() < 1e-9);
         assert!(slope_of([(0.0, 7.0), (5.0, 7.0)].into_iter()).abs() < 1e-9);

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::cache::CacheTrust;
-use proctor_core::gate::{Demands, MaxAge, RequiredInputs, Unattested};
-use proctor_core::names::ProfileName;
-use proctor_core::spec::Operator;
-use proctor_core::tier::Tier;
-use proctor_runner::{Clock, EngineConfig, Gate, GateRequest, Helpers};
-use proctor_snapshot::Settling;
+use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::model::cache::CacheTrust;
+use proctor_core::model::names::ProfileName;
+use proctor_core::model::tier::Tier;
+use proctor_core::spec::OperatorConfig;
+use proctor_runner::{Clock, EngineConfig, Gate, GateRequest, HelperPrograms};
+use proctor_snapshot::RacyWindow;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::arena::{git_commit, write};
-use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::engine_fixture::{git_commit, write};
 use crate::program;
+use crate::samples::{LimitChecks, Sample, heading, ratio, row};
 
 /// Numbers of tracked files of the trees, unless `FILES` sets one.
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
@@ -27,15 +27,15 @@ const FILES_OF_A_DIRECTORY: usize = 100;
 /// Number of runs of each program before the measurement starts.
 const WARM_UP: usize = 3;
 /// Maximum duration of a gate on a large tree, relative to `git status`.
-const OF_GIT_STATUS: f64 = 0.8;
+const MAX_TO_GIT_STATUS: f64 = 0.8;
 /// Minimum number of files of a large tree. On smaller trees, the start of a process has too much weight.
-const LARGE: usize = 100_000;
+const LARGE_TREE: usize = 100_000;
 
 const SPEC: &str = "version: 1\nprofiles: { pr: { include: [a] } }\nskills:\n  a: { description: d, determinism: D0, \
                     tier: 1, steps: [ { name: a, cmd: [\"true\"] } ] }\n";
 
 /// A verified tree.
-struct Verified {
+struct VerifiedTree {
     root: TempDir,
 }
 
@@ -44,22 +44,26 @@ struct Verified {
 ///
 /// # Errors
 /// A program cannot be run, or a verified tree does not pass.
-pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let runs = program::setting("RUNS", 20)?;
     let sizes = match program::setting("FILES", 0)? {
         0 => SIZES.to_vec(),
         files => vec![files],
     };
     for files in sizes {
-        let tree = Verified::make(files)?;
+        let tree = VerifiedTree::create(files)?;
         let gate = tree.gate()?;
         let [mut status, mut asked, mut within] = [Sample::default(), Sample::default(), Sample::default()];
         for round in 0..WARM_UP + runs {
-            let took = [program::timed(&mut tree.git_status())?, program::timed(&mut tree.proctor("gate")?)?, {
-                let began = Instant::now();
-                tree.ask(&gate)?;
-                began.elapsed()
-            }];
+            let took = [
+                program::run_timed(&mut tree.git_status())?,
+                program::run_timed(&mut tree.proctor_command("gate")?)?,
+                {
+                    let began = Instant::now();
+                    tree.check_gate(&gate)?;
+                    began.elapsed()
+                },
+            ];
             if round >= WARM_UP {
                 for (sample, took) in [&mut status, &mut asked, &mut within].into_iter().zip(took) {
                     sample.push(took);
@@ -69,16 +73,16 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
         println!("{}", heading(&format!("{files} files, ms")));
         let rows = [("git status", &status), ("proctor gate", &asked), ("within a process", &within)];
         rows.iter().for_each(|(name, sample)| println!("{}", row(name, sample)));
-        if files >= LARGE {
+        if files >= LARGE_TREE {
             let share = ratio(asked.median(), status.median());
-            bars.at_most(&format!("proctor gate / git status, {files} files"), share, OF_GIT_STATUS);
+            bars.at_most(&format!("proctor gate / git status, {files} files"), share, MAX_TO_GIT_STATUS);
         }
     }
     Ok(())
 }
 
-impl Verified {
-    fn make(files: usize) -> Result<Self> {
+impl VerifiedTree {
+    fn create(files: usize) -> Result<Self> {
         let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
         let made = Self { root };
         let at = made.repository();
@@ -92,16 +96,16 @@ impl Verified {
         std::fs::create_dir_all(at.join("spec"))?;
         write(&at.join("spec/verification.yaml"), SPEC.as_bytes())?;
         git_commit(&at)?;
-        Self::settle();
-        program::timed(&mut made.proctor("run")?)?;
+        Self::wait_for_racy_window();
+        program::run_timed(&mut made.proctor_command("run")?)?;
         Ok(made)
     }
 
     /// Waits until all files are old enough to be trusted by their times; younger files are read every time.
     #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
-    fn settle() {
+    fn wait_for_racy_window() {
         // Only age makes the times of a file trustworthy.
-        std::thread::sleep(Settling::default().0);
+        std::thread::sleep(RacyWindow::default().0);
     }
 
     fn repository(&self) -> PathBuf {
@@ -113,13 +117,13 @@ impl Verified {
     }
 
     fn git_status(&self) -> Command {
-        let mut git = program::quiet("git", &["status", "--porcelain"]);
+        let mut git = program::silent_command("git", &["status", "--porcelain"]);
         git.current_dir(self.repository()).env("GIT_OPTIONAL_LOCKS", "0");
         git
     }
 
-    fn proctor(&self, command: &str) -> Result<Command> {
-        let mut proctor = program::quiet(&text(&beside("proctor")?)?, &[command, "--repo"]);
+    fn proctor_command(&self, command: &str) -> Result<Command> {
+        let mut proctor = program::silent_command(&path_text(&sibling_program("proctor")?)?, &[command, "--repo"]);
         proctor.arg(self.repository()).arg("--state-dir").arg(self.state());
         Ok(proctor)
     }
@@ -128,33 +132,33 @@ impl Verified {
     fn gate(&self) -> Result<Gate> {
         let config = EngineConfig {
             state_dir: self.state(),
-            helpers: Helpers {
-                sandbox: beside("proctor-sandbox")?,
-                git: beside("proctor-git")?,
-                sql: beside("proctor-sql")?,
+            helpers: HelperPrograms {
+                sandbox: sibling_program("proctor-sandbox")?,
+                git: sibling_program("proctor-git")?,
+                sql: sibling_program("proctor-sql")?,
             },
             duckdb: None,
             home: self.root.path().join("home"),
             caller_env: BTreeMap::new(),
-            operator: Operator::default(),
-            hide: Vec::new(),
-            stays: false,
+            operator: OperatorConfig::default(),
+            hidden_dirs: Vec::new(),
+            is_long_running: false,
         };
         Ok(Gate::new(config, Clock::system()))
     }
 
     /// Requests a gate decision as a daemon would.
-    fn ask(&self, gate: &Gate) -> Result<()> {
-        let demands = Demands {
+    fn check_gate(&self, gate: &Gate) -> Result<()> {
+        let demands = GateRequirements {
             profile: ProfileName::new("pr")?,
             changeset: None,
             max_tier: Tier::TWO,
             max_age: MaxAge::default(),
-            unattested: Unattested::Refuse,
+            unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
-            inputs: RequiredInputs::Any,
+            inputs: InputRequirement::Any,
         };
-        let answer = gate.ask(&GateRequest { repo: self.repository(), demands });
+        let answer = gate.check(&GateRequest { repo: self.repository(), demands });
         let answer = answer.map_err(|error| anyhow::anyhow!("{}", error.message()))?;
         ensure!(answer.pass, "a verified tree does not pass: {:?}", answer.findings);
         Ok(())
@@ -162,11 +166,11 @@ impl Verified {
 }
 
 /// Returns the path of one of our own programs.
-fn beside(name: &str) -> Result<PathBuf> {
+fn sibling_program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
     Ok(own.with_file_name(name))
 }
 
-fn text(path: &Path) -> Result<String> {
+fn path_text(path: &Path) -> Result<String> {
     path.to_str().map(str::to_owned).context("the path of this program is no text")
 }

@@ -3,32 +3,32 @@
 //! comparison program if there is one. The argument selects the measurement. The exit code is 1 if a result exceeds
 //! its limit.
 
-mod arena;
 mod attempt;
 mod daemon;
-mod figures;
+mod engine_fixture;
 mod gate;
+mod hook_runners;
+mod host_state;
 mod kill;
 mod leftovers;
-mod machine;
 mod output;
-mod peers;
 mod program;
+mod samples;
 mod snapshot;
 mod sql_bind;
 mod sql_cases;
 mod sql_meaning;
-mod stages;
+mod stage_recorder;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use figures::Bars;
+use samples::LimitChecks;
 
 fn main() -> ExitCode {
-    match measured() {
-        Ok(bars) => bars.conclude(),
+    match run_measurement() {
+        Ok(bars) => bars.exit_code(),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -36,14 +36,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn measured() -> Result<Bars> {
-    proctor_runner::claim_signals().context("signals cannot be claimed")?;
+fn run_measurement() -> Result<LimitChecks> {
+    proctor_runner::restore_signal_handling().context("signals cannot be claimed")?;
     let name = std::env::args().nth(1).unwrap_or_default();
-    let mut bars = Bars::default();
+    let mut bars = LimitChecks::default();
     if name == "respond" {
-        daemon::respond(&std::env::args().skip(2).collect::<Vec<_>>())?;
+        daemon::run_responder(&std::env::args().skip(2).collect::<Vec<_>>())?;
     }
-    println!("{}", machine::describe(&name)?);
+    println!("{}", host_state::describe(&name)?);
     match name.as_str() {
         "attempt" => attempt::measure(&mut bars)?,
         "daemon" => daemon::measure(&mut bars)?,
@@ -52,7 +52,7 @@ fn measured() -> Result<Bars> {
         "kill" => kill::measure(&mut bars)?,
         "leftovers" => leftovers::measure(&mut bars)?,
         "output" => output::measure(&mut bars)?,
-        "peers" => peers::measure(std::env::args_os().nth(2).as_deref().map(Path::new), &mut bars)?,
+        "peers" => hook_runners::measure(std::env::args_os().nth(2).as_deref().map(Path::new), &mut bars)?,
         "snapshot" => snapshot::measure(&mut bars)?,
         "sql-bind" => sql_bind::measure(&std::env::args().skip(2).collect::<Vec<_>>())?,
         "sql-cases" => sql_cases::measure(&std::env::args().skip(2).collect::<Vec<_>>(), &mut bars)?,

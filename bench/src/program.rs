@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Returns a command with empty input and discarded output.
 #[expect(clippy::disallowed_methods, reason = "a peer runs outside the sandbox, and git makes the repository")]
-pub(crate) fn quiet(name: &str, arguments: &[&str]) -> Command {
+pub(crate) fn silent_command(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
@@ -20,11 +20,11 @@ pub(crate) fn quiet(name: &str, arguments: &[&str]) -> Command {
 ///
 /// # Errors
 /// The program cannot be started, or it fails.
-pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
+pub(crate) fn run_timed(command: &mut Command) -> Result<Duration> {
     let began = Instant::now();
     let status = command.status().with_context(|| format!("{:?} cannot be started", command.get_program()))?;
     let took = began.elapsed();
-    succeeded(command, status)?;
+    require_success(command, status)?;
     Ok(took)
 }
 
@@ -32,13 +32,13 @@ pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
 ///
 /// # Errors
 /// The program failed.
-pub(crate) fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
+pub(crate) fn require_success(command: &Command, status: ExitStatus) -> Result<()> {
     ensure!(status.success(), "{:?} ended with {status}", command.get_program());
     Ok(())
 }
 
 /// Returns whether a program of this name is installed.
-pub(crate) fn is_there(name: &str) -> bool {
+pub(crate) fn is_installed(name: &str) -> bool {
     ["/usr/local/bin", "/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(name).exists())
 }
 
@@ -47,9 +47,9 @@ pub(crate) fn is_there(name: &str) -> bool {
 /// # Errors
 /// The variable has an invalid value.
 #[expect(clippy::disallowed_methods, reason = "a measurement's settings come from its environment")]
-pub(crate) fn setting<T: FromStr>(name: &str, otherwise: T) -> Result<T> {
+pub(crate) fn setting<T: FromStr>(name: &str, default: T) -> Result<T> {
     match std::env::var(name) {
         Ok(text) => text.parse().ok().with_context(|| format!("{name}={text} makes no sense")),
-        Err(_) => Ok(otherwise),
+        Err(_) => Ok(default),
     }
 }

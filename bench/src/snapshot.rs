@@ -9,22 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::plan::ReadOnly;
+use proctor_core::model::plan::ReadOnly;
 use proctor_snapshot::{
-    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotStore, View, find_drift, scan_layer,
+    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotStore, TreeView, find_drift,
+    scan_layer,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::arena::{git_commit, write};
-use crate::figures::{Bars, Sample, heading, ratio, row};
+use crate::engine_fixture::{git_commit, write};
 use crate::program;
+use crate::samples::{LimitChecks, Sample, heading, ratio, row};
 
-mod copy;
+mod git_libraries;
 mod ignored;
-mod peers;
+mod private_copy;
 
-use copy::Copies;
+use private_copy::CopySamples;
 
 /// Numbers of tracked files of the trees, unless `SIZES` sets them.
 const SIZES: &str = "1000,10000,100000";
@@ -36,29 +37,29 @@ const CHANGED: usize = 3;
 /// Number of rounds before the measurement starts.
 const WARM_UP: usize = 2;
 /// Number of drift checks in one round; a single one is too short to be measured reliably.
-const LOOKS: usize = 50;
+const DRIFT_CHECKS: usize = 50;
 /// Maximum wait until all files are old enough to be trusted by their times.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum number of files from which the limits apply. On smaller trees, the start of processes dominates.
-const LARGE: usize = 100_000;
+const LARGE_TREE: usize = 100_000;
 /// Maximum duration of a snapshot relative to `git status`: of an unchanged tree, and the first one.
-const WARM: f64 = 0.45;
-const FIRST: f64 = 2.0;
+const MAX_UNCHANGED: f64 = 0.45;
+const MAX_FIRST: f64 = 2.0;
 /// Maximum duration of a private copy, including its snapshot, relative to `git status`: the first one, and one
 /// after a few edits.
-const FIRST_COPY: f64 = 6.0;
-const EDITED_COPY: f64 = WARM + 0.02;
+const MAX_FIRST_COPY: f64 = 6.0;
+const MAX_EDITED_COPY: f64 = MAX_UNCHANGED + 0.02;
 /// Maximum duration of the step's drift check, relative to `git status`.
-const DRIFT: f64 = 0.001;
+const MAX_DRIFT: f64 = 0.001;
 /// Maximum duration of the drift check, relative to that on the smallest tree.
-const GROWN: f64 = 2.0;
+const MAX_DRIFT_GROWTH: f64 = 2.0;
 /// Maximum duration of updating the snapshot id, in milliseconds.
-const UPDATE: f64 = 1.0;
+const MAX_UPDATE_MS: f64 = 1.0;
 
 /// The measurements of one tree.
 #[derive(Default)]
-struct Samples {
+struct SnapshotSamples {
     status: Sample,
     git2: Sample,
     gix: Sample,
@@ -68,7 +69,7 @@ struct Samples {
     drift: Sample,
     layer: Sample,
     update: Sample,
-    copies: Copies,
+    copies: CopySamples,
 }
 
 /// Measures, prints, and compares the medians with the limits. RUNS is the number of rounds (15), SIZES the sizes
@@ -76,28 +77,32 @@ struct Samples {
 ///
 /// # Errors
 /// A program cannot be run.
-pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let runs: usize = program::setting("RUNS", 15)?;
     let sizes: String = program::setting("SIZES", SIZES.to_owned())?;
     ignored::measure(bars)?;
     let mut smallest = None;
     for size in sizes.split(',') {
         let files: usize = size.trim().parse().with_context(|| format!("`{size}` is no number of files"))?;
-        let samples = Ground::make(files)?.samples(runs)?;
-        samples.show(files);
+        let samples = SnapshotFixture::create(files)?.measure_all(runs)?;
+        samples.print(files);
         let drift = samples.drift.median();
-        if files >= LARGE {
-            samples.hold(files, bars);
+        if files >= LARGE_TREE {
+            samples.check_limits(files, bars);
             let of = smallest.unwrap_or(drift);
-            bars.at_most(&format!("drift check, {files} files to the smallest tree"), ratio(drift, of), GROWN);
+            bars.at_most(
+                &format!("drift check, {files} files to the smallest tree"),
+                ratio(drift, of),
+                MAX_DRIFT_GROWTH,
+            );
         }
         smallest.get_or_insert(drift);
     }
     Ok(())
 }
 
-impl Samples {
-    fn show(&self, files: usize) {
+impl SnapshotSamples {
+    fn print(&self, files: usize) {
         println!("{}", heading(&format!("{files} files, ms")));
         let rows = [
             ("git status", &self.status),
@@ -127,33 +132,33 @@ impl Samples {
         }
     }
 
-    fn hold(&self, files: usize, bars: &mut Bars) {
+    fn check_limits(&self, files: usize, bars: &mut LimitChecks) {
         let status = self.status.median();
         for (what, sample, most) in [
-            ("first snapshot", &self.first, FIRST),
-            ("snapshot in the next process", &self.next, WARM),
-            ("snapshot in the same process", &self.warm, WARM),
-            ("drift check", &self.drift, DRIFT),
-            ("first private copy", &self.copies.first, FIRST_COPY),
-            ("unchanged private copy", &self.copies.unchanged.all, WARM),
-            ("private copy after 3 edits", &self.copies.edited.all, EDITED_COPY),
+            ("first snapshot", &self.first, MAX_FIRST),
+            ("snapshot in the next process", &self.next, MAX_UNCHANGED),
+            ("snapshot in the same process", &self.warm, MAX_UNCHANGED),
+            ("drift check", &self.drift, MAX_DRIFT),
+            ("first private copy", &self.copies.first, MAX_FIRST_COPY),
+            ("unchanged private copy", &self.copies.unchanged.all, MAX_UNCHANGED),
+            ("private copy after 3 edits", &self.copies.edited.all, MAX_EDITED_COPY),
         ] {
             bars.at_most(&format!("{what} / git status, {files} files"), ratio(sample.median(), status), most);
         }
         let update = self.update.median().as_secs_f64() * 1000.0;
-        bars.at_most(&format!("milliseconds to the id after {CHANGED} changes, {files} files"), update, UPDATE);
+        bars.at_most(&format!("milliseconds to the id after {CHANGED} changes, {files} files"), update, MAX_UPDATE_MS);
     }
 }
 
 /// A tree, and a step's layer.
-struct Ground {
+struct SnapshotFixture {
     root: TempDir,
     upper: TempDir,
     helper: GitHelper,
 }
 
-impl Ground {
-    fn make(files: usize) -> Result<Self> {
+impl SnapshotFixture {
+    fn create(files: usize) -> Result<Self> {
         let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
         // Layers are on a tmpfs.
         let upper = TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("there is no tmpfs")?;
@@ -161,7 +166,7 @@ impl Ground {
         let made = Self { root, upper, helper: GitHelper::new(own.with_file_name("proctor-git")) };
         let at = made.repository();
         for number in 0..files {
-            let path = at.join(path_of(number));
+            let path = at.join(file_path(number));
             if number % FILES_OF_A_DIRECTORY == 0 {
                 std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
             }
@@ -170,8 +175,8 @@ impl Ground {
         }
         write(&at.join(".gitignore"), b"target/\n*.o\n")?;
         git_commit(&at)?;
-        for number in changed(files) {
-            let path = made.upper.path().join(path_of(number));
+        for number in changed_files(files) {
+            let path = made.upper.path().join(file_path(number));
             std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
             write(&path, format!("changed {number}\n").repeat(20).as_bytes())?;
         }
@@ -188,32 +193,32 @@ impl Ground {
         Ok(SnapshotStore::new(self.helper.clone(), Some(OwnedFd::from(directory))))
     }
 
-    fn samples(&self, runs: usize) -> Result<Samples> {
+    fn measure_all(&self, runs: usize) -> Result<SnapshotSamples> {
         let store = self.store()?;
-        let snapshot = self.settled(&store)?;
-        let mut samples = Samples::default();
+        let snapshot = self.settled_snapshot(&store)?;
+        let mut samples = SnapshotSamples::default();
         for round in 0..WARM_UP + runs {
             if round == WARM_UP {
-                samples = Samples::default();
+                samples = SnapshotSamples::default();
             }
-            self.round(&store, &snapshot, &mut samples)?;
-            self.copies(round, &mut samples.copies)?;
+            self.measure_round(&store, &snapshot, &mut samples)?;
+            self.measure_copies(round, &mut samples.copies)?;
         }
         // Edits come last: what is edited is read again for a while, whatever is measured.
         for round in 0..WARM_UP + runs {
             if round == WARM_UP {
-                samples.copies.edited = copy::Parts::default();
+                samples.copies.edited = private_copy::CopyStageSamples::default();
             }
-            self.edited(&snapshot, round, &mut samples.copies)?;
-            samples.status.push(program::timed(&mut self.git_status())?);
+            self.measure_edited(&snapshot, round, &mut samples.copies)?;
+            samples.status.push(program::run_timed(&mut self.git_status())?);
         }
         Ok(samples)
     }
 
     /// Returns a snapshot of the tree after all files are old enough to be trusted and the snapshot file is
     /// written.
-    fn settled(&self, store: &SnapshotStore) -> Result<Arc<Snapshot>> {
-        let until = Instant::now() + PATIENCE;
+    fn settled_snapshot(&self, store: &SnapshotStore) -> Result<Arc<Snapshot>> {
+        let until = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let taken = store.take(&self.repository())?;
             if taken.stats.hashed == 0 && !taken.stats.git_was_read {
@@ -224,38 +229,40 @@ impl Ground {
     }
 
     /// Measures everything once. The order alternates, so that other load on the machine affects all measurements.
-    fn round(&self, store: &SnapshotStore, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
+    fn measure_round(&self, store: &SnapshotStore, known: &Arc<Snapshot>, samples: &mut SnapshotSamples) -> Result<()> {
         let at = self.repository();
-        samples.status.push(program::timed(&mut self.git_status())?);
-        samples.git2.push(timed(|| peers::git2(&at))?);
-        if let Some(took) = peers::gix(&at)? {
+        samples.status.push(program::run_timed(&mut self.git_status())?);
+        samples.git2.push(measure_time(|| git_libraries::git2_status(&at))?);
+        if let Some(took) = git_libraries::gix_status(&at)? {
             samples.gix.push(took);
         }
-        samples.first.push(timed(|| self.same(&*SnapshotStore::new(self.helper.clone(), None).take(&at)?, known))?);
-        samples.status.push(program::timed(&mut self.git_status())?);
+        samples.first.push(measure_time(|| {
+            self.require_same(&*SnapshotStore::new(self.helper.clone(), None).take(&at)?, known)
+        })?);
+        samples.status.push(program::run_timed(&mut self.git_status())?);
         let next = self.store()?;
-        samples.next.push(timed(|| self.same(&*next.take(&at)?, known))?);
-        samples.warm.push(timed(|| self.same(&*store.take(&at)?, known))?);
-        self.step(known, samples)
+        samples.next.push(measure_time(|| self.require_same(&*next.take(&at)?, known))?);
+        samples.warm.push(measure_time(|| self.require_same(&*store.take(&at)?, known))?);
+        self.measure_step(known, samples)
     }
 
-    fn same(&self, taken: &Snapshot, known: &Snapshot) -> Result<()> {
+    fn require_same(&self, taken: &Snapshot, known: &Snapshot) -> Result<()> {
         ensure!(taken.id == known.id, "the snapshot of an unchanged tree is another one");
         Ok(())
     }
 
     /// Measures the work after a step: scanning and comparing its layer, applying it to the view, and computing the
     /// new snapshot id.
-    fn step(&self, known: &Arc<Snapshot>, samples: &mut Samples) -> Result<()> {
-        let step = self.after_a_step(known)?;
-        for _ in 0..LOOKS {
+    fn measure_step(&self, known: &Arc<Snapshot>, samples: &mut SnapshotSamples) -> Result<()> {
+        let step = self.step_layer(known)?;
+        for _ in 0..DRIFT_CHECKS {
             let began = Instant::now();
             let scan = scan_layer(step.upper.as_fd(), ScanBounds::default())?;
-            let changes = step.changes(&scan)?;
+            let changes = step.count_changes(&scan)?;
             samples.drift.push(began.elapsed());
             ensure!(changes == CHANGED, "{changes} changes were found");
             let began = Instant::now();
-            let after = step.view.apply(&scan, &step.ignored)?;
+            let after = step.view.with_layer(&scan, &step.ignored)?;
             let laid = Instant::now();
             let id = after.id();
             samples.update.push(laid.elapsed());
@@ -265,33 +272,33 @@ impl Ground {
         Ok(())
     }
 
-    fn after_a_step(&self, known: &Arc<Snapshot>) -> Result<Step> {
-        Ok(Step {
-            repo: open(&self.repository())?,
-            upper: open(self.upper.path())?,
-            ignored: IgnoreQuery::new(self.helper.clone(), self.repository()).knowing(known),
-            view: View::new(Arc::clone(known)),
+    fn step_layer(&self, known: &Arc<Snapshot>) -> Result<StepLayer> {
+        Ok(StepLayer {
+            repo: open_directory(&self.repository())?,
+            upper: open_directory(self.upper.path())?,
+            ignored: IgnoreQuery::new(self.helper.clone(), self.repository()).with_submodules_of(known),
+            view: TreeView::new(Arc::clone(known)),
         })
     }
 
     fn git_status(&self) -> Command {
-        let mut git = program::quiet("git", &["status", "--porcelain"]);
+        let mut git = program::silent_command("git", &["status", "--porcelain"]);
         git.current_dir(self.repository()).env("GIT_OPTIONAL_LOCKS", "0");
         git
     }
 }
 
 /// The result of a step, and the tree before it.
-struct Step {
+struct StepLayer {
     repo: OwnedFd,
     upper: OwnedFd,
     ignored: IgnoreQuery,
-    view: View,
+    view: TreeView,
 }
 
-impl Step {
+impl StepLayer {
     /// Returns the number of changes in its layer.
-    fn changes(&self, scan: &LayerScan) -> Result<usize> {
+    fn count_changes(&self, scan: &LayerScan) -> Result<usize> {
         let drift = find_drift(DriftInput {
             view: &self.view,
             scan,
@@ -307,21 +314,21 @@ impl Step {
 }
 
 /// Returns the path of a file of the tree.
-fn path_of(number: usize) -> String {
+fn file_path(number: usize) -> String {
     let directory = number / FILES_OF_A_DIRECTORY;
     format!("src/m{}/p{}/file_{number}.rs", directory / DIRECTORIES_OF_ONE, directory % DIRECTORIES_OF_ONE)
 }
 
 /// Returns the files that the step changes, which are far apart.
-fn changed(files: usize) -> impl Iterator<Item = usize> {
+fn changed_files(files: usize) -> impl Iterator<Item = usize> {
     (0..CHANGED).map(move |nth| files / (CHANGED + 1) * (nth + 1))
 }
 
-fn open(path: &Path) -> Result<OwnedFd> {
+fn open_directory(path: &Path) -> Result<OwnedFd> {
     Ok(OwnedFd::from(std::fs::File::open(path)?))
 }
 
-fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+fn measure_time(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let began = Instant::now();
     work()?;
     Ok(began.elapsed())

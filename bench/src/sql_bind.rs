@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use proctor_core::sql::{Dialect, Request, StageName, Verdict};
+use proctor_core::sql::{Dialect, SqlRequest, SqlVerdict, StageName};
 use proctor_sql::sqlite::Sqlite;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sql_cases::rows;
+use crate::sql_cases::case_rows;
 
 /// Number of passes over all rows.
 const PASSES: usize = 5;
@@ -23,11 +23,11 @@ pub(crate) fn measure(arguments: &[String]) -> Result<()> {
         println!("skipped: no folder with data/gold.jsonl was named");
         return Ok(());
     };
-    let rows: Vec<_> = rows::rows(Path::new(folder))?.into_iter().filter(|row| row.kind == "gold").collect();
-    let request = |sql: &str, ddl: &str| Request {
+    let rows: Vec<_> = case_rows::read_rows(Path::new(folder))?.into_iter().filter(|row| row.kind == "gold").collect();
+    let request = |sql: &str, ddl: &str| SqlRequest {
         schema: vec![ddl.to_owned()],
         stages: Some(vec![StageName::Bind]),
-        ..Request::new(Dialect::Sqlite, sql)
+        ..SqlRequest::new(Dialect::Sqlite, sql)
     };
     let mut engines: BTreeMap<&str, Sqlite> = BTreeMap::new();
     for row in &rows {
@@ -38,26 +38,26 @@ pub(crate) fn measure(arguments: &[String]) -> Result<()> {
         }
     }
     // The schema is already loaded, so the requests contain none.
-    let asked: Vec<(&str, Request)> =
-        rows.iter().map(|row| (row.ddl.as_str(), Request { schema: Vec::new(), ..request(&row.sql, "") })).collect();
-    let begun = clock_gettime(ClockId::ProcessCPUTime);
+    let requests: Vec<(&str, SqlRequest)> =
+        rows.iter().map(|row| (row.ddl.as_str(), SqlRequest { schema: Vec::new(), ..request(&row.sql, "") })).collect();
+    let start = clock_gettime(ClockId::ProcessCPUTime);
     for _ in 0..PASSES {
-        for (ddl, request) in &asked {
+        for (ddl, request) in &requests {
             let engine = engines.get_mut(ddl).context("an engine of each schema")?;
             let judgement = proctor_sql::judge(request, engine);
             anyhow::ensure!(
-                judgement.verdict == Verdict::Ok,
+                judgement.verdict == SqlVerdict::Ok,
                 "`{}` does not bind: {}",
                 request.sql,
                 judgement.feedback
             );
         }
     }
-    let spent = clock_gettime(ClockId::ProcessCPUTime) - begun;
+    let spent = clock_gettime(ClockId::ProcessCPUTime) - start;
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let seconds = spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9;
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let checks = (asked.len() * PASSES) as f64;
+    let checks = (requests.len() * PASSES) as f64;
     println!("{:.0} bind checks per CPU second", checks / seconds);
     Ok(())
 }

@@ -10,52 +10,52 @@
 //! databases, so that a rule that was tuned on one half is measured on databases that it has not seen.
 
 mod mutants;
-mod rows;
-mod sets;
+mod question_sets;
+mod random_rows;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use proctor_core::sql::{Dialect, Judgement, Request, Severity, StageName, Verdict};
+use proctor_core::sql::{Dialect, Judgement, SqlRequest, SqlSeverity, SqlVerdict, StageName};
 use proctor_sql::sqlite::Sqlite;
 use rusqlite::Connection;
 use sqlparser::ast::Statement;
 use sqlparser::dialect::SQLiteDialect;
 use sqlparser::parser::Parser;
 
-use crate::figures::Bars;
-use rows::Random;
-use sets::{Database, Pair};
+use crate::samples::LimitChecks;
+use question_sets::{QuestionQuery, SetDatabase};
+use random_rows::SplitMix64;
 
 /// The confidence, in percent, from which a warning counts.
-const CONFIDENCE: u8 = 70;
+const MIN_CONFIDENCE: u8 = 70;
 /// Number of random databases on which results are compared.
 const DATABASES: u64 = 3;
 /// Minimum share of mutants with another aggregate that must be found.
-const LEAST_AGGREGATES: f64 = 0.8;
+const MIN_AGGREGATES_FOUND: f64 = 0.8;
 /// Maximum share of correct queries with a warning.
-const MOST_FALSE: f64 = 0.01;
+const MAX_FALSE_WARNINGS: f64 = 0.01;
 
 /// Counts for one kind of statement.
 #[derive(Default)]
-struct Tally {
-    n: usize,
+struct KindCounts {
+    total: usize,
     rejected: usize,
     warned: usize,
-    lower: usize,
+    below_confidence: usize,
 }
 
-impl Tally {
+impl KindCounts {
     fn found(&self) -> usize {
         self.rejected + self.warned
     }
 }
 
 /// Settings of one measurement.
-struct Settings<'a> {
+struct MeaningSettings<'a> {
     half: Option<u32>,
-    from: u8,
+    min_confidence: u8,
     seed: u64,
     every: usize,
     list: Option<&'a str>,
@@ -66,14 +66,14 @@ struct Settings<'a> {
 ///
 /// # Errors
 /// A file exists and cannot be read.
-pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
+pub(crate) fn measure(arguments: &[String], bars: &mut LimitChecks) -> Result<()> {
     let value = |name: &str| arguments.iter().position(|own| own == name).and_then(|at| arguments.get(at + 1));
     let number = |name: &str| {
         value(name).map(|text| text.parse::<u32>().with_context(|| format!("{name} takes a number"))).transpose()
     };
-    let settings = Settings {
+    let settings = MeaningSettings {
         half: number("--half")?,
-        from: number("--from")?.map_or(Ok(CONFIDENCE), u8::try_from)?,
+        min_confidence: number("--from")?.map_or(Ok(MIN_CONFIDENCE), u8::try_from)?,
         seed: u64::from(number("--seed")?.unwrap_or(7)),
         every: number("--every")?.map_or(Ok(1), usize::try_from)?.max(1),
         list: value("--list").map(String::as_str),
@@ -88,16 +88,21 @@ pub(crate) fn measure(arguments: &[String], bars: &mut Bars) -> Result<()> {
         println!("skipped: no files with questions and tables were named");
         return Ok(());
     }
-    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    let mut tallies: BTreeMap<String, KindCounts> = BTreeMap::new();
     for set in paths.chunks(2) {
         let [questions, tables] = set else { anyhow::bail!("files come in pairs: questions and tables") };
         if let Some(missing) = set.iter().find(|path| !path.is_file()) {
             println!("skipped: there is no file {}", missing.display());
             continue;
         }
-        measure_set(&sets::pairs(questions)?, &sets::databases(tables)?, &settings, &mut tallies);
+        measure_set(
+            &question_sets::read_pairs(questions)?,
+            &question_sets::read_databases(tables)?,
+            &settings,
+            &mut tallies,
+        );
     }
-    report(&tallies, bars);
+    print_and_compare(&tallies, bars);
     Ok(())
 }
 
@@ -107,12 +112,12 @@ fn half(name: &str) -> u32 {
 }
 
 fn measure_set(
-    pairs: &[Pair],
-    databases: &BTreeMap<String, Database>,
-    settings: &Settings<'_>,
-    tallies: &mut BTreeMap<String, Tally>,
+    pairs: &[QuestionQuery],
+    databases: &BTreeMap<String, SetDatabase>,
+    settings: &MeaningSettings<'_>,
+    tallies: &mut BTreeMap<String, KindCounts>,
 ) {
-    let mut by_database: BTreeMap<&str, Vec<&Pair>> = BTreeMap::new();
+    let mut by_database: BTreeMap<&str, Vec<&QuestionQuery>> = BTreeMap::new();
     for pair in pairs.iter().step_by(settings.every) {
         if settings.half.is_none_or(|wanted| half(&pair.database) == wanted) {
             by_database.entry(&pair.database).or_default().push(pair);
@@ -120,8 +125,8 @@ fn measure_set(
     }
     for (name, pairs) in by_database {
         let Some(database) = databases.get(name) else { continue };
-        let Some(mut arena) = Arena::new(database, &pairs, settings.seed) else {
-            tallies.entry("database that cannot be made".to_owned()).or_default().n += 1;
+        let Some(mut arena) = MeaningDatabase::new(database, &pairs, settings.seed) else {
+            tallies.entry("database that cannot be made".to_owned()).or_default().total += 1;
             continue;
         };
         for pair in pairs {
@@ -131,36 +136,46 @@ fn measure_set(
 }
 
 /// One database: its engine for judgements, and copies with random rows.
-struct Arena<'a> {
-    database: &'a Database,
+struct MeaningDatabase<'a> {
+    database: &'a SetDatabase,
     engine: Sqlite,
     copies: Vec<Connection>,
-    random: Random,
+    random: SplitMix64,
 }
 
-impl<'a> Arena<'a> {
-    fn new(database: &'a Database, pairs: &[&Pair], seed: u64) -> Option<Self> {
-        let mut opening = Request::new(Dialect::Sqlite, "SELECT 1");
+impl<'a> MeaningDatabase<'a> {
+    fn new(database: &'a SetDatabase, pairs: &[&QuestionQuery], seed: u64) -> Option<Self> {
+        let mut opening = SqlRequest::new(Dialect::Sqlite, "SELECT 1");
         opening.schema = vec![database.ddl()];
         let engine = Sqlite::open(&opening).ok()?;
-        let mut literals = rows::Literals::default();
-        pairs.iter().filter_map(|pair| parsed(&pair.query)).for_each(|tree| rows::literals(&tree, &mut literals));
-        let fill = |number| rows::filled(database, &literals, &mut Random(seed.wrapping_mul(1_000) + number)).ok();
+        let mut literals = random_rows::Literals::default();
+        pairs
+            .iter()
+            .filter_map(|pair| parse_statement(&pair.query))
+            .for_each(|tree| random_rows::collect_literals(&tree, &mut literals));
+        let fill = |number| {
+            random_rows::fill_database(database, &literals, &mut SplitMix64(seed.wrapping_mul(1_000) + number)).ok()
+        };
         let copies: Vec<Connection> = (0..DATABASES).map(fill).collect::<Option<_>>()?;
-        Some(Self { database, engine, copies, random: Random(seed) })
+        Some(Self { database, engine, copies, random: SplitMix64(seed) })
     }
 
-    fn measure(&mut self, pair: &Pair, settings: &Settings<'_>, tallies: &mut BTreeMap<String, Tally>) {
+    fn measure(
+        &mut self,
+        pair: &QuestionQuery,
+        settings: &MeaningSettings<'_>,
+        tallies: &mut BTreeMap<String, KindCounts>,
+    ) {
         let results = |arena: &mut Self, sql: &str, is_sorted| -> Vec<Option<Vec<String>>> {
-            arena.copies.iter_mut().map(|copy| rows::result(copy, sql, is_sorted)).collect()
+            arena.copies.iter_mut().map(|copy| random_rows::query_rows(copy, sql, is_sorted)).collect()
         };
         // If the engine rejects a correct query, that says nothing about the semantic stage.
         if self.copies[0].prepare(&pair.query).is_err() {
-            tallies.entry("gold that SQLite refuses".to_owned()).or_default().n += 1;
+            tallies.entry("gold that SQLite refuses".to_owned()).or_default().total += 1;
             return;
         }
         self.count("gold", &pair.query, &pair.question, settings, tallies);
-        let Some(tree) = parsed(&pair.query).filter(|_| settings.has_mutants) else { return };
+        let Some(tree) = parse_statement(&pair.query).filter(|_| settings.has_mutants) else { return };
         let is_sorted = matches!(&tree, Statement::Query(query) if query.order_by.is_some());
         let right = results(self, &pair.query, is_sorted);
         for mutant in mutants::mutants(&tree, self.database, &mut self.random) {
@@ -180,56 +195,57 @@ impl<'a> Arena<'a> {
         kind: &str,
         sql: &str,
         question: &str,
-        settings: &Settings<'_>,
-        tallies: &mut BTreeMap<String, Tally>,
+        settings: &MeaningSettings<'_>,
+        tallies: &mut BTreeMap<String, KindCounts>,
     ) {
-        let judgement = self.judged(sql, question);
+        let judgement = self.judge_query(sql, question);
         let warnings = || judgement.diagnostics.iter().filter(|found| found.stage == StageName::Semantic);
-        let is_rejected = judgement.verdict != Verdict::Ok;
-        let is_warned = warnings().any(|found| found.confidence >= settings.from && found.severity > Severity::Note);
+        let is_rejected = judgement.verdict != SqlVerdict::Ok;
+        let is_warned =
+            warnings().any(|found| found.confidence >= settings.min_confidence && found.severity > SqlSeverity::Note);
         let tally = tallies.entry(kind.to_owned()).or_default();
-        tally.n += 1;
+        tally.total += 1;
         match (is_rejected, is_warned, warnings().next()) {
             (true, ..) => tally.rejected += 1,
             (_, true, _) => tally.warned += 1,
-            (_, _, Some(_)) => tally.lower += 1,
+            (_, _, Some(_)) => tally.below_confidence += 1,
             _ => {}
         }
         let is_gold = kind == "gold";
         if settings.list.is_some_and(|wanted| kind.starts_with(wanted)) && (is_rejected || is_warned) == is_gold {
             println!("--- {kind}\n    {question}\n    {sql}");
-            for found in judgement.diagnostics.iter().filter(|found| found.severity > Severity::Note) {
+            for found in judgement.diagnostics.iter().filter(|found| found.severity > SqlSeverity::Note) {
                 println!("    {} {:?} {}: {}", found.severity.as_str(), found.code, found.confidence, found.message);
             }
         }
     }
 
-    fn judged(&mut self, sql: &str, question: &str) -> Judgement {
-        let mut request = Request::new(Dialect::Sqlite, sql);
+    fn judge_query(&mut self, sql: &str, question: &str) -> Judgement {
+        let mut request = SqlRequest::new(Dialect::Sqlite, sql);
         request.question = Some(question.to_owned());
         request.stages = Some(vec![StageName::Parse, StageName::Bind, StageName::Semantic]);
         proctor_sql::judge(&request, &mut self.engine)
     }
 }
 
-fn parsed(sql: &str) -> Option<Statement> {
+fn parse_statement(sql: &str) -> Option<Statement> {
     Parser::parse_sql(&SQLiteDialect {}, sql).ok()?.into_iter().next()
 }
 
-fn report(tallies: &BTreeMap<String, Tally>, bars: &mut Bars) {
+fn print_and_compare(tallies: &BTreeMap<String, KindCounts>, bars: &mut LimitChecks) {
     println!(
         "{:<44} {:>6} {:>8} {:>6} {:>7} {:>6} {:>6}",
         "kind", "n", "rejected", "warned", "found", "lower", "silent"
     );
-    let row = |name: &str, tally: &Tally| {
-        let silent = tally.n - tally.found() - tally.lower;
-        let share = share(tally.found(), tally.n);
+    let row = |name: &str, tally: &KindCounts| {
+        let silent = tally.total - tally.found() - tally.below_confidence;
+        let share = share(tally.found(), tally.total);
         println!(
             "{name:<44} {:>6} {:>8} {:>6} {share:>7.4} {:>6} {silent:>6}",
-            tally.n, tally.rejected, tally.warned, tally.lower
+            tally.total, tally.rejected, tally.warned, tally.below_confidence
         );
     };
-    let mut sums: BTreeMap<&str, Tally> = BTreeMap::new();
+    let mut sums: BTreeMap<&str, KindCounts> = BTreeMap::new();
     for (name, tally) in tallies {
         row(name, tally);
         let Some(clause) = name.strip_prefix("aggregate ").map(|_| name.split(':').next().unwrap_or(name)) else {
@@ -237,22 +253,26 @@ fn report(tallies: &BTreeMap<String, Tally>, bars: &mut Bars) {
         };
         for sum in [clause, "aggregate, all clauses"] {
             let sum = sums.entry(sum).or_default();
-            sum.n += tally.n;
+            sum.total += tally.total;
             sum.rejected += tally.rejected;
             sum.warned += tally.warned;
-            sum.lower += tally.lower;
+            sum.below_confidence += tally.below_confidence;
         }
     }
     sums.iter().for_each(|(name, tally)| row(name, tally));
     if let Some(all) = sums.get("aggregate, all clauses") {
-        bars.at_least("another aggregate", share(all.found(), all.n), LEAST_AGGREGATES);
+        bars.at_least("another aggregate", share(all.found(), all.total), MIN_AGGREGATES_FOUND);
     }
     if let Some(gold) = tallies.get("gold") {
-        bars.at_least("right queries without a warning", 1.0 - share(gold.found(), gold.n), 1.0 - MOST_FALSE);
+        bars.at_least(
+            "right queries without a warning",
+            1.0 - share(gold.found(), gold.total),
+            1.0 - MAX_FALSE_WARNINGS,
+        );
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "some thousand statements")]
-fn share(part: usize, of: usize) -> f64 {
-    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+fn share(part: usize, total: usize) -> f64 {
+    if total == 0 { 0.0 } else { part as f64 / total as f64 }
 }

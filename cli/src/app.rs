@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::{ContextKind, ErrorKind};
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::verdict::EXIT_INCONCLUSIVE;
+use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{Cli, Command, DaemonCommand, Format};
+use crate::args::{Cli, CliCommand, DaemonCommand, OutputFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, codes, compare, daemon, doctor, exec, explain, gate, gc, hook, import, init, logs, man, mcp, plan, report,
-    run, sql, status, tools, validate, watch,
+    cancel, codes, compare, daemon, doctor, exec, explain, gate, gc, generated_texts, hook, import, init, logs, man,
+    mcp, plan, report, run, sql, status, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -23,41 +23,41 @@ use crate::style;
 /// Runs the program and returns its exit code.
 pub(crate) fn main() -> ExitCode {
     interrupt::install_panic_hook();
-    if let Err(error) = proctor_runner::claim_signals() {
+    if let Err(error) = proctor_runner::restore_signal_handling() {
         eprintln!("warning: what the caller left of its signals stays: {error}");
     }
-    let cli = Cli::of_exec().unwrap_or_else(|| Cli::try_parse().unwrap_or_else(|refused| leave_with(refused)));
+    let cli = Cli::parse_exec().unwrap_or_else(|| Cli::try_parse().unwrap_or_else(|refused| exit_with_usage(refused)));
     let caller = match Caller::read() {
         Ok(caller) => caller,
-        Err(error) => return unreadable_caller(&error),
+        Err(error) => return report_unreadable_caller(&error),
     };
     // `exec` starts the log itself, after the part of its work that logs nothing.
-    if !matches!(cli.command, Command::Exec(_)) {
+    if !matches!(cli.command, CliCommand::Exec(_)) {
         start_log(&caller);
     }
     let mut screen = Screen::new(cli.color, &caller);
     let code = match dispatch(&cli.command, &caller, &mut screen) {
         Ok(code) => code,
-        Err(error) => fail(&error, wants_json(&cli.command), &mut screen),
+        Err(error) => report_error(&error, wants_json(&cli.command), &mut screen),
     };
-    ExitCode::from(delivered(code, &mut screen))
+    ExitCode::from(final_exit_code(code, &mut screen))
 }
 
 /// Prints the output of the argument parser and exits: help, the version, or a usage error. A usage error is printed
 /// with its error code.
-fn leave_with(mut refused: clap::Error) -> ! {
-    if !refused.use_stderr() {
-        refused.exit();
+fn exit_with_usage(mut usage_error: clap::Error) -> ! {
+    if !usage_error.use_stderr() {
+        usage_error.exit();
     }
     // Remove clap's tip to put `--` before an unknown option: it would make the option the program of `exec`.
-    if refused.kind() == ErrorKind::UnknownArgument {
-        refused.remove(ContextKind::Suggested);
+    if usage_error.kind() == ErrorKind::UnknownArgument {
+        usage_error.remove(ContextKind::Suggested);
     }
     let head = format!("error[{}]:", CommandCode::Usage.code());
     let coded = |text: String| text.replacen("error:", &head, 1);
-    let text = refused.render();
+    let text = usage_error.render();
     anstream::eprint!("{}", coded(text.ansi().to_string()));
-    std::process::exit(refused.exit_code())
+    std::process::exit(usage_error.exit_code())
 }
 
 /// Starts the log of this process on standard error. It shows warnings, or whatever the filter in `PROCTOR_LOG`
@@ -71,47 +71,47 @@ pub(crate) fn start_log(caller: &Caller) {
     log.with_ansi(false).without_time().init();
 }
 
-fn dispatch(command: &Command, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
-        Command::Run(args) => block_on(run::run(args, caller, screen)),
-        Command::Exec(args) => exec::exec(args, caller, screen),
-        Command::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
-        Command::Gc(args) => gc::gc(args, caller, screen),
-        Command::Import(args) => import::import(args, caller, screen),
-        Command::Init(args) => init::init(args, caller, screen),
-        Command::Validate(args) => validate::validate(args, caller, screen),
-        Command::Plan(args) => plan::plan(args, caller, screen),
-        Command::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
-        Command::Explain(args) => explain::explain(args, caller, screen),
-        Command::Gate(args) => block_on(gate::gate(args, caller, screen)),
-        Command::Sql(args) => block_on(sql::sql(&args.command, caller, screen)),
-        Command::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
-        Command::Status(args) => block_on(status::status(args, caller, screen)),
-        Command::Logs(args) => block_on(logs::logs(args, caller, screen)),
-        Command::Report(args) => block_on(report::report(args, caller, screen)),
-        Command::Compare(args) => block_on(compare::compare(args, caller, screen)),
-        Command::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
-        Command::Watch(args) => block_on(watch::watch(args, caller, screen)),
-        Command::Daemon(args) => block_on(daemon::daemon(&args.command, caller, screen)),
-        Command::Mcp(args) => block_on(mcp::mcp(args, caller, screen)),
-        Command::Schema(args) => tools::schema(args, screen),
-        Command::Completions(args) => Ok(tools::completions(args, screen)),
-        Command::Man(args) => man::man(args, screen),
+        CliCommand::Run(args) => block_on(run::run(args, caller, screen)),
+        CliCommand::Exec(args) => exec::exec(args, caller, screen),
+        CliCommand::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
+        CliCommand::Gc(args) => gc::gc(args, caller, screen),
+        CliCommand::Import(args) => import::import(args, caller, screen),
+        CliCommand::Init(args) => init::init(args, caller, screen),
+        CliCommand::Validate(args) => validate::validate(args, caller, screen),
+        CliCommand::Plan(args) => plan::plan(args, caller, screen),
+        CliCommand::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
+        CliCommand::Explain(args) => explain::explain(args, caller, screen),
+        CliCommand::Gate(args) => block_on(gate::gate(args, caller, screen)),
+        CliCommand::Sql(args) => block_on(sql::sql(&args.command, caller, screen)),
+        CliCommand::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
+        CliCommand::Status(args) => block_on(status::status(args, caller, screen)),
+        CliCommand::Logs(args) => block_on(logs::logs(args, caller, screen)),
+        CliCommand::Report(args) => block_on(report::report(args, caller, screen)),
+        CliCommand::Compare(args) => block_on(compare::compare(args, caller, screen)),
+        CliCommand::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
+        CliCommand::Watch(args) => block_on(watch::watch(args, caller, screen)),
+        CliCommand::Daemon(args) => block_on(daemon::daemon(&args.command, caller, screen)),
+        CliCommand::Mcp(args) => block_on(mcp::mcp(args, caller, screen)),
+        CliCommand::Schema(args) => generated_texts::schema(args, screen),
+        CliCommand::Completions(args) => Ok(generated_texts::completions(args, screen)),
+        CliCommand::Man(args) => man::man(args, screen),
     }
 }
 
 /// Runs `work` on a multi-threaded runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    run_on(tokio::runtime::Builder::new_multi_thread(), work)
+    block_on_runtime(tokio::runtime::Builder::new_multi_thread(), work)
 }
 
 /// Runs `work` on a single-threaded runtime. This suits work that mostly waits, for a daemon for example: starting
 /// worker threads would take longer than the work itself.
 pub(crate) fn block_on_one_thread<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    run_on(tokio::runtime::Builder::new_current_thread(), work)
+    block_on_runtime(tokio::runtime::Builder::new_current_thread(), work)
 }
 
-fn run_on<T>(
+fn block_on_runtime<T>(
     mut builder: tokio::runtime::Builder,
     work: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
@@ -127,48 +127,48 @@ fn run_on<T>(
 
 /// Reports an error on standard error. With `json`, also prints the error document that the calling program expects
 /// on standard output.
-fn fail(error: &CliError, json: bool, screen: &mut Screen) -> u8 {
+fn report_error(error: &CliError, json: bool, screen: &mut Screen) -> u8 {
     screen.err(&error.render());
-    if json && screen.out_json(&error.record()).is_err() {
+    if json && screen.out_json(&error.to_record()).is_err() {
         return EXIT_INCONCLUSIVE;
     }
     error.exit_code()
 }
 
-fn wants_json(command: &Command) -> bool {
+fn wants_json(command: &CliCommand) -> bool {
     match command {
-        Command::Validate(args) => args.format == Format::Json,
-        Command::Sql(args) => args.wants_json(),
-        Command::Import(args) => args.format == Format::Json,
-        Command::Plan(args) => args.format == Format::Json,
-        Command::Doctor(args) => args.format == Format::Json,
-        Command::Gc(args) => args.format == Format::Json,
-        Command::Exec(args) => args.format == Format::Json,
-        Command::Gate(args) => args.format == Format::Json,
-        Command::Status(args) => args.format == Format::Json,
-        Command::Compare(args) => args.format == Format::Json,
-        Command::Daemon(args) => {
-            matches!(&args.command, DaemonCommand::Status(args) if args.format == Format::Json)
+        CliCommand::Validate(args) => args.format == OutputFormat::Json,
+        CliCommand::Sql(args) => args.wants_json(),
+        CliCommand::Import(args) => args.format == OutputFormat::Json,
+        CliCommand::Plan(args) => args.format == OutputFormat::Json,
+        CliCommand::Doctor(args) => args.format == OutputFormat::Json,
+        CliCommand::Gc(args) => args.format == OutputFormat::Json,
+        CliCommand::Exec(args) => args.format == OutputFormat::Json,
+        CliCommand::Gate(args) => args.format == OutputFormat::Json,
+        CliCommand::Status(args) => args.format == OutputFormat::Json,
+        CliCommand::Compare(args) => args.format == OutputFormat::Json,
+        CliCommand::Daemon(args) => {
+            matches!(&args.command, DaemonCommand::Status(args) if args.format == OutputFormat::Json)
         }
         // These commands write the error in each requested format themselves.
-        Command::Run(_) | Command::Report(_) => false,
-        Command::Explain(_)
-        | Command::Init(_)
-        | Command::Hook(_)
-        | Command::Logs(_)
-        | Command::Cancel(_)
-        | Command::Watch(_)
-        | Command::Mcp(_)
-        | Command::Schema(_)
-        | Command::Completions(_)
-        | Command::Man(_) => false,
+        CliCommand::Run(_) | CliCommand::Report(_) => false,
+        CliCommand::Explain(_)
+        | CliCommand::Init(_)
+        | CliCommand::Hook(_)
+        | CliCommand::Logs(_)
+        | CliCommand::Cancel(_)
+        | CliCommand::Watch(_)
+        | CliCommand::Mcp(_)
+        | CliCommand::Schema(_)
+        | CliCommand::Completions(_)
+        | CliCommand::Man(_) => false,
     }
 }
 
 /// Returns the exit code, corrected if the result could not be written: a pass that never reached its reader is
 /// inconclusive.
-fn delivered(code: u8, screen: &mut Screen) -> u8 {
-    let Some(error) = screen.lost() else { return code };
+fn final_exit_code(code: u8, screen: &mut Screen) -> u8 {
+    let Some(error) = screen.take_write_error() else { return code };
     let hint = "check where standard output goes; the disk may be full, for instance".to_owned();
     screen.err(&style::error(
         CommandCode::Unwritten.code(),
@@ -178,7 +178,7 @@ fn delivered(code: u8, screen: &mut Screen) -> u8 {
     if code == 0 { EXIT_INCONCLUSIVE } else { code }
 }
 
-fn unreadable_caller(error: &std::io::Error) -> ExitCode {
+fn report_unreadable_caller(error: &std::io::Error) -> ExitCode {
     use std::io::Write as _;
     // Ignore the error: standard error may be closed too.
     let _ = writeln!(

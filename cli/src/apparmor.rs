@@ -11,13 +11,13 @@ const PLACES: &str = "@{proctor_sandbox} = ";
 /// Returns the profile for the helper at `helper`, an absolute path without symbolic links: AppArmor compares with
 /// the path that the kernel has resolved.
 pub(crate) fn profile(helper: &Path) -> String {
-    let place = format!("{PLACES}\"{}\"", escaped(&helper.display().to_string()));
-    let lines = PROFILE.lines().map(|line| if line.starts_with(PLACES) { place.as_str() } else { line });
+    let helper_line = format!("{PLACES}\"{}\"", escape_glob(&helper.display().to_string()));
+    let lines = PROFILE.lines().map(|line| if line.starts_with(PLACES) { helper_line.as_str() } else { line });
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Escapes the characters that apparmor.d(5), "Globbing", gives a special meaning.
-fn escaped(path: &str) -> String {
+fn escape_glob(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for c in path.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '^' | ',' | '"' | '\\' | '@') {
@@ -33,15 +33,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_profile_is_for_the_helper_that_is_used() {
+    fn generates_profile_for_the_used_helper() {
         let text = profile(Path::new("/home/a b/{x}/proctor-sandbox"));
-        let places: Vec<&str> = text.lines().filter(|line| line.contains("@{proctor_sandbox} =")).collect();
-        assert_eq!(places, ["@{proctor_sandbox} = \"/home/a b/\\{x\\}/proctor-sandbox\""]);
+        let helper_lines: Vec<&str> = text.lines().filter(|line| line.contains("@{proctor_sandbox} =")).collect();
+        assert_eq!(helper_lines, ["@{proctor_sandbox} = \"/home/a b/\\{x\\}/proctor-sandbox\""]);
         assert!(text.lines().any(|line| line == "  userns,") && text.ends_with("}\n"), "{text}");
     }
 
     #[test]
-    fn packages_install_it_as_it_is() {
+    fn template_has_exactly_one_path_line() {
         assert_eq!(PROFILE.lines().filter(|line| line.starts_with(PLACES)).count(), 1);
     }
 }

@@ -14,15 +14,15 @@ mod sql;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use proctor_core::cache::CacheTrust;
-use proctor_core::enforcement::SandboxMode;
-use proctor_core::gate::MaxAge;
-use proctor_core::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
-use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
-use proctor_core::tier::Tier;
+use proctor_core::decision::gate::MaxAge;
+use proctor_core::model::cache::CacheTrust;
+use proctor_core::model::enforcement::SandboxMode;
+use proctor_core::model::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
+use proctor_core::model::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
+use proctor_core::model::tier::Tier;
 
-use crate::report::Detail;
-use crate::reports::ReportTo;
+use crate::human_report::Detail;
+use crate::report_outputs::ReportFileOption;
 
 pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
@@ -49,7 +49,7 @@ pub(crate) struct Cli {
     pub color: ColorWhen,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 const EXIT_CODES: &str = "\
@@ -65,7 +65,7 @@ Exit codes:
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Run a profile's checks in the sandbox and record the evidence
     Run(RunArgs),
     /// Write a spec for this repository, based on its files
@@ -105,7 +105,7 @@ pub(crate) enum Command {
     /// Start, stop or inspect the daemon
     Daemon(DaemonCommandArgs),
     /// Serve tools for agents on standard input and output with the Model Context Protocol
-    Mcp(WayArgs),
+    Mcp(BackendArgs),
     /// Print the JSON Schema of a document, or the names of the documents
     Schema(SchemaArgs),
     /// Print a completion script
@@ -157,7 +157,7 @@ pub(crate) struct DaemonArgs {
 
 /// Who does it: a daemon, or this process, with what it needs for that.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct WayArgs {
+pub(crate) struct BackendArgs {
     #[command(flatten)]
     pub state: StateArgs,
     #[command(flatten)]
@@ -234,7 +234,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub way: WayArgs,
+    pub backend: BackendArgs,
 }
 
 impl RunArgs {
@@ -256,7 +256,7 @@ pub(crate) struct ReportsArgs {
     pub format: RunFormat,
     /// Also write the result to a file, in any format except `human`; can be repeated
     #[arg(long, value_name = "FORMAT=FILE")]
-    pub report: Vec<ReportTo>,
+    pub report: Vec<ReportFileOption>,
 }
 
 /// `proctor validate`.
@@ -267,7 +267,7 @@ pub(crate) struct ValidateArgs {
     pub file: Option<PathBuf>,
     /// The format of the diagnostics on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
@@ -285,7 +285,7 @@ pub(crate) struct PlanArgs {
     pub last_failed: bool,
     /// The format of the plan on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
@@ -358,11 +358,11 @@ pub(crate) struct GateArgs {
     pub strict_inputs: bool,
     /// The format of the answer on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub way: WayArgs,
+    pub backend: BackendArgs,
 }
 
 /// `proctor schema`.
@@ -402,7 +402,7 @@ pub(crate) enum ColorWhen {
 
 /// The formats of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// Human-readable text.
     Human,
     /// One JSON document.
@@ -507,12 +507,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_passes_clap_assertions() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn a_bad_changeset_id_is_a_usage_error_that_names_the_rule() {
+    fn rejects_bad_changeset_id_and_names_the_rule() {
         for bad in ["../x", "a/b", "-", "a..b", ""] {
             let error = parse(&["run", &format!("--changeset={bad}")]).expect_err(bad);
             assert_eq!(error.exit_code(), 2, "{bad}");
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_have_code_2() {
+    fn usage_errors_exit_with_code_2() {
         let cases: &[&[&str]] = &[
             &["run", "--max-tier", "4"],
             &["run", "--format", "xml"],
@@ -560,16 +560,16 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_is_told_nothing_asks_as_everybody_does() {
-        let Command::Gate(gate) = parse(&["gate"]).expect("parses").command else { panic!("gate") };
+    fn gate_has_default_age_and_tier() {
+        let CliCommand::Gate(gate) = parse(&["gate"]).expect("parses").command else { panic!("gate") };
         assert_eq!((gate.max_age, gate.max_tier), (MaxAge::default(), Tier::TWO));
         assert_eq!("unlimited".parse(), Ok(MaxAge::Unlimited));
     }
 
     #[test]
-    fn a_command_may_have_options_of_its_own() {
+    fn exec_passes_options_to_the_command() {
         for words in [&["exec", "--", "ls", "-l", "--raw"][..], &["exec", "ls", "-l", "--raw"]] {
-            let Command::Exec(exec) = parse(words).expect("parses").command else { panic!("exec") };
+            let CliCommand::Exec(exec) = parse(words).expect("parses").command else { panic!("exec") };
             assert_eq!(exec.cmd, ["ls", "-l", "--raw"]);
             assert!(!exec.raw);
         }

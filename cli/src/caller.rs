@@ -4,13 +4,13 @@
 use std::io::IsTerminal as _;
 use std::ops::Deref;
 
-use proctor_daemon::installation::Surroundings;
+use proctor_daemon::installation::ProcessEnvironment;
 
 /// The environment, working directory, user and streams of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// The environment, the directories and the user.
-    pub around: Surroundings,
+    pub environment: ProcessEnvironment,
     /// True if standard output is a terminal.
     pub stdout_is_terminal: bool,
     /// True if standard error is a terminal.
@@ -18,10 +18,10 @@ pub(crate) struct Caller {
 }
 
 impl Deref for Caller {
-    type Target = Surroundings;
+    type Target = ProcessEnvironment;
 
-    fn deref(&self) -> &Surroundings {
-        &self.around
+    fn deref(&self) -> &ProcessEnvironment {
+        &self.environment
     }
 }
 
@@ -32,7 +32,7 @@ impl Caller {
     /// The path of the current directory or of our own executable cannot be determined.
     pub(crate) fn read() -> std::io::Result<Self> {
         Ok(Self {
-            around: Surroundings::read()?,
+            environment: ProcessEnvironment::read()?,
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal(),
         })
@@ -43,7 +43,7 @@ impl Caller {
 impl Caller {
     /// Returns a caller for tests with exactly these variables.
     pub(crate) fn for_tests(env: &[(&str, &str)]) -> Self {
-        let around = Surroundings {
+        let around = ProcessEnvironment {
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             unreadable: Vec::new(),
             home: Some("/home/a".into()),
@@ -52,7 +52,7 @@ impl Caller {
             uid: 1000,
             user_dirs: "/nonexistent".into(),
         };
-        Self { around, stdout_is_terminal: false, stderr_is_terminal: false }
+        Self { environment: around, stdout_is_terminal: false, stderr_is_terminal: false }
     }
 }
 

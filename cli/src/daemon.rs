@@ -1,14 +1,14 @@
 //! Finds the daemon for a command, decides whether the daemon or this process does the work, and maps the daemon's
 //! errors to [`CliError`].
 
-mod find;
+mod selection;
 
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::{Health, Problem};
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::names::RunId;
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_UNREACHABLE};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_UNREACHABLE};
+use proctor_core::model::names::RunId;
 use proctor_daemon::client::{Client, ClientError};
 
 use crate::args::{OperatorArgs, SocketArgs, StateArgs};
@@ -16,28 +16,29 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation;
 
-pub(crate) use find::{
-    Greeted, Purpose, Wanted, demanded, greet, lock_holder, places, running, who_does_it, who_does_it_with_env,
+pub(crate) use selection::{
+    BackendCriteria, PendingHealthCheck, Purpose, all_candidates, find_running_daemon, lock_holder, require_daemon,
+    select_backend, select_backend_with_env, start_health_check,
 };
 
 /// Hint for a missing daemon.
-const START_ONE: &str = "start one with `proctor daemon start`";
+const START_HINT: &str = "start one with `proctor daemon start`";
 /// Hint for a daemon that may be listening but does not admit this user.
-const BE_ADMITTED: &str = "who runs that daemon admits users by `daemon.allow_users` of its config; without it use a daemon of your own (`proctor daemon start`) or `--no-daemon`";
+const ADMISSION_HINT: &str = "who runs that daemon admits users by `daemon.allow_users` of its config; without it use a daemon of your own (`proctor daemon start`) or `--no-daemon`";
 
 /// A daemon that responds.
 #[derive(Debug, Clone)]
-pub(crate) struct Daemon {
+pub(crate) struct ReachableDaemon {
     /// Connection settings of the daemon.
     pub client: Client,
     /// The daemon's health response when it was found.
     pub health: Health,
 }
 
-impl Daemon {
+impl ReachableDaemon {
     /// Returns the path of the daemon's socket.
     pub(crate) fn socket(&self) -> &Path {
-        &self.client.place().socket
+        &self.client.address().socket
     }
 }
 
@@ -45,9 +46,13 @@ impl Daemon {
 ///
 /// # Errors
 /// No daemon responds: exit code 6.
-pub(crate) async fn of(args: &SocketArgs, purpose: Purpose, caller: &Caller) -> Result<Daemon, CliError> {
+pub(crate) async fn find_daemon(
+    args: &SocketArgs,
+    purpose: Purpose,
+    caller: &Caller,
+) -> Result<ReachableDaemon, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    demanded(&places(args.socket.as_deref(), &operator, caller), purpose).await
+    require_daemon(&all_candidates(args.socket.as_deref(), &operator, caller), purpose).await
 }
 
 /// Returns the socket path of a daemon that this caller starts with these arguments.
@@ -67,14 +72,14 @@ pub(crate) fn own_socket(
     if let Some(socket) = &operator.daemon.socket {
         return Ok(PathBuf::from(socket));
     }
-    Ok(proctor_daemon::installation::socket(caller, &installation::state_dir(state, caller)?))
+    Ok(proctor_daemon::installation::default_socket(caller, &installation::state_dir(state, caller)?))
 }
 
 /// Returns the repository path as the text that a request to the daemon contains.
 ///
 /// # Errors
 /// The path is not UTF-8.
-pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
+pub(crate) fn repo_utf8(repo: &Path) -> Result<String, CliError> {
     repo.to_str().map(str::to_owned).ok_or_else(|| CliError::Usage {
         message: format!("the path `{}` cannot be sent to a daemon: it is not UTF-8", installation::show(repo)),
         hint: "use `--no-daemon`".to_owned(),
@@ -85,8 +90,8 @@ pub(crate) fn repo_text(repo: &Path) -> Result<String, CliError> {
 pub(crate) fn client_error(error: ClientError) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
-        ClientError::Unsayable(message) => CliError::Internal(message),
-        error @ ClientError::NotAllowed { .. } => not_allowed(error.to_string()),
+        ClientError::UnserializableRequest(message) => CliError::Internal(message),
+        error @ ClientError::PermissionDenied { .. } => not_admitted_error(error.to_string()),
         error => CliError::Engine {
             message: error.to_string(),
             hint: Some("check it with `proctor daemon status`".to_owned()),
@@ -97,7 +102,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
 }
 
 /// Returns the error for a connection that was lost in the middle of a run.
-pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
+pub(crate) fn lost_run_error(error: ClientError, run: &RunId) -> CliError {
     match error {
         ClientError::Problem(problem) => problem_error(*problem),
         error => CliError::Engine {
@@ -110,13 +115,13 @@ pub(crate) fn lost(error: ClientError, run: &RunId) -> CliError {
 }
 
 /// Returns the error for a command that requires a daemon when none responds.
-pub(crate) fn unreachable(message: String) -> CliError {
+pub(crate) fn unreachable_error(message: String) -> CliError {
     let code = CommandCode::Unreachable.code();
-    CliError::Engine { message, hint: Some(START_ONE.to_owned()), exit_code: EXIT_UNREACHABLE, code }
+    CliError::Engine { message, hint: Some(START_HINT.to_owned()), exit_code: EXIT_UNREACHABLE, code }
 }
 
 /// Returns the error for a daemon that holds the lock of its socket while nothing listens at the path.
-pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
+pub(crate) fn locked_socket_error(socket: &Path, pid: u32) -> CliError {
     let socket = installation::show(socket);
     CliError::Engine {
         message: format!(
@@ -132,9 +137,9 @@ pub(crate) fn unreachable_at(socket: &Path, pid: u32) -> CliError {
 }
 
 /// Returns the error for a daemon that does not admit this user.
-pub(crate) fn not_allowed(message: String) -> CliError {
+pub(crate) fn not_admitted_error(message: String) -> CliError {
     let code = CommandCode::NotAdmitted.code();
-    CliError::Engine { message, hint: Some(BE_ADMITTED.to_owned()), exit_code: EXIT_UNREACHABLE, code }
+    CliError::Engine { message, hint: Some(ADMISSION_HINT.to_owned()), exit_code: EXIT_UNREACHABLE, code }
 }
 
 /// Converts a daemon's problem document to the error that the engine in this process would have returned.
@@ -158,17 +163,17 @@ mod tests {
     use proctor_core::spec::{Code, Diagnostic};
 
     #[test]
-    fn a_problem_is_the_error_that_it_would_be_here() {
+    fn maps_problem_to_the_error_of_a_local_engine() {
         let gone = Problem::new(ProblemType::Unprocessable, "no such thing").with_hint("make one");
         let error = problem_error(gone.clone());
         assert_eq!((error.exit_code(), error.to_string(), error.hints()), (2, gone.detail, vec!["make one".into()]));
-        let passed = Problem::new(ProblemType::Internal, "x").exiting(0);
+        let passed = Problem::new(ProblemType::Internal, "x").with_exit_code(0);
         assert_eq!(problem_error(passed).exit_code(), 5);
         let mut invalid = Problem::new(ProblemType::InvalidSpec, "2 problems");
-        let diagnostics = vec![Diagnostic::unplaced(Code::Empty, "there is nothing in it")];
+        let diagnostics = vec![Diagnostic::without_span(Code::Empty, "there is nothing in it")];
         invalid.spec =
             Some(SpecProblem { file: "/r/spec/verification.yaml".into(), source: String::new(), diagnostics });
-        let error = problem_error(invalid).with_paths_from(Path::new("/r"));
+        let error = problem_error(invalid).with_path_relative_to(Path::new("/r"));
         assert!(error.render().contains("1 problem in spec/verification.yaml"), "{}", error.render());
     }
 }

@@ -8,19 +8,19 @@ use std::path::Path;
 
 use annotate_snippets::renderer::DEFAULT_TERM_WIDTH;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
-use proctor_core::code::{Code as MessageCode, Coded as _};
-use proctor_core::drift::display_path;
+use proctor_core::code::{Coded as _, ErrorCode as MessageCode};
+use proctor_core::model::drift::display_path;
 use proctor_core::spec::{Diagnostic, Label, Severity, Span};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::excerpt::Lines;
+use self::excerpt::ExcerptSource;
 use crate::style::{self, BAD, UNSURE, paint};
-use crate::text::{count, shown_line};
+use crate::text::{count, escape_line};
 
 /// A file and its diagnostics.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Problems<'a> {
+pub(crate) struct FileDiagnostics<'a> {
     /// The path as the caller knows it.
     pub file: &'a Path,
     /// The text of the file; invalid UTF-8 is replaced.
@@ -73,45 +73,45 @@ pub(crate) struct LabelRecord {
 }
 
 /// Largest distance in lines between a label and the primary span for both to be drawn in one snippet.
-const NEAR: usize = 20;
+const MAX_SNIPPET_DISTANCE: usize = 20;
 
 /// Renders all diagnostics for a screen.
-pub(crate) fn render(problems: Problems<'_>) -> String {
-    let lines = Lines::of(problems.source);
+pub(crate) fn render(problems: FileDiagnostics<'_>) -> String {
+    let lines = ExcerptSource::new(problems.source);
     let path = display_path(problems.file.as_os_str().as_encoded_bytes());
     let mut text = String::new();
     for diagnostic in problems.diagnostics {
-        text.push_str(&drawing(diagnostic, &lines, &path));
+        text.push_str(&render_diagnostic(diagnostic, &lines, &path));
         text.push('\n');
         for note in far_labels(diagnostic, &lines) {
-            text.push_str(&remark(style::STRONG, "note:", &note));
+            text.push_str(&note_line(style::STRONG, "note:", &note));
         }
         for hint in &diagnostic.hints {
-            text.push_str(&remark(style::HINT, "hint:", &shown_line(hint)));
+            text.push_str(&note_line(style::HINT, "hint:", &escape_line(hint)));
         }
         text.push('\n');
     }
-    text + &closing_line(problems.diagnostics, &path)
+    text + &summary_line(problems.diagnostics, &path)
 }
 
 /// Renders one finding about a text in another language, such as SQL, in the same style.
-pub(crate) fn drawn(
+pub(crate) fn render_snippet(
     level: Level<'_>,
     code: &str,
     message: &str,
-    place: Option<Range<usize>>,
-    text: Drawn<'_>,
+    span: Option<Range<usize>>,
+    text: SnippetSource<'_>,
 ) -> String {
     let renderer = Renderer::styled().term_width(DEFAULT_TERM_WIDTH);
-    let title = level.primary_title(shown_line(message)).id(code);
-    let Some(place) = place else {
+    let title = level.primary_title(escape_line(message)).id(code);
+    let Some(place) = span else {
         let origin = Origin::path(text.path);
         return renderer.render(&[title.element(origin)]);
     };
-    let lines = Lines::of(text.source);
-    let excerpt = lines.excerpt(covering(std::slice::from_ref(&place), &lines), &[place.start]);
+    let lines = ExcerptSource::new(text.source);
+    let excerpt = lines.excerpt(line_range(std::slice::from_ref(&place), &lines), &[place.start]);
     let mut snippet = Snippet::source(&excerpt.text).line_start(excerpt.first_line + 1);
-    if let Some(place) = excerpt.place(&place) {
+    if let Some(place) = excerpt.translate_range(&place) {
         snippet = snippet.annotation(AnnotationKind::Primary.span(place));
     }
     renderer.render(&[title.element(snippet.path(text.path))])
@@ -119,7 +119,7 @@ pub(crate) fn drawn(
 
 /// A source text and its displayed name.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Drawn<'a> {
+pub(crate) struct SnippetSource<'a> {
     /// The text.
     pub source: &'a str,
     /// The displayed name.
@@ -127,71 +127,73 @@ pub(crate) struct Drawn<'a> {
 }
 
 /// Renders a hint that belongs below a drawn finding.
-pub(crate) fn hint(text: &str) -> String {
-    remark(style::HINT, "hint:", &shown_line(text))
+pub(crate) fn render_hint(text: &str) -> String {
+    note_line(style::HINT, "hint:", &escape_line(text))
 }
 
-fn remark(style: anstyle::Style, word: &str, text: &str) -> String {
+fn note_line(style: anstyle::Style, word: &str, text: &str) -> String {
     format!("   {} {} {text}\n", paint(style::DIM, "="), paint(style, word))
 }
 
 /// Renders the message and the source lines, with the spans marked.
-fn drawing(diagnostic: &Diagnostic, lines: &Lines<'_>, path: &str) -> String {
+fn render_diagnostic(diagnostic: &Diagnostic, lines: &ExcerptSource<'_>, path: &str) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
     let renderer = Renderer::styled().term_width(DEFAULT_TERM_WIDTH);
     let code = diagnostic.code.code().to_string();
-    let title = level.primary_title(shown_line(&diagnostic.message)).id(code.as_str());
+    let title = level.primary_title(escape_line(&diagnostic.message)).id(code.as_str());
     let Some(span) = diagnostic.span else {
         return renderer.render(&[Group::with_title(title)]);
     };
-    let near: Vec<&Label> = diagnostic.labels.iter().filter(|label| is_near(label.span, span, lines)).collect();
+    let near: Vec<&Label> = diagnostic.labels.iter().filter(|label| is_near_span(label.span, span, lines)).collect();
     let places: Vec<Range<usize>> =
-        std::iter::once(span).chain(near.iter().map(|label| label.span)).map(|span| range(span, lines)).collect();
-    let excerpt = lines.excerpt(covering(&places, lines), &places.iter().map(|place| place.start).collect::<Vec<_>>());
+        std::iter::once(span).chain(near.iter().map(|label| label.span)).map(|span| span_range(span, lines)).collect();
+    let excerpt =
+        lines.excerpt(line_range(&places, lines), &places.iter().map(|place| place.start).collect::<Vec<_>>());
     let mut snippet = Snippet::source(&excerpt.text).line_start(excerpt.first_line + 1);
     for (index, place) in places.iter().enumerate() {
-        let Some(place) = excerpt.place(place) else { continue };
+        let Some(place) = excerpt.translate_range(place) else { continue };
         snippet = snippet.annotation(match index.checked_sub(1).and_then(|index| near.get(index)) {
             None => AnnotationKind::Primary.span(place),
-            Some(label) => AnnotationKind::Context.span(place).label(shown_line(&label.text)),
+            Some(label) => AnnotationKind::Context.span(place).label(escape_line(&label.text)),
         });
     }
     // If the excerpt is cut at its left, the renderer would count columns from the cut, so state the position
     // explicitly.
     if excerpt.is_cut_left() {
-        let origin = Origin::path(path).line(wide(span.line)).char_column(wide(span.column));
+        let origin = Origin::path(path).line(to_usize(span.line)).char_column(to_usize(span.column));
         return renderer.render(&[title.element(origin).element(snippet)]);
     }
     renderer.render(&[title.element(snippet.path(path))])
 }
 
 /// Returns the range of lines on which the spans start.
-fn covering(places: &[Range<usize>], lines: &Lines<'_>) -> Range<usize> {
-    let starts = || places.iter().map(|place| lines.line_of(place.start));
+fn line_range(places: &[Range<usize>], lines: &ExcerptSource<'_>) -> Range<usize> {
+    let starts = || places.iter().map(|place| lines.line_number(place.start));
     starts().min().unwrap_or(0)..starts().max().unwrap_or(0) + 1
 }
 
-fn is_near(other: Span, span: Span, lines: &Lines<'_>) -> bool {
-    lines.line_of(range(other, lines).start).abs_diff(lines.line_of(range(span, lines).start)) <= NEAR
+fn is_near_span(other: Span, span: Span, lines: &ExcerptSource<'_>) -> bool {
+    lines.line_number(span_range(other, lines).start).abs_diff(lines.line_number(span_range(span, lines).start))
+        <= MAX_SNIPPET_DISTANCE
 }
 
 /// Returns a note for each label that is too far away to be drawn.
-fn far_labels(diagnostic: &Diagnostic, lines: &Lines<'_>) -> Vec<String> {
+fn far_labels(diagnostic: &Diagnostic, lines: &ExcerptSource<'_>) -> Vec<String> {
     let Some(span) = diagnostic.span else { return Vec::new() };
-    let far = diagnostic.labels.iter().filter(|label| !is_near(label.span, span, lines));
-    far.map(|label| format!("{} at {}", shown_line(&label.text), label.span)).collect()
+    let far = diagnostic.labels.iter().filter(|label| !is_near_span(label.span, span, lines));
+    far.map(|label| format!("{} at {}", escape_line(&label.text), label.span)).collect()
 }
 
-fn range(span: Span, lines: &Lines<'_>) -> Range<usize> {
-    lines.within(span.start, span.end)
+fn span_range(span: Span, lines: &ExcerptSource<'_>) -> Range<usize> {
+    lines.clamp_range(span.start, span.end)
 }
 
-fn closing_line(diagnostics: &[Diagnostic], path: &str) -> String {
-    let of = |severity| diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count();
-    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+fn summary_line(diagnostics: &[Diagnostic], path: &str) -> String {
+    let number_of = |severity| diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count();
+    let (errors, warnings) = (number_of(Severity::Error), number_of(Severity::Warning));
     let also = if errors > 0 && warnings > 0 { format!(", {}", count(warnings, "warning")) } else { String::new() };
     match (errors, warnings) {
         (0, 0) => String::new(),
@@ -201,17 +203,17 @@ fn closing_line(diagnostics: &[Diagnostic], path: &str) -> String {
 }
 
 /// Converts all diagnostics to JSON records.
-pub(crate) fn records(problems: Problems<'_>) -> Vec<DiagnosticRecord> {
-    let lines = Lines::of(problems.source);
+pub(crate) fn records(problems: FileDiagnostics<'_>) -> Vec<DiagnosticRecord> {
+    let lines = ExcerptSource::new(problems.source);
     problems.diagnostics.iter().map(|diagnostic| to_record(diagnostic, problems, &lines)).collect()
 }
 
-fn to_record(diagnostic: &Diagnostic, problems: Problems<'_>, lines: &Lines<'_>) -> DiagnosticRecord {
-    let place = diagnostic.span.map(|span| (span, range(span, lines)));
-    let end = place.as_ref().map(|(span, range)| end_of(*span, &problems.source[range.clone()]));
+fn to_record(diagnostic: &Diagnostic, problems: FileDiagnostics<'_>, lines: &ExcerptSource<'_>) -> DiagnosticRecord {
+    let place = diagnostic.span.map(|span| (span, span_range(span, lines)));
+    let end = place.as_ref().map(|(span, range)| end_position(*span, &problems.source[range.clone()]));
     let labels = diagnostic.labels.iter().map(|label| LabelRecord {
-        line: wide(label.span.line),
-        column: wide(label.span.column),
+        line: to_usize(label.span.line),
+        column: to_usize(label.span.column),
         text: label.text.clone(),
     });
     DiagnosticRecord {
@@ -220,8 +222,8 @@ fn to_record(diagnostic: &Diagnostic, problems: Problems<'_>, lines: &Lines<'_>)
         severity: diagnostic.severity.as_str().to_owned(),
         message: diagnostic.message.clone(),
         file: display_path(problems.file.as_os_str().as_encoded_bytes()),
-        line: place.as_ref().map(|(span, _)| wide(span.line)),
-        column: place.as_ref().map(|(span, _)| wide(span.column)),
+        line: place.as_ref().map(|(span, _)| to_usize(span.line)),
+        column: place.as_ref().map(|(span, _)| to_usize(span.column)),
         end_line: end.map(|(line, _)| line),
         end_column: end.map(|(_, column)| column),
         start: place.as_ref().map(|(_, range)| range.start),
@@ -231,15 +233,15 @@ fn to_record(diagnostic: &Diagnostic, problems: Problems<'_>, lines: &Lines<'_>)
     }
 }
 
-fn wide(number: u32) -> usize {
+fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// Returns the line and column just after `text`, which starts at `span`.
-fn end_of(span: Span, text: &str) -> (usize, usize) {
+fn end_position(span: Span, text: &str) -> (usize, usize) {
     match text.rfind('\n') {
-        Some(last) => (wide(span.line) + text.matches('\n').count(), text[last + 1..].chars().count() + 1),
-        None => (wide(span.line), wide(span.column) + text.chars().count()),
+        Some(last) => (to_usize(span.line) + text.matches('\n').count(), text[last + 1..].chars().count() + 1),
+        None => (to_usize(span.line), to_usize(span.column) + text.chars().count()),
     }
 }
 
@@ -253,14 +255,14 @@ mod tests {
     fn span(text: &str) -> Span {
         let start = SOURCE.find(text).expect("in the source");
         let begin = Span { start: 0, end: 0, line: 1, column: 1 };
-        let (line, column) = end_of(begin, &SOURCE[..start]);
+        let (line, column) = end_position(begin, &SOURCE[..start]);
         let small = |number: usize| u32::try_from(number).expect("small");
         Span { start: small(start), end: small(start + text.len()), line: small(line), column: small(column) }
     }
 
     fn diagnostics() -> Vec<Diagnostic> {
         vec![
-            Diagnostic::unplaced(Code::UnknownProfile, "there is no profile `x`").hint("there is: `pr`"),
+            Diagnostic::without_span(Code::UnknownProfile, "there is no profile `x`").hint("there is: `pr`"),
             Diagnostic::error(Code::UnknownKey, span("timout_ms"), "`timout_ms` means nothing in a skill")
                 .label(span("a:"), "in this skill")
                 .hint("did you mean `timeout_ms`?"),
@@ -269,34 +271,34 @@ mod tests {
         ]
     }
 
-    fn problems(diagnostics: &[Diagnostic]) -> Problems<'_> {
-        Problems { file: Path::new("spec/verification.yaml"), source: SOURCE, diagnostics }
+    fn file_diagnostics(diagnostics: &[Diagnostic]) -> FileDiagnostics<'_> {
+        FileDiagnostics { file: Path::new("spec/verification.yaml"), source: SOURCE, diagnostics }
     }
 
     #[test]
-    fn all_are_shown_with_place_and_caret() {
-        let text = render(problems(&diagnostics()));
+    fn renders_all_diagnostics_with_position_and_caret() {
+        let text = render(file_diagnostics(&diagnostics()));
         insta::assert_snapshot!(anstream::adapter::strip_str(&text).to_string());
     }
 
     #[test]
-    fn the_json_form_has_every_place() {
-        insta::assert_json_snapshot!(records(problems(&diagnostics()[..2])));
+    fn json_records_have_every_position() {
+        insta::assert_json_snapshot!(records(file_diagnostics(&diagnostics()[..2])));
     }
 
     #[test]
-    fn a_span_that_lies_cannot_make_us_panic() {
+    fn wrong_span_does_not_panic() {
         let bad = Span { start: 70, end: 9_999, line: 99, column: 99 };
         let backwards = Span { start: 20, end: 3, line: 1, column: 1 };
         for span in [bad, backwards] {
             let diagnostics = [Diagnostic::error(Code::Syntax, span, "x")];
-            assert!(render(problems(&diagnostics)).contains("error[P0104]"));
-            assert_eq!(records(problems(&diagnostics)).len(), 1);
+            assert!(render(file_diagnostics(&diagnostics)).contains("error[P0104]"));
+            assert_eq!(records(file_diagnostics(&diagnostics)).len(), 1);
         }
     }
 
     #[test]
-    fn a_second_place_that_is_far_away_is_named() {
+    fn distant_label_becomes_a_note() {
         let source = format!("a: 1\n{}a: 2\n", "#\n".repeat(30));
         let at = |start: usize, line| Span {
             start: u32::try_from(start).expect("small"),
@@ -307,18 +309,18 @@ mod tests {
         let second = source.rfind('a').expect("there");
         let diagnostics =
             [Diagnostic::error(Code::DuplicateKey, at(second, 32), "twice").label(at(0, 1), "first here")];
-        let text = render(Problems { file: Path::new("f"), source: &source, diagnostics: &diagnostics });
+        let text = render(FileDiagnostics { file: Path::new("f"), source: &source, diagnostics: &diagnostics });
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(text.contains("f:32:1") && text.contains("note: first here at 1:1"), "{text}");
     }
 
     #[test]
-    fn a_huge_line_with_many_problems_is_a_bounded_text() {
+    fn output_for_a_huge_line_is_bounded() {
         let source = "*a, ".repeat(1 << 18);
         let at = |index: u32| Span { start: index * 4, end: index * 4 + 2, line: 1, column: index * 4 + 1 };
         let diagnostics: Vec<Diagnostic> =
             (0..256).map(|index| Diagnostic::error(Code::Alias, at(index * 1000), "an alias")).collect();
-        let text = render(Problems { file: Path::new("f"), source: &source, diagnostics: &diagnostics });
+        let text = render(FileDiagnostics { file: Path::new("f"), source: &source, diagnostics: &diagnostics });
         assert!(text.len() < 256 * 1024, "{}", text.len());
         assert!(text.contains("f:1:1004001"), "{}", &text[text.len() - 2000..]);
     }

@@ -1,8 +1,8 @@
 //! Opens the engine for this caller on this machine.
 
 use proctor_core::code::Coded as _;
-use proctor_core::spec::Operator;
-use proctor_core::sql::DUCKDB;
+use proctor_core::spec::OperatorConfig;
+use proctor_core::sql::DUCKDB_VARIABLE;
 use proctor_runner::{Engine, EngineConfig, EngineError};
 
 use crate::args::StateArgs;
@@ -18,16 +18,16 @@ use crate::style;
 /// A requirement is missing, such as a helper program or a usable state directory.
 pub(crate) fn open(
     state: &StateArgs,
-    operator: Operator,
+    operator: OperatorConfig,
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<Engine, CliError> {
-    warn_of_unreadable(caller, screen);
+    warn_about_unreadable_env(caller, screen);
     Engine::open(config(state, operator, caller)?).map_err(engine_error)
 }
 
 /// Warns about environment variables of the caller that no step can receive, because they are not UTF-8.
-pub(crate) fn warn_of_unreadable(caller: &Caller, screen: &mut Screen) {
+pub(crate) fn warn_about_unreadable_env(caller: &Caller, screen: &mut Screen) {
     if !caller.unreadable.is_empty() {
         let names = caller.unreadable.join(", ");
         screen.err(&style::warning(&format!("no step can be given these variables, which are not UTF-8: {names}")));
@@ -38,18 +38,18 @@ pub(crate) fn warn_of_unreadable(caller: &Caller, screen: &mut Screen) {
 ///
 /// # Errors
 /// Same as [`open`].
-pub(crate) fn config(state: &StateArgs, operator: Operator, caller: &Caller) -> Result<EngineConfig, CliError> {
+pub(crate) fn config(state: &StateArgs, operator: OperatorConfig, caller: &Caller) -> Result<EngineConfig, CliError> {
     let state_dir = installation::state_dir(state, caller)?;
     proctor_daemon::installation::secure_state_dir(&state_dir)?;
     Ok(EngineConfig {
         state_dir,
         helpers: installation::helpers(caller)?,
-        duckdb: caller.var(DUCKDB).map(|file| caller.cwd.join(file)),
+        duckdb: caller.var(DUCKDB_VARIABLE).map(|file| caller.cwd.join(file)),
         home: installation::home(caller)?,
         caller_env: caller.env.clone(),
         operator,
-        hide: Vec::new(),
-        stays: false,
+        hidden_dirs: Vec::new(),
+        is_long_running: false,
     })
 }
 

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::code::{Code, Coded as _, CommandCode, EngineCode};
-use proctor_core::drift::display_path;
+use proctor_core::code::{Coded as _, CommandCode, EngineCode, ErrorCode};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::model::drift::display_path;
 use proctor_core::spec::Diagnostic;
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::diagnostics::{self, DiagnosticRecord, Problems};
+use crate::diagnostics::{self, DiagnosticRecord, FileDiagnostics};
 use crate::style;
-use crate::text::shown;
+use crate::text::escape_text;
 
 /// The reason why a command has no result.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub(crate) enum CliError {
         /// The exit code of the process.
         exit_code: u8,
         /// The code of the message.
-        code: Code,
+        code: ErrorCode,
     },
     /// A bug in proctor.
     #[error("{0}; this is a bug in proctor")]
@@ -70,7 +70,7 @@ pub(crate) struct ErrorRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ErrorBody {
     /// The code of the message, such as `P0202`; `proctor explain P0202` says more.
-    pub code: Code,
+    pub code: ErrorCode,
     /// The cause and its location.
     pub message: String,
     /// Suggested actions, one line each.
@@ -83,10 +83,10 @@ pub(crate) struct ErrorBody {
 
 impl CliError {
     /// Makes the path of the invalid file relative to `cwd`.
-    pub(crate) fn with_paths_from(self, cwd: &Path) -> Self {
+    pub(crate) fn with_path_relative_to(self, cwd: &Path) -> Self {
         match self {
             Self::Invalid { file, text, diagnostics } => {
-                Self::Invalid { file: seen_from(&file, cwd), text, diagnostics }
+                Self::Invalid { file: relative_to(&file, cwd), text, diagnostics }
             }
             other => other,
         }
@@ -113,24 +113,24 @@ impl CliError {
 
     /// Renders the error for a screen.
     pub(crate) fn render(&self) -> String {
-        match self.problems() {
+        match self.file_diagnostics() {
             Some(problems) => diagnostics::render(problems),
             None => {
-                let hints: Vec<String> = self.hints().iter().map(|hint| shown(hint)).collect();
-                style::error(self.code(), &shown(&self.to_string()), &hints)
+                let hints: Vec<String> = self.hints().iter().map(|hint| escape_text(hint)).collect();
+                style::error(self.code(), &escape_text(&self.to_string()), &hints)
             }
         }
     }
 
     /// Converts the error to its JSON document.
-    pub(crate) fn record(&self) -> ErrorRecord {
-        let diagnostics = self.problems().map(diagnostics::records).unwrap_or_default();
+    pub(crate) fn to_record(&self) -> ErrorRecord {
+        let diagnostics = self.file_diagnostics().map(diagnostics::records).unwrap_or_default();
         let (message, hints, exit_code) = (self.to_string(), self.hints(), self.exit_code());
         ErrorRecord { error: ErrorBody { code: self.code(), message, hints, exit_code, diagnostics } }
     }
 
     /// Returns the code of the message.
-    pub(crate) fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Usage { .. } => CommandCode::Usage.code(),
             Self::Environment { .. } => CommandCode::Environment.code(),
@@ -140,16 +140,16 @@ impl CliError {
         }
     }
 
-    fn problems(&self) -> Option<Problems<'_>> {
+    fn file_diagnostics(&self) -> Option<FileDiagnostics<'_>> {
         match self {
-            Self::Invalid { file, text, diagnostics } => Some(Problems { file, source: text, diagnostics }),
+            Self::Invalid { file, text, diagnostics } => Some(FileDiagnostics { file, source: text, diagnostics }),
             _ => None,
         }
     }
 }
 
 /// Returns the path relative to `cwd` if it is below it, otherwise unchanged.
-pub(crate) fn seen_from(file: &Path, cwd: &Path) -> PathBuf {
+pub(crate) fn relative_to(file: &Path, cwd: &Path) -> PathBuf {
     file.strip_prefix(cwd).unwrap_or(file).to_owned()
 }
 
@@ -159,7 +159,7 @@ mod tests {
     use proctor_core::spec::Code;
 
     #[test]
-    fn whose_fault_it_is_decides_the_code() {
+    fn exit_code_follows_the_kind_of_error() {
         let (message, hint) = (String::from("m"), String::from("h"));
         let usage = CliError::Usage { message: message.clone(), hint: hint.clone() };
         let environment = CliError::Environment { message: message.clone(), hint };
@@ -171,17 +171,17 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_a_fragment_and_a_hint() {
+    fn renders_message_and_hint() {
         let error = CliError::Usage { message: "no `x`\x1b".into(), hint: "make one".into() };
         let text = anstream::adapter::strip_str(&error.render()).to_string();
         assert_eq!(text, "error[P0001]: no `x`\\x1b\nhint: make one\n");
     }
 
     #[test]
-    fn a_bad_spec_shows_its_diagnostics_in_both_forms() {
-        let diagnostics = vec![Diagnostic::unplaced(Code::Empty, "there is nothing in it")];
+    fn invalid_spec_has_diagnostics_in_text_and_json() {
+        let diagnostics = vec![Diagnostic::without_span(Code::Empty, "there is nothing in it")];
         let error = CliError::Invalid { file: "spec/verification.yaml".into(), text: String::new(), diagnostics };
         assert!(error.render().contains("1 problem in spec/verification.yaml"), "{}", error.render());
-        assert_eq!(error.record().error.diagnostics.len(), 1);
+        assert_eq!(error.to_record().error.diagnostics.len(), 1);
     }
 }

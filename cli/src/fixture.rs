@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
-use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
-use proctor_core::event::{PlannedOutline, RunEvent};
-use proctor_core::evidence::{CheckEvidence, DriftEvidence, Resources, StepEvidence, StreamEvidence};
-use proctor_core::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
-use proctor_core::outcome::{Outcome, Termination, Violations, judge};
-use proctor_core::plan::{Argv, Inputs, Leaks, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
-use proctor_core::tier::Tier;
-use proctor_core::verdict::Verdict;
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::model::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
+use proctor_core::model::enforcement::{Control, Enforcement, SandboxMode};
+use proctor_core::model::event::{PlannedOutline, RunEvent};
+use proctor_core::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
+use proctor_core::model::outcome::{Outcome, Termination, Violations, judge_attempt};
+use proctor_core::model::plan::{
+    Argv, Inputs, Leaks, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath, VersionDemand,
+};
+use proctor_core::model::tier::Tier;
+use proctor_core::record::evidence::{CheckEvidence, DriftEvidence, Resources, StepEvidence, StreamEvidence};
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 pub(crate) fn skill(name: &str) -> SkillName {
     SkillName::new(name).expect("a skill name")
@@ -47,9 +49,9 @@ pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
 
 pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEvidence {
     let mut enforcement = Enforcement::default();
-    enforcement.enforced(Control::PidNamespace, "clone");
+    enforcement.record_enforced(Control::PidNamespace, "clone");
     StepEvidence {
-        outcome: judge(&termination, &planned.expect_exit, Violations::default()),
+        outcome: judge_attempt(&termination, &planned.expect_exit, Violations::default()),
         exit_code: termination.exit_code(),
         termination,
         duration_ms: 420,
@@ -74,12 +76,12 @@ pub(crate) fn exited(name: &str, cmd: &[&str], code: u8) -> StepEvidence {
 pub(crate) fn stream(text: &str) -> StreamEvidence {
     let bytes = u64::try_from(text.len()).expect("small");
     StreamEvidence {
-        sha256: Sha256Hex::of(text.as_bytes()),
+        sha256: Sha256Hex::digest(text.as_bytes()),
         bytes,
         kept_bytes: bytes,
         complete: true,
         redacted: 0,
-        preview: proctor_core::evidence::escape_output(text.as_bytes()),
+        preview: proctor_core::record::evidence::escape_output(text.as_bytes()),
         tail: String::new(),
     }
 }
@@ -95,7 +97,7 @@ pub(crate) fn drifted(name: &str, cmd: &[&str]) -> StepEvidence {
         diff: Diff::Whole { text },
     };
     step.drift.found = StepDrift { changes: vec![change], omitted: 0 };
-    step.outcome = judge(&step.termination, &[0], Violations { drifted: true, leaked: false });
+    step.outcome = judge_attempt(&step.termination, &[0], Violations { drifted: true, leaked: false });
     step
 }
 
@@ -116,10 +118,10 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
         at: "2026-01-02T03:04:05.678Z".into(),
         profile: ProfileName::new("pr").expect("a profile name"),
         changeset_id: Some(ChangesetId::new("009_x").expect("an id")),
-        spec_sha256: Sha256Hex::of(b"spec"),
-        plan_sha256: Sha256Hex::of(b"plan"),
-        snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
-        source: proctor_core::evidence::TreeSource::SHARED,
+        spec_sha256: Sha256Hex::digest(b"spec"),
+        plan_sha256: Sha256Hex::digest(b"plan"),
+        snapshot: SnapshotId::from_root(&Sha256Hex::digest(b"tree")),
+        source: proctor_core::record::evidence::TreeSource::SHARED,
         git: None,
         unverified_inputs_sha256: None,
         sandbox: SandboxMode::Strict,

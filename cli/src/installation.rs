@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::spec::{self, Operator};
+use proctor_core::spec::{self, OperatorConfig};
 use proctor_daemon::installation::{self, InstallationError};
-use proctor_runner::Helpers;
+use proctor_runner::HelperPrograms;
 
 use crate::args::{OperatorArgs, RepoArgs, StateArgs};
 use crate::caller::Caller;
@@ -53,8 +53,8 @@ fn nearest_repository(cwd: &Path) -> Result<PathBuf, CliError> {
 ///
 /// # Errors
 /// A helper is in neither directory.
-pub(crate) fn helpers(caller: &Caller) -> Result<Helpers, CliError> {
-    Ok(installation::helpers(&caller.bin_dir)?)
+pub(crate) fn helpers(caller: &Caller) -> Result<HelperPrograms, CliError> {
+    Ok(installation::find_helpers(&caller.bin_dir)?)
 }
 
 /// Returns the state directory, which holds everything that outlives a run.
@@ -70,7 +70,7 @@ pub(crate) fn state_dir(args: &StateArgs, caller: &Caller) -> Result<PathBuf, Cl
 /// # Errors
 /// The caller has none.
 pub(crate) fn home(caller: &Caller) -> Result<PathBuf, CliError> {
-    Ok(installation::home(caller)?)
+    Ok(installation::home_dir(caller)?)
 }
 
 /// Reads the operator's config: the named file, else the system's, else the caller's own. If none exists, returns the
@@ -78,8 +78,8 @@ pub(crate) fn home(caller: &Caller) -> Result<PathBuf, CliError> {
 ///
 /// # Errors
 /// The file cannot be read, or is wrong.
-pub(crate) fn operator(args: &OperatorArgs, caller: &Caller) -> Result<Operator, CliError> {
-    Ok(installation::operator(args.config.as_deref(), caller)?.operator)
+pub(crate) fn operator(args: &OperatorArgs, caller: &Caller) -> Result<OperatorConfig, CliError> {
+    Ok(installation::load_operator_config(args.config.as_deref(), caller)?.operator)
 }
 
 impl From<InstallationError> for CliError {
@@ -104,26 +104,26 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_directory_with_a_spec_or_git_is_the_repository() {
+    fn finds_nearest_directory_with_spec_or_git() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path().canonicalize().expect("canonical");
         let mut caller = Caller::for_tests(&[]);
         let nearest = RepoArgs { repo: None };
         std::fs::create_dir_all(root.join("outer/.git")).expect("made");
         std::fs::create_dir_all(root.join("outer/inner/deep")).expect("made");
-        caller.around.cwd = root.join("outer/inner/deep");
+        caller.environment.cwd = root.join("outer/inner/deep");
         assert_eq!(repository(&nearest, &caller).expect("found"), root.join("outer"));
         touch(&root.join("outer/inner").join(spec::PATH));
         assert_eq!(repository(&nearest, &caller).expect("found"), root.join("outer/inner"));
-        caller.around.cwd = root.join("outer");
+        caller.environment.cwd = root.join("outer");
         let named = RepoArgs { repo: Some("inner/deep/..".into()) };
         assert_eq!(repository(&named, &caller).expect("found"), root.join("outer/inner"));
     }
 
     #[test]
-    fn no_repository_is_a_usage_error_with_a_hint() {
+    fn missing_repository_is_a_usage_error() {
         let mut caller = Caller::for_tests(&[]);
-        caller.around.cwd = PathBuf::from("/proc");
+        caller.environment.cwd = PathBuf::from("/proc");
         let error = repository(&RepoArgs { repo: None }, &caller).expect_err("none there");
         assert_eq!(error.exit_code(), 2);
         assert!(error.render().contains("--repo"));
@@ -132,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_of_an_installation_is_an_error_of_ours() {
+    fn missing_helper_is_an_environment_error() {
         let mut caller = Caller::for_tests(&[]);
-        caller.around.bin_dir = PathBuf::from("/proc/bin");
+        caller.environment.bin_dir = PathBuf::from("/proc/bin");
         let error = helpers(&caller).expect_err("not there");
         assert_eq!((error.exit_code(), error.hints().len()), (5, 1));
         let args = OperatorArgs { config: Some("/proc/absent.toml".into()) };

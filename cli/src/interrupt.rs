@@ -3,7 +3,7 @@
 
 use std::io;
 
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -13,18 +13,18 @@ pub(crate) struct Interrupts {
     terminate: Signal,
     hangup: Signal,
     cancel: CancellationToken,
-    first: Option<&'static str>,
+    first_signal: Option<&'static str>,
 }
 
 /// The effect of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SignalEffect {
     /// The run was asked to end, by the signal of this name.
-    ToEnd(&'static str),
+    Cancel(&'static str),
     /// A repeated signal; the run is still ending.
-    Again,
+    Repeated,
     /// Ctrl-C during the cancellation: the user does not want to wait any longer.
-    ToLeave,
+    ExitNow,
 }
 
 impl Interrupts {
@@ -38,36 +38,36 @@ impl Interrupts {
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
             cancel,
-            first: None,
+            first_signal: None,
         })
     }
 
     /// Waits for the next signal. It is cancel-safe: dropping the future loses no signal.
-    pub(crate) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> SignalEffect {
         let name = tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.hangup.recv() => "SIGHUP",
         };
-        let asked = answer(self.first, name);
-        if let Asked::ToEnd(name) = asked {
-            self.first = Some(name);
+        let effect = signal_effect(self.first_signal, name);
+        if let SignalEffect::Cancel(name) = effect {
+            self.first_signal = Some(name);
             self.cancel.cancel();
         }
-        asked
+        effect
     }
 
     /// Returns the name of the signal that requested cancellation, if there was one.
-    pub(crate) fn first(&self) -> Option<&'static str> {
-        self.first
+    pub(crate) fn first_signal(&self) -> Option<&'static str> {
+        self.first_signal
     }
 }
 
-fn answer(first: Option<&'static str>, name: &'static str) -> Asked {
+fn signal_effect(first: Option<&'static str>, name: &'static str) -> SignalEffect {
     match (first, name) {
-        (None, name) => Asked::ToEnd(name),
-        (Some(_), "SIGINT") => Asked::ToLeave,
-        (Some(_), _) => Asked::Again,
+        (None, name) => SignalEffect::Cancel(name),
+        (Some(_), "SIGINT") => SignalEffect::ExitNow,
+        (Some(_), _) => SignalEffect::Repeated,
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Opti
 }
 
 /// Exits immediately with the code for an interrupted run.
-pub(crate) fn leave() -> ! {
+pub(crate) fn exit_interrupted() -> ! {
     std::process::exit(i32::from(EXIT_INTERRUPTED))
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn install_panic_hook() {
         use std::io::Write as _;
         let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
         let what = info.payload_as_str().unwrap_or("a panic without a message");
-        let message = proctor_core::evidence::escape_output(what.as_bytes());
+        let message = proctor_core::record::evidence::escape_output(what.as_bytes());
         // Ignore the error: standard error may be closed, and a panic inside the hook would abort the process.
         let _ = writeln!(
             io::stderr(),
@@ -108,10 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_signal_asks_and_a_later_ctrl_c_insists() {
-        assert_eq!(answer(None, "SIGINT"), Asked::ToEnd("SIGINT"));
-        assert_eq!(answer(None, "SIGTERM"), Asked::ToEnd("SIGTERM"));
-        assert_eq!(answer(Some("SIGTERM"), "SIGINT"), Asked::ToLeave);
-        assert_eq!(answer(Some("SIGINT"), "SIGTERM"), Asked::Again);
+    fn first_signal_cancels_and_later_ctrl_c_exits() {
+        assert_eq!(signal_effect(None, "SIGINT"), SignalEffect::Cancel("SIGINT"));
+        assert_eq!(signal_effect(None, "SIGTERM"), SignalEffect::Cancel("SIGTERM"));
+        assert_eq!(signal_effect(Some("SIGTERM"), "SIGINT"), SignalEffect::ExitNow);
+        assert_eq!(signal_effect(Some("SIGINT"), "SIGTERM"), SignalEffect::Repeated);
     }
 }

@@ -7,25 +7,25 @@ mod args;
 mod caller;
 mod commands;
 mod daemon;
+mod destination_file;
 mod diagnostics;
 mod engine;
 mod error;
 #[cfg(test)]
 mod fixture;
+mod human_report;
 mod installation;
 mod interrupt;
+mod loaded_spec;
 #[cfg(test)]
 mod manual;
 mod progress;
-mod recorded;
-mod report;
-mod reports;
-mod runs;
+mod report_outputs;
+mod run_display;
+mod run_documents;
 mod schema;
 mod screen;
-mod specfile;
 mod style;
-mod target;
 mod text;
 
 fn main() -> std::process::ExitCode {

@@ -65,7 +65,7 @@ fn commands(cli: &Command) -> Vec<(String, &Command)> {
 }
 
 #[test]
-fn the_manual_has_every_option_as_the_program_has_it() {
+fn manual_describes_every_option() {
     let mut cli = Cli::command();
     cli.build();
     let mut report = String::new();
@@ -79,7 +79,7 @@ fn the_manual_has_every_option_as_the_program_has_it() {
 }
 
 #[test]
-fn the_manual_has_no_command_that_is_not_there() {
+fn manual_has_no_unknown_command() {
     let cli = Cli::command();
     let known: BTreeSet<String> = commands(&cli).into_iter().map(|(name, _)| name).collect();
     let headings = MANUAL.lines().filter_map(|line| line.strip_prefix("## `proctor ")?.strip_suffix('`'));

@@ -12,7 +12,7 @@ use crate::commands::import::ImportRecord;
 use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
-use proctor_core::record::RunRecord;
+use proctor_core::record::run_record::RunRecord;
 
 /// A document of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -96,7 +96,7 @@ impl SchemaName {
     }
 
     /// Returns a short description of the document.
-    pub(crate) fn what(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Spec => "spec/verification.yaml, for editors too",
             Self::Operator => "proctord.toml, the operator's config",
@@ -129,7 +129,7 @@ impl SchemaName {
 ///
 /// # Errors
 /// A generated schema cannot be serialised, which would be a bug in proctor.
-pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
+pub(crate) fn schema_text(name: SchemaName) -> Result<String, serde_json::Error> {
     Ok(match name {
         SchemaName::Spec => include_str!("../../schemas/spec.schema.json").to_owned(),
         SchemaName::Operator => include_str!("../../schemas/operator.schema.json").to_owned(),
@@ -144,20 +144,20 @@ pub(crate) fn text(name: SchemaName) -> Result<String, serde_json::Error> {
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),
         SchemaName::Status => include_str!("../../schemas/status.schema.json").to_owned(),
         SchemaName::Comparison => include_str!("../../schemas/comparison.schema.json").to_owned(),
-        SchemaName::Run => generated::<RunRecord>()?,
-        SchemaName::Range => generated::<RangeRecord>()?,
-        SchemaName::Diagnostics => generated::<Vec<DiagnosticRecord>>()?,
-        SchemaName::Import => generated::<ImportRecord>()?,
-        SchemaName::Doctor => generated::<DoctorRecord>()?,
-        SchemaName::Gc => generated::<GcRecord>()?,
-        SchemaName::RunView => generated::<RunView>()?,
-        SchemaName::RunList => generated::<RunPage>()?,
-        SchemaName::Daemon => generated::<DaemonRecord>()?,
-        SchemaName::Error => generated::<ErrorRecord>()?,
+        SchemaName::Run => generate_schema::<RunRecord>()?,
+        SchemaName::Range => generate_schema::<RangeRecord>()?,
+        SchemaName::Diagnostics => generate_schema::<Vec<DiagnosticRecord>>()?,
+        SchemaName::Import => generate_schema::<ImportRecord>()?,
+        SchemaName::Doctor => generate_schema::<DoctorRecord>()?,
+        SchemaName::Gc => generate_schema::<GcRecord>()?,
+        SchemaName::RunView => generate_schema::<RunView>()?,
+        SchemaName::RunList => generate_schema::<RunPage>()?,
+        SchemaName::Daemon => generate_schema::<DaemonRecord>()?,
+        SchemaName::Error => generate_schema::<ErrorRecord>()?,
     })
 }
 
-fn generated<T: JsonSchema>() -> Result<String, serde_json::Error> {
+fn generate_schema<T: JsonSchema>() -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string_pretty(&schema_for!(T))? + "\n")
 }
 
@@ -166,9 +166,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_schema_is_json_of_the_right_draft_and_has_its_name() {
+    fn every_schema_is_json_with_draft_and_name() {
         for name in SchemaName::value_variants() {
-            let schema: serde_json::Value = serde_json::from_str(&text(*name).expect("text")).expect("json");
+            let schema: serde_json::Value = serde_json::from_str(&schema_text(*name).expect("text")).expect("json");
             assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name:?}");
             assert_eq!(name.to_possible_value().expect("shown").get_name(), name.as_str());
         }

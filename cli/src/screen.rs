@@ -4,8 +4,8 @@
 use std::io::{self, ErrorKind, Write};
 
 use anstream::{AutoStream, ColorChoice};
-use proctor_core::canonical;
-use proctor_core::safe_text::{escape_format_controls, inert_json};
+use proctor_core::text::canonical;
+use proctor_core::text::safe_text::{escape_format_controls, escape_json_for_display};
 use serde::Serialize;
 
 use crate::args::ColorWhen;
@@ -17,15 +17,15 @@ pub(crate) struct Screen {
     stdout: AutoStream<io::Stdout>,
     stderr: AutoStream<io::Stderr>,
     /// First error of standard output, other than a broken pipe.
-    lost: Option<io::Error>,
+    write_error: Option<io::Error>,
     /// True if the reader of standard output has closed the pipe.
-    is_unread: bool,
+    is_pipe_closed: bool,
     is_colored: bool,
     /// True if standard error gets live progress.
-    pub live: bool,
+    pub has_live_progress: bool,
     /// Character set for progress output.
     pub glyphs: Glyphs,
-    room: Room,
+    layout: TextLayout,
 }
 
 /// The character set of a terminal.
@@ -39,7 +39,7 @@ pub(crate) enum Glyphs {
 
 /// The layout limits of results on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct TextLayout {
     /// Number of columns in a line.
     pub columns: usize,
     /// True if untrusted text is wrapped to `columns`. Text is only wrapped on a terminal: elsewhere programs may
@@ -47,17 +47,17 @@ pub(crate) struct Room {
     pub wraps: bool,
 }
 
-impl Room {
+impl TextLayout {
     /// The layout for a log: lines are not wrapped.
-    pub(crate) const LOG: Self = Self { columns: WIDTH, wraps: false };
+    pub(crate) const LOG: Self = Self { columns: DEFAULT_WIDTH, wraps: false };
 }
 
 /// Assumed width if the output does not report one, such as a log or a pipe.
-const WIDTH: usize = 80;
+const DEFAULT_WIDTH: usize = 80;
 /// Minimum width for layout; on a narrower terminal, the terminal itself wraps the lines.
-const NARROWEST: usize = 40;
+const MIN_WIDTH: usize = 40;
 /// Maximum width for layout, because longer lines are hard to read.
-const WIDEST: usize = 140;
+const MAX_WIDTH: usize = 140;
 
 impl Screen {
     /// Opens the streams, with colour according to `when` and the caller's environment.
@@ -65,14 +65,14 @@ impl Screen {
         let colored = wants_color(when, caller, caller.stdout_is_terminal);
         let stderr = wants_color(when, caller, caller.stderr_is_terminal);
         Self {
-            stdout: AutoStream::new(io::stdout(), choice(colored)),
-            stderr: AutoStream::new(io::stderr(), choice(stderr)),
-            lost: None,
-            is_unread: false,
+            stdout: AutoStream::new(io::stdout(), color_choice(colored)),
+            stderr: AutoStream::new(io::stderr(), color_choice(stderr)),
+            write_error: None,
+            is_pipe_closed: false,
             is_colored: colored,
-            room: Room { columns: width_of(caller), wraps: caller.stdout_is_terminal },
-            live: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
-            glyphs: glyphs_of(caller),
+            layout: TextLayout { columns: detect_width(caller), wraps: caller.stdout_is_terminal },
+            has_live_progress: caller.stderr_is_terminal && caller.var("TERM") != Some("dumb"),
+            glyphs: detect_glyphs(caller),
         }
     }
 
@@ -87,20 +87,20 @@ impl Screen {
     /// # Errors
     /// The value cannot be serialised, which would be a bug in proctor.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
-        self.out(&(inert_json(&json(value)?) + "\n"));
+        self.out(&(escape_json_for_display(&to_json_line(value)?) + "\n"));
         Ok(())
     }
 
     /// Writes a document as one line of canonical JSON to standard output.
     pub(crate) fn out_canonical<T: Serialize>(&mut self, document: &T) {
         let line = String::from_utf8_lossy(&canonical::to_vec(document)).into_owned();
-        self.out(&(inert_json(&line) + "\n"));
+        self.out(&(escape_json_for_display(&line) + "\n"));
     }
 
     /// Writes bytes to standard output.
     pub(crate) fn out_bytes(&mut self, bytes: &[u8]) {
         let written = self.stdout.write_all(bytes).and_then(|()| self.stdout.flush());
-        self.note(written);
+        self.record_write(written);
     }
 
     /// Writes a message to standard error. Errors are ignored, because there is no other stream to report them on.
@@ -112,7 +112,7 @@ impl Screen {
     pub(crate) fn out_raw(&mut self, bytes: &[u8]) {
         let mut stdout = io::stdout();
         let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
-        self.note(written);
+        self.record_write(written);
     }
 
     /// Writes unmodified bytes to standard error.
@@ -122,18 +122,18 @@ impl Screen {
 
     /// Takes the error that prevented a result from being written, if any. A reader that closed the pipe is not an
     /// error.
-    pub(crate) fn lost(&mut self) -> Option<io::Error> {
-        self.lost.take()
+    pub(crate) fn take_write_error(&mut self) -> Option<io::Error> {
+        self.write_error.take()
     }
 
     /// Returns the maximum width of a line of a result, in columns.
     pub(crate) fn width(&self) -> usize {
-        self.room.columns
+        self.layout.columns
     }
 
     /// Returns the layout limits of results.
-    pub(crate) fn room(&self) -> Room {
-        self.room
+    pub(crate) fn layout(&self) -> TextLayout {
+        self.layout
     }
 
     /// Checks whether standard output gets colour.
@@ -142,16 +142,16 @@ impl Screen {
     }
 
     /// Checks whether results no longer reach a reader.
-    pub(crate) fn reader_is_gone(&self) -> bool {
-        self.is_unread || self.lost.is_some()
+    pub(crate) fn is_output_closed(&self) -> bool {
+        self.is_pipe_closed || self.write_error.is_some()
     }
 
-    fn note(&mut self, written: io::Result<()>) {
+    fn record_write(&mut self, written: io::Result<()>) {
         match written {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.is_unread = true,
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.is_pipe_closed = true,
             Err(error) => {
-                self.lost.get_or_insert(error);
+                self.write_error.get_or_insert(error);
             }
         }
     }
@@ -161,22 +161,22 @@ impl Screen {
 ///
 /// # Errors
 /// The value cannot be serialised, which would be a bug in proctor.
-pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
+pub(crate) fn to_json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
     serde_json::to_string(value).map_err(|error| CliError::Internal(error.to_string()))
 }
 
 /// Returns the width of results in columns: `COLUMNS` of the caller, as POSIX specifies, else the width of the
 /// terminal.
-fn width_of(caller: &Caller) -> usize {
+fn detect_width(caller: &Caller) -> usize {
     let named = caller.var("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
     let terminal = || caller.stdout_is_terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
     let found = named.or_else(|| terminal().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0));
-    found.map_or(WIDTH, |columns| columns.clamp(NARROWEST, WIDEST))
+    found.map_or(DEFAULT_WIDTH, |columns| columns.clamp(MIN_WIDTH, MAX_WIDTH))
 }
 
 /// Returns Unicode if the locale has UTF-8 (locale(7): `LC_ALL`, else `LC_CTYPE`, else `LANG`), except on the Linux
 /// console, whose fonts have only a few hundred characters.
-fn glyphs_of(caller: &Caller) -> Glyphs {
+fn detect_glyphs(caller: &Caller) -> Glyphs {
     let locale =
         ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| caller.var(name).filter(|value| !value.is_empty()));
     let charset = locale.unwrap_or_default().to_ascii_lowercase();
@@ -185,7 +185,7 @@ fn glyphs_of(caller: &Caller) -> Glyphs {
     if is_utf8 && !is_console { Glyphs::Unicode } else { Glyphs::Ascii }
 }
 
-fn choice(colored: bool) -> ColorChoice {
+fn color_choice(colored: bool) -> ColorChoice {
     if colored { ColorChoice::AlwaysAnsi } else { ColorChoice::Never }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_for_terminals_that_have_them() {
+    fn uses_unicode_only_if_the_terminal_supports_it() {
         let cases: &[(&[(&str, &str)], Glyphs)] = &[
             (&[], Glyphs::Ascii),
             (&[("LANG", "C")], Glyphs::Ascii),
@@ -218,14 +218,14 @@ mod tests {
             (&[("LANG", "C"), ("LC_CTYPE", "C"), ("LC_ALL", "en_US.UTF-8")], Glyphs::Unicode),
         ];
         for (env, expected) in cases {
-            assert_eq!(glyphs_of(&Caller::for_tests(env)), *expected, "{env:?}");
+            assert_eq!(detect_glyphs(&Caller::for_tests(env)), *expected, "{env:?}");
         }
     }
 
     #[test]
-    fn colour_is_for_terminals_that_want_it() {
-        type Case<'a> = (ColorWhen, &'a [(&'a str, &'a str)], bool, bool);
-        let cases: &[Case<'_>] = &[
+    fn decides_on_colour() {
+        type ColorCase<'a> = (ColorWhen, &'a [(&'a str, &'a str)], bool, bool);
+        let cases: &[ColorCase<'_>] = &[
             (ColorWhen::Auto, &[("TERM", "xterm")], true, true),
             (ColorWhen::Auto, &[("TERM", "xterm")], false, false),
             (ColorWhen::Auto, &[("TERM", "dumb")], true, false),

@@ -4,9 +4,9 @@
 use std::fmt::Display;
 
 use anstyle::{AnsiColor, Style};
-use proctor_core::code::Code;
-use proctor_core::outcome::Outcome;
-use proctor_core::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_TIMEOUT, Verdict};
+use proctor_core::code::ErrorCode;
+use proctor_core::decision::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_TIMEOUT, Verdict};
+use proctor_core::model::outcome::Outcome;
 
 /// A negative result.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -31,7 +31,7 @@ pub(crate) fn paint(style: Style, text: impl Display) -> String {
 }
 
 /// Returns the style of an outcome.
-pub(crate) fn of_outcome(outcome: Outcome) -> Style {
+pub(crate) fn outcome_style(outcome: Outcome) -> Style {
     match outcome {
         Outcome::Passed => GOOD,
         Outcome::Failed | Outcome::TimedOut | Outcome::Drifted => BAD,
@@ -41,7 +41,7 @@ pub(crate) fn of_outcome(outcome: Outcome) -> Style {
 }
 
 /// Returns the style of a verdict.
-pub(crate) fn of_verdict(verdict: Verdict) -> Style {
+pub(crate) fn verdict_style(verdict: Verdict) -> Style {
     match verdict {
         Verdict::Passed => GOOD,
         Verdict::Failed => BAD,
@@ -50,7 +50,7 @@ pub(crate) fn of_verdict(verdict: Verdict) -> Style {
 }
 
 /// Returns the style of an exit code.
-pub(crate) fn of_exit_code(code: u8) -> Style {
+pub(crate) fn exit_code_style(code: u8) -> Style {
     match code {
         0 => GOOD,
         EXIT_FAILED | EXIT_DRIFT | EXIT_TIMEOUT => BAD,
@@ -59,17 +59,17 @@ pub(crate) fn of_exit_code(code: u8) -> Style {
 }
 
 /// Formats `error[P0123]: message`, followed by a `hint:` line for each hint.
-pub(crate) fn error(code: Code, message: &str, hints: &[String]) -> String {
-    format!("{} {message}\n", paint(BAD, format!("error[{code}]:"))) + &lines_of(hints)
+pub(crate) fn error(code: ErrorCode, message: &str, hints: &[String]) -> String {
+    format!("{} {message}\n", paint(BAD, format!("error[{code}]:"))) + &hint_lines(hints)
 }
 
 /// Formats `warning: message`, followed by a `hint:` line for each hint.
-pub(crate) fn warning_with(message: &str, hints: &[String]) -> String {
-    warning(message) + &lines_of(hints)
+pub(crate) fn warning_with_hints(message: &str, hints: &[String]) -> String {
+    warning(message) + &hint_lines(hints)
 }
 
 /// Formats a `hint:` line for each hint.
-pub(crate) fn lines_of(hints: &[String]) -> String {
+pub(crate) fn hint_lines(hints: &[String]) -> String {
     hints.iter().map(|hint| format!("{} {hint}\n", paint(HINT, "hint:"))).collect()
 }
 

@@ -1,29 +1,29 @@
 //! Formats human-readable text: escapes untrusted text for the screen, and measures, cuts and wraps text.
 
-use proctor_core::evidence::escape_output;
+use proctor_core::record::evidence::escape_output;
 
-pub(crate) use proctor_core::words::{bound, count, duration, size};
+pub(crate) use proctor_core::text::humanize::{count, duration, exact_duration, size};
 
 /// Escapes untrusted text for a terminal and for the log of a CI system: control and bidirectional characters, and
 /// lines that a CI system would run as a command. Escaping is idempotent.
-pub(crate) fn shown(text: &str) -> String {
-    shown_bytes(text.as_bytes())
+pub(crate) fn escape_text(text: &str) -> String {
+    escape_bytes(text.as_bytes())
 }
 
-/// Escapes bytes as [`shown`] does; a byte that is not valid UTF-8 becomes an escape too.
-pub(crate) fn shown_bytes(bytes: &[u8]) -> String {
+/// Escapes bytes as [`escape_text`] does; a byte that is not valid UTF-8 becomes an escape too.
+pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
     let escaped = escape_output(bytes);
-    escaped.split_inclusive('\n').map(without_ci_command).collect()
+    escaped.split_inclusive('\n').map(disable_ci_commands).collect()
 }
 
-/// Escapes text as [`shown`] does, and puts it on one line.
-pub(crate) fn shown_line(text: &str) -> String {
-    shown(&text.replace('\n', "\\n").replace('\t', "\\t"))
+/// Escapes text as [`escape_text`] does, and puts it on one line.
+pub(crate) fn escape_line(text: &str) -> String {
+    escape_text(&text.replace('\n', "\\n").replace('\t', "\\t"))
 }
 
 /// Disables CI commands by escaping their second character. GitHub runs `::command` at the start of a line and
 /// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`.
-fn without_ci_command(line: &str) -> String {
+fn disable_ci_commands(line: &str) -> String {
     let trimmed = line.trim_start();
     let line = match trimmed.strip_prefix("::") {
         Some(rest) => format!("{}:\\x3a{rest}", &line[..line.len() - trimmed.len()]),
@@ -35,37 +35,37 @@ fn without_ci_command(line: &str) -> String {
 }
 
 /// Returns the width of a text in columns: wide characters take two, combining ones none. The text must not contain
-/// control characters; see [`shown`].
-pub(crate) fn columns(text: &str) -> usize {
+/// control characters; see [`escape_text`].
+pub(crate) fn display_width(text: &str) -> usize {
     unicode_width::UnicodeWidthStr::width(text)
 }
 
 /// Cuts a text without colour to `width` columns; a cut text ends with `…`.
-pub(crate) fn cut(text: &str, width: usize) -> String {
-    if columns(text) <= width {
+pub(crate) fn truncate(text: &str, width: usize) -> String {
+    if display_width(text) <= width {
         return text.to_owned();
     }
     let mut left = width.saturating_sub(1);
     let fits = |c: &char| {
-        let room = left.checked_sub(unicode_width::UnicodeWidthChar::width(*c).unwrap_or(0));
-        left = room.unwrap_or(0);
-        room.is_some()
+        let remaining = left.checked_sub(unicode_width::UnicodeWidthChar::width(*c).unwrap_or(0));
+        left = remaining.unwrap_or(0);
+        remaining.is_some()
     };
     let kept: String = text.chars().take_while(fits).collect();
     kept + "…"
 }
 
 /// Pads a text without colour to `width` columns.
-pub(crate) fn padded(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+pub(crate) fn pad(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(display_width(text))))
 }
 
 /// Wraps a sentence to lines of `width` columns; a longer word gets its own line.
-pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {
-            Some(line) if columns(line) + 1 + columns(word) <= width => {
+            Some(line) if display_width(line) + 1 + display_width(word) <= width => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -76,7 +76,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Cuts a line into rows of `width` columns.
-pub(crate) fn chunks(line: &str, width: usize) -> Vec<String> {
+pub(crate) fn split_rows(line: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     let mut taken = 0;
     for c in line.chars() {
@@ -95,7 +95,7 @@ pub(crate) fn chunks(line: &str, width: usize) -> Vec<String> {
 
 /// Removes the colours from a text.
 #[cfg(test)]
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn strip_colours(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
 }
 
@@ -104,30 +104,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_cannot_speak_to_the_terminal_or_to_ci() {
+    fn escapes_terminal_and_ci_commands() {
         let evil = "\x1b[2J\n  ::set-output name=a::b\nx ##[add-mask]a\n##vso[task]\n##teamcity[a]\n\u{202e}";
-        let shown = shown(evil);
+        let shown = escape_text(evil);
         assert_eq!(
             shown,
             "\\x1b[2J\n  :\\x3aset-output name=a::b\nx #\\x23[add-mask]a\n#\\x23vso[task]\n#\\x23teamcity[a]\n\\u{202e}"
         );
-        assert_eq!(super::shown(&shown), shown, "twice is once");
+        assert_eq!(super::escape_text(&shown), shown, "twice is once");
     }
 
     #[test]
-    fn one_line_stays_one_line() {
-        assert_eq!(shown_line("a\nb\tc\r"), "a\\nb\\tc\\x0d");
+    fn escaped_line_has_no_line_break() {
+        assert_eq!(escape_line("a\nb\tc\r"), "a\\nb\\tc\\x0d");
     }
 
     #[test]
-    fn texts_are_measured_in_columns() {
-        assert_eq!(["abc", "日本", "e\u{301}"].map(columns), [3, 4, 1]);
-        assert_eq!(cut("日本語", 6), "日本語");
-        assert_eq!(cut("日本語", 5), "日本…");
-        assert_eq!(cut("日本語", 4), "日…");
-        assert_eq!(cut("abc", 1), "…");
-        assert_eq!(padded("日", 4), "日  ");
-        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
-        assert_eq!(wrapped("a-very-long-word x", 4), ["a-very-long-word", "x"]);
+    fn measures_text_in_columns() {
+        assert_eq!(["abc", "日本", "e\u{301}"].map(display_width), [3, 4, 1]);
+        assert_eq!(truncate("日本語", 6), "日本語");
+        assert_eq!(truncate("日本語", 5), "日本…");
+        assert_eq!(truncate("日本語", 4), "日…");
+        assert_eq!(truncate("abc", 1), "…");
+        assert_eq!(pad("日", 4), "日  ");
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("a-very-long-word x", 4), ["a-very-long-word", "x"]);
     }
 }

@@ -12,12 +12,12 @@ mod request;
 mod view;
 
 pub use doctor::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
-pub use exec::{EXEC_PIECE, ExecEvent, ExecSubmission, OutputStream, bytes_of_hex};
+pub use exec::{ExecEvent, ExecSubmission, MAX_EXEC_OUTPUT_CHUNK, OutputStream, decode_hex};
 pub use problem::{Problem, ProblemType, SpecProblem};
 pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};
 pub use view::{
     Health, HealthStatus, How, LoggedEvent, OutputEvent, PlanAnswer, Readiness, ReadinessStatus, RunCounts, RunPage,
-    RunState, RunSummary, RunView, StepView, StreamView, Submitted, Watched, all_passed,
+    RunState, RunSummary, RunView, StepView, StreamView, Submitted, Watched, all_passed_message,
 };
 
 /// Maximum number of runs on a page, and the number if the caller sets none.

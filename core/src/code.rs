@@ -25,21 +25,21 @@ pub use sql_queue::SqlQueueCode;
 
 /// A code with its explanation.
 #[derive(Debug, Clone, Copy)]
-pub struct Code {
+pub struct ErrorCode {
     number: u16,
     name: &'static str,
-    explanation: Explanation,
+    explanation: CodeExplanation,
 }
 
 /// The explanation of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Explanation {
+pub struct CodeExplanation {
     /// What happened.
-    pub means: &'static str,
+    pub meaning: &'static str,
     /// The reason why this is an error.
-    pub why: &'static str,
+    pub reason: &'static str,
     /// What to do.
-    pub mend: &'static str,
+    pub remedy: &'static str,
     /// An example: lines of a spec, a config or a shell.
     pub example: &'static str,
 }
@@ -47,22 +47,22 @@ pub struct Explanation {
 /// A type whose values have codes.
 pub trait Coded {
     /// Returns the code.
-    fn code(&self) -> Code;
+    fn code(&self) -> ErrorCode;
 }
 
 /// Assigns a code to each member of an enum, and lists the members.
 macro_rules! codes {
     ($family:ty; $($variant:ident, $number:literal, $name:literal, $means:literal, $why:literal, $mend:literal, $example:literal;)*) => {
         impl $crate::code::Coded for $family {
-            fn code(&self) -> $crate::code::Code {
+            fn code(&self) -> $crate::code::ErrorCode {
                 match self {
-                    $(Self::$variant => $crate::code::Code {
+                    $(Self::$variant => $crate::code::ErrorCode {
                         number: $number,
                         name: $name,
-                        explanation: $crate::code::Explanation {
-                            means: $means,
-                            why: $why,
-                            mend: $mend,
+                        explanation: $crate::code::CodeExplanation {
+                            meaning: $means,
+                            reason: $why,
+                            remedy: $mend,
                             example: $example,
                         },
                     },)*
@@ -77,24 +77,24 @@ macro_rules! codes {
 use codes;
 
 /// Returns all codes, ordered by number.
-pub fn all() -> Vec<Code> {
-    fn of<T: Coded>(members: &[T]) -> impl Iterator<Item = Code> {
+pub fn all() -> Vec<ErrorCode> {
+    fn codes_of<T: Coded>(members: &[T]) -> impl Iterator<Item = ErrorCode> {
         members.iter().map(Coded::code)
     }
-    let mut codes: Vec<Code> = of(command::ALL)
-        .chain(of(spec::ALL))
-        .chain(of(engine::ALL))
-        .chain(of(gate::ALL))
-        .chain(of(run::ALL))
-        .chain(of(problem::ALL))
-        .chain(of(sql::ALL))
-        .chain(of(sql_queue::ALL))
+    let mut codes: Vec<ErrorCode> = codes_of(command::ALL)
+        .chain(codes_of(spec::ALL))
+        .chain(codes_of(engine::ALL))
+        .chain(codes_of(gate::ALL))
+        .chain(codes_of(run::ALL))
+        .chain(codes_of(problem::ALL))
+        .chain(codes_of(sql::ALL))
+        .chain(codes_of(sql_queue::ALL))
         .collect();
     codes.sort_by_key(|code| code.number);
     codes
 }
 
-impl Code {
+impl ErrorCode {
     /// Finds a code by `P0123`, `p123`, `123` or its name, such as `spec::unknown_key`.
     pub fn find(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(['P', 'p']).unwrap_or(text);
@@ -109,33 +109,33 @@ impl Code {
     }
 
     /// Returns the explanation.
-    pub fn explanation(self) -> Explanation {
+    pub fn explanation(self) -> CodeExplanation {
         self.explanation
     }
 }
 
-impl PartialEq for Code {
+impl PartialEq for ErrorCode {
     fn eq(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-impl Eq for Code {}
+impl Eq for ErrorCode {}
 
 /// Formats the code as `P0123`.
-impl fmt::Display for Code {
+impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "P{:04}", self.number)
     }
 }
 
-impl Serialize for Code {
+impl Serialize for ErrorCode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Code {
+impl<'de> Deserialize<'de> for ErrorCode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::find(&text).ok_or_else(|| {
@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for Code {
     }
 }
 
-impl JsonSchema for Code {
+impl JsonSchema for ErrorCode {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "MessageCode".into()
     }
@@ -159,10 +159,10 @@ impl JsonSchema for Code {
 }
 
 /// Returns the page of the manual that lists every code.
-pub fn page() -> String {
-    let mut text = String::from(HEAD);
+pub fn render_manual_page() -> String {
+    let mut text = String::from(PAGE_HEADER);
     for code in all() {
-        let Explanation { means, why, mend, example } = code.explanation;
+        let CodeExplanation { meaning: means, reason: why, remedy: mend, example } = code.explanation;
         text.push_str(&format!(
             "\n## {code}\n\n`{name}`. {means}\n\n*Why.* {why}\n\n*What to do.* {mend}\n\n```text\n{example}\n```\n",
             name = code.name
@@ -171,7 +171,7 @@ pub fn page() -> String {
     text
 }
 
-const HEAD: &str = "\
+const PAGE_HEADER: &str = "\
 # Error codes
 
 Every error of Proctor has a code in its head, such as `error[P0116]: a step has no key `timout_ms``. `proctor explain

@@ -1,28 +1,28 @@
 //! Converts runs to formats that other programs read: one pure function per format, from the results of the runs of
 //! one command to text.
 //!
-//! To add a format, write its file and add it to [`Format`].
+//! To add a format, write its file and add it to [`RunReportFormat`].
 
 mod github;
 pub mod html;
 mod junit;
 mod markdown;
+mod report_text;
 mod sarif;
-mod text;
 mod tool;
 
-use crate::evidence::{StepEvidence, escape_output};
-use crate::names::{SkillName, StepName};
-use crate::outcome::Outcome;
-use crate::plan::ReportFormat;
-use crate::record::RunRecord;
-use crate::verdict::Verdict;
+use crate::decision::verdict::Verdict;
+use crate::model::names::{SkillName, StepName};
+use crate::model::outcome::Outcome;
+use crate::model::plan::ReportFormat;
+use crate::record::evidence::{StepEvidence, escape_output};
+use crate::record::run_record::RunRecord;
 
-pub use github::{Annotations, Output, annotations, outputs, summary};
+pub use github::{Annotations, WorkflowOutput, render_summary, select_annotations, workflow_outputs};
 
 /// An output format for a finished command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Format {
+pub enum RunReportFormat {
     /// JUnit XML as Jenkins reads it: a suite for each skill, a case for each step, and the suites of the tools.
     Junit,
     /// SARIF 2.1.0: one run for Proctor, and one for each run of a tool.
@@ -35,7 +35,7 @@ pub enum Format {
     Html,
 }
 
-impl Format {
+impl RunReportFormat {
     /// Every format.
     pub const ALL: [Self; 5] = [Self::Junit, Self::Sarif, Self::Github, Self::Markdown, Self::Html];
 
@@ -51,13 +51,13 @@ impl Format {
     }
 
     /// Returns the report, which ends with a newline and holds no character that a terminal or a viewer interprets.
-    pub fn write(self, input: &ReportInput<'_>) -> String {
+    pub fn render(self, input: &ReportInput<'_>) -> String {
         let text = match self {
-            Self::Sarif => sarif::write(input),
-            Self::Junit => junit::write(input),
-            Self::Github => github::write(input),
-            Self::Markdown => markdown::write(input, markdown::COMMENT),
-            Self::Html => page(input),
+            Self::Sarif => sarif::render(input),
+            Self::Junit => junit::render(input),
+            Self::Github => github::render(input),
+            Self::Markdown => markdown::render(input, markdown::MAX_COMMENT_BYTES),
+            Self::Html => html_page(input),
         };
         // Each format escapes untrusted text where it inserts it; this catches omissions.
         escape_output(text.as_bytes())
@@ -77,7 +77,7 @@ pub struct ReportInput<'a> {
     pub token: &'a str,
     /// The path of the repository relative to the directory from which the reader resolves file names; empty if
     /// they are equal.
-    pub below: &'a str,
+    pub repository_prefix: &'a str,
 }
 
 /// One run of a command.
@@ -86,9 +86,9 @@ pub struct ReportedRun {
     /// The commit whose tree it verified, if the command verified several.
     pub commit: Option<ReportedCommit>,
     /// The result of the run.
-    pub came_to: CameTo,
+    pub result: RunResult,
     /// The reports that its steps declare, in the order of the plan.
-    pub files: Vec<ToolFile>,
+    pub tool_reports: Vec<ToolReport>,
 }
 
 /// A commit of a range.
@@ -102,16 +102,16 @@ pub struct ReportedCommit {
 
 /// The result of a run.
 #[derive(Debug, Clone)]
-pub enum CameTo {
+pub enum RunResult {
     /// The run started and was recorded.
-    Run(Box<RunRecord>),
+    Recorded(Box<RunRecord>),
     /// The run was not possible.
-    Nothing(Refusal),
+    Refused(ReportedRefusal),
 }
 
 /// The reason why there is no run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ReportedRefusal {
     /// The error message.
     pub message: String,
     /// Instructions for the user, one line each.
@@ -122,7 +122,7 @@ pub struct Refusal {
 
 /// A report that a step declares, in the format of its tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolFile {
+pub struct ToolReport {
     /// The skill of the step.
     pub skill: SkillName,
     /// The step.
@@ -132,34 +132,34 @@ pub struct ToolFile {
     /// The path of the report in the repository, as written in the spec.
     pub path: String,
     /// The content of the report, if available.
-    pub content: Content,
+    pub content: ToolReportContent,
 }
 
 /// The content of a tool's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum ToolReportContent {
     /// The bytes of the file, without secrets of the caller.
     Read(Vec<u8>),
     /// The step wrote no such file.
     Missing,
     /// The file is not available; the phrase says why.
-    Unread(String),
+    Unavailable(String),
 }
 
 impl ReportedRun {
     /// Returns the record of the run, if there is one.
     pub fn record(&self) -> Option<&RunRecord> {
-        match &self.came_to {
-            CameTo::Run(record) => Some(record),
-            CameTo::Nothing(_) => None,
+        match &self.result {
+            RunResult::Recorded(record) => Some(record),
+            RunResult::Refused(_) => None,
         }
     }
 
     /// Returns the exit code for this run alone.
     pub fn exit_code(&self) -> Option<u8> {
-        match &self.came_to {
-            CameTo::Run(record) => record.finished.as_ref().map(|finished| finished.exit_code),
-            CameTo::Nothing(refusal) => Some(refusal.exit_code),
+        match &self.result {
+            RunResult::Recorded(record) => record.finished.as_ref().map(|finished| finished.exit_code),
+            RunResult::Refused(refusal) => Some(refusal.exit_code),
         }
     }
 
@@ -170,28 +170,28 @@ impl ReportedRun {
     }
 
     /// Returns the reports that a step declares.
-    fn files_of<'a>(&'a self, skill: &'a SkillName, step: &'a StepName) -> impl Iterator<Item = &'a ToolFile> {
-        self.files.iter().filter(move |file| file.skill == *skill && file.step == *step)
+    fn tool_reports_of<'a>(&'a self, skill: &'a SkillName, step: &'a StepName) -> impl Iterator<Item = &'a ToolReport> {
+        self.tool_reports.iter().filter(move |file| file.skill == *skill && file.step == *step)
     }
 
     /// Returns the display name of the run.
-    fn name(&self) -> String {
+    fn display_name(&self) -> String {
         match &self.commit {
-            Some(commit) => format!("{} {}", text::short(&commit.id), commit.subject),
+            Some(commit) => format!("{} {}", report_text::short_id(&commit.id), commit.subject),
             None => "nothing was verified".to_owned(),
         }
     }
 
     /// Returns the commit as a prefix for names of this run; empty if the command has only one run.
-    fn prefix(&self) -> String {
-        self.commit.as_ref().map_or_else(String::new, |commit| format!("{}: ", text::short(&commit.id)))
+    fn commit_prefix(&self) -> String {
+        self.commit.as_ref().map_or_else(String::new, |commit| format!("{}: ", report_text::short_id(&commit.id)))
     }
 }
 
 impl ReportInput<'_> {
     /// Returns whether a run left out skills of its profile; the verdict then covers only the other skills.
     pub fn is_partial(&self) -> bool {
-        self.runs.iter().filter_map(ReportedRun::record).any(|record| record.partial().is_some())
+        self.runs.iter().filter_map(ReportedRun::record).any(|record| record.partial_rerun().is_some())
     }
 
     /// Returns the combined verdict of all runs: passed if every run passed and no commit was left out.
@@ -208,20 +208,20 @@ impl ReportInput<'_> {
 }
 
 /// Returns the HTML page for one run or several.
-fn page(input: &ReportInput<'_>) -> String {
-    if let [ReportedRun { commit: None, came_to: CameTo::Run(record), files }] = input.runs {
-        return html::page(record, files);
+fn html_page(input: &ReportInput<'_>) -> String {
+    if let [ReportedRun { commit: None, result: RunResult::Recorded(record), tool_reports: files }] = input.runs {
+        return html::render_page(record, files);
     }
-    let names: Vec<String> = input.runs.iter().map(ReportedRun::name).collect();
-    let parts = input.runs.iter().zip(&names).map(|(run, name)| html::Part {
+    let names: Vec<String> = input.runs.iter().map(ReportedRun::display_name).collect();
+    let parts = input.runs.iter().zip(&names).map(|(run, name)| html::PageRun {
         name,
-        came_to: match &run.came_to {
-            CameTo::Run(record) => Ok(record),
-            CameTo::Nothing(refusal) => Err(&refusal.message),
+        result: match &run.result {
+            RunResult::Recorded(record) => Ok(record),
+            RunResult::Refused(refusal) => Err(&refusal.message),
         },
-        files: &run.files,
+        tool_reports: &run.tool_reports,
     });
-    html::pages(input.verdict(), &parts.collect::<Vec<_>>())
+    html::render_multi_run_page(input.verdict(), &parts.collect::<Vec<_>>())
 }
 
 /// Returns whether a step has a problem to report: it neither passed nor was skipped.

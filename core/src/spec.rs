@@ -1,38 +1,38 @@
 //! Parses specs and resolves them to plans.
 //!
-//! [`read`] parses the bytes of a spec to a [`Spec`] and reports all problems at once. [`resolve()`] turns a spec and a
-//! profile into a [`crate::plan::Plan`]. This module opens no files.
+//! [`parse`] parses the bytes of a spec to a [`Spec`] and reports all problems at once. [`resolve()`] turns a spec and
+//! a profile into a [`crate::model::plan::Plan`]. This module opens no files.
 
 pub mod built_in;
 mod command;
 mod decode;
 mod diagnostic;
-mod layer;
-mod operator;
+pub(crate) mod diagnostic_collector;
+mod operator_config;
 mod provenance;
-pub(crate) mod report;
 mod resolve;
 mod rules;
 mod schema;
+mod setting_layers;
 mod size;
 mod span;
-mod written;
+mod spec_types;
 pub(crate) mod yaml;
 
-pub use command::{BadCommand, Command};
-pub use diagnostic::{Code, Diagnostic, Label, Severity, nearest, quoted};
-pub use layer::Adhoc;
-pub use operator::{
-    CacheRetention, DaemonSettings, LimitSettings, LogFormat, LogSettings, Operator, OperatorDefaults, Retention,
+pub use command::{CommandSyntaxError, SpecCommand};
+pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match, quoted};
+pub use operator_config::{
+    CacheRetention, DaemonSettings, LimitSettings, LogFormat, LogSettings, OperatorConfig, OperatorDefaults, Retention,
     SecretHeaders, TelemetrySettings, TreeSettings, UserRef,
 };
-pub use provenance::{Origin, Provenance, Sourced};
-pub use resolve::{Resolved, adhoc_step, resolve};
+pub use provenance::{Provenance, SourcedValue, ValueOrigin};
+pub use resolve::{ResolvedPlan, adhoc_step, resolve};
 pub use schema::{operator_schema, schema};
-pub use size::{BadBound, BadSize, Size};
+pub use setting_layers::AdhocCommand;
+pub use size::{ByteSize, LimitParseError, SizeParseError};
 pub use span::{Span, Spanned};
-pub use written::{
-    Defaults, Expect, Profile, Reports, Skill, Spec, Step, StepLimits, Table, Text, ToolCheck, Toolchain,
+pub use spec_types::{
+    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SpecText, Step, StepLimits, ToolCheck, Toolchain,
 };
 pub use yaml::MAX_BYTES;
 
@@ -41,7 +41,7 @@ pub const PATH: &str = "spec/verification.yaml";
 
 /// A spec without errors, and its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub struct ParsedSpec {
     /// The parsed spec.
     pub spec: Spec,
     /// Warnings, sorted by position.
@@ -52,13 +52,13 @@ pub struct Reading {
 ///
 /// # Errors
 /// Returns all errors and warnings, sorted by position, if the spec has at least one error.
-pub fn read(bytes: &[u8]) -> Result<Reading, Vec<Diagnostic>> {
-    let mut report = report::Report::default();
-    let spec = decode::read(bytes, &mut report);
+pub fn parse(bytes: &[u8]) -> Result<ParsedSpec, Vec<Diagnostic>> {
+    let mut report = diagnostic_collector::DiagnosticCollector::default();
+    let spec = decode::decode_spec(bytes, &mut report);
     let diagnostics = report.finish();
     match spec {
         Some(spec) if diagnostics.iter().all(|d| d.severity == Severity::Warning) => {
-            Ok(Reading { spec, warnings: diagnostics })
+            Ok(ParsedSpec { spec, warnings: diagnostics })
         }
         _ => Err(diagnostics),
     }

@@ -1,28 +1,28 @@
 //! Types for judging SQL: the request (a statement, the schema, the policy and the limits) and the answer. Plain
 //! data; the SQL engines are in `proctor-sql`.
 
-mod check;
-mod diagnostic;
 mod judgement;
 mod percent;
-mod texts;
+mod sql_check;
+mod sql_diagnostic;
+mod text_list;
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Limit;
+use crate::model::plan::Limit;
 
-pub use check::{Check, DUCKDB, PROGRAM};
-pub use diagnostic::{Applicability, Diagnostic, Fix, Lines, Severity, Span, SqlCode};
 pub use judgement::{
-    Audit, Column, Execution, FEEDBACK, Ground, Judgement, Retry, StageName, StageRecord, StageState, StatementView,
-    Timing, Touched, Verdict, feedback,
+    Ground, Judgement, MAX_FEEDBACK_BYTES, SqlAudit, SqlColumn, SqlExecution, SqlRetry, SqlTiming, SqlVerdict,
+    StageName, StageRecord, StageState, StatementView, Touched, render_feedback,
 };
+pub use sql_check::{DUCKDB_VARIABLE, SQL_PROGRAM, SqlCheck};
+pub use sql_diagnostic::{Applicability, SqlCode, SqlDiagnostic, SqlFix, SqlLineIndex, SqlSeverity, SqlSpan};
 
 pub use percent::{NotAPercent, Percent};
-pub use texts::{OneOrMany, one_or_many};
+pub use text_list::{OneOrMany, one_or_many};
 
 /// The largest accepted time limit, in milliseconds.
 pub const MAX_TIME_MS: u64 = 600_000;
@@ -53,7 +53,7 @@ impl Dialect {
     }
 
     /// Returns the name for display.
-    pub fn title(self) -> &'static str {
+    pub fn display_name(self) -> &'static str {
         match self {
             Self::Sqlite => "SQLite",
             Self::Duckdb => "DuckDB",
@@ -65,7 +65,7 @@ impl Dialect {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlPolicy")]
-pub enum Policy {
+pub enum SqlPolicy {
     /// Only reading rows.
     #[default]
     Read,
@@ -75,7 +75,7 @@ pub enum Policy {
     Migrate,
 }
 
-impl Policy {
+impl SqlPolicy {
     /// Every policy, the most restrictive first.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Migrate];
 
@@ -93,7 +93,7 @@ impl Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "SqlLimits")]
-pub struct Limits {
+pub struct SqlResourceLimits {
     /// Maximum wall time of all stages of one request, in milliseconds.
     #[schemars(range(min = 1, max = 600_000))]
     pub time_ms: u64,
@@ -112,7 +112,7 @@ pub struct Limits {
     pub input: u64,
 }
 
-impl Default for Limits {
+impl Default for SqlResourceLimits {
     fn default() -> Self {
         Self {
             time_ms: 5_000,
@@ -126,9 +126,9 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl SqlResourceLimits {
     /// Returns the maximum wall time of all stages of one request.
-    pub fn time(&self) -> Duration {
+    pub fn wall_time(&self) -> Duration {
         Duration::from_millis(self.time_ms.min(MAX_TIME_MS))
     }
 
@@ -138,7 +138,7 @@ impl Limits {
     /// The name is unknown or the value is invalid; a phrase gives the reason.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
-        let size = |least: u64| match value.parse::<Limit>() {
+        let parse_size = |least: u64| match value.parse::<Limit>() {
             Ok(Limit::Max(size)) if size >= least => Ok(size),
             Ok(Limit::Max(_)) => Err(format!("it is {least} at least")),
             Ok(Limit::Unlimited) => Err("it has to be bounded".to_owned()),
@@ -153,12 +153,12 @@ impl Limits {
                 }
                 self.time_ms = ms;
             }
-            "steps" => self.steps = size(1)?,
-            "rows" => self.rows = size(1)?,
-            "memory" => self.memory = size(16 << 20)?,
-            "result" => self.result = size(1)?,
-            "depth" => self.depth = u32::try_from(size(1)?.min(1_000)).unwrap_or(1_000),
-            "input" => self.input = size(1)?,
+            "steps" => self.steps = parse_size(1)?,
+            "rows" => self.rows = parse_size(1)?,
+            "memory" => self.memory = parse_size(16 << 20)?,
+            "result" => self.result = parse_size(1)?,
+            "depth" => self.depth = u32::try_from(parse_size(1)?.min(1_000)).unwrap_or(1_000),
+            "input" => self.input = parse_size(1)?,
             other => {
                 let known = "`time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`";
                 return Err(format!("there is no limit `{other}`; the limits are {known}"));
@@ -172,7 +172,7 @@ impl Limits {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "SqlAllow")]
-pub struct Allow {
+pub struct SqlAllow {
     /// Tables and views, as `table` or `schema.table`, in any case. A view also needs its underlying tables on the
     /// list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -189,7 +189,7 @@ pub struct Allow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlBatch")]
-pub enum Batch {
+pub enum SqlBatch {
     /// Exactly one, as a model or a program writes for one query.
     One,
     /// Any number; each is judged separately and in order, as in a file.
@@ -200,7 +200,7 @@ pub enum Batch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "SqlRequest")]
-pub struct Request {
+pub struct SqlRequest {
     /// The SQL text.
     pub sql: String,
     /// The SQL dialect.
@@ -215,17 +215,17 @@ pub struct Request {
     pub database: Option<String>,
     /// The kinds of statements that are allowed.
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: SqlPolicy,
     /// The names that the statements may use.
     #[serde(default)]
-    pub allow: Allow,
+    pub allow: SqlAllow,
     /// The resource limits.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: SqlResourceLimits,
     /// The number of statements that are allowed. The default depends on the policy: many for `migrate`, otherwise
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch: Option<Batch>,
+    pub batch: Option<SqlBatch>,
     /// The question that the statement should answer, for the semantic stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
@@ -237,7 +237,7 @@ pub struct Request {
     pub reject_at: Option<Percent>,
 }
 
-impl Request {
+impl SqlRequest {
     /// Creates a request with default values for all other fields.
     pub fn new(dialect: Dialect, sql: impl Into<String>) -> Self {
         Self {
@@ -245,9 +245,9 @@ impl Request {
             dialect,
             schema: Vec::new(),
             database: None,
-            policy: Policy::default(),
-            allow: Allow::default(),
-            limits: Limits::default(),
+            policy: SqlPolicy::default(),
+            allow: SqlAllow::default(),
+            limits: SqlResourceLimits::default(),
             batch: None,
             question: None,
             stages: None,
@@ -256,10 +256,10 @@ impl Request {
     }
 
     /// Returns the number of statements that are allowed.
-    pub fn batch(&self) -> Batch {
+    pub fn batch(&self) -> SqlBatch {
         self.batch.unwrap_or(match self.policy {
-            Policy::Read | Policy::Write => Batch::One,
-            Policy::Migrate => Batch::Many,
+            SqlPolicy::Read | SqlPolicy::Write => SqlBatch::One,
+            SqlPolicy::Migrate => SqlBatch::Many,
         })
     }
 

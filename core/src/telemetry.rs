@@ -3,16 +3,18 @@
 //! The ids of spans are derived from the id of the run, so a step can get the id of its span before the span is
 //! exported. This module sends nothing.
 
-mod context;
-mod spans;
+mod run_spans;
 #[cfg(test)]
 mod tests;
+mod trace_context;
 
-pub use context::{MAX_STATE, TRACEPARENT, TRACESTATE, TraceContext, TraceState, is_trace_variable, take_context};
-pub use spans::{Attribute, RunTimes, Span, SpanEvent, Value, spans};
+pub use run_spans::{AttributeValue, RunTimes, SpanAttribute, SpanEvent, TraceSpan, build_spans};
+pub use trace_context::{
+    MAX_TRACESTATE_BYTES, TRACEPARENT, TRACESTATE, TraceContext, TraceState, is_trace_variable, take_context,
+};
 
-use crate::digest::Sha256Hex;
-use crate::names::{RunId, SkillName, StepName};
+use crate::model::names::{RunId, SkillName, StepName};
+use crate::text::digest::Sha256Hex;
 
 /// The id of a trace: 16 bytes that are not all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,7 +59,7 @@ pub struct RunTrace {
 impl RunTrace {
     /// Places a run below the span of its caller, or in a new trace.
     pub fn new(run: RunId, parent: Option<TraceContext>) -> Self {
-        let trace = parent.as_ref().map_or_else(|| trace_of(&run), |parent| parent.trace);
+        let trace = parent.as_ref().map_or_else(|| derive_trace_id(&run), |parent| parent.trace);
         Self { run, trace, parent }
     }
 
@@ -73,17 +75,17 @@ impl RunTrace {
 
     /// Returns the id of the root span of the run.
     pub fn run_span(&self) -> SpanId {
-        self.span(&["run"])
+        self.derive_span_id(&["run"])
     }
 
     /// Returns the id of the span of a skill.
     pub fn skill_span(&self, skill: &SkillName) -> SpanId {
-        self.span(&["skill", skill.as_str()])
+        self.derive_span_id(&["skill", skill.as_str()])
     }
 
     /// Returns the id of the span of a step. A toolchain check is a step of a skill that has the name of the toolchain.
     pub fn step_span(&self, skill: &str, step: &StepName) -> SpanId {
-        self.span(&["step", skill, step.as_str()])
+        self.derive_span_id(&["step", skill, step.as_str()])
     }
 
     /// Returns the context that the processes of a step continue.
@@ -91,15 +93,15 @@ impl RunTrace {
         TraceContext {
             trace: self.trace,
             span: self.step_span(skill, step),
-            flags: self.parent.as_ref().map_or(0, |parent| parent.flags) | context::SAMPLED,
+            flags: self.parent.as_ref().map_or(0, |parent| parent.flags) | trace_context::SAMPLED_FLAG,
             state: self.parent.as_ref().map(|parent| parent.state.clone()).unwrap_or_default(),
         }
     }
 
-    fn span(&self, path: &[&str]) -> SpanId {
+    fn derive_span_id(&self, path: &[&str]) -> SpanId {
         let mut words = vec!["proctor.span", self.run.as_str()];
         words.extend(path);
-        let digest = digest_of(&words);
+        let digest = hash_words(&words);
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&digest[..8]);
         // Zero means "no span". A digest that begins with eight zero bytes is practically impossible.
@@ -107,14 +109,14 @@ impl RunTrace {
     }
 }
 
-fn trace_of(run: &RunId) -> TraceId {
-    let digest = digest_of(&["proctor.trace", run.as_str()]);
+fn derive_trace_id(run: &RunId) -> TraceId {
+    let digest = hash_words(&["proctor.trace", run.as_str()]);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     TraceId::new(bytes).unwrap_or(TraceId([1; 16]))
 }
 
 /// Hashes a list of words. Names cannot contain the separator.
-fn digest_of(words: &[&str]) -> [u8; 32] {
-    Sha256Hex::of(words.join("\0").as_bytes()).to_raw()
+fn hash_words(words: &[&str]) -> [u8; 32] {
+    Sha256Hex::digest(words.join("\0").as_bytes()).to_raw()
 }

@@ -3,27 +3,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proctor_core::canonical::Json;
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
-use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
-use proctor_core::evidence::{
+use proctor_core::model::drift::{Change, ChangeKind, Diff, DriftMethod, StepDrift};
+use proctor_core::model::enforcement::{Control, Enforcement, SandboxMode};
+use proctor_core::model::leak::{LeakedProcess, LeakedProcesses};
+use proctor_core::model::names::StepName;
+use proctor_core::model::outcome::{Outcome, Termination};
+use proctor_core::model::plan::{Argv, Determinism, PlannedStep, ReadOnly, RelPath, ReportFormat, VersionDemand};
+use proctor_core::model::tier::{Tier, TierReason};
+use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, ReportEvidence, ReportState, Resources,
     SkillEvidence, StepEvidence, StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
 };
-use proctor_core::leak::{LeakedProcess, LeakedProcesses};
-use proctor_core::names::StepName;
-use proctor_core::outcome::{Outcome, Termination};
-use proctor_core::plan::{Argv, Determinism, PlannedStep, ReadOnly, RelPath, ReportFormat, VersionDemand};
-use proctor_core::spec::{self, Adhoc, LimitSettings, Operator};
-use proctor_core::tier::{Tier, TierReason};
+use proctor_core::spec::{self, AdhocCommand, LimitSettings, OperatorConfig};
+use proctor_core::text::canonical::Json;
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
-fn sha(text: &str) -> Sha256Hex {
-    Sha256Hex::of(text.as_bytes())
+fn hash_of(text: &str) -> Sha256Hex {
+    Sha256Hex::digest(text.as_bytes())
 }
 
-fn planned() -> PlannedStep {
-    let adhoc = Adhoc {
+fn planned_step() -> PlannedStep {
+    let adhoc = AdhocCommand {
         cmd: Argv::new(vec!["cargo".into(), "test".into()]).expect("a command"),
         workdir: None,
         timeout_ms: None,
@@ -36,16 +36,22 @@ fn planned() -> PlannedStep {
         limits: LimitSettings::default(),
     };
     let name = StepName::new("unit").expect("a name");
-    spec::adhoc_step(&adhoc, name, None, &Operator::default()).expect("a step")
+    spec::adhoc_step(&adhoc, name, None, &OperatorConfig::default()).expect("a step")
 }
 
 fn stream(text: &str) -> StreamEvidence {
     let bytes = text.len() as u64;
-    StreamEvidence { sha256: sha(text), bytes, kept_bytes: bytes, preview: text.to_owned(), ..StreamEvidence::empty() }
+    StreamEvidence {
+        sha256: hash_of(text),
+        bytes,
+        kept_bytes: bytes,
+        preview: text.to_owned(),
+        ..StreamEvidence::empty()
+    }
 }
 
 fn report(text: &str) -> ReportEvidence {
-    let state = ReportState::Read { sha256: sha(text), bytes: text.len() as u64, redacted: 0 };
+    let state = ReportState::Read { sha256: hash_of(text), bytes: text.len() as u64, redacted: 0 };
     ReportEvidence { format: ReportFormat::Junit, path: RelPath::new("junit.xml").expect("a path"), state }
 }
 
@@ -55,8 +61,8 @@ fn leaked() -> LeakedProcesses {
 
 fn step() -> StepEvidence {
     let mut enforcement = Enforcement::default();
-    enforcement.enforced(Control::Layer, "overlayfs");
-    enforcement.not_enforced(Control::MemoryLimit, "no cgroup");
+    enforcement.record_enforced(Control::Layer, "overlayfs");
+    enforcement.record_not_enforced(Control::MemoryLimit, "no cgroup");
     let change = Change {
         path: "README.md".to_owned(),
         kind: ChangeKind::Modified,
@@ -65,7 +71,7 @@ fn step() -> StepEvidence {
         diff: Diff::Whole { text: "-a\n+b\n".to_owned() },
     };
     StepEvidence {
-        planned: planned(),
+        planned: planned_step(),
         outcome: Outcome::Drifted,
         termination: Termination::Exited { code: 0 },
         exit_code: Some(0),
@@ -83,8 +89,8 @@ fn step() -> StepEvidence {
             outcome: Outcome::Failed,
             termination: Termination::Signaled { signal: 9 },
             duration_ms: 1,
-            stdout_sha256: sha("first"),
-            stderr_sha256: sha(""),
+            stdout_sha256: hash_of("first"),
+            stderr_sha256: hash_of(""),
             leaked: Some(leaked()),
         }],
         found_reports: vec![],
@@ -112,7 +118,7 @@ fn summary() -> Summary {
 }
 
 fn skill(determinism: Determinism) -> SkillEvidence {
-    let snapshot = SnapshotId::from_root(&sha("tree"));
+    let snapshot = SnapshotId::from_root(&hash_of("tree"));
     evidence::seal(SkillEvidence {
         version: evidence::VERSION,
         changeset_id: Some("009_x".parse().expect("an id")),
@@ -128,15 +134,15 @@ fn skill(determinism: Determinism) -> SkillEvidence {
         repo_git: git(),
         source: Default::default(),
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".to_owned()] },
-        spec_sha256: sha("spec"),
-        plan_sha256: sha("plan"),
+        spec_sha256: hash_of("spec"),
+        plan_sha256: hash_of("plan"),
         left_out: Vec::new(),
         flaky: false,
         cached_from: None,
         steps: vec![step()],
         summary: summary(),
         measured: measured(),
-        sha256: sha(""),
+        sha256: hash_of(""),
     })
 }
 
@@ -146,10 +152,10 @@ fn toolchain() -> ToolchainEvidence {
         changeset_id: None,
         sandbox: SandboxMode::Strict,
         profile: "pr".parse().expect("a name"),
-        spec_sha256: sha("spec"),
-        plan_sha256: sha("plan"),
+        spec_sha256: hash_of("spec"),
+        plan_sha256: hash_of("plan"),
         left_out: Vec::new(),
-        repo_snapshot: SnapshotId::from_root(&sha("tree")),
+        repo_snapshot: SnapshotId::from_root(&hash_of("tree")),
         repo_git: git(),
         source: Default::default(),
         checks: vec![CheckEvidence {
@@ -161,19 +167,19 @@ fn toolchain() -> ToolchainEvidence {
         }],
         summary: summary(),
         measured: measured(),
-        sha256: sha(""),
+        sha256: hash_of(""),
     })
 }
 
 /// Returns the seal after a change.
-fn resealed(determinism: Determinism, change: impl FnOnce(&mut SkillEvidence)) -> Sha256Hex {
+fn seal_after(determinism: Determinism, change: impl FnOnce(&mut SkillEvidence)) -> Sha256Hex {
     let mut document = skill(determinism);
     change(&mut document);
     evidence::seal(document).sha256
 }
 
 #[test]
-fn a_document_reads_back_as_what_was_written() {
+fn documents_survive_round_trip() {
     let (skill, toolchain) = (skill(Determinism::D0), toolchain());
     let bytes = evidence::to_bytes(&skill);
     assert_eq!(serde_json::from_slice::<SkillEvidence>(&bytes).expect("ours"), skill);
@@ -183,7 +189,7 @@ fn a_document_reads_back_as_what_was_written() {
 }
 
 #[test]
-fn a_document_fits_its_schema() {
+fn documents_match_schema() {
     let cases = [
         (schemars::schema_for!(SkillEvidence), serde_json::to_value(skill(Determinism::D2)).expect("json")),
         (schemars::schema_for!(ToolchainEvidence), serde_json::to_value(toolchain()).expect("json")),
@@ -199,9 +205,9 @@ fn a_document_fits_its_schema() {
 }
 
 #[test]
-fn what_is_measured_does_not_move_the_seal() {
+fn measured_values_do_not_change_seal() {
     let plain = skill(Determinism::D0).sha256;
-    let changed = resealed(Determinism::D0, |document| {
+    let changed = seal_after(Determinism::D0, |document| {
         document.measured.run_id = "r2".parse().expect("a run id");
         document.measured.started_at = "2027-01-01T00:00:00.000Z".to_owned();
         document.summary.duration_ms = 99;
@@ -214,50 +220,51 @@ fn what_is_measured_does_not_move_the_seal() {
 }
 
 #[test]
-fn output_moves_the_seal_of_d0_alone() {
+fn output_changes_seal_only_for_d0() {
     let other_output = |document: &mut SkillEvidence| {
         document.steps[0].stdout = stream("something else");
         document.steps[0].stderr = stream("");
-        document.steps[0].earlier_attempts[0].stdout_sha256 = sha("second");
+        document.steps[0].earlier_attempts[0].stdout_sha256 = hash_of("second");
         document.steps[0].found_reports = vec![report("<a/>")];
     };
-    assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, other_output));
+    assert_ne!(skill(Determinism::D0).sha256, seal_after(Determinism::D0, other_output));
     for class in [Determinism::D1, Determinism::D2] {
-        assert_eq!(skill(class).sha256, resealed(class, other_output), "{class:?}");
+        assert_eq!(skill(class).sha256, seal_after(class, other_output), "{class:?}");
     }
     let other_report = |document: &mut SkillEvidence| document.steps[0].found_reports = vec![report("<a/>")];
-    assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, other_report));
-    let first_attempt = |document: &mut SkillEvidence| document.steps[0].earlier_attempts[0].stderr_sha256 = sha("x");
-    assert_ne!(skill(Determinism::D0).sha256, resealed(Determinism::D0, first_attempt));
+    assert_ne!(skill(Determinism::D0).sha256, seal_after(Determinism::D0, other_report));
+    let first_attempt =
+        |document: &mut SkillEvidence| document.steps[0].earlier_attempts[0].stderr_sha256 = hash_of("x");
+    assert_ne!(skill(Determinism::D0).sha256, seal_after(Determinism::D0, first_attempt));
 }
 
 #[test]
-fn everything_else_moves_the_seal_of_every_class() {
-    type Edit = (&'static str, fn(&mut SkillEvidence));
-    let edits: [Edit; 10] = [
+fn other_values_change_seal_for_every_class() {
+    type EvidenceEdit = (&'static str, fn(&mut SkillEvidence));
+    let edits: [EvidenceEdit; 10] = [
         ("outcome", |d| d.steps[0].outcome = Outcome::Passed),
         ("termination", |d| d.steps[0].termination = Termination::Exited { code: 1 }),
         ("timeout", |d| d.steps[0].planned.timeout_ms += 1),
         ("drift", |d| d.steps[0].drift.found.changes.clear()),
         ("enforcement", |d| d.steps[0].enforcement = Enforcement::default()),
         ("tier", |d| d.tier = Tier::ONE),
-        ("snapshot", |d| d.repo_snapshot_before = SnapshotId::from_root(&sha("other"))),
-        ("spec", |d| d.spec_sha256 = sha("other")),
+        ("snapshot", |d| d.repo_snapshot_before = SnapshotId::from_root(&hash_of("other"))),
+        ("spec", |d| d.spec_sha256 = hash_of("other")),
         ("attempts", |d| d.steps[0].earlier_attempts.clear()),
         ("summary", |d| d.summary.overall_exit_code = 0),
     ];
     for class in [Determinism::D0, Determinism::D1, Determinism::D2] {
         for (what, edit) in edits {
-            assert_ne!(skill(class).sha256, resealed(class, edit), "{what} {class:?}");
+            assert_ne!(skill(class).sha256, seal_after(class, edit), "{what} {class:?}");
         }
     }
 }
 
 #[test]
-fn what_a_control_was_enforced_by_is_the_hosts_and_moves_no_seal() {
-    use proctor_core::enforcement::Control;
+fn enforcement_mechanism_does_not_change_seal() {
+    use proctor_core::model::enforcement::Control;
     let enforced = |mechanism: &'static str| {
-        move |d: &mut SkillEvidence| d.steps[0].enforcement.enforced(Control::Layer, mechanism)
+        move |d: &mut SkillEvidence| d.steps[0].enforcement.record_enforced(Control::Layer, mechanism)
     };
     let mut one = skill(Determinism::D0);
     enforced("by this")(&mut one);
@@ -265,14 +272,14 @@ fn what_a_control_was_enforced_by_is_the_hosts_and_moves_no_seal() {
     enforced("by that")(&mut other);
     assert_eq!(evidence::seal(one.clone()).sha256, evidence::seal(other).sha256);
     let mut weaker = one.clone();
-    weaker.steps[0].enforcement.not_enforced(Control::Layer, "no");
+    weaker.steps[0].enforcement.record_not_enforced(Control::Layer, "no");
     assert_ne!(evidence::seal(one).sha256, evidence::seal(weaker).sha256);
 }
 
 #[test]
-fn the_seal_is_the_hash_of_the_stable_part() {
+fn seal_is_hash_of_stable_part() {
     let document = skill(Determinism::D0);
-    assert_eq!(document.sha256, Sha256Hex::of(&evidence::stable_part(&document).to_vec()));
+    assert_eq!(document.sha256, Sha256Hex::digest(&evidence::stable_part(&document).to_vec()));
     assert_eq!(evidence::seal(document.clone()), document);
     let toolchain = toolchain();
     let mut other = toolchain.clone();

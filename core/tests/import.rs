@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::import::{ImportError, ImportRequest, Imported, Source, detect, import};
-use proctor_core::names::ProfileName;
+use proctor_core::adopt::import::{ImportError, ImportRequest, Imported, Source, detect, import};
+use proctor_core::model::names::ProfileName;
 use proctor_core::spec;
 use proptest::prelude::*;
 use serde_yaml::Value;
@@ -21,27 +21,27 @@ fn profile() -> ProfileName {
     ProfileName::new("pr").expect("a name")
 }
 
-fn read(source: Source, file: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
+fn import_bytes(source: Source, file: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
     import(bytes, &ImportRequest { source, file, profile: &profile() })
 }
 
-fn imported(source: Source, text: &str) -> Imported {
-    read(source, "hooks.yaml", text.as_bytes()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
+fn import_text(source: Source, text: &str) -> Imported {
+    import_bytes(source, "hooks.yaml", text.as_bytes()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
 }
 
 /// Imports a pre-commit configuration with a single hook; returns its command, or the reason why it was not
 /// imported.
-fn local(hook: &str) -> Result<Vec<String>, String> {
-    one(Source::PreCommit, &format!("repos: [{{repo: local, hooks: [{hook}]}}]\n"))
+fn import_local_hook(hook: &str) -> Result<Vec<String>, String> {
+    import_single_hook(Source::PreCommit, &format!("repos: [{{repo: local, hooks: [{hook}]}}]\n"))
 }
 
-fn one(source: Source, text: &str) -> Result<Vec<String>, String> {
-    let imported = imported(source, text);
+fn import_single_hook(source: Source, text: &str) -> Result<Vec<String>, String> {
+    let imported = import_text(source, text);
     assert_eq!(imported.carried.len() + imported.left.len(), 1, "{imported:#?}");
     match imported.left.first() {
         Some(left) => Err(left.reason.clone()),
         None => {
-            let spec = spec::read(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
+            let spec = spec::parse(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
             let skill = &spec.skills.iter().next().expect("a skill").1;
             Ok(skill.steps.value[0].cmd.as_ref().expect("a command").value.argv().expect("words").words().to_vec())
         }
@@ -49,7 +49,7 @@ fn one(source: Source, text: &str) -> Result<Vec<String>, String> {
 }
 
 /// Returns the hooks of a configuration by an independent parser.
-fn hooks(source: Source, text: &str) -> Vec<String> {
+fn expected_hook_names(source: Source, text: &str) -> Vec<String> {
     let mut root: Value = serde_yaml::from_str(text).expect("YAML");
     root.apply_merge().expect("merges");
     let mut names = Vec::new();
@@ -61,21 +61,21 @@ fn hooks(source: Source, text: &str) -> Vec<String> {
         }
         Source::Lefthook => {
             let map = root.as_mapping().expect("a map");
-            map.values().for_each(|hook| jobs(hook, &mut names));
+            map.values().for_each(|hook| collect_job_names(hook, &mut names));
         }
     }
     names.sort();
     names
 }
 
-fn jobs(holder: &Value, names: &mut Vec<String>) {
+fn collect_job_names(holder: &Value, names: &mut Vec<String>) {
     for key in ["commands", "scripts"] {
         let named = holder.get(key).and_then(Value::as_mapping).into_iter().flat_map(|map| map.keys());
         names.extend(named.map(|name| name.as_str().expect("a name").to_owned()));
     }
     for job in holder.get("jobs").and_then(Value::as_sequence).into_iter().flatten() {
         match job.get("group") {
-            Some(group) => jobs(group, names),
+            Some(group) => collect_job_names(group, names),
             None => {
                 let name = ["name", "run", "script"].iter().find_map(|key| job.get(key)?.as_str());
                 names.push(name.expect("a job has one of these").to_owned());
@@ -85,19 +85,20 @@ fn jobs(holder: &Value, names: &mut Vec<String>) {
 }
 
 #[test]
-fn every_hook_of_published_configurations_is_carried_over_or_listed() {
+fn imports_or_lists_every_published_hook() {
     for source in [Source::PreCommit, Source::Lefthook] {
         for path in fixtures(source) {
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
             let text = std::fs::read_to_string(&path).expect("read");
-            let result = read(source, &name, text.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error:#?}"));
-            let told = result.carried.iter().map(|one| &one.name).chain(result.left.iter().map(|one| &one.name));
-            let mut told: Vec<String> = told.cloned().collect();
-            told.sort();
-            assert_eq!(told, hooks(source, &text), "{name}");
+            let result =
+                import_bytes(source, &name, text.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error:#?}"));
+            let reported = result.carried.iter().map(|one| &one.name).chain(result.left.iter().map(|one| &one.name));
+            let mut reported_names: Vec<String> = reported.cloned().collect();
+            reported_names.sort();
+            assert_eq!(reported_names, expected_hook_names(source, &text), "{name}");
             assert_eq!(detect(text.as_bytes()), Ok(Some(source)), "{name}");
             let spec = result.spec.expect("something is carried over");
-            assert_eq!(spec::read(spec.as_bytes()).expect("a spec").warnings, [], "{name}");
+            assert_eq!(spec::parse(spec.as_bytes()).expect("a spec").warnings, [], "{name}");
             let carried = result.carried.iter().map(|one| {
                 format!(
                     "{} (line {}) -> {}/{} {:?} {:?}\n",
@@ -119,23 +120,24 @@ fn every_hook_of_published_configurations_is_carried_over_or_listed() {
 }
 
 #[test]
-fn a_command_reaches_the_step_as_it_was() {
-    let whole = |hook: &str| local(&format!("{{id: x, language: system, pass_filenames: false, entry: {hook}}}"));
+fn preserves_command_words() {
+    let whole =
+        |hook: &str| import_local_hook(&format!("{{id: x, language: system, pass_filenames: false, entry: {hook}}}"));
     assert_eq!(
         whole("'bash -c ''a \"$1\" | b; exit 3'' -- \"it''s\"'"),
-        Ok(words(&["bash", "-c", "a \"$1\" | b; exit 3", "--", "it's"]))
+        Ok(to_strings(&["bash", "-c", "a \"$1\" | b; exit 3", "--", "it's"]))
     );
-    assert_eq!(whole("\"printf '\\\\u2028 \\\\x01 é'\""), Ok(words(&["printf", "\\u2028 \\x01 é"])));
+    assert_eq!(whole("\"printf '\\\\u2028 \\\\x01 é'\""), Ok(to_strings(&["printf", "\\u2028 \\x01 é"])));
     let script = "{id: x, language: script, entry: check.sh, pass_filenames: false, args: ['--a b', '$X', '#']}";
-    assert_eq!(local(script), Ok(words(&["./check.sh", "--a b", "$X", "#"])));
+    assert_eq!(import_local_hook(script), Ok(to_strings(&["./check.sh", "--a b", "$X", "#"])));
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+fn to_strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 #[test]
-fn what_has_no_equivalent_is_listed_with_its_reason() {
+fn lists_unsupported_hooks_with_reason() {
     let cases = [
         ("{id: x, language: system, entry: a, files: '^(?!b)'}", "look-around"),
         ("{id: x, language: system, entry: a, exclude: '(a)\\1'}", "backreferences"),
@@ -159,15 +161,15 @@ fn what_has_no_equivalent_is_listed_with_its_reason() {
         ("{}", "no `id`"),
     ];
     for (hook, reason) in cases {
-        let left = local(hook).expect_err(hook);
+        let left = import_local_hook(hook).expect_err(hook);
         assert!(left.contains(reason), "{hook}: {left}");
     }
 }
 
 #[test]
-fn a_pattern_for_all_hooks_that_cannot_be_said_leaves_none_of_those_that_take_files() {
+fn untranslatable_global_pattern_skips_hooks_with_files() {
     let text = "exclude: ^(?!src/)\nrepos: [{repo: local, hooks: [{id: x, language: system, entry: a}]}]\n";
-    assert!(one(Source::PreCommit, text).expect_err("left").contains("for all hooks, the `exclude`"));
+    assert!(import_single_hook(Source::PreCommit, text).expect_err("left").contains("for all hooks, the `exclude`"));
 }
 
 #[test]
@@ -176,20 +178,20 @@ fn piped_groups_of_two_hooks_become_two_skills() {
         format!("{{jobs: [{{group: {{piped: true, jobs: [{{run: test -f {word}1}}, {{run: test -f {word}2}}]}}}}]}}")
     };
     let text = format!("pre-commit: {}\npre-push: {}\n", group("a"), group("b"));
-    let imported = imported(Source::Lefthook, &text);
+    let imported = import_text(Source::Lefthook, &text);
     assert_eq!(imported.left.len(), 0, "{imported:#?}");
-    let spec = spec::read(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
+    let spec = spec::parse(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
     let steps: Vec<usize> = spec.skills.iter().map(|(_, skill)| skill.steps.value.len()).collect();
     assert_eq!(steps, [2, 2]);
 }
 
 #[test]
-fn names_of_hooks_become_names_of_skills_and_steps() {
+fn converts_hook_names_to_unique_skill_names() {
     let hooks = ["'a b'", "'a-b'", "A-B", "'é'", "\"x\\ny\"", "'*'", "yes", "'-'", "'..'"];
     let hooks: Vec<String> =
         hooks.iter().map(|id| format!("{{id: {id}, language: system, entry: a, pass_filenames: false}}")).collect();
     let text = format!("repos: [{{repo: local, hooks: [{}]}}]\n", hooks.join(", "));
-    let imported = imported(Source::PreCommit, &text);
+    let imported = import_text(Source::PreCommit, &text);
     let names: Vec<&str> = imported.carried.iter().map(|one| one.skill.as_str()).collect();
     assert_eq!(
         names,
@@ -199,7 +201,7 @@ fn names_of_hooks_become_names_of_skills_and_steps() {
 }
 
 #[test]
-fn what_is_no_configuration_is_an_error_with_its_place() {
+fn rejects_invalid_configurations() {
     let deep = format!("repos: {}{}", "[".repeat(200), "]".repeat(200));
     let mut bomb = String::from("a0: &a0 [x, x]\n");
     (1..40).for_each(|n| bomb.push_str(&format!("a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)));
@@ -229,8 +231,8 @@ fn what_is_no_configuration_is_an_error_with_its_place() {
     ];
     for text in texts {
         let start: String = text.chars().take(40).collect();
-        match read(Source::PreCommit, "f", text.as_bytes()) {
-            Err(ImportError::Invalid(diagnostics)) => assert!(!diagnostics.is_empty(), "{start}"),
+        match import_bytes(Source::PreCommit, "f", text.as_bytes()) {
+            Err(ImportError::InvalidConfig(diagnostics)) => assert!(!diagnostics.is_empty(), "{start}"),
             other => panic!("{start}: {other:?}"),
         }
     }
@@ -241,27 +243,30 @@ fn what_is_no_configuration_is_an_error_with_its_place() {
         "glob_matcher: x",
         "pre-commit: {commands: {a: {priority: x}}}",
     ] {
-        assert!(matches!(read(Source::Lefthook, "f", text.as_bytes()), Err(ImportError::Invalid(_))), "{text}");
+        assert!(
+            matches!(import_bytes(Source::Lefthook, "f", text.as_bytes()), Err(ImportError::InvalidConfig(_))),
+            "{text}"
+        );
     }
-    assert!(matches!(read(Source::PreCommit, "f", b"\xff"), Err(ImportError::Invalid(_))));
+    assert!(matches!(import_bytes(Source::PreCommit, "f", b"\xff"), Err(ImportError::InvalidConfig(_))));
 }
 
 #[test]
-fn where_nothing_is_carried_over_there_is_no_spec() {
-    let nothing = imported(Source::PreCommit, "repos: []\n");
+fn returns_no_spec_without_imported_hooks() {
+    let nothing = import_text(Source::PreCommit, "repos: []\n");
     assert_eq!((nothing.spec, nothing.carried.len(), nothing.left.len()), (None, 0, 0));
-    assert_eq!(imported(Source::Lefthook, "colors: false\n").spec, None);
+    assert_eq!(import_text(Source::Lefthook, "colors: false\n").spec, None);
 }
 
 #[test]
-fn too_many_hooks_are_no_spec() {
+fn rejects_too_many_hooks() {
     let hook = "- {id: x, language: system, entry: a}\n";
     let text = format!("repos:\n- repo: local\n  hooks:\n{}", format!("  {hook}").repeat(9_000));
-    assert!(matches!(read(Source::PreCommit, "f", text.as_bytes()), Err(ImportError::Unusable { .. })));
+    assert!(matches!(import_bytes(Source::PreCommit, "f", text.as_bytes()), Err(ImportError::InvalidSpec { .. })));
 }
 
 /// Generates text with characters that are special in YAML, shells, sed or regular expressions.
-fn nasty() -> impl Strategy<Value = String> {
+fn special_text() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         "[a-z]{1,4}",
         proptest::sample::select(vec![
@@ -310,15 +315,15 @@ fn nasty() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn whatever_a_hook_says_it_is_carried_over_or_listed(
-        id in nasty(), entry in nasty(), arg in nasty(), files in nasty(), name in nasty(), language in 0..4_usize,
+    fn imports_or_lists_any_hook(
+        id in special_text(), entry in special_text(), arg in special_text(), files in special_text(), name in special_text(), language in 0..4_usize,
     ) {
         let language = ["system", "pygrep", "fail", "script"][language];
         let hook = serde_json::json!({
             "id": id, "name": name, "entry": entry, "args": [arg], "files": files, "language": language,
         });
         let text = serde_json::json!({ "repos": [{ "repo": "local", "hooks": [hook] }] }).to_string();
-        if let Ok(imported) = read(Source::PreCommit, &name, escaped(&text).as_bytes()) {
+        if let Ok(imported) = import_bytes(Source::PreCommit, &name, escape_for_yaml(&text).as_bytes()) {
             prop_assert_eq!(imported.carried.len() + imported.left.len(), 1);
         } else {
             prop_assert!(false, "{}", text);
@@ -326,14 +331,14 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_job_says_it_is_carried_over_or_listed(
-        name in nasty(), run in nasty(), glob in nasty(), exclude in nasty(), root in nasty(), value in nasty(),
+    fn imports_or_lists_any_job(
+        name in special_text(), run in special_text(), glob in special_text(), exclude in special_text(), root in special_text(), value in special_text(),
     ) {
         let job = serde_json::json!({
             "name": name, "run": run, "glob": glob, "exclude": exclude, "root": root, "env": { "A": value }, "fail_text": run,
         });
         let text = serde_json::json!({ "pre-commit": { "jobs": [job] } }).to_string();
-        match read(Source::Lefthook, &name, escaped(&text).as_bytes()) {
+        match import_bytes(Source::Lefthook, &name, escape_for_yaml(&text).as_bytes()) {
             Ok(imported) => prop_assert_eq!(imported.carried.len() + imported.left.len(), 1),
             Err(error) => prop_assert!(false, "{:?}\n{}", error, text),
         }
@@ -341,7 +346,7 @@ proptest! {
 }
 
 /// Escapes the characters in JSON that YAML requires to be escaped.
-fn escaped(json: &str) -> String {
+fn escape_for_yaml(json: &str) -> String {
     let out = json.chars().map(|c| match c {
         c if c.is_control() || c == '\u{2028}' => format!("\\u{:04x}", u32::from(c)),
         c => c.to_string(),

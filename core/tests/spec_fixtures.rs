@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::spec::{self, Diagnostic, Operator, Reading, Severity};
+use proctor_core::spec::{self, Diagnostic, OperatorConfig, ParsedSpec, Severity};
+use proctor_core::text::digest::Sha256Hex;
 
 fn fixtures(kind: &str) -> Vec<(String, Vec<u8>)> {
     let directory: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/specs").join(kind);
@@ -23,11 +23,11 @@ fn fixtures(kind: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-fn shown(diagnostics: &[Diagnostic]) -> String {
+fn render_diagnostics(diagnostics: &[Diagnostic]) -> String {
     let mut text = String::new();
     for problem in diagnostics {
-        let place = problem.span.map_or_else(|| "-".to_owned(), |span| span.to_string());
-        text.push_str(&format!("{place} {} {}: {}\n", problem.severity.as_str(), problem.code, problem.message));
+        let position = problem.span.map_or_else(|| "-".to_owned(), |span| span.to_string());
+        text.push_str(&format!("{position} {} {}: {}\n", problem.severity.as_str(), problem.code, problem.message));
         for label in &problem.labels {
             text.push_str(&format!("    {}: {}\n", label.span, label.text));
         }
@@ -38,7 +38,7 @@ fn shown(diagnostics: &[Diagnostic]) -> String {
     text
 }
 
-fn settings(kind: &str) -> insta::Settings {
+fn snapshot_settings(kind: &str) -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(format!("../../fixtures/specs/{kind}"));
     settings.set_prepend_module_to_snapshot(false);
@@ -46,24 +46,24 @@ fn settings(kind: &str) -> insta::Settings {
     settings
 }
 
-fn read(name: &str, bytes: &[u8]) -> Reading {
-    spec::read(bytes).unwrap_or_else(|found| panic!("{name} is refused:\n{}", shown(&found)))
+fn parse_fixture(name: &str, bytes: &[u8]) -> ParsedSpec {
+    spec::parse(bytes).unwrap_or_else(|found| panic!("{name} is refused:\n{}", render_diagnostics(&found)))
 }
 
 #[test]
-fn bad_specs_are_refused_as_recorded() {
+fn rejects_bad_specs_with_recorded_diagnostics() {
     for (name, bytes) in fixtures("bad") {
-        let found = spec::read(&bytes).expect_err(&name);
+        let found = spec::parse(&bytes).expect_err(&name);
         assert!(found.iter().any(|problem| problem.severity == Severity::Error), "{name}");
-        settings("bad").bind(|| insta::assert_snapshot!(name, shown(&found)));
+        snapshot_settings("bad").bind(|| insta::assert_snapshot!(name, render_diagnostics(&found)));
     }
 }
 
 #[test]
-fn every_diagnostic_stands_where_its_offset_says() {
+fn diagnostic_positions_match_offsets() {
     for (name, bytes) in fixtures("bad") {
         let Ok(text) = std::str::from_utf8(&bytes) else { continue };
-        for problem in spec::read(&bytes).expect_err(&name) {
+        for problem in spec::parse(&bytes).expect_err(&name) {
             let span = problem.span.expect("a place");
             let mark = if span.line == 1 && text.starts_with('\u{feff}') { 3 } else { 0 };
             let line_start =
@@ -77,9 +77,9 @@ fn every_diagnostic_stands_where_its_offset_says() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once() {
+fn reports_all_problems_at_once() {
     let (_, bytes) = fixtures("bad").into_iter().find(|(name, _)| name == "everything_wrong_at_once").expect("it");
-    let found = spec::read(&bytes).expect_err("bad");
+    let found = spec::parse(&bytes).expect_err("bad");
     let codes: std::collections::BTreeSet<_> = found.iter().map(|problem| problem.code).collect();
     assert!(codes.len() >= 14, "{codes:?}");
 }
@@ -87,24 +87,31 @@ fn everything_wrong_is_said_at_once() {
 #[test]
 fn good_specs_are_accepted_and_resolve() {
     for (name, bytes) in fixtures("good") {
-        let reading = read(&name, &bytes);
-        assert_eq!(reading.warnings.is_empty(), name != "warnings", "{name}:\n{}", shown(&reading.warnings));
+        let reading = parse_fixture(&name, &bytes);
+        assert_eq!(
+            reading.warnings.is_empty(),
+            name != "warnings",
+            "{name}:\n{}",
+            render_diagnostics(&reading.warnings)
+        );
         for profile in reading.spec.profiles.iter().map(|(profile, _)| &profile.value) {
             let resolved =
-                spec::resolve(&reading.spec, profile, &Operator::default(), Sha256Hex::of(&bytes), 2).expect(&name);
+                spec::resolve(&reading.spec, profile, &OperatorConfig::default(), Sha256Hex::digest(&bytes), 2)
+                    .expect(&name);
             assert!(!resolved.plan.skills.is_empty());
         }
     }
 }
 
 #[test]
-fn warnings_are_as_recorded() {
+fn warnings_match_snapshot() {
     let (name, bytes) = fixtures("good").into_iter().find(|(name, _)| name == "warnings").expect("it");
-    settings("good").bind(|| insta::assert_snapshot!(name.clone(), shown(&read(&name, &bytes).warnings)));
+    snapshot_settings("good")
+        .bind(|| insta::assert_snapshot!(name.clone(), render_diagnostics(&parse_fixture(&name, &bytes).warnings)));
 }
 
 #[test]
-fn good_specs_fit_the_schema() {
+fn good_specs_match_schema() {
     let schema = spec::schema();
     assert!(jsonschema::draft202012::meta::is_valid(&schema));
     let validator = jsonschema::draft202012::new(&schema).expect("a schema");
@@ -120,7 +127,7 @@ fn good_specs_fit_the_schema() {
 }
 
 #[test]
-fn the_schema_refuses_what_the_reader_refuses_of_forms() {
+fn schema_rejects_malformed_specs() {
     let validator = jsonschema::draft202012::new(&spec::schema()).expect("a schema");
     for name in ["missing", "crlf", "columns"] {
         let (_, bytes) = fixtures("bad").into_iter().find(|(fixture, _)| fixture == name).expect("it");
@@ -131,18 +138,19 @@ fn the_schema_refuses_what_the_reader_refuses_of_forms() {
 
 /// The complete plan of the v1 example, which must match what v1 would have run.
 #[test]
-fn the_v1_example_means_what_it_says() {
+fn v1_example_resolves_to_recorded_plan() {
     let (name, bytes) = fixtures("good").into_iter().find(|(name, _)| name == "v1_full").expect("it");
-    let reading = read(&name, &bytes);
+    let reading = parse_fixture(&name, &bytes);
     let profile = "pr".parse().expect("a name");
-    let resolved = spec::resolve(&reading.spec, &profile, &Operator::default(), Sha256Hex::of(b""), 2).expect("a plan");
-    settings("good").bind(|| insta::assert_json_snapshot!("v1_full_plan", resolved.plan));
+    let resolved =
+        spec::resolve(&reading.spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 2).expect("a plan");
+    snapshot_settings("good").bind(|| insta::assert_json_snapshot!("v1_full_plan", resolved.plan));
     let mut text = String::new();
     for path in resolved.provenance.paths() {
         text.push_str(&format!("{path}\n"));
-        for field in resolved.provenance.get(path).expect("its own path") {
+        for field in resolved.provenance.step_values(path).expect("its own path") {
             text.push_str(&format!("    {} = {} ({})\n", field.field, field.value, field.origin));
         }
     }
-    settings("good").bind(|| insta::assert_snapshot!("v1_full_explained", text));
+    snapshot_settings("good").bind(|| insta::assert_snapshot!("v1_full_explained", text));
 }

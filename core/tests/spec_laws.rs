@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::spec::{self, Operator, Spec};
+use proctor_core::spec::{self, OperatorConfig, Spec};
+use proctor_core::text::digest::Sha256Hex;
 use proptest::prelude::*;
 
 fn fixtures() -> Vec<String> {
@@ -22,15 +22,15 @@ fn fixtures() -> Vec<String> {
 }
 
 /// Parses a spec and checks the properties that hold for every result. Returns whether the spec was accepted.
-fn laws_hold(bytes: &[u8]) -> bool {
-    match spec::read(bytes) {
+fn check_parser_properties(bytes: &[u8]) -> bool {
+    match spec::parse(bytes) {
         Ok(reading) => {
             let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
             let other: Spec = serde_yaml::from_slice(bytes).expect("the second reader accepts it");
             assert_eq!(reading.spec, other);
             for (profile, _) in reading.spec.profiles.iter() {
-                let digest = Sha256Hex::of(bytes);
-                let resolved = spec::resolve(&reading.spec, &profile.value, &Operator::default(), digest, 1);
+                let digest = Sha256Hex::digest(bytes);
+                let resolved = spec::resolve(&reading.spec, &profile.value, &OperatorConfig::default(), digest, 1);
                 let plan = resolved.expect("an accepted spec has a plan").plan;
                 assert!(plan.skills.iter().all(|skill| !skill.steps.is_empty()));
             }
@@ -51,7 +51,7 @@ fn laws_hold(bytes: &[u8]) -> bool {
 }
 
 /// Generates fragments of specs and of unusual YAML.
-fn piece() -> impl Strategy<Value = String> {
+fn yaml_fragment() -> impl Strategy<Value = String> {
     let words = [
         "version",
         ": ",
@@ -108,19 +108,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        laws_hold(&bytes);
+    fn parses_or_rejects_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        check_parser_properties(&bytes);
     }
 
     #[test]
-    fn any_heap_of_yaml_is_answered(pieces in prop::collection::vec(piece(), 0..60)) {
-        laws_hold(pieces.concat().as_bytes());
+    fn parses_or_rejects_any_yaml_fragments(pieces in prop::collection::vec(yaml_fragment(), 0..60)) {
+        check_parser_properties(pieces.concat().as_bytes());
     }
 
     #[test]
-    fn any_mangled_spec_is_answered(
+    fn parses_or_rejects_edited_specs(
         fixture in prop::sample::select(fixtures()),
-        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..6usize, piece()), 1..4),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..6usize, yaml_fragment()), 1..4),
     ) {
         let mut text = fixture;
         for (at, cut, piece) in edits {
@@ -134,12 +134,12 @@ proptest! {
             }
             text.replace_range(start..end, &piece);
         }
-        laws_hold(text.as_bytes());
+        check_parser_properties(text.as_bytes());
     }
 
     /// Both parsers give the scalars of a spec the same meaning, or the spec is rejected.
     #[test]
-    fn any_scalar_reads_in_one_way(scalar in "[ -~ä]{0,12}", quote in prop::sample::select(vec!["", "'", "\""])) {
+    fn parsers_agree_on_scalars(scalar in "[ -~ä]{0,12}", quote in prop::sample::select(vec!["", "'", "\""])) {
         let value = format!("{quote}{scalar}{quote}");
         for place in [
             format!("steps: [{{ name: a, cmd: [x, {value}] }}]"),
@@ -149,14 +149,14 @@ proptest! {
             format!("description: {value}\n    env: {{ A: {value} }}\n    steps: [{{ name: a, cmd: x }}]"),
         ] {
             let text = format!("version: 1\nprofiles: {{ p: {{ include: [s] }} }}\nskills:\n  s:\n    {place}\n");
-            laws_hold(text.as_bytes());
+            check_parser_properties(text.as_bytes());
         }
     }
 }
 
 /// Specs with thousands of items, in which a rule that compares every pair would take very long.
 #[test]
-fn large_specs_are_answered() {
+fn handles_large_specs_quickly() {
     const MANY: usize = 3_000;
     let skill = |name: usize, keys: &str| format!("  s{name}: {{ {keys} steps: [{{ name: a, cmd: x }}] }}\n");
     let with = |include: String, skills: String, rest: &str| {
@@ -169,9 +169,9 @@ fn large_specs_are_answered() {
     };
     let plain: String = (0..MANY).map(|n| skill(n, "")).collect();
     let same_check_names: String =
-        (0..MANY).map(|n| format!("  \"{}\": {{ required: [{{ cmd: x }}] }}\n", odd_name(n))).collect();
+        (0..MANY).map(|n| format!("  \"{}\": {{ required: [{{ cmd: x }}] }}\n", colliding_name(n))).collect();
     let clashing: String =
-        (0..MANY).map(|n| format!("  \"{}\": {{ steps: [{{ name: a, cmd: x }}] }}\n", odd_name(n))).collect();
+        (0..MANY).map(|n| format!("  \"{}\": {{ steps: [{{ name: a, cmd: x }}] }}\n", colliding_name(n))).collect();
     let cases = [
         ("a chain of needs", with(all("s"), chain(""), ""), true),
         ("a cycle of needs", with(all("s"), chain(&format!("s{}", MANY - 1)), ""), false),
@@ -182,11 +182,11 @@ fn large_specs_are_answered() {
         ("warnings without number", with("s0".into(), plain, ""), true),
     ];
     for (name, text, accepted) in cases {
-        assert_eq!(laws_hold(text.as_bytes()), accepted, "{name}");
+        assert_eq!(check_parser_properties(text.as_bytes()), accepted, "{name}");
     }
 }
 
 /// Returns names that differ but become equal when reduced to the characters that file names keep.
-fn odd_name(number: usize) -> String {
+fn colliding_name(number: usize) -> String {
     (0..14).map(|bit| if number >> bit & 1 == 1 { '/' } else { ' ' }).chain(['x']).collect()
 }

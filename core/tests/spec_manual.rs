@@ -3,72 +3,72 @@
 
 use std::path::Path;
 
-use proctor_core::plan::{Limit, RelPath};
-use proctor_core::spec::{self, Code, DaemonSettings, Operator, Size, TreeSettings, built_in};
+use proctor_core::model::plan::{Limit, RelPath};
+use proctor_core::spec::{self, ByteSize, Code, DaemonSettings, OperatorConfig, TreeSettings, built_in};
 
-fn manual() -> String {
-    read("spec.md")
+fn spec_manual() -> String {
+    read_doc("spec.md")
 }
 
-fn read(name: &str) -> String {
+fn read_doc(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
     std::fs::read_to_string(path).expect("the manual")
 }
 
 /// Returns the table row of `key`.
-fn row(manual: &str, key: &str) -> String {
+fn table_row(manual: &str, key: &str) -> String {
     let start = format!("| `{key}` |");
     let alone = |line: &&str| line.starts_with(&start) || line.starts_with(&format!("| {start}"));
     manual.lines().find(alone).unwrap_or_else(|| panic!("no row of {key}")).to_owned()
 }
 
-fn blocks(manual: &str, language: &str) -> Vec<String> {
+fn code_blocks(manual: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     manual.split(fence.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
-fn its_examples_are_read() {
-    let manual = manual();
-    let specs = blocks(&manual, "yaml");
+fn manual_examples_parse() {
+    let manual = spec_manual();
+    let specs = code_blocks(&manual, "yaml");
     assert_eq!(specs.len(), 6);
     for text in specs {
-        let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
+        let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
     }
-    let configs = blocks(&manual, "toml");
+    let configs = code_blocks(&manual, "toml");
     assert_eq!(configs.len(), 1);
-    let operator = Operator::parse(&configs[0]).expect("the example");
+    let operator = OperatorConfig::parse(&configs[0]).expect("the example");
     assert_eq!(operator.ceiling.memory, Limit::Max(16 << 30));
 }
 
 /// Specs and configs on other pages that users are expected to copy.
 #[test]
-fn examples_of_other_pages_are_read() {
-    let recipes = blocks(&read("recipes.md"), "yaml");
+fn examples_of_other_pages_parse() {
+    let recipes = code_blocks(&read_doc("recipes.md"), "yaml");
     assert_eq!(recipes.len(), 7);
     for text in recipes {
-        let reading = spec::read(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
+        let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
     }
-    let configs = blocks(&read("operating.md"), "toml");
+    let configs = code_blocks(&read_doc("operating.md"), "toml");
     assert_eq!(configs.len(), 2);
     for text in configs {
-        Operator::parse(&text).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
+        OperatorConfig::parse(&text).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
     }
 }
 
 #[test]
-fn it_lists_every_code() {
-    let manual = manual();
+fn manual_lists_every_code() {
+    let manual = spec_manual();
     for code in Code::ALL {
         assert!(manual.contains(&format!("`{code}`")), "{code}");
     }
 }
 
 #[test]
-fn it_names_every_key() {
-    let (manual, of_the_daemon) = (manual(), read("daemon.md") + &read("telemetry.md"));
+fn manual_names_every_key() {
+    let (manual, daemon_docs) = (spec_manual(), read_doc("daemon.md") + &read_doc("telemetry.md"));
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();
         for definition in definitions.chain([&schema]) {
@@ -76,17 +76,18 @@ fn it_names_every_key() {
                 let named = [format!("`{key}`"), format!("\n{key} = "), format!("\n[{key}]"), format!(".{key}]")];
                 let of_a_table = [format!("`{key}`"), format!("| `{key}."), format!(".{key}` |")];
                 let is_there = named.iter().any(|form| manual.contains(form));
-                assert!(is_there || of_a_table.iter().any(|form| of_the_daemon.contains(form)), "{key}");
+                assert!(is_there || of_a_table.iter().any(|form| daemon_docs.contains(form)), "{key}");
             }
         }
     }
 }
 
 #[test]
-fn its_defaults_are_those_that_hold() {
-    let manual = manual();
-    let ends =
-        |key: &str, value: String| assert!(row(&manual, key).ends_with(&format!("| `{value}` |")), "{key}: {value}");
+fn manual_states_actual_defaults() {
+    let manual = spec_manual();
+    let ends = |key: &str, value: String| {
+        assert!(table_row(&manual, key).ends_with(&format!("| `{value}` |")), "{key}: {value}");
+    };
     ends("timeout_ms", built_in::TIMEOUT_MS.to_string());
     ends("workdir", RelPath::repository().to_string());
     ends("network", built_in::NETWORK.as_str().to_owned());
@@ -98,14 +99,14 @@ fn its_defaults_are_those_that_hold() {
     ends("tier", built_in::TIER.to_string());
     ends("determinism", format!("{:?}", built_in::DETERMINISM));
     ends("pids", built_in::LIMITS.pids.get_or_max().to_string());
-    ends("disk", Size(built_in::LIMITS.disk.get_or_max()).to_string());
-    ends("output", Size(built_in::LIMITS.output.get_or_max()).to_string());
+    ends("disk", ByteSize(built_in::LIMITS.disk.get_or_max()).to_string());
+    ends("output", ByteSize(built_in::LIMITS.output.get_or_max()).to_string());
     ends("open_files", built_in::LIMITS.open_files.get_or_max().to_string());
 }
 
 #[test]
-fn the_defaults_of_the_tree_are_those_that_hold() {
-    let manual = manual();
+fn manual_states_actual_tree_defaults() {
+    let manual = spec_manual();
     let line = |key: &str| {
         let of_key = |line: &&str| line.starts_with(&format!("{key} = "));
         manual.lines().find(of_key).unwrap_or_else(|| panic!("no line of {key}")).to_owned()
@@ -113,18 +114,19 @@ fn the_defaults_of_the_tree_are_those_that_hold() {
     let tree = TreeSettings::default();
     assert!(line("mode").ends_with(&format!("; default {}", tree.mode.as_str())), "{}", line("mode"));
     assert!(line("max_entries").starts_with(&format!("max_entries = {} ", tree.max_entries.get_or_max())));
-    assert!(line("max_bytes").starts_with(&format!("max_bytes = \"{}\" ", Size(tree.max_bytes.get_or_max()))));
+    assert!(line("max_bytes").starts_with(&format!("max_bytes = \"{}\" ", ByteSize(tree.max_bytes.get_or_max()))));
     let schema = spec::operator_schema();
     let described = schema["$defs"]["TreeFile"]["properties"]["mode"]["description"].as_str().expect("a description");
     assert!(described.ends_with(&format!("Default: `{}`.", tree.mode.as_str())), "{described}");
 }
 
 #[test]
-fn the_daemons_defaults_are_those_that_hold() {
-    let manual = read("daemon.md");
+fn manual_states_actual_daemon_defaults() {
+    let manual = read_doc("daemon.md");
     let settings = DaemonSettings::default();
-    let ends =
-        |key: &str, value: String| assert!(row(&manual, key).ends_with(&format!("| {value} |")), "{key}: {value}");
+    let ends = |key: &str, value: String| {
+        assert!(table_row(&manual, key).ends_with(&format!("| {value} |")), "{key}: {value}");
+    };
     ends("max_connections", settings.max_connections.to_string());
     ends("request_timeout_ms", settings.request_timeout.as_millis().to_string());
     ends("drain_ms", settings.drain.as_millis().to_string());
@@ -133,7 +135,7 @@ fn the_daemons_defaults_are_those_that_hold() {
     ends("retention.max_runs", settings.retention.max_runs.to_string());
     ends("retention.max_output_bytes", settings.retention.max_output_bytes.to_string());
     assert!(
-        row(&manual, "max_queued`, `max_queued_per_caller")
+        table_row(&manual, "max_queued`, `max_queued_per_caller")
             .ends_with(&format!("| {}; {} |", settings.max_queued, settings.max_queued_per_caller))
     );
     assert_eq!((settings.max_runs, settings.idle_exit, settings.retention.max_age), (None, None, None));

@@ -7,13 +7,13 @@ use proctor_core::spec::{self, Code};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const ALLOWED: usize = 16 << 20;
+const MAX_PEAK_BYTES: usize = 16 << 20;
 
 /// Returns the codes with which `bytes` are rejected, and the peak memory use.
-fn cost(bytes: &[u8]) -> (Vec<Code>, usize) {
+fn measure_rejection(bytes: &[u8]) -> (Vec<Code>, usize) {
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
-    let found = spec::read(bytes).expect_err("hostile");
+    let found = spec::parse(bytes).expect_err("hostile");
     let peak = ALLOCATOR.peak_usage() - before;
     (found.iter().map(|problem| problem.code).collect(), peak)
 }
@@ -33,7 +33,7 @@ fn block_depth(levels: usize) -> String {
 
 /// A single test, because allocations of parallel tests would count as well.
 #[test]
-fn hostile_specs_are_refused_cheaply() {
+fn rejects_hostile_specs_with_little_memory() {
     let megabyte = |unit: &str| unit.repeat((1 << 20) / unit.len());
     let unknown_keys: String = (0..40_000).map(|number| format!("k{number}: 1\n")).collect();
     let aliases = format!("a: &a x\nb: [{}]\n", "*a, ".repeat(200_000));
@@ -62,9 +62,9 @@ fn hostile_specs_are_refused_cheaply() {
         ("comments", megabyte("# comment\n"), Code::Empty),
     ];
     for (name, text, code) in cases {
-        let (codes, peak) = cost(text.as_bytes());
+        let (codes, peak) = measure_rejection(text.as_bytes());
         assert!(codes.contains(&code), "{name}: {code} is not in {:?}", codes.iter().take(5).collect::<Vec<_>>());
         assert!(codes.len() <= 257, "{name}: {} diagnostics", codes.len());
-        assert!(peak < ALLOWED, "{name}: {} KiB", peak >> 10);
+        assert!(peak < MAX_PEAK_BYTES, "{name}: {} KiB", peak >> 10);
     }
 }

@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::names::{ProfileName, StepName};
-use proctor_core::plan::{Argv, Ignored, Leaks, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder};
-use proctor_core::spec::{self, Adhoc, Code, Diagnostic, LimitSettings, Operator, Resolved, Spec, built_in};
+use proctor_core::model::names::{ProfileName, StepName};
+use proctor_core::model::plan::{
+    Argv, Ignored, Leaks, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder,
+};
+use proctor_core::spec::{
+    self, AdhocCommand, Code, Diagnostic, LimitSettings, OperatorConfig, ResolvedPlan, Spec, built_in,
+};
+use proctor_core::text::digest::Sha256Hex;
 
-fn spec_of(text: &str) -> Spec {
-    spec::read(text.as_bytes()).expect(text).spec
+fn parse_spec(text: &str) -> Spec {
+    spec::parse(text.as_bytes()).expect(text).spec
 }
 
-fn resolve(text: &str, operator: &str) -> Result<Resolved, Vec<Diagnostic>> {
+fn resolve(text: &str, operator: &str) -> Result<ResolvedPlan, Vec<Diagnostic>> {
     let profile = ProfileName::new("p").expect("a name");
-    let operator = Operator::parse(operator).expect(operator);
-    spec::resolve(&spec_of(text), &profile, &operator, Sha256Hex::of(text.as_bytes()), 3)
+    let operator = OperatorConfig::parse(operator).expect(operator);
+    spec::resolve(&parse_spec(text), &profile, &operator, Sha256Hex::digest(text.as_bytes()), 3)
 }
 
 fn plan(text: &str) -> Plan {
@@ -22,22 +26,22 @@ fn plan(text: &str) -> Plan {
 }
 
 /// Returns a spec of one skill `s` with one step `a`; each argument is YAML inside its section.
-fn one_step(defaults: &str, skill: &str, step: &str) -> String {
+fn single_step_spec(defaults: &str, skill: &str, step: &str) -> String {
     format!(
         "version: 1\n{defaults}\nprofiles: {{ p: {{ include: [s] }} }}\n\
          skills: {{ s: {{ {skill} steps: [{{ name: a, cmd: make {step} }}] }} }}\n"
     )
 }
 
-fn only_step(text: &str) -> PlannedStep {
+fn planned_step(text: &str) -> PlannedStep {
     plan(text).skills[0].steps[0].clone()
 }
 
 #[test]
-fn an_absent_and_an_empty_defaults_section_mean_the_same() {
-    let absent = only_step(&one_step("", "", ""));
+fn empty_defaults_equal_absent_defaults() {
+    let absent = planned_step(&single_step_spec("", "", ""));
     for section in ["defaults:", "defaults: {}", "defaults: null", "defaults: { timeout_ms: , env: {} }"] {
-        assert_eq!(only_step(&one_step(section, "", "")), absent, "{section}");
+        assert_eq!(planned_step(&single_step_spec(section, "", "")), absent, "{section}");
     }
     assert_eq!(absent.timeout_ms, 600_000);
     assert_eq!(absent.grace_ms, 5_000);
@@ -49,10 +53,10 @@ fn an_absent_and_an_empty_defaults_section_mean_the_same() {
 }
 
 #[test]
-fn the_nearest_setting_wins() {
+fn nearest_setting_wins() {
     let defaults = "defaults: { timeout_ms: 1, network: allow, env_allowlist: [A, B], env: { X: d, Y: d, Z: d } }";
     let skill = "timeout_ms: 2, env_allowlist: [C], env: { Y: k, Z: k },";
-    let step = only_step(&one_step(defaults, skill, ", timeout_ms: 3, env: { Z: s }"));
+    let step = planned_step(&single_step_spec(defaults, skill, ", timeout_ms: 3, env: { Z: s }"));
     assert_eq!((step.timeout_ms, step.network), (3, Network::Allow));
     assert_eq!(
         step.env_allowlist.iter().map(|name| name.as_str()).collect::<Vec<_>>(),
@@ -61,12 +65,12 @@ fn the_nearest_setting_wins() {
     );
     let env: Vec<_> = step.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(env, [("X", "d"), ("Y", "k"), ("Z", "s")], "a map is merged by name");
-    assert_eq!(only_step(&one_step(defaults, skill, "")).timeout_ms, 2);
-    assert_eq!(only_step(&one_step(defaults, "", "")).timeout_ms, 1);
+    assert_eq!(planned_step(&single_step_spec(defaults, skill, "")).timeout_ms, 2);
+    assert_eq!(planned_step(&single_step_spec(defaults, "", "")).timeout_ms, 1);
 }
 
 #[test]
-fn ignored_is_in_the_plan_only_where_files_are_hidden() {
+fn plan_contains_ignored_only_if_hidden() {
     let text = |line: &str| {
         format!(
             "version: 1\n{line}profiles: {{ p: {{ include: [s] }} }}\nskills: {{ s: {{ steps: [{{ name: a, cmd: make }}] }} }}\n"
@@ -83,44 +87,48 @@ fn ignored_is_in_the_plan_only_where_files_are_hidden() {
     assert_ne!(hidden.digest(), shown.digest());
     let read: Plan = serde_json::from_value(serde_json::to_value(&hidden).expect("JSON")).expect("reads");
     assert_eq!(read, hidden);
-    let told = |line: &str| {
-        let of_run = resolve(&text(line), "").expect("resolves").provenance.of_run().to_vec();
-        of_run.into_iter().map(|field| format!("{} {} {}", field.field, field.origin, field.value)).collect::<Vec<_>>()
+    let run_values = |line: &str| {
+        let values = resolve(&text(line), "").expect("resolves").provenance.run_values().to_vec();
+        values.into_iter().map(|field| format!("{} {} {}", field.field, field.origin, field.value)).collect::<Vec<_>>()
     };
-    assert_eq!(told("ignored: hidden\n"), ["ignored spec at 2:10 hidden"]);
-    assert_eq!(told(""), ["ignored built in worktree"]);
+    assert_eq!(run_values("ignored: hidden\n"), ["ignored spec at 2:10 hidden"]);
+    assert_eq!(run_values(""), ["ignored built in worktree"]);
 }
 
 #[test]
-fn refuses_an_unknown_value_of_ignored() {
+fn rejects_unknown_ignored_value() {
     let text = "version: 1\nignored: hiden\nprofiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: a, cmd: make }] } }\n";
-    let problems = spec::read(text.as_bytes()).expect_err("no such value");
+    let problems = spec::parse(text.as_bytes()).expect_err("no such value");
     assert_eq!((problems.len(), problems[0].code), (1, Code::BadValue));
-    let told = format!("{:?}", problems[0]);
-    assert!(told.contains("is not one of `worktree` or `hidden`") && told.contains("did you mean `hidden`?"), "{told}");
+    let rendered = format!("{:?}", problems[0]);
+    assert!(
+        rendered.contains("is not one of `worktree` or `hidden`") && rendered.contains("did you mean `hidden`?"),
+        "{rendered}"
+    );
 }
 
 #[test]
-fn leaks_is_inherited_and_absent_from_plans_that_do_not_set_it() {
-    let leaks = |defaults: &str, skill: &str, step: &str| only_step(&one_step(defaults, skill, step)).leaks;
+fn leaks_is_inherited_and_omitted_by_default() {
+    let leaks = |defaults: &str, skill: &str, step: &str| planned_step(&single_step_spec(defaults, skill, step)).leaks;
     assert_eq!(leaks("", "", ""), Leaks::Warn);
     assert_eq!(leaks("defaults: { leaks: fail }", "", ""), Leaks::Fail);
     assert_eq!(leaks("defaults: { leaks: fail }", "leaks: ignore,", ""), Leaks::Ignore);
     assert_eq!(leaks("defaults: { leaks: fail }", "leaks: ignore,", ", leaks: warn"), Leaks::Warn);
     // A plan without the key has the same hash as before the key existed.
-    let planned = |step: &str| serde_json::to_string(&only_step(&one_step("", "", step))).expect("serialises");
+    let planned =
+        |step: &str| serde_json::to_string(&planned_step(&single_step_spec("", "", step))).expect("serialises");
     assert!(!planned("").contains("leaks"));
     assert_eq!(planned(", leaks: warn"), planned(""));
     assert!(planned(", leaks: fail").contains(r#""leaks":"fail""#));
-    let wrong = spec::read(one_step("", "", ", leaks: fails").as_bytes()).expect_err("no such mode");
+    let wrong = spec::parse(single_step_spec("", "", ", leaks: fails").as_bytes()).expect_err("no such mode");
     assert!(format!("{wrong:?}").contains("is not one of `ignore`, `warn` or `fail`"), "{wrong:?}");
 }
 
 #[test]
-fn every_value_is_explained_by_where_it_came_from() {
-    let text = one_step("defaults: { network: allow }", "read_only: strict,", ", timeout_ms: 3");
+fn records_origin_of_every_value() {
+    let text = single_step_spec("defaults: { network: allow }", "read_only: strict,", ", timeout_ms: 3");
     let resolved = resolve(&text, "[defaults]\ngrace_ms = 7\n[defaults.limits]\nmemory = '1GiB'\n").expect("a plan");
-    let fields = resolved.provenance.get("s/a").expect("the step");
+    let fields = resolved.provenance.step_values("s/a").expect("the step");
     let found: BTreeMap<&str, String> =
         fields.iter().map(|f| (f.field.as_str(), format!("{} ({})", f.value, f.origin))).collect();
     assert_eq!(found["timeout_ms"], "3 (step at 4:78)");
@@ -130,14 +138,14 @@ fn every_value_is_explained_by_where_it_came_from() {
     assert_eq!(found["limits.memory"], "1GiB (operator)");
     assert_eq!(found["limits.pids"], "4096 (built in)");
     assert_eq!(found["workdir"], ". (built in)");
-    assert_eq!(resolved.provenance.get("s/b"), None);
+    assert_eq!(resolved.provenance.step_values("s/b"), None);
 }
 
 #[test]
-fn more_than_the_operator_allows_is_refused_by_name_and_place() {
+fn rejects_values_above_ceiling_with_position() {
     let operator = "allow_network = false\nleast_read_only = 'tracked'\nmax_timeout_ms = 1000\nmax_grace_ms = 10\n\
         max_retries = 1\n[ceiling]\nmemory = '1GiB'\npids = 10\n";
-    let text = one_step(
+    let text = single_step_spec(
         "defaults: { network: allow }",
         "read_only: off,",
         ", timeout_ms: 1001, grace_ms: 11, retries: 2, limits: { memory: 2GiB, pids: 11 }",
@@ -153,18 +161,18 @@ fn more_than_the_operator_allows_is_refused_by_name_and_place() {
 }
 
 #[test]
-fn what_is_not_asked_for_is_bounded_by_the_operator_without_complaint() {
+fn lowers_defaults_to_ceiling() {
     let operator = "least_read_only = 'strict'\nmax_timeout_ms = 1000\nmax_grace_ms = 10\n[ceiling]\nmemory = '1GiB'\n";
-    let resolved = resolve(&one_step("", "", ""), operator).expect("a plan");
+    let resolved = resolve(&single_step_spec("", "", ""), operator).expect("a plan");
     let step = &resolved.plan.skills[0].steps[0];
     assert_eq!((step.timeout_ms, step.grace_ms, step.read_only), (1000, 10, ReadOnly::Strict));
     assert_eq!(step.limits.memory, Limit::Max(1 << 30));
-    let fields = resolved.provenance.get("s/a").expect("the step");
-    assert!(fields.iter().any(|f| f.field == "timeout_ms" && f.origin == spec::Origin::Operator));
+    let fields = resolved.provenance.step_values("s/a").expect("the step");
+    assert!(fields.iter().any(|f| f.field == "timeout_ms" && f.origin == spec::ValueOrigin::Operator));
 }
 
 #[test]
-fn a_default_that_is_over_the_ceiling_is_reported_once() {
+fn reports_default_above_ceiling_once() {
     let text = "version: 1\ndefaults: { network: allow }\ntoolchains: { t: { required: [{ cmd: t }] } }\n\
         profiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: a, cmd: x }, { name: b, cmd: x }] } }\n";
     assert_eq!(resolve(text, "allow_network = false").expect_err("over").len(), 1);
@@ -192,7 +200,7 @@ fn skills_run_in_sequence_unless_some_skill_uses_needs() {
 }
 
 #[test]
-fn every_toolchain_check_is_planned_under_its_own_name() {
+fn gives_toolchain_checks_unique_names() {
     let text = "version: 1\ntoolchains:\n  a b: { required: [{ cmd: x }] }\n  a/b: { required: [{ cmd: [y], version: '>=1' }] }\n  \
         s: { required: [{ cmd: z }] }\ndefaults: { timeout_ms: 9, read_only: off }\n\
         profiles: { p: { include: [s] } }\nskills: { s: { steps: [{ name: s.1, cmd: x }] } }\n";
@@ -206,18 +214,20 @@ fn every_toolchain_check_is_planned_under_its_own_name() {
 }
 
 #[test]
-fn an_unknown_profile_names_those_that_there_are() {
-    let spec = spec_of(&one_step("", "", "").replace("{ p:", "{ pre-push: { include: [s] }, p:"));
+fn suggests_existing_profiles() {
+    let spec = parse_spec(&single_step_spec("", "", "").replace("{ p:", "{ pre-push: { include: [s] }, p:"));
     let profile = ProfileName::new("prepush").expect("a name");
-    let found = spec::resolve(&spec, &profile, &Operator::default(), Sha256Hex::of(b""), 1).expect_err("unknown");
+    let found =
+        spec::resolve(&spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 1).expect_err("unknown");
     assert_eq!(found[0].code, Code::UnknownProfile);
     assert_eq!(found[0].hints, ["did you mean `pre-push`?", "its profiles are `pre-push`, `p`"]);
 }
 
 #[test]
-fn one_command_is_planned_as_a_step_would_be() {
-    let spec = spec_of(&one_step("defaults: { timeout_ms: 5, env: { A: d, B: d }, env_allowlist: [CI] }", "", ""));
-    let adhoc = Adhoc {
+fn plans_adhoc_command_like_a_step() {
+    let spec =
+        parse_spec(&single_step_spec("defaults: { timeout_ms: 5, env: { A: d, B: d }, env_allowlist: [CI] }", "", ""));
+    let adhoc = AdhocCommand {
         cmd: Argv::new(vec!["make".into()]).expect("a command"),
         workdir: None,
         timeout_ms: None,
@@ -230,25 +240,28 @@ fn one_command_is_planned_as_a_step_would_be() {
         limits: LimitSettings::default(),
     };
     let name = || StepName::new("a").expect("a name");
-    let step = spec::adhoc_step(&adhoc, name(), Some(&spec), &Operator::default()).expect("a step");
-    let written = one_step(
+    let step = spec::adhoc_step(&adhoc, name(), Some(&spec), &OperatorConfig::default()).expect("a step");
+    let written = single_step_spec(
         "defaults: { timeout_ms: 5, env: { A: d, B: d }, env_allowlist: [CI] }",
         "",
         ", network: allow, read_only: off, leaks: fail, env: { B: c }",
     );
-    assert_eq!(step, only_step(&written));
-    let without = spec::adhoc_step(&adhoc, name(), None, &Operator::default()).expect("a step");
-    assert_eq!(without, only_step(&one_step("", "", ", network: allow, read_only: off, leaks: fail, env: { B: c }")));
-    let strict = Operator { allow_network: false, ..Operator::default() };
+    assert_eq!(step, planned_step(&written));
+    let without = spec::adhoc_step(&adhoc, name(), None, &OperatorConfig::default()).expect("a step");
+    assert_eq!(
+        without,
+        planned_step(&single_step_spec("", "", ", network: allow, read_only: off, leaks: fail, env: { B: c }"))
+    );
+    let strict = OperatorConfig { allow_network: false, ..OperatorConfig::default() };
     let found = spec::adhoc_step(&adhoc, name(), None, &strict).expect_err("over the ceiling");
     assert_eq!((found.len(), found[0].span), (1, None));
 }
 
 #[test]
-fn one_command_has_the_limits_that_were_said_below_the_ceiling() {
+fn checks_adhoc_limits_against_ceiling() {
     let limits =
         LimitSettings { memory: Some(Limit::Max(1 << 20)), disk: Some(Limit::Unlimited), ..Default::default() };
-    let adhoc = Adhoc {
+    let adhoc = AdhocCommand {
         cmd: Argv::new(vec!["make".into()]).expect("a command"),
         workdir: None,
         timeout_ms: None,
@@ -261,11 +274,12 @@ fn one_command_has_the_limits_that_were_said_below_the_ceiling() {
         limits,
     };
     let name = || StepName::new("a").expect("a name");
-    let step = spec::adhoc_step(&adhoc, name(), None, &Operator::default()).expect("a step");
+    let step = spec::adhoc_step(&adhoc, name(), None, &OperatorConfig::default()).expect("a step");
     let expected = Limits { memory: Limit::Max(1 << 20), disk: Limit::Unlimited, ..built_in::LIMITS };
     assert_eq!((step.grace_ms, step.limits), (7, expected));
-    let ceiling = Limits { memory: Limit::Max(1 << 19), disk: Limit::Max(1 << 30), ..Operator::default().ceiling };
-    let strict = Operator { ceiling, max_grace_ms: Limit::Max(6), ..Operator::default() };
+    let ceiling =
+        Limits { memory: Limit::Max(1 << 19), disk: Limit::Max(1 << 30), ..OperatorConfig::default().ceiling };
+    let strict = OperatorConfig { ceiling, max_grace_ms: Limit::Max(6), ..OperatorConfig::default() };
     let found = spec::adhoc_step(&adhoc, name(), None, &strict).expect_err("over the ceiling");
     let messages: Vec<&str> = found.iter().map(|problem| problem.message.as_str()).collect();
     for field in ["`grace_ms` is 7", "`limits.memory` is 1MiB", "`limits.disk` is unlimited"] {
@@ -274,8 +288,8 @@ fn one_command_has_the_limits_that_were_said_below_the_ceiling() {
 }
 
 #[test]
-fn the_plan_of_the_same_bytes_has_the_same_digest() {
-    let text = one_step("defaults: { env: { B: x, A: y } }", "", ", limits: { memory: 1GiB }");
+fn equal_bytes_have_equal_plan_digest() {
+    let text = single_step_spec("defaults: { env: { B: x, A: y } }", "", ", limits: { memory: 1GiB }");
     assert_eq!(plan(&text).digest(), plan(&text).digest());
     let other = text.replace("1GiB", "2GiB");
     assert_ne!(plan(&text).digest(), plan(&other).digest());

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::{Problem, ProblemType};
-use proctor_core::drift::display_path;
+use proctor_core::model::drift::display_path;
 
 /// The user that sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,11 +25,11 @@ pub struct Account {
 
 /// Rules for what callers may access: the daemon's own user and the directories that it reserves.
 #[derive(Debug, Clone)]
-pub(crate) struct Household {
-    own: u32,
-    account: Account,
+pub(crate) struct CallerPolicy {
+    daemon_uid: u32,
+    daemon_account: Account,
     /// Directories of Proctor. No repository may contain one of them or be inside one.
-    ours: Vec<PathBuf>,
+    reserved_dirs: Vec<PathBuf>,
 }
 
 /// Maximum size of the environment in a request, in bytes.
@@ -39,27 +39,27 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 /// Variables that name the directories of toolchains, which are visible to steps.
 const TOOL_HOMES: [&str; 2] = ["CARGO_HOME", "RUSTUP_HOME"];
 
-impl Household {
+impl CallerPolicy {
     /// Creates the rules for the current user; `ours` are directories that must not overlap with a repository.
-    pub(crate) fn new(account: Account, ours: impl IntoIterator<Item = PathBuf>) -> Self {
-        let ours = ours.into_iter().map(|path| path.canonicalize().unwrap_or(path)).collect();
-        Self { own: rustix::process::geteuid().as_raw(), account, ours }
+    pub(crate) fn new(account: Account, reserved_dirs: impl IntoIterator<Item = PathBuf>) -> Self {
+        let ours = reserved_dirs.into_iter().map(|path| path.canonicalize().unwrap_or(path)).collect();
+        Self { daemon_uid: rustix::process::geteuid().as_raw(), daemon_account: account, reserved_dirs: ours }
     }
 
     /// Returns the daemon's own user.
-    pub(crate) fn own(&self) -> u32 {
-        self.own
+    pub(crate) fn daemon_uid(&self) -> u32 {
+        self.daemon_uid
     }
 
     /// Returns whether the caller may see the runs of all users.
     pub(crate) fn sees_all(&self, caller: Caller) -> bool {
-        caller.uid == self.own
+        caller.uid == self.daemon_uid
     }
 
     /// Returns the required owner of the caller's repositories; `None` accepts any. For root, a daemon that runs as
     /// root accepts any owner, because root could verify such a repository itself.
-    pub(crate) fn owner_for(&self, caller: Caller) -> Option<u32> {
-        let is_root = caller.uid == 0 && self.own == 0;
+    pub(crate) fn required_owner(&self, caller: Caller) -> Option<u32> {
+        let is_root = caller.uid == 0 && self.daemon_uid == 0;
         (!is_root).then_some(caller.uid)
     }
 
@@ -71,20 +71,20 @@ impl Household {
     pub(crate) fn account(
         &self,
         caller: Caller,
-        brought: Option<BTreeMap<String, String>>,
+        request_env: Option<BTreeMap<String, String>>,
     ) -> Result<Account, Problem> {
-        brought.as_ref().map_or(Ok(()), checked)?;
-        if caller.uid == self.own {
-            let env = brought.unwrap_or_else(|| self.account.env.clone());
+        request_env.as_ref().map_or(Ok(()), check_env)?;
+        if caller.uid == self.daemon_uid {
+            let env = request_env.unwrap_or_else(|| self.daemon_account.env.clone());
             let home = env.get("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-            return Ok(Account { home: home.unwrap_or_else(|| self.account.home.clone()), env });
+            return Ok(Account { home: home.unwrap_or_else(|| self.daemon_account.home.clone()), env });
         }
-        let home = home_of(caller.uid).ok_or_else(|| no_account(caller.uid))?;
+        let home = home_dir(caller.uid).ok_or_else(|| no_account(caller.uid))?;
         let system_path = || BTreeMap::from([("PATH".to_owned(), SYSTEM_PATH.to_owned())]);
-        let mut env = brought.unwrap_or_else(system_path);
+        let mut env = request_env.unwrap_or_else(system_path);
         // The daemon may be able to read more than the caller, so toolchains shown to steps must be in the caller's
         // home.
-        env.retain(|name, value| !TOOL_HOMES.contains(&name.as_str()) || is_plainly_below(Path::new(value), &home));
+        env.retain(|name, value| !TOOL_HOMES.contains(&name.as_str()) || is_lexically_below(Path::new(value), &home));
         Ok(Account { home, env })
     }
 
@@ -94,32 +94,33 @@ impl Household {
     ///
     /// # Errors
     /// The path is not a directory that the caller owns, or the directory overlaps with a reserved one.
-    pub(crate) fn repository(&self, caller: Caller, named: &str) -> Result<PathBuf, Problem> {
-        let path = Path::new(named);
-        if !path.is_absolute() || named.contains('\0') {
-            let detail = format!("`repo` must be an absolute path, but `{}` is not", display_path(named.as_bytes()));
+    pub(crate) fn repository(&self, caller: Caller, requested: &str) -> Result<PathBuf, Problem> {
+        let path = Path::new(requested);
+        if !path.is_absolute() || requested.contains('\0') {
+            let detail =
+                format!("`repo` must be an absolute path, but `{}` is not", display_path(requested.as_bytes()));
             return Err(Problem::new(ProblemType::InvalidRequest, detail));
         }
         let found = path.canonicalize().and_then(|real| Ok((real.metadata()?, real)));
-        let demanded = self.owner_for(caller);
+        let demanded = self.required_owner(caller);
         let real = match found {
             Ok((metadata, _)) if demanded.is_some_and(|owner| owner != metadata.uid()) => {
-                return Err(self.not_there(caller, named, &format!("it belongs to user {}", metadata.uid())));
+                return Err(self.unusable_repo(caller, requested, &format!("it belongs to user {}", metadata.uid())));
             }
             Ok((metadata, _)) if !metadata.is_dir() => {
-                return Err(self.not_there(caller, named, "it is no directory"));
+                return Err(self.unusable_repo(caller, requested, "it is no directory"));
             }
             Ok((_, real)) => real,
-            Err(error) => return Err(self.not_there(caller, named, &error.to_string())),
+            Err(error) => return Err(self.unusable_repo(caller, requested, &error.to_string())),
         };
-        match self.ours.iter().find(|ours| ours.starts_with(&real) || real.starts_with(ours)) {
+        match self.reserved_dirs.iter().find(|reserved| reserved.starts_with(&real) || real.starts_with(reserved)) {
             None => Ok(real),
-            Some(ours) => Err(holds_ours(&real, ours)),
+            Some(reserved) => Err(overlaps_reserved_dir(&real, reserved)),
         }
     }
 
-    fn not_there(&self, caller: Caller, named: &str, why: &str) -> Problem {
-        let named = display_path(named.as_bytes());
+    fn unusable_repo(&self, caller: Caller, requested: &str, why: &str) -> Problem {
+        let named = display_path(requested.as_bytes());
         let kind = ProblemType::Unprocessable;
         match self.sees_all(caller) {
             true => Problem::new(kind, format!("the repository `{named}` cannot be used: {why}")),
@@ -129,9 +130,9 @@ impl Household {
     }
 }
 
-fn holds_ours(repo: &Path, ours: &Path) -> Problem {
+fn overlaps_reserved_dir(repo: &Path, reserved: &Path) -> Problem {
     let name = |path: &Path| display_path(path.as_os_str().as_encoded_bytes());
-    let detail = format!("the repository `{}` contains the daemon's `{}`, or is inside it", name(repo), name(ours));
+    let detail = format!("the repository `{}` contains the daemon's `{}`, or is inside it", name(repo), name(reserved));
     Problem::new(ProblemType::Unprocessable, detail)
         .with_hint("start the daemon with `--socket` and `--state-dir` outside every repository")
 }
@@ -141,18 +142,18 @@ fn no_account(uid: u32) -> Problem {
 }
 
 /// Returns the home of a user from the system's account databases.
-fn home_of(uid: u32) -> Option<PathBuf> {
+fn home_dir(uid: u32) -> Option<PathBuf> {
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten()?;
     Some(user.dir).filter(|home| home.is_absolute())
 }
 
 /// Checks by text alone whether `path` is below `home`.
-fn is_plainly_below(path: &Path, home: &Path) -> bool {
+fn is_lexically_below(path: &Path, home: &Path) -> bool {
     path.starts_with(home) && path.components().all(|part| part != std::path::Component::ParentDir)
 }
 
-fn checked(env: &BTreeMap<String, String>) -> Result<(), Problem> {
-    let bytes = held_bytes(env);
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), Problem> {
+    let bytes = env_size(env);
     let bad = env.iter().find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'));
     let detail = match bad {
         Some((name, _)) => format!("`env` holds what is no variable: `{}`", display_path(name.as_bytes())),
@@ -163,7 +164,7 @@ fn checked(env: &BTreeMap<String, String>) -> Result<(), Problem> {
 }
 
 /// Returns the size of an environment in bytes.
-pub(crate) fn held_bytes(env: &BTreeMap<String, String>) -> usize {
+pub(crate) fn env_size(env: &BTreeMap<String, String>) -> usize {
     env.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
@@ -175,18 +176,22 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn household(own: u32, ours: &[&Path]) -> Household {
+    fn caller_policy(own: u32, reserved_dirs: &[&Path]) -> CallerPolicy {
         let account = Account { home: "/home/own".into(), env: env(&[("OWN", "1")]) };
-        Household { own, account, ours: ours.iter().map(|path| path.canonicalize().expect("there")).collect() }
+        CallerPolicy {
+            daemon_uid: own,
+            daemon_account: account,
+            reserved_dirs: reserved_dirs.iter().map(|path| path.canonicalize().expect("there")).collect(),
+        }
     }
 
-    fn me() -> Caller {
+    fn current_user() -> Caller {
         Caller { uid: rustix::process::geteuid().as_raw() }
     }
 
     #[test]
-    fn the_own_user_has_the_daemons_environment_where_none_is_brought() {
-        let household = household(7, &[]);
+    fn own_user_gets_daemon_environment_by_default() {
+        let household = caller_policy(7, &[]);
         let own = household.account(Caller { uid: 7 }, None).expect("an account");
         assert_eq!((own.home.as_path(), own.env), (Path::new("/home/own"), env(&[("OWN", "1")])));
         let brought = household.account(Caller { uid: 7 }, Some(env(&[("HOME", "/other")]))).expect("an account");
@@ -196,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn another_user_has_nothing_of_the_daemons_and_a_home_of_their_own() {
-        let household = household(7, &[]);
+    fn other_user_gets_own_home_and_no_daemon_environment() {
+        let household = caller_policy(7, &[]);
         let root = Caller { uid: 0 };
         let bare = household.account(root, None).expect("root has an account");
         assert_eq!(bare.env, env(&[("PATH", SYSTEM_PATH)]));
@@ -214,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_environment_is_refused() {
-        let household = household(7, &[]);
+    fn rejects_invalid_environment() {
+        let household = caller_policy(7, &[]);
         let large = "x".repeat(MAX_ENV);
         for bad in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0"), ("A", large.as_str())] {
             let refused = household.account(Caller { uid: 7 }, Some(env(&[bad]))).expect_err("no variable");
@@ -224,27 +229,27 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_is_the_callers_and_holds_nothing_of_ours() {
-        let room = tempfile::tempdir().expect("a directory");
-        let at = |name: &str| room.path().join(name);
+    fn repository_must_belong_to_caller_outside_reserved_dirs() {
+        let root_dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| root_dir.path().join(name);
         for dir in ["repo", "around/state", "state/repo"] {
             std::fs::create_dir_all(at(dir)).expect("made");
         }
         std::os::unix::fs::symlink(at("repo"), at("link")).expect("a link");
-        let household = household(me().uid, &[&at("around/state"), &at("state")]);
+        let household = caller_policy(current_user().uid, &[&at("around/state"), &at("state")]);
         let find = |caller: Caller, name: &str| household.repository(caller, at(name).to_str().expect("text"));
-        assert_eq!(find(me(), "link").expect("it is"), at("repo").canonicalize().expect("there"));
+        assert_eq!(find(current_user(), "link").expect("it is"), at("repo").canonicalize().expect("there"));
         for name in ["around", "around/state", "state/repo", "absent"] {
-            assert_eq!(find(me(), name).expect_err(name).kind, ProblemType::Unprocessable);
+            assert_eq!(find(current_user(), name).expect_err(name).kind, ProblemType::Unprocessable);
         }
-        let foreign = Caller { uid: me().uid + 1 };
+        let foreign = Caller { uid: current_user().uid + 1 };
         let [theirs, absent] = ["repo", "absent"].map(|name| find(foreign, name).expect_err("not theirs").detail);
         assert_eq!(theirs.replace("repo", ""), absent.replace("absent", "").replace("repo", ""), "nothing is told");
     }
 
     #[test]
-    fn only_root_names_the_repositories_of_others_and_only_to_roots_daemon() {
-        let owner = |own: u32, uid: u32| household(own, &[]).owner_for(Caller { uid });
+    fn only_root_may_use_other_users_repositories_with_roots_daemon() {
+        let owner = |own: u32, uid: u32| caller_policy(own, &[]).required_owner(Caller { uid });
         assert_eq!(owner(0, 0), None);
         assert_eq!((owner(0, 5), owner(5, 0), owner(5, 5)), (Some(5), Some(0), Some(5)));
     }

@@ -2,14 +2,14 @@
 //! request uses its own connection; every wait has a deadline, and every response is bounded. The caller interprets
 //! the response.
 
-mod answer;
+mod blocking_connection;
 mod connection;
+mod daemon_address;
 mod error;
 mod events;
-mod exec;
-mod link;
+mod exec_client;
 mod live_output;
-mod place;
+mod response_parser;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -22,28 +22,28 @@ use proctor_core::api::{
     DoctorAnswer, DoctorScope, GateAsked, Health, PlanAnswer, PlanAsked, ProblemType, RunPage, RunState, RunSubmission,
     RunView, Submitted, Watched,
 };
-use proctor_core::gate::GateAnswer;
-use proctor_core::names::RunId;
+use proctor_core::decision::gate::GateAnswer;
+use proctor_core::model::names::RunId;
 use proctor_core::sql::Judgement;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::service::{MAX_WAIT, OutputOf, ReportOf, RunFilter};
-use connection::{Asked, Body, ask};
+use crate::service::{MAX_WAIT, OutputId, ReportId, RunFilter};
+use connection::{HttpRequest, ResponseBody, send_request};
 
+pub use blocking_connection::BlockingConnection;
+pub use daemon_address::{Compatibility, DaemonAddress, DaemonTrust, compatibility};
 pub use error::ClientError;
-pub use events::{Events, LiveText};
-pub use exec::Execution;
-pub use link::Link;
+pub use events::{LiveOutputReader, RunEventReader};
+pub use exec_client::RemoteExecution;
 pub use live_output::FollowedOutput;
-pub use place::{Compatibility, Place, Trust, compatibility};
 
 /// Timeout of requests that need no work: long enough for a machine busy with runs, and short for a user of a hanging
 /// daemon.
-const AT_ONCE: Duration = Duration::from_secs(10);
+const QUICK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of requests that hash a tree or set up a sandbox: enough to read a large tree from a slow disk for the
 /// first time.
-const WORK: Duration = Duration::from_secs(600);
+const WORK_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum size of a JSON response in bytes.
 const MAX_JSON: usize = 64 << 20;
 /// Maximum size of a patch in bytes: the limit of the engine plus a margin.
@@ -54,7 +54,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Client of a daemon that may or may not be running. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    place: Place,
+    address: DaemonAddress,
 }
 
 /// Part of an output.
@@ -68,13 +68,13 @@ pub struct OutputPart {
 
 impl Client {
     /// Creates a client of the daemon at `place`. Sends nothing yet.
-    pub fn new(place: Place) -> Self {
-        Self { place }
+    pub fn new(place: DaemonAddress) -> Self {
+        Self { address: place }
     }
 
     /// Returns the location of the daemon.
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn address(&self) -> &DaemonAddress {
+        &self.address
     }
 
     /// Returns the health of the daemon. It responds immediately, whatever it is doing.
@@ -82,7 +82,7 @@ impl Client {
     /// # Errors
     /// The daemon is not running, does not respond, or does not serve this user.
     pub async fn health(&self) -> Result<Health, ClientError> {
-        self.get("/healthz", AT_ONCE).await
+        self.get("/healthz", QUICK_TIMEOUT).await
     }
 
     /// Requests a run. Two requests with the same `key` result in one run.
@@ -90,12 +90,13 @@ impl Client {
     /// # Errors
     /// As for every call: the daemon is not running, does not respond, or refuses the request (a `Problem`).
     pub async fn submit(&self, submission: &RunSubmission, key: Option<&str>) -> Result<Submitted, ClientError> {
-        let mut request = post("/v1/runs", submission)?;
+        let mut request = post_request("/v1/runs", submission)?;
         if let Some(key) = key {
-            let value = HeaderValue::from_str(key).map_err(|_| self.cannot("the idempotency key is no header"))?;
+            let value =
+                HeaderValue::from_str(key).map_err(|_| self.invalid_response("the idempotency key is no header"))?;
             request.headers_mut().insert(IDEMPOTENCY_KEY, value);
         }
-        self.json(request, WORK).await
+        self.json(request, WORK_TIMEOUT).await
     }
 
     /// Returns the current state of a run.
@@ -103,7 +104,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn run(&self, id: &RunId) -> Result<RunView, ClientError> {
-        let watched: Watched = self.get(&format!("/v1/runs/{id}"), AT_ONCE).await?;
+        let watched: Watched = self.get(&format!("/v1/runs/{id}"), QUICK_TIMEOUT).await?;
         Ok(watched.run)
     }
 
@@ -114,21 +115,21 @@ impl Client {
     pub async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, ClientError> {
         let wait = wait.min(MAX_WAIT);
         let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-        self.get(&format!("/v1/runs/{id}?wait={}ms{after}", wait.as_millis()), wait + AT_ONCE).await
+        self.get(&format!("/v1/runs/{id}?wait={}ms{after}", wait.as_millis()), wait + QUICK_TIMEOUT).await
     }
 
     /// Returns the events of a run after `after`, including future ones. A lost connection is re-established after
     /// the last received event.
-    pub fn events(&self, id: &RunId, after: u64) -> Events {
-        Events::new(self.place.clone(), id.clone(), after)
+    pub fn events(&self, id: &RunId, after: u64) -> RunEventReader {
+        RunEventReader::new(self.address.clone(), id.clone(), after)
     }
 
     /// Returns the output of the steps of a run from now on, for display.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn live_text(&self, id: &RunId) -> Result<LiveText, ClientError> {
-        LiveText::open(&self.place, id).await
+    pub async fn live_output(&self, id: &RunId) -> Result<LiveOutputReader, ClientError> {
+        LiveOutputReader::open(&self.address, id).await
     }
 
     /// Lists runs, newest first.
@@ -136,7 +137,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn list(&self, filter: &RunFilter) -> Result<RunPage, ClientError> {
-        self.get(&format!("/v1/runs{}", query(&filter_pairs(filter))), AT_ONCE).await
+        self.get(&format!("/v1/runs{}", query_string(&filter_pairs(filter))), QUICK_TIMEOUT).await
     }
 
     /// Requests cancellation of a run. Returns immediately; the end is reported as an event.
@@ -144,7 +145,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn cancel(&self, id: &RunId) -> Result<RunView, ClientError> {
-        self.json(empty(Method::DELETE, &format!("/v1/runs/{id}")), AT_ONCE).await
+        self.json(empty_request(Method::DELETE, &format!("/v1/runs/{id}")), QUICK_TIMEOUT).await
     }
 
     /// Withdraws one request for a run. The run is cancelled if no other request is left.
@@ -152,7 +153,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn abandon(&self, id: &RunId) -> Result<RunView, ClientError> {
-        self.json(empty(Method::DELETE, &format!("/v1/runs/{id}?abandon=true")), AT_ONCE).await
+        self.json(empty_request(Method::DELETE, &format!("/v1/runs/{id}?abandon=true")), QUICK_TIMEOUT).await
     }
 
     /// Returns a document of a run's evidence by its name below `verify/`.
@@ -160,19 +161,25 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`]; also if the document does not exist or no longer matches the record.
     pub async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, ClientError> {
-        let request = empty(Method::GET, &format!("/v1/runs/{id}/evidence/{}", escaped(file)));
-        Ok(self.exchange(request, AT_ONCE, MAX_JSON).await?.1)
+        let request = empty_request(Method::GET, &format!("/v1/runs/{id}/evidence/{}", percent_encode(file)));
+        Ok(self.exchange(request, QUICK_TIMEOUT, MAX_JSON).await?.1)
     }
 
     /// Returns at most `limit` bytes of an output from `offset` on.
     ///
     /// # Errors
     /// As [`Client::submit`]; also if the step has not started.
-    pub async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<OutputPart, ClientError> {
-        let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", of.path());
-        let (head, bytes) = self.exchange(empty(Method::GET, &path), AT_ONCE, MAX_JSON).await?;
+    pub async fn output(
+        &self,
+        id: &RunId,
+        output: OutputId,
+        offset: u64,
+        limit: usize,
+    ) -> Result<OutputPart, ClientError> {
+        let path = format!("/v1/runs/{id}/{}?offset={offset}&limit={limit}", output.path());
+        let (head, bytes) = self.exchange(empty_request(Method::GET, &path), QUICK_TIMEOUT, MAX_JSON).await?;
         let end = offset + bytes.len() as u64;
-        let length = whole_length(head.headers()).unwrap_or(end).max(end);
+        let length = total_length(head.headers()).unwrap_or(end).max(end);
         Ok(OutputPart { bytes, length })
     }
 
@@ -180,11 +187,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::submit`]; also if the step has not started.
-    pub async fn output_end(&self, id: &RunId, of: OutputOf, most: usize) -> Result<Bytes, ClientError> {
-        let mut request = empty(Method::GET, &format!("/v1/runs/{id}/{}", of.path()));
-        let range = HeaderValue::try_from(format!("bytes=-{most}")).map_err(|error| self.cannot(&error.to_string()))?;
+    pub async fn output_end(&self, id: &RunId, output: OutputId, max_bytes: usize) -> Result<Bytes, ClientError> {
+        let mut request = empty_request(Method::GET, &format!("/v1/runs/{id}/{}", output.path()));
+        let range = HeaderValue::try_from(format!("bytes=-{max_bytes}"))
+            .map_err(|error| self.invalid_response(&error.to_string()))?;
         request.headers_mut().insert(RANGE, range);
-        match self.exchange(request, AT_ONCE, MAX_JSON).await {
+        match self.exchange(request, QUICK_TIMEOUT, MAX_JSON).await {
             Ok((_, bytes)) => Ok(bytes),
             Err(ClientError::Problem(problem)) if problem.kind == ProblemType::RangeNotSatisfiable => Ok(Bytes::new()),
             Err(error) => Err(error),
@@ -195,17 +203,22 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::submit`]; also if the step does not start within [`MAX_WAIT`].
-    pub async fn follow_output(&self, id: &RunId, of: OutputOf, offset: u64) -> Result<FollowedOutput, ClientError> {
-        FollowedOutput::open(&self.place, id, of, offset).await
+    pub async fn follow_output(
+        &self,
+        id: &RunId,
+        output: OutputId,
+        offset: u64,
+    ) -> Result<FollowedOutput, ClientError> {
+        FollowedOutput::open(&self.address, id, output, offset).await
     }
 
     /// Returns the stored part of a report of a step.
     ///
     /// # Errors
     /// As [`Client::submit`]; also if the step has not ended or wrote no such report.
-    pub async fn report(&self, id: &RunId, of: ReportOf) -> Result<Bytes, ClientError> {
-        let request = empty(Method::GET, &format!("/v1/runs/{id}/{}", of.path()));
-        Ok(self.exchange(request, AT_ONCE, MAX_JSON).await?.1)
+    pub async fn report(&self, id: &RunId, report: ReportId) -> Result<Bytes, ClientError> {
+        let request = empty_request(Method::GET, &format!("/v1/runs/{id}/{}", report.path()));
+        Ok(self.exchange(request, QUICK_TIMEOUT, MAX_JSON).await?.1)
     }
 
     /// Returns the changes that the steps of a run made, if the request asked for a patch.
@@ -213,34 +226,34 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`]; also if there is no patch.
     pub async fn patch(&self, id: &RunId) -> Result<Bytes, ClientError> {
-        let request = empty(Method::GET, &format!("/v1/runs/{id}/patch"));
-        Ok(self.exchange(request, AT_ONCE, MAX_PATCH).await?.1)
+        let request = empty_request(Method::GET, &format!("/v1/runs/{id}/patch"));
+        Ok(self.exchange(request, QUICK_TIMEOUT, MAX_PATCH).await?.1)
     }
 
     /// Validates a spec and resolves one of its profiles.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn plan(&self, asked: &PlanAsked) -> Result<PlanAnswer, ClientError> {
-        self.json(post("/v1/plans", asked)?, WORK).await
+    pub async fn plan(&self, request: &PlanAsked) -> Result<PlanAnswer, ClientError> {
+        self.json(post_request("/v1/plans", request)?, WORK_TIMEOUT).await
     }
 
     /// Checks whether a tree is verified. Runs nothing.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn gate(&self, asked: &GateAsked) -> Result<GateAnswer, ClientError> {
-        self.json(post("/v1/gate", asked)?, WORK).await
+    pub async fn gate(&self, request: &GateAsked) -> Result<GateAnswer, ClientError> {
+        self.json(post_request("/v1/gate", request)?, WORK_TIMEOUT).await
     }
 
     /// Requests a judgement of SQL.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn judge_sql(&self, request: &proctor_core::sql::Request) -> Result<Judgement, ClientError> {
-        // `WORK` includes the wait for a worker.
-        let within = WORK + Duration::from_millis(request.limits.time_ms);
-        self.json(post("/v1/sql/verify", request)?, within).await
+    pub async fn judge_sql(&self, request: &proctor_core::sql::SqlRequest) -> Result<Judgement, ClientError> {
+        // `WORK_TIMEOUT` includes the wait for a worker.
+        let within = WORK_TIMEOUT + Duration::from_millis(request.limits.time_ms);
+        self.json(post_request("/v1/sql/verify", request)?, within).await
     }
 
     /// Reports the controls that a sandbox enforces for a repository on the daemon's machine.
@@ -252,46 +265,46 @@ impl Client {
         if scope == DoctorScope::MachineAndCopies {
             pairs.push(("deep", true.to_string()));
         }
-        self.get(&format!("/v1/doctor{}", query(&pairs)), WORK).await
+        self.get(&format!("/v1/doctor{}", query_string(&pairs)), WORK_TIMEOUT).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str, within: Duration) -> Result<T, ClientError> {
-        self.json(empty(Method::GET, path), within).await
+        self.json(empty_request(Method::GET, path), within).await
     }
 
-    async fn json<T: DeserializeOwned>(&self, request: Asked, within: Duration) -> Result<T, ClientError> {
+    async fn json<T: DeserializeOwned>(&self, request: HttpRequest, within: Duration) -> Result<T, ClientError> {
         let (head, bytes) = self.exchange(request, within, MAX_JSON).await?;
         if !is_json(head.headers()) {
-            return Err(self.cannot("its content type is not JSON"));
+            return Err(self.invalid_response("its content type is not JSON"));
         }
-        serde_json::from_slice(&bytes).map_err(|error| self.cannot(&error.to_string()))
+        serde_json::from_slice(&bytes).map_err(|error| self.invalid_response(&error.to_string()))
     }
 
     /// Sends a request and reads the whole response. A response that is a problem is returned as an error.
     async fn exchange(
         &self,
-        request: Asked,
+        request: HttpRequest,
         within: Duration,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<(Response<()>, Bytes), ClientError> {
-        let (head, body) = ask(&self.place, request, within).await?.into_parts();
+        let (head, body) = send_request(&self.address, request, within).await?.into_parts();
         let head = Response::from_parts(head, ());
-        let bytes = Body::new(body, &self.place).all(most).await?;
+        let bytes = ResponseBody::new(body, &self.address).read_all(max_bytes).await?;
         if head.status().is_success() {
             return Ok((head, bytes));
         }
         Err(match serde_json::from_slice(&bytes) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(_) => self.cannot(&format!("it has the status {} and no problem in it", head.status())),
+            Err(_) => self.invalid_response(&format!("it has the status {} and no problem in it", head.status())),
         })
     }
 
-    fn cannot(&self, reason: &str) -> ClientError {
-        ClientError::NotUnderstood { socket: self.place.socket.clone(), reason: reason.to_owned() }
+    fn invalid_response(&self, reason: &str) -> ClientError {
+        ClientError::InvalidResponse { socket: self.address.socket.clone(), reason: reason.to_owned() }
     }
 }
 
-fn empty(method: Method, path: &str) -> Asked {
+fn empty_request(method: Method, path: &str) -> HttpRequest {
     let mut request = Request::new(http_body_util::Full::default());
     *request.method_mut() = method;
     // All paths are built from escaped parts, so parsing succeeds; an invalid one would become `/`.
@@ -299,9 +312,9 @@ fn empty(method: Method, path: &str) -> Asked {
     request
 }
 
-fn post<T: Serialize>(path: &str, body: &T) -> Result<Asked, ClientError> {
-    let body = serde_json::to_vec(body).map_err(|error| ClientError::Unsayable(error.to_string()))?;
-    let mut request = empty(Method::POST, path);
+fn post_request<T: Serialize>(path: &str, body: &T) -> Result<HttpRequest, ClientError> {
+    let body = serde_json::to_vec(body).map_err(|error| ClientError::UnserializableRequest(error.to_string()))?;
+    let mut request = empty_request(Method::POST, path);
     *request.body_mut() = body.into();
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(request)
@@ -314,7 +327,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the total length of a partial response: the number after the `/` of `Content-Range`.
-fn whole_length(headers: &HeaderMap) -> Option<u64> {
+fn total_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
 
@@ -332,13 +345,13 @@ fn filter_pairs(filter: &RunFilter) -> Vec<(&'static str, String)> {
 }
 
 /// Formats `?a=b&c=d`, or an empty string without pairs.
-fn query(pairs: &[(&str, String)]) -> String {
-    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+fn query_string(pairs: &[(&str, String)]) -> String {
+    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", percent_encode(value))).collect();
     if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }
 
 /// Percent-encodes all bytes except the unreserved characters (RFC 3986) and `/`.
-fn escaped(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     text.bytes()
         .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use proctor_core::api::{Problem, ProblemType};
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 use proctor_runner::{StoreError, recorded_document};
 
 use crate::caller::Caller;
@@ -24,31 +24,31 @@ impl Service {
     /// # Errors
     /// As [`Service::run`]; also if the run wrote no such document or the document no longer exists.
     pub async fn evidence(&self, caller: Caller, id: &RunId, file: &str) -> Result<Bytes, Problem> {
-        let shown = self.run(caller, id).await?;
+        let run = self.run(caller, id).await?;
         let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` wrote no document of this name"));
         let (directory, sha256) =
-            shown.view.evidence_dir.clone().zip(shown.view.evidence.get(file).cloned()).ok_or_else(unknown)?;
-        let (name, lost) = (file.to_owned(), gone(id, file));
+            run.view.evidence_dir.clone().zip(run.view.evidence.get(file).cloned()).ok_or_else(unknown)?;
+        let (name, lost) = (file.to_owned(), document_gone(id, file));
         let read = move || recorded_document(&PathBuf::from(directory), &name, &sha256, MAX_DOCUMENT);
         match tokio::task::spawn_blocking(read).await {
             Ok(Ok(bytes)) => bytes.map(Bytes::from).ok_or(lost),
-            Ok(Err(error)) => Err(unreadable(&error)),
+            Ok(Err(error)) => Err(read_problem(&error)),
             Err(panic) => Err(Problem::new(ProblemType::Internal, panic.to_string())),
         }
     }
 }
 
-fn gone(id: &RunId, file: &str) -> Problem {
+fn document_gone(id: &RunId, file: &str) -> Problem {
     Problem::new(ProblemType::Gone, format!("`{file}` is no longer what the run `{id}` wrote"))
         .with_hint("a later run of the changeset replaced the file, or it was deleted; run again")
 }
 
 /// Maps a read error to a problem: `Gone` if something else is in the document's place, `Unavailable` if the disk
 /// failed.
-fn unreadable(error: &StoreError) -> Problem {
-    let of_the_disk = |source: &io::Error| !matches!(source.kind(), ErrorKind::Other | ErrorKind::NotADirectory);
+fn read_problem(error: &StoreError) -> Problem {
+    let is_disk_error = |source: &io::Error| !matches!(source.kind(), ErrorKind::Other | ErrorKind::NotADirectory);
     let kind = match error {
-        StoreError::Io { source, .. } if of_the_disk(source) => ProblemType::Unavailable,
+        StoreError::Io { source, .. } if is_disk_error(source) => ProblemType::Unavailable,
         _ => ProblemType::Gone,
     };
     let problem = Problem::new(kind, error.to_string());

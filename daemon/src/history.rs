@@ -1,18 +1,18 @@
 //! Stores the logs of runs, and an index built from them.
 //!
-//! The log is the authoritative record of a run ([`RunLog`]) and is durable before the end of the run is reported.
-//! The index answers queries that would otherwise read all logs: lists and idempotency keys. It may be lost at any
-//! time: after a failure it is updated from the logs before the next query.
+//! The log is the authoritative record of a run ([`RunLogWriter`]) and is durable before the end of the run is
+//! reported. The index answers queries that would otherwise read all logs: lists and idempotency keys. It may be lost
+//! at any time: after a failure it is updated from the logs before the next query.
 //!
 //! The engine stores outputs and evidence, and the service decides which caller may see which run.
 
 mod error;
-mod files;
-mod index;
+mod history_files;
 mod listing;
-mod log;
-mod reading;
 mod recovery;
+mod run_index;
+mod run_log_reader;
+mod run_log_writer;
 #[cfg(test)]
 mod tests;
 
@@ -22,52 +22,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use proctor_core::api::{Asked, LoggedEvent, RunPage, RunSummary, RunView};
-use proctor_core::digest::Sha256Hex;
-use proctor_core::event::RunEvent;
-use proctor_core::names::RunId;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
 use proctor_core::spec::Retention;
 use proctor_core::telemetry::TraceContext;
+use proctor_core::text::digest::Sha256Hex;
 use proctor_runner::{Clock, StoreError};
 
 use crate::service::{RunFilter, StartError};
 
-use files::{Files, Refused};
-use index::Index;
-use reading::{KeptKey, Next, Reader, Rest};
-use recovery::Settled;
+use history_files::{HistoryFiles, OpenHistoryError};
+use recovery::CompleteLog;
+use run_index::RunIndex;
+use run_log_reader::{IdempotencyHashes, LogLine, LogTail, RunLogReader};
 
 pub use error::HistoryError;
-pub use log::{Ended, RunLog};
-pub(crate) use recovery::inconclusive;
+pub(crate) use recovery::inconclusive_event;
+pub use run_log_writer::{RecordedEnd, RunLogWriter};
 
 /// Log size in the index that never matches a real log, so the next process that opens the history reads the log.
-const UNREAD: u64 = 0;
+const UNKNOWN_LOG_BYTES: u64 = 0;
 /// Maximum number of event bytes in one answer, except for a single larger event.
-const MAX_ANSWER: usize = 8 << 20;
+const MAX_EVENTS_BYTES: usize = 8 << 20;
 
-/// Maximum number of runs that one call of [`History::retain`] removes. Removing them occupies the index for some
-/// milliseconds.
-const MAX_FORGOTTEN: usize = 64;
+/// Maximum number of runs that one call of [`History::remove_outdated`] removes. Removing them occupies the index for
+/// some milliseconds.
+const MAX_REMOVED_RUNS: usize = 64;
 
 /// History of runs. Clones share it; calls block on the disk.
 #[derive(Clone)]
 pub struct History {
-    shared: Arc<Shared>,
+    shared: Arc<HistoryInner>,
 }
 
-struct Shared {
-    files: Files,
-    index: Mutex<Slot>,
+struct HistoryInner {
+    files: HistoryFiles,
+    index: Mutex<IndexState>,
     /// Finished runs whose end could not be written to their logs yet. No run begins before they are written, so
     /// their number is bounded by the number of concurrent runs.
-    unended: Mutex<BTreeMap<RunId, Unended>>,
+    pending_ends: Mutex<BTreeMap<RunId, PendingEnd>>,
     clock: Clock,
 }
 
 /// State of the index.
-enum Slot {
+enum IndexState {
     /// The index is usable.
-    Open(Index),
+    Open(RunIndex),
     /// An operation failed, and the index may have missed an update.
     Closed,
     /// The database is damaged and must be rebuilt.
@@ -75,11 +75,11 @@ enum Slot {
 }
 
 /// End of a run that is missing in its log.
-struct Unended {
+struct PendingEnd {
     view: RunView,
     events: Vec<LoggedEvent>,
     /// Offset in the log at which the events belong.
-    bytes: u64,
+    offset: u64,
 }
 
 /// A run to be recorded.
@@ -88,11 +88,11 @@ pub struct NewRun {
     /// Id of the run, from [`Clock::run_id`].
     pub id: RunId,
     /// The request.
-    pub asked: Asked,
+    pub request: Asked,
     /// User who requested the run.
     pub uid: u32,
     /// Idempotency key of the request, if any.
-    pub key: Option<Key>,
+    pub key: Option<IdempotencyKey>,
     /// SHA-256 of the toolchains that the run finds and of the inputs that select them.
     pub toolchain_env: Sha256Hex,
     /// Trace context of the caller, if any.
@@ -101,41 +101,41 @@ pub struct NewRun {
 
 /// An `Idempotency-Key` and the request that it identifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct IdempotencyKey {
     /// Value of the header. Only its hash is stored.
     pub text: String,
     /// SHA-256 of the request, in a form that differs between different requests.
-    pub request: Sha256Hex,
+    pub request_sha256: Sha256Hex,
 }
 
 /// Result of [`History::open`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoverySummary {
     /// Runs that the last daemon did not end; they are `inconclusive` now.
     pub interrupted: Vec<RunId>,
     /// New paths of damaged logs that were moved aside.
-    pub set_aside: Vec<String>,
+    pub quarantined: Vec<String>,
     /// Reason why the index was rebuilt; `None` if it was intact.
-    pub rebuilt: Option<String>,
+    pub rebuild_reason: Option<String>,
     /// Number of stored runs.
     pub runs: u64,
 }
 
-/// Result of [`History::retain`].
+/// Result of [`History::remove_outdated`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Retained {
+pub struct RetentionResult {
     /// Number of removed runs.
-    pub forgotten: u64,
+    pub removed: u64,
     /// Number of remaining runs.
     pub runs: u64,
     /// `true` if more runs are outdated; one call removes a bounded number.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 impl NewRun {
     /// Returns the first event of the run's log.
-    pub(crate) fn queued(self, at: String) -> RunEvent {
-        let Self { id, asked, uid, key: _, toolchain_env, trace } = self;
+    pub(crate) fn into_queued_event(self, at: String) -> RunEvent {
+        let Self { id, request: asked, uid, key: _, toolchain_env, trace } = self;
         RunEvent::RunQueued { run_id: id, at, asked, uid, toolchain_env_sha256: Some(toolchain_env), trace }
     }
 }
@@ -145,18 +145,21 @@ impl History {
     ///
     /// # Errors
     /// Another process has the history open, a directory cannot be used, or there is no space to end a run.
-    pub fn open(state_dir: &Path, clock: Clock) -> Result<(Self, Recovered), StartError> {
-        let refused =
-            |error: HistoryError| StartError::History { path: state_dir.join("history"), reason: error.with_hint() };
-        let files = Files::open(state_dir).map_err(|error| match error {
-            Refused::InUse => StartError::StateInUse(state_dir.to_path_buf()),
-            Refused::Store(error) => refused(error.into()),
+    pub fn open(state_dir: &Path, clock: Clock) -> Result<(Self, RecoverySummary), StartError> {
+        let open_error = |error: HistoryError| StartError::History {
+            path: state_dir.join("history"),
+            reason: error.message_with_hint(),
+        };
+        let files = HistoryFiles::open(state_dir).map_err(|error| match error {
+            OpenHistoryError::InUse => StartError::StateInUse(state_dir.to_path_buf()),
+            OpenHistoryError::Store(error) => open_error(error.into()),
         })?;
-        let (mut index, rebuilt) = Index::open(&files).map_err(refused)?;
-        let mut recovered = recover(&files, &mut index, clock).map_err(refused)?;
-        recovered.rebuilt = rebuilt;
-        recovered.say();
-        let shared = Shared { files, index: Mutex::new(Slot::Open(index)), unended: Mutex::default(), clock };
+        let (mut index, rebuilt) = RunIndex::open(&files).map_err(open_error)?;
+        let mut recovered = recover(&files, &mut index, clock).map_err(open_error)?;
+        recovered.rebuild_reason = rebuilt;
+        recovered.log_summary();
+        let shared =
+            HistoryInner { files, index: Mutex::new(IndexState::Open(index)), pending_ends: Mutex::default(), clock };
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
@@ -164,21 +167,21 @@ impl History {
     ///
     /// # Errors
     /// There is no space, or the idempotency key belongs to another run. Nothing is stored then.
-    pub fn begin(&self, run: NewRun) -> Result<RunLog, HistoryError> {
+    pub fn begin(&self, run: NewRun) -> Result<RunLogWriter, HistoryError> {
         let shared = &self.shared;
-        shared.log_ends()?;
-        let key = run.key.as_ref().map(Key::kept);
+        shared.write_pending_ends()?;
+        let key = run.key.as_ref().map(IdempotencyKey::hashed);
         let at = shared.clock.now_text();
-        let (uid, event) = (run.uid, run.queued(at.clone()));
+        let (uid, event) = (run.uid, run.into_queued_event(at.clone()));
         let first = LoggedEvent { seq: 1, logged_at: at, event };
         shared.with_index(|index| {
-            let used = key.as_ref().map(|key| index.key(uid, &key.key_sha256)).transpose()?.flatten();
+            let used = key.as_ref().map(|key| index.run_for_key(uid, &key.key_sha256)).transpose()?.flatten();
             if let Some((known, _)) = used {
                 return Err(HistoryError::KeyUsed(known));
             }
-            let mut log = RunLog::begin(Arc::clone(shared), &first, key.as_ref())?;
+            let mut log = RunLogWriter::begin(Arc::clone(shared), &first, key.as_ref())?;
             let summary = log.view().summary();
-            index.put_with_key(&summary, log.bytes(), key.as_ref()).inspect_err(|_| log.revoke())?;
+            index.put_with_key(&summary, log.bytes(), key.as_ref()).inspect_err(|_| log.discard())?;
             Ok(log)
         })
     }
@@ -190,13 +193,13 @@ impl History {
     ///
     /// # Errors
     /// The run is not stored, the key belongs to another request, or the index cannot be written.
-    pub fn remember(&self, uid: u32, key: &Key, run: &RunId) -> Result<RunId, HistoryError> {
-        let key = key.kept();
+    pub fn assign_key(&self, uid: u32, key: &IdempotencyKey, run: &RunId) -> Result<RunId, HistoryError> {
+        let key = key.hashed();
         self.shared.with_index(|index| {
-            if !index.knows(run)? {
-                return Err(HistoryError::NoRun(run.clone()));
+            if !index.contains(run)? {
+                return Err(HistoryError::UnknownRun(run.clone()));
             }
-            match index.key(uid, &key.key_sha256)? {
+            match index.run_for_key(uid, &key.key_sha256)? {
                 Some((known, request)) if request == key.request_sha256 => return Ok(known),
                 Some((known, _)) => return Err(HistoryError::KeyUsed(known)),
                 None => index.put_key(uid, &key, run)?,
@@ -209,9 +212,9 @@ impl History {
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn idempotent(&self, uid: u32, key: &str) -> Result<Option<(RunId, Sha256Hex)>, HistoryError> {
-        let key = Sha256Hex::of(key.as_bytes());
-        self.shared.with_index(|index| Ok(index.key(uid, &key)?))
+    pub fn run_for_key(&self, uid: u32, key: &str) -> Result<Option<(RunId, Sha256Hex)>, HistoryError> {
+        let key = Sha256Hex::digest(key.as_bytes());
+        self.shared.with_index(|index| Ok(index.run_for_key(uid, &key)?))
     }
 
     /// Returns a run from its log, or `None` if it does not exist.
@@ -219,10 +222,10 @@ impl History {
     /// # Errors
     /// The log cannot be read.
     pub fn view(&self, id: &RunId) -> Result<Option<RunView>, HistoryError> {
-        if let Some(unended) = self.shared.unended().get(id) {
+        if let Some(unended) = self.shared.pending_ends().get(id) {
             return Ok(Some(unended.view.clone()));
         }
-        Ok(self.shared.told(id)?.map(|settled| settled.view))
+        Ok(self.shared.read_log(id)?.map(|settled| settled.view))
     }
 
     /// Returns at most `limit` events after number `after`, and whether there are more. The number of bytes is
@@ -237,24 +240,24 @@ impl History {
         limit: usize,
     ) -> Result<Option<(Vec<LoggedEvent>, bool)>, HistoryError> {
         // Read before the log, because the end may be written to the log concurrently.
-        let unended = self.shared.unended().get(id).map(|unended| (unended.bytes, unended.events.clone()));
+        let unended = self.shared.pending_ends().get(id).map(|unended| (unended.offset, unended.events.clone()));
         let (until, ends) = unended.unwrap_or((u64::MAX, Vec::new()));
-        let Some(file) = self.shared.files.read(id)? else { return Ok(None) };
-        let mut log = Reader::new(file);
-        let mut answer = Answer { events: Vec::new(), bytes: 0, limit };
+        let Some(file) = self.shared.files.open_log(id)? else { return Ok(None) };
+        let mut log = RunLogReader::new(file);
+        let mut answer = EventBatch { events: Vec::new(), bytes: 0, limit };
         loop {
-            match log.next_after(after).map_err(|source| unreadable(id, source))? {
+            match log.next_after(after).map_err(|source| log_read_error(id, source))? {
                 // Events after this offset could not be truncated; they were never reported.
-                Next::Event(_) if log.offset > until => break,
-                Next::Damaged(_) if log.offset >= until => break,
-                Next::Event(_) if answer.is_full() => return Ok(Some((answer.events, true))),
-                Next::Event(event) => answer.add(*event, log.last_bytes()),
-                Next::Damaged(reason) => return Err(HistoryError::Damaged { run: id.clone(), reason }),
-                Next::End | Next::Torn => break,
+                LogLine::Event(_) if log.offset > until => break,
+                LogLine::Damaged(_) if log.offset >= until => break,
+                LogLine::Event(_) if answer.is_full() => return Ok(Some((answer.events, true))),
+                LogLine::Event(event) => answer.add(*event, log.last_bytes()),
+                LogLine::Damaged(reason) => return Err(HistoryError::Damaged { run: id.clone(), reason }),
+                LogLine::End | LogLine::Torn => break,
             }
         }
-        let seen = answer.events.last().map_or(after, |event| event.seq);
-        let mut ends = ends.into_iter().filter(|event| event.seq > seen);
+        let last_seq = answer.events.last().map_or(after, |event| event.seq);
+        let mut ends = ends.into_iter().filter(|event| event.seq > last_seq);
         while !answer.is_full()
             && let Some(event) = ends.next()
         {
@@ -268,7 +271,7 @@ impl History {
     /// # Errors
     /// The cursor is invalid, or the index cannot be read.
     pub fn list(&self, filter: &RunFilter, uid: Option<u32>) -> Result<RunPage, HistoryError> {
-        self.shared.with_index(|index| listing::page(index, filter, uid))
+        self.shared.with_index(|index| listing::query_page(index, filter, uid))
     }
 
     /// Stores the patch of a run.
@@ -294,57 +297,57 @@ impl History {
     ///
     /// # Errors
     /// A file operation failed; runs removed before the failure stay removed.
-    pub fn retain(&self, keep: &Retention) -> Result<Retained, HistoryError> {
+    pub fn remove_outdated(&self, retention: &Retention) -> Result<RetentionResult, HistoryError> {
         let shared = &self.shared;
-        shared.log_ends()?;
-        let before = keep.max_age.map(|age| time_before(shared.clock, age));
-        let mut outdated = shared.with_index(|index| Ok(index.outdated(before.as_deref(), keep.max_runs)?))?;
-        let more = outdated.len() > MAX_FORGOTTEN;
-        outdated.truncate(MAX_FORGOTTEN);
+        shared.write_pending_ends()?;
+        let before = retention.max_age.map(|age| time_before(shared.clock, age));
+        let mut outdated = shared.with_index(|index| Ok(index.outdated(before.as_deref(), retention.max_runs)?))?;
+        let more = outdated.len() > MAX_REMOVED_RUNS;
+        outdated.truncate(MAX_REMOVED_RUNS);
         if !outdated.is_empty() {
             shared.with_index(|index| Ok(index.remove(outdated.iter().map(RunId::as_str))?))?;
         }
         for run in &outdated {
-            shared.files.forget(run)?;
+            shared.files.remove_run(run)?;
         }
         let runs = shared.with_index(|index| Ok(index.count()?))?;
-        Ok(Retained { forgotten: outdated.len() as u64, runs, more })
+        Ok(RetentionResult { removed: outdated.len() as u64, runs, has_more: more })
     }
 }
 
-impl Shared {
+impl HistoryInner {
     /// Runs `work` on the index. After a failure, the index is first updated from the logs.
     fn with_index<T>(
         self: &Arc<Self>,
-        work: impl FnOnce(&mut Index) -> Result<T, HistoryError>,
+        work: impl FnOnce(&mut RunIndex) -> Result<T, HistoryError>,
     ) -> Result<T, HistoryError> {
-        let mut slot = self.slot();
+        let mut slot = self.index_state();
         let index = match &mut *slot {
-            Slot::Open(index) => index,
+            IndexState::Open(index) => index,
             closed => {
-                let damaged = matches!(closed, Slot::Damaged);
-                *closed = Slot::Open(self.reopened(damaged)?);
-                let Slot::Open(index) = closed else { return Err(HistoryError::NoIndex) };
+                let damaged = matches!(closed, IndexState::Damaged);
+                *closed = IndexState::Open(self.reopen_index(damaged)?);
+                let IndexState::Open(index) = closed else { return Err(HistoryError::IndexUnavailable) };
                 index
             }
         };
         let answer = work(index);
         if let Err(HistoryError::Index(error)) = &answer {
-            *slot = after(error);
+            *slot = state_after_error(error);
         }
         answer
     }
 
-    fn reopened(&self, damaged: bool) -> Result<Index, HistoryError> {
+    fn reopen_index(&self, damaged: bool) -> Result<RunIndex, HistoryError> {
         let (mut index, rebuilt) = if damaged {
-            (Index::anew(&self.files)?, Some("it contained data that Proctor did not write".to_owned()))
+            (RunIndex::create_empty(&self.files)?, Some("it contained data that Proctor did not write".to_owned()))
         } else {
-            Index::open(&self.files)?
+            RunIndex::open(&self.files)?
         };
         tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is brought up to their logs");
-        survey(&self.files, &mut index, |run| match self.unended().get(run) {
-            Some(unended) => Ok(Some(Settled { view: unended.view.clone(), bytes: UNREAD, key: None })),
-            None => self.told(run).or_else(|error| {
+        sync_index(&self.files, &mut index, |run| match self.pending_ends().get(run) {
+            Some(unended) => Ok(Some(CompleteLog { view: unended.view.clone(), bytes: UNKNOWN_LOG_BYTES, key: None })),
+            None => self.read_log(run).or_else(|error| {
                 tracing::warn!(%run, %error, "a log is not in the index");
                 Ok(None)
             }),
@@ -354,100 +357,107 @@ impl Shared {
 
     /// Stores a run's summary in the index. Returns `false` if that failed; the index is then updated from the log
     /// later.
-    fn put_row(&self, run: &RunSummary, log_bytes: u64) -> bool {
-        let mut slot = self.slot();
-        let Slot::Open(index) = &mut *slot else { return false };
+    fn update_row(&self, run: &RunSummary, log_bytes: u64) -> bool {
+        let mut slot = self.index_state();
+        let IndexState::Open(index) = &mut *slot else { return false };
         match index.put(run, log_bytes) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(run = %run.id, %error, "the index of runs is behind their logs");
-                *slot = after(&error);
+                *slot = state_after_error(&error);
                 false
             }
         }
     }
 
     /// Reads the current log of a run.
-    fn told(&self, id: &RunId) -> Result<Option<Settled>, HistoryError> {
-        let Some(file) = self.files.read(id)? else { return Ok(None) };
-        let told = reading::fold(id, file).map_err(|source| unreadable(id, source))?;
-        match (told.view, told.rest) {
-            (Some(view), Rest::Nothing | Rest::Torn) => Ok(Some(Settled { view, bytes: told.bytes, key: told.key })),
+    fn read_log(&self, id: &RunId) -> Result<Option<CompleteLog>, HistoryError> {
+        let Some(file) = self.files.open_log(id)? else { return Ok(None) };
+        let folded = run_log_reader::fold_log(id, file).map_err(|source| log_read_error(id, source))?;
+        match (folded.view, folded.tail) {
+            (Some(view), LogTail::Empty | LogTail::Torn) => {
+                Ok(Some(CompleteLog { view, bytes: folded.folded_bytes, key: folded.key }))
+            }
             // The run is being recorded at this moment.
-            (None, Rest::Nothing | Rest::Torn) => Ok(None),
-            (_, Rest::Damaged(reason)) => Err(HistoryError::Damaged { run: id.clone(), reason }),
+            (None, LogTail::Empty | LogTail::Torn) => Ok(None),
+            (_, LogTail::Damaged(reason)) => Err(HistoryError::Damaged { run: id.clone(), reason }),
         }
     }
 
-    fn keep_unended(&self, unended: Unended) {
-        self.unended().insert(unended.view.id.clone(), unended);
+    fn defer_end(&self, unended: PendingEnd) {
+        self.pending_ends().insert(unended.view.id.clone(), unended);
     }
 
     /// Writes the ends that could not be written before.
-    fn log_ends(&self) -> Result<(), HistoryError> {
-        let mut all = self.unended();
+    fn write_pending_ends(&self) -> Result<(), HistoryError> {
+        let mut all = self.pending_ends();
         while let Some(entry) = all.first_entry() {
             let unended = entry.get();
-            recovery::replace_end(&self.files, &unended.view.id, unended.bytes, &log::lines(&unended.events)?)?;
+            recovery::replace_end(
+                &self.files,
+                &unended.view.id,
+                unended.offset,
+                &run_log_writer::to_lines(&unended.events)?,
+            )?;
             entry.remove();
         }
         Ok(())
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
+    fn index_state(&self) -> MutexGuard<'_, IndexState> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unended(&self) -> MutexGuard<'_, BTreeMap<RunId, Unended>> {
-        self.unended.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_ends(&self) -> MutexGuard<'_, BTreeMap<RunId, PendingEnd>> {
+        self.pending_ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Updates the index from the logs. `settle` reads each run that the index does not have as finished with the current
 /// log size; it returns `None` if the file is not the log of a run.
-fn survey(
-    files: &Files,
-    index: &mut Index,
-    mut settle: impl FnMut(&RunId) -> Result<Option<Settled>, HistoryError>,
+fn sync_index(
+    files: &HistoryFiles,
+    index: &mut RunIndex,
+    mut read_run: impl FnMut(&RunId) -> Result<Option<CompleteLog>, HistoryError>,
 ) -> Result<(), HistoryError> {
-    let mut known = index.all()?;
+    let mut known = index.indexed_logs()?;
     index.db.execute_batch("BEGIN IMMEDIATE")?;
     for run in files.runs()? {
         let indexed = known.remove(run.as_str());
-        if indexed.is_some_and(|indexed| indexed.finished && Some(indexed.log_bytes) == files.size(&run)) {
+        if indexed.is_some_and(|indexed| indexed.is_finished && Some(indexed.log_bytes) == files.log_size(&run)) {
             continue;
         }
-        match settle(&run)? {
-            Some(Settled { view, bytes, key }) => index.put_as_part(&view.summary(), bytes, key.as_ref())?,
-            None => index.remove_as_part(run.as_str())?,
+        match read_run(&run)? {
+            Some(CompleteLog { view, bytes, key }) => index.put_in_transaction(&view.summary(), bytes, key.as_ref())?,
+            None => index.remove_in_transaction(run.as_str())?,
         }
     }
     for gone in known.keys() {
-        index.remove_as_part(gone)?;
+        index.remove_in_transaction(gone)?;
     }
     Ok(index.db.execute_batch("COMMIT")?)
 }
 
 /// Updates the index while no run is active, and ends unfinished runs.
-fn recover(files: &Files, index: &mut Index, clock: Clock) -> Result<Recovered, HistoryError> {
-    let mut recovered = Recovered::default();
-    survey(files, index, |run| {
-        let done = recovery::settle(files, run, clock)?;
+fn recover(files: &HistoryFiles, index: &mut RunIndex, clock: Clock) -> Result<RecoverySummary, HistoryError> {
+    let mut recovered = RecoverySummary::default();
+    sync_index(files, index, |run| {
+        let done = recovery::recover_log(files, run, clock)?;
         recovered.interrupted.extend(done.interrupted.then(|| run.clone()));
-        recovered.set_aside.extend(done.aside);
-        Ok(done.settled)
+        recovered.quarantined.extend(done.quarantined);
+        Ok(done.log)
     })?;
-    files.forget_patches(|run| files.size(run).is_some())?;
-    files.tidy()?;
+    files.remove_orphan_patches(|run| files.log_size(run).is_some())?;
+    files.prune_damaged()?;
     recovered.runs = index.count()?;
     Ok(recovered)
 }
 
-fn after(error: &rusqlite::Error) -> Slot {
-    if index::is_damage(error) { Slot::Damaged } else { Slot::Closed }
+fn state_after_error(error: &rusqlite::Error) -> IndexState {
+    if run_index::is_damage(error) { IndexState::Damaged } else { IndexState::Closed }
 }
 
-fn unreadable(run: &RunId, source: std::io::Error) -> StoreError {
+fn log_read_error(run: &RunId, source: std::io::Error) -> StoreError {
     StoreError::Io { action: "read", path: format!("the log of the run {run}"), source }
 }
 
@@ -458,15 +468,15 @@ fn time_before(clock: Clock, age: Duration) -> String {
 }
 
 /// Events collected for one answer.
-struct Answer {
+struct EventBatch {
     events: Vec<LoggedEvent>,
     bytes: usize,
     limit: usize,
 }
 
-impl Answer {
+impl EventBatch {
     fn is_full(&self) -> bool {
-        self.events.len() >= self.limit || (self.bytes >= MAX_ANSWER && !self.events.is_empty())
+        self.events.len() >= self.limit || (self.bytes >= MAX_EVENTS_BYTES && !self.events.is_empty())
     }
 
     fn add(&mut self, event: LoggedEvent, bytes: usize) {
@@ -475,22 +485,25 @@ impl Answer {
     }
 }
 
-impl Key {
-    fn kept(&self) -> KeptKey {
-        KeptKey { key_sha256: Sha256Hex::of(self.text.as_bytes()), request_sha256: self.request.clone() }
+impl IdempotencyKey {
+    fn hashed(&self) -> IdempotencyHashes {
+        IdempotencyHashes {
+            key_sha256: Sha256Hex::digest(self.text.as_bytes()),
+            request_sha256: self.request_sha256.clone(),
+        }
     }
 }
 
-impl Recovered {
-    fn say(&self) {
+impl RecoverySummary {
+    fn log_summary(&self) {
         // A rebuilt index is only worth a message if there were runs before.
-        if let Some(reason) = self.rebuilt.as_ref().filter(|_| self.runs > 0) {
+        if let Some(reason) = self.rebuild_reason.as_ref().filter(|_| self.runs > 0) {
             tracing::info!(reason, runs = self.runs, "the index of runs was rebuilt from their logs");
         }
         for run in &self.interrupted {
             tracing::warn!(%run, "a run that had not ended is inconclusive now");
         }
-        for log in &self.set_aside {
+        for log in &self.quarantined {
             tracing::warn!(log, "a damaged log was set aside");
         }
     }

@@ -4,25 +4,25 @@
 //! another. [`crate::service`] decides the content of responses; [`proctor_core::api::operation`] defines the
 //! operations.
 
-mod answer;
-mod asked;
-mod body;
+mod accept_loop;
+mod byte_range;
+mod client_stream;
 mod connection;
-mod connections;
-mod documents;
-mod events;
-mod exec;
+mod connection_state;
+mod document_limit;
+mod event_stream;
+mod exec_response;
 mod handlers;
-mod metered;
-mod output;
-mod query;
-mod range;
+mod limited_body;
+mod memory_budget;
+mod metered_body;
+mod output_response;
+mod query_parameters;
 mod repoll;
-mod room;
+mod request_body;
+mod request_head;
+mod response;
 mod routes;
-mod seat;
-mod timed;
-mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -37,15 +37,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::settings::Settings;
-pub(crate) use output::{ATTEMPT, OUTPUT_STATE};
+use crate::settings::ResolvedSettings;
+pub(crate) use output_response::{ATTEMPT_HEADER, OUTPUT_STATE_HEADER};
 
-use connections::Connections;
-use documents::Documents;
-use routes::App;
+use accept_loop::AcceptLoop;
+use document_limit::DocumentLimit;
+use routes::AppState;
 
-pub(crate) use answer::{last_words, problem};
-pub(crate) use body::{repeated_key, whole};
+pub(crate) use request_body::{read_body, reject_duplicate_keys};
+pub(crate) use response::{problem_response, raw_problem_response};
 
 /// Maximum size of a request body in bytes.
 pub const MAX_BODY: usize = 1 << 20;
@@ -57,12 +57,12 @@ const MAX_HEAD: usize = 64 << 10;
 /// send the whole request before they read the response, and fail if the connection is closed earlier.
 const MAX_DISCARDED: usize = 8 << 20;
 /// Maximum pause of a client while the rest of its request is discarded.
-const LINGER: Duration = Duration::from_secs(2);
+const DISCARD_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum number of header fields in a request: the default of `hyper`.
 const MAX_FIELDS: usize = 100;
 /// Time for active responses to end when the transport is stopped. It is shorter than the time for which the daemon
 /// waits for the transport.
-const LAST_ANSWERS: Duration = Duration::from_secs(4);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(4);
 
 /// Accepts connections and serves requests until `stop`, then waits briefly for active responses.
 ///
@@ -74,11 +74,12 @@ const LAST_ANSWERS: Duration = Duration::from_secs(4);
 pub async fn serve(
     listener: watch::Receiver<Arc<UnixListener>>,
     service: Arc<Service>,
-    settings: watch::Receiver<Arc<Settings>>,
+    settings: watch::Receiver<Arc<ResolvedSettings>>,
     stop: CancellationToken,
     metrics: Metrics,
 ) -> io::Result<()> {
-    let app = App { service, metrics: metrics.clone(), stop: stop.clone(), documents: Documents::default() };
+    let app =
+        AppState { service, metrics: metrics.clone(), stop: stop.clone(), document_limit: DocumentLimit::default() };
     let router = routes::router(app);
-    Connections::new(router, settings, stop, metrics).accept(listener).await
+    AcceptLoop::new(router, settings, stop, metrics).run(listener).await
 }

@@ -8,10 +8,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proctor_core::drift::display_path;
-use proctor_core::spec::{Diagnostic, Operator};
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
-use proctor_runner::Helpers;
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::model::drift::display_path;
+use proctor_core::spec::{Diagnostic, OperatorConfig};
+use proctor_runner::HelperPrograms;
 use rustix::fs::{Mode, OFlags};
 
 const SANDBOX_HELPER: &str = "proctor-sandbox";
@@ -34,7 +34,7 @@ const MAX_CONFIG: u64 = 1 << 20;
 
 /// Environment of the process, read once at the start.
 #[derive(Debug, Clone)]
-pub struct Surroundings {
+pub struct ProcessEnvironment {
     /// Environment variables that are valid UTF-8.
     pub env: BTreeMap<String, String>,
     /// Printable names of variables whose name or value is not UTF-8.
@@ -51,14 +51,14 @@ pub struct Surroundings {
     pub user_dirs: PathBuf,
 }
 
-impl Surroundings {
+impl ProcessEnvironment {
     /// Reads the environment of the process.
     ///
     /// # Errors
     /// The current directory or the path of the executable cannot be determined.
     #[expect(clippy::disallowed_methods, reason = "the daemon's own environment is read here, once")]
     pub fn read() -> io::Result<Self> {
-        let (env, unreadable) = readable(std::env::vars_os());
+        let (env, unreadable) = utf8_variables(std::env::vars_os());
         let executable = std::env::current_exe()?;
         Ok(Self {
             env,
@@ -89,7 +89,7 @@ impl Surroundings {
     }
 }
 
-fn readable(vars: impl Iterator<Item = (OsString, OsString)>) -> (BTreeMap<String, String>, Vec<String>) {
+fn utf8_variables(vars: impl Iterator<Item = (OsString, OsString)>) -> (BTreeMap<String, String>, Vec<String>) {
     let mut env = BTreeMap::new();
     let mut unreadable = Vec::new();
     for (name, value) in vars {
@@ -156,12 +156,14 @@ impl InstallationError {
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Usage { message, .. } | Self::Environment { message, .. } => vec![message.clone()],
-            Self::Invalid { file, diagnostics, .. } => diagnostics.iter().map(|found| line(file, found)).collect(),
+            Self::Invalid { file, diagnostics, .. } => {
+                diagnostics.iter().map(|found| diagnostic_line(file, found)).collect()
+            }
         }
     }
 }
 
-fn line(file: &Path, found: &Diagnostic) -> String {
+fn diagnostic_line(file: &Path, found: &Diagnostic) -> String {
     let place = found.span.map(|span| format!(":{span}")).unwrap_or_default();
     format!("{}{place}: {}", show(file), found.message)
 }
@@ -175,8 +177,8 @@ pub fn show(path: &Path) -> String {
 ///
 /// # Errors
 /// A helper is in neither directory.
-pub fn helpers(bin_dir: &Path) -> Result<Helpers, InstallationError> {
-    Ok(Helpers {
+pub fn find_helpers(bin_dir: &Path) -> Result<HelperPrograms, InstallationError> {
+    Ok(HelperPrograms {
         sandbox: find_helper(SANDBOX_HELPER, bin_dir)?,
         git: find_helper(GIT_HELPER, bin_dir)?,
         sql: find_helper(SQL_HELPER, bin_dir)?,
@@ -187,7 +189,7 @@ pub fn helpers(bin_dir: &Path) -> Result<Helpers, InstallationError> {
 ///
 /// # Errors
 /// The program is in neither directory.
-pub fn daemon(bin_dir: &Path) -> Result<PathBuf, InstallationError> {
+pub fn find_daemon(bin_dir: &Path) -> Result<PathBuf, InstallationError> {
     find_helper(DAEMON, bin_dir)
 }
 
@@ -204,11 +206,14 @@ fn find_helper(name: &str, bin_dir: &Path) -> Result<PathBuf, InstallationError>
 ///
 /// # Errors
 /// No directory was named, and there is no home directory.
-pub fn state_dir(named: Option<&Path>, around: &Surroundings) -> Result<PathBuf, InstallationError> {
+pub fn state_dir(named: Option<&Path>, environment: &ProcessEnvironment) -> Result<PathBuf, InstallationError> {
     match named {
-        Some(named) => Ok(around.cwd.join(named)),
-        None if around.is_root() => Ok(PathBuf::from(SYSTEM_STATE)),
-        None => around.xdg_dir("XDG_STATE_HOME", ".local/state").map(|dir| dir.join("proctor")).ok_or_else(homeless),
+        Some(named) => Ok(environment.cwd.join(named)),
+        None if environment.is_root() => Ok(PathBuf::from(SYSTEM_STATE)),
+        None => environment
+            .xdg_dir("XDG_STATE_HOME", ".local/state")
+            .map(|dir| dir.join("proctor"))
+            .ok_or_else(no_home_error),
     }
 }
 
@@ -254,11 +259,11 @@ pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
 ///
 /// # Errors
 /// There is no home directory.
-pub fn home(around: &Surroundings) -> Result<PathBuf, InstallationError> {
-    around.home.clone().ok_or_else(homeless)
+pub fn home_dir(environment: &ProcessEnvironment) -> Result<PathBuf, InstallationError> {
+    environment.home.clone().ok_or_else(no_home_error)
 }
 
-fn homeless() -> InstallationError {
+fn no_home_error() -> InstallationError {
     InstallationError::Environment {
         message: "the caller has no home directory".to_owned(),
         hint: "set HOME to an absolute path".to_owned(),
@@ -267,44 +272,44 @@ fn homeless() -> InstallationError {
 
 /// Returns the default socket of this user's daemon: in the user's runtime directory, for root [`SYSTEM_SOCKET`], and
 /// without a runtime directory in `state_dir`.
-pub fn socket(around: &Surroundings, state_dir: &Path) -> PathBuf {
-    sockets(around, state_dir).swap_remove(0)
+pub fn default_socket(environment: &ProcessEnvironment, state_dir: &Path) -> PathBuf {
+    candidate_sockets(environment, state_dir).swap_remove(0)
 }
 
 /// Returns the sockets at which a daemon of this user may listen, in the order in which a client tries them. A daemon
 /// that was started without a runtime directory listens in the state directory. The list is not empty.
-pub fn sockets(around: &Surroundings, state_dir: &Path) -> Vec<PathBuf> {
-    if around.is_root() {
+pub fn candidate_sockets(environment: &ProcessEnvironment, state_dir: &Path) -> Vec<PathBuf> {
+    if environment.is_root() {
         return vec![PathBuf::from(SYSTEM_SOCKET)];
     }
-    let session = runtime_dir(around).map(|dir| dir.join(SOCKET_NAME));
+    let session = runtime_dir(environment).map(|dir| dir.join(SOCKET_NAME));
     session.into_iter().chain([state_dir.join("run/proctord.sock")]).collect()
 }
 
 /// Returns the runtime directory of the user: `XDG_RUNTIME_DIR`, or without it the directory that the system creates
 /// for the user, if the user owns it. MCP clients start servers without the variable.
-fn runtime_dir(around: &Surroundings) -> Option<PathBuf> {
-    let set = around.var("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+fn runtime_dir(environment: &ProcessEnvironment) -> Option<PathBuf> {
+    let set = environment.var("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     set.or_else(|| {
-        let dir = around.user_dirs.join(around.uid.to_string());
+        let dir = environment.user_dirs.join(environment.uid.to_string());
         let meta = std::fs::symlink_metadata(&dir).ok()?;
-        let is_own = meta.is_dir() && meta.uid() == around.uid && meta.mode() & 0o022 == 0;
+        let is_own = meta.is_dir() && meta.uid() == environment.uid && meta.mode() & 0o022 == 0;
         is_own.then_some(dir)
     })
 }
 
 /// The operator's config and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundConfig {
+pub struct LoadedOperatorConfig {
     /// Parsed settings.
-    pub operator: Operator,
+    pub operator: OperatorConfig,
     /// The file; `None` if there is none and the built-in config applies.
-    pub file: Option<ConfigFile>,
+    pub file: Option<OperatorConfigFile>,
 }
 
 /// A config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigFile {
+pub struct OperatorConfigFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Text of the file.
@@ -318,26 +323,29 @@ pub struct ConfigFile {
 ///
 /// # Errors
 /// The file cannot be read or is invalid.
-pub fn operator(named: Option<&Path>, around: &Surroundings) -> Result<FoundConfig, InstallationError> {
+pub fn load_operator_config(
+    named: Option<&Path>,
+    environment: &ProcessEnvironment,
+) -> Result<LoadedOperatorConfig, InstallationError> {
     if let Some(named) = named {
-        let path = around.cwd.join(named);
+        let path = environment.cwd.join(named);
         return match read_config(&path)? {
             Some(text) => parse_config(path, text),
             None => Err(unreadable_config(&path, &ErrorKind::NotFound.into())),
         };
     }
-    let own = around.xdg_dir("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("proctor/proctord.toml"));
+    let own = environment.xdg_dir("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("proctor/proctord.toml"));
     for path in [Some(PathBuf::from(SYSTEM_CONFIG)), own].into_iter().flatten() {
         if let Some(text) = read_config(&path)? {
             return parse_config(path, text);
         }
     }
-    Ok(FoundConfig { operator: Operator::default(), file: None })
+    Ok(LoadedOperatorConfig { operator: OperatorConfig::default(), file: None })
 }
 
-fn parse_config(path: PathBuf, text: String) -> Result<FoundConfig, InstallationError> {
-    match Operator::parse(&text) {
-        Ok(operator) => Ok(FoundConfig { operator, file: Some(ConfigFile { path, text }) }),
+fn parse_config(path: PathBuf, text: String) -> Result<LoadedOperatorConfig, InstallationError> {
+    match OperatorConfig::parse(&text) {
+        Ok(operator) => Ok(LoadedOperatorConfig { operator, file: Some(OperatorConfigFile { path, text }) }),
         Err(diagnostics) => Err(InstallationError::Invalid { file: path, text, diagnostics }),
     }
 }
@@ -362,7 +370,7 @@ fn unreadable_config(path: &Path, error: &io::Error) -> InstallationError {
 }
 
 #[cfg(test)]
-impl Surroundings {
+impl ProcessEnvironment {
     /// Returns an environment for tests with only the given variables.
     pub(crate) fn for_tests(env: &[(&str, &str)]) -> Self {
         Self {
@@ -383,17 +391,17 @@ mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     #[test]
-    fn a_variable_that_is_not_utf8_is_left_out_and_named() {
+    fn skips_and_names_variables_that_are_not_utf8() {
         let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         let vars = [(os(b"A"), os(b"1")), (os(b"B"), os(b"\xff")), (os(b"\xfe\x1b"), os(b"x"))];
-        let (env, unreadable) = readable(vars.into_iter());
+        let (env, unreadable) = utf8_variables(vars.into_iter());
         assert_eq!(env, BTreeMap::from([("A".to_owned(), "1".to_owned())]));
         assert_eq!(unreadable, ["B", "\\xfe\\x1b"]);
     }
 
     #[test]
-    fn a_missing_helper_is_named_with_where_it_was_looked_for() {
-        let error = helpers(Path::new("/proc/bin")).expect_err("no helper");
+    fn names_searched_directories_of_missing_helper() {
+        let error = find_helpers(Path::new("/proc/bin")).expect_err("no helper");
         assert_eq!(error.exit_code(), 5);
         for word in ["`proctor-sandbox`", "/bin`", "libexec/proctor`"] {
             assert!(error.to_string().contains(word), "{error}");
@@ -401,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_directory_that_others_can_write_to_is_made_private() {
+    fn makes_writable_state_directory_private() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
         let set = |mode| std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("a mode");
@@ -426,18 +434,18 @@ mod tests {
     }
 
     #[test]
-    fn state_and_socket_have_their_places() {
-        let mut around = Surroundings::for_tests(&[]);
-        let state = state_dir(None, &around).expect("there");
+    fn locates_state_directory_and_socket() {
+        let mut environment = ProcessEnvironment::for_tests(&[]);
+        let state = state_dir(None, &environment).expect("there");
         assert_eq!(state, Path::new("/home/a/.local/state/proctor"));
-        assert_eq!(socket(&around, &state), Path::new("/home/a/.local/state/proctor/run/proctord.sock"));
-        around.env.insert("XDG_RUNTIME_DIR".into(), "/run/user/7".into());
-        assert_eq!(socket(&around, &state), Path::new("/run/user/7/proctor/proctord.sock"));
-        around.uid = 0;
-        assert_eq!(socket(&around, &state), Path::new(SYSTEM_SOCKET));
-        assert_eq!(state_dir(None, &around).expect("there"), Path::new("/var/lib/proctor"));
-        assert_eq!(state_dir(Some(Path::new("x")), &around).expect("there"), Path::new("/x"));
-        let homeless = Surroundings { home: None, uid: 1, ..Surroundings::for_tests(&[]) };
+        assert_eq!(default_socket(&environment, &state), Path::new("/home/a/.local/state/proctor/run/proctord.sock"));
+        environment.env.insert("XDG_RUNTIME_DIR".into(), "/run/user/7".into());
+        assert_eq!(default_socket(&environment, &state), Path::new("/run/user/7/proctor/proctord.sock"));
+        environment.uid = 0;
+        assert_eq!(default_socket(&environment, &state), Path::new(SYSTEM_SOCKET));
+        assert_eq!(state_dir(None, &environment).expect("there"), Path::new("/var/lib/proctor"));
+        assert_eq!(state_dir(Some(Path::new("x")), &environment).expect("there"), Path::new("/x"));
+        let homeless = ProcessEnvironment { home: None, uid: 1, ..ProcessEnvironment::for_tests(&[]) };
         assert_eq!(state_dir(None, &homeless).expect_err("nowhere").exit_code(), 5);
     }
 
@@ -445,29 +453,39 @@ mod tests {
     fn finds_the_runtime_directory_without_its_variable() {
         let dir = tempfile::tempdir().expect("a directory");
         let uid = rustix::process::geteuid().as_raw();
-        let mut around =
-            Surroundings { uid: uid.max(1), user_dirs: dir.path().to_owned(), ..Surroundings::for_tests(&[]) };
+        let mut environment = ProcessEnvironment {
+            uid: uid.max(1),
+            user_dirs: dir.path().to_owned(),
+            ..ProcessEnvironment::for_tests(&[])
+        };
         let fallback = PathBuf::from("/s/run/proctord.sock");
         let state = Path::new("/s");
-        assert_eq!(sockets(&around, state), std::slice::from_ref(&fallback), "there is no such directory");
-        let own = dir.path().join(around.uid.to_string());
+        assert_eq!(
+            candidate_sockets(&environment, state),
+            std::slice::from_ref(&fallback),
+            "there is no such directory"
+        );
+        let own = dir.path().join(environment.uid.to_string());
         std::os::unix::fs::symlink(dir.path(), &own).expect("a link");
-        assert_eq!(sockets(&around, state), std::slice::from_ref(&fallback), "a link may lead anywhere");
+        assert_eq!(candidate_sockets(&environment, state), std::slice::from_ref(&fallback), "a link may lead anywhere");
         std::fs::remove_file(&own).expect("removed");
         std::fs::create_dir(&own).expect("a directory");
-        let is_own = uid == around.uid;
+        let is_own = uid == environment.uid;
         let expected: Vec<PathBuf> =
             is_own.then(|| own.join(SOCKET_NAME)).into_iter().chain([fallback.clone()]).collect();
-        assert_eq!(sockets(&around, state), expected, "the directory of another user does not count");
-        around.env.insert("XDG_RUNTIME_DIR".into(), "/x".into());
-        assert_eq!(sockets(&around, state), [PathBuf::from("/x/proctor/proctord.sock"), fallback]);
+        assert_eq!(candidate_sockets(&environment, state), expected, "the directory of another user does not count");
+        environment.env.insert("XDG_RUNTIME_DIR".into(), "/x".into());
+        assert_eq!(candidate_sockets(&environment, state), [PathBuf::from("/x/proctor/proctord.sock"), fallback]);
     }
 
     #[test]
-    fn a_config_that_was_named_must_be_there_and_valid() {
-        let around = Surroundings::for_tests(&[]);
-        assert_eq!(operator(Some(Path::new("/proc/absent.toml")), &around).expect_err("absent").exit_code(), 2);
-        let invalid = operator(Some(Path::new("/proc/self/status")), &around).expect_err("no TOML");
+    fn named_config_must_exist_and_be_valid() {
+        let environment = ProcessEnvironment::for_tests(&[]);
+        assert_eq!(
+            load_operator_config(Some(Path::new("/proc/absent.toml")), &environment).expect_err("absent").exit_code(),
+            2
+        );
+        let invalid = load_operator_config(Some(Path::new("/proc/self/status")), &environment).expect_err("no TOML");
         assert!(invalid.lines()[0].starts_with("/proc/self/status:1:"), "{:?}", invalid.lines());
     }
 }

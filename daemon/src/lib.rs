@@ -3,24 +3,24 @@
 //!
 //! Data flows in one direction. A transport ([`http`], [`mcp`]) turns bytes into a call of [`service::Service`],
 //! which sends it to the owner of all runs. The owner starts runs, writes their events to logs ([`history`]), and
-//! folds them into the state that callers see. [`life`] starts and stops all of this.
+//! folds them into the state that callers see. [`lifecycle`] starts and stops all of this.
 
 pub mod caller;
+mod caller_limits;
 pub mod client;
 pub mod evidence;
-mod execs;
+mod exec_queue;
 pub mod history;
 pub mod http;
 pub mod installation;
-pub mod life;
+pub mod lifecycle;
 pub mod log;
 pub mod mcp;
 pub mod metrics;
-mod outputs;
+mod output_names;
 pub mod queue;
 pub mod runs;
 pub mod service;
 pub mod settings;
-mod shares;
 pub mod telemetry;
 mod throttle;

@@ -1,5 +1,5 @@
 //! The `proctord` program.
 
 fn main() -> std::process::ExitCode {
-    proctor_daemon::life::main()
+    proctor_daemon::lifecycle::main()
 }

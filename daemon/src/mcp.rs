@@ -5,31 +5,31 @@
 //! from the repository and its programs is enclosed in marks (`untrusted`), and no tool answer exceeds 8 KiB
 //! (`answer::MAX_RESULT`). A [`Backend`] decides what runs and who may ask.
 
-mod answer;
 mod backend;
-mod called_off;
-mod calls;
+mod cancellation;
+mod default_repository;
+mod descriptions;
 mod explain;
 mod hints;
-mod input;
 mod last_line;
-mod local;
-mod message;
-mod present;
+mod local_backend;
 mod progress;
-mod remote;
-mod repository;
+mod remote_backend;
+mod resource_uri;
 mod resources;
+mod rpc_message;
+mod run_answer;
+mod run_wait;
 mod server;
-mod sql;
+mod sql_answer;
 mod stdio;
 #[cfg(test)]
 mod tests;
+mod tool_answer;
+mod tool_calls;
+mod tool_input;
 mod tools;
 mod untrusted;
-mod uri;
-mod waiting;
-mod words;
 
 use std::sync::Arc;
 
@@ -40,12 +40,12 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio_util::sync::CancellationToken;
 
 pub use backend::Backend;
-use called_off::{Calls, Cancellable};
-pub use local::Local;
-pub use remote::Remote;
-pub use server::Session;
-use server::{Own, Socket, Tools};
-use stdio::Lines;
+use cancellation::{ActiveCalls, CancellableService};
+pub use local_backend::LocalBackend;
+pub use remote_backend::RemoteBackend;
+pub use server::McpSession;
+use server::{McpServer, SocketAccess, StdioAccess};
+use stdio::LineTransport;
 
 use crate::http::MAX_BODY;
 use crate::service::Service;
@@ -61,9 +61,9 @@ const MAX_MESSAGE: usize = MAX_BODY;
 pub fn http_service(
     service: Arc<Service>,
     stop: CancellationToken,
-) -> Cancellable<StreamableHttpService<impl rmcp::ServerHandler, NeverSessionManager>> {
-    let calls = Calls::default();
-    let tools = Tools::new(Socket { service, calls: calls.clone(), session: Session::default() });
+) -> CancellableService<StreamableHttpService<impl rmcp::ServerHandler, NeverSessionManager>> {
+    let calls = ActiveCalls::default();
+    let tools = McpServer::new(SocketAccess { service, calls: calls.clone(), session: McpSession::default() });
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -72,7 +72,7 @@ pub fn http_service(
         .with_cancellation_token(stop);
     let server =
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
-    Cancellable::new(server, calls)
+    CancellableService::new(server, calls)
 }
 
 /// Reason why the protocol over stdio ended before its client did.
@@ -91,10 +91,14 @@ pub enum StdioError {
 ///
 /// # Errors
 /// The client does not speak the protocol, or the server failed.
-pub async fn serve_stdio<B: Backend>(backend: B, session: Session, stop: CancellationToken) -> Result<(), StdioError> {
+pub async fn serve_stdio<B: Backend>(
+    backend: B,
+    session: McpSession,
+    stop: CancellationToken,
+) -> Result<(), StdioError> {
     let (input, output) = stdio_pipes();
-    let transport = Lines::new(input, output, MAX_MESSAGE);
-    let running = match Tools::new(Own { backend, session }).serve_with_ct(transport, stop.clone()).await {
+    let transport = LineTransport::new(input, output, MAX_MESSAGE);
+    let running = match McpServer::new(StdioAccess { backend, session }).serve_with_ct(transport, stop.clone()).await {
         Ok(running) => running,
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),
         Err(error) => return Err(StdioError::NoHandshake(error.to_string())),

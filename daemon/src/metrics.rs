@@ -1,9 +1,9 @@
 //! Collects metrics in the text formats of Prometheus. Label values are bounded: routes, methods, codes and outcomes,
 //! never text from callers.
 
-mod format;
-mod process;
-mod sql;
+mod exposition_format;
+mod process_metrics;
+mod sql_metrics;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView};
 use proctor_core::code::Coded as _;
-use proctor_core::sql::Verdict as SqlVerdict;
-use proctor_core::verdict::Verdict;
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::sql::SqlVerdict;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -21,53 +21,53 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
 
-pub use format::TextFormat;
-pub use sql::SqlCounts;
+pub use exposition_format::TextFormat;
+pub use sql_metrics::SqlCounts;
 
 /// The metrics of this process. Cheap to clone; all clones share the same counters.
 #[derive(Debug, Clone)]
-pub struct Metrics(Arc<Counted>);
+pub struct Metrics(Arc<MetricSet>);
 
 #[derive(Debug)]
-struct Counted {
+struct MetricSet {
     registry: Registry,
-    submitted: Family<Submission, Counter>,
-    refused_submissions: Family<RefusedSubmission, Counter>,
-    finished: Family<Finish, Counter>,
-    waited: Histogram,
-    took: Histogram,
-    executed: Family<Finish, Histogram, fn() -> Histogram>,
-    steps: Family<Step, Histogram, fn() -> Histogram>,
-    runs: Family<Standing, Gauge>,
-    judgements: sql::Judgements,
-    requests: Family<Request, Counter>,
-    answered: Family<Route, Histogram, fn() -> Histogram>,
-    refused: Family<Refusal, Counter>,
-    reloads: Family<Reload, Counter>,
+    submitted: Family<SubmissionLabels, Counter>,
+    refused_submissions: Family<RefusedSubmissionLabels, Counter>,
+    finished: Family<FinishedRunLabels, Counter>,
+    run_wait: Histogram,
+    run_duration: Histogram,
+    run_execution: Family<FinishedRunLabels, Histogram, fn() -> Histogram>,
+    steps: Family<StepLabels, Histogram, fn() -> Histogram>,
+    runs: Family<StateLabels, Gauge>,
+    judgements: sql_metrics::SqlMetrics,
+    requests: Family<RequestLabels, Counter>,
+    response_times: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    refused_connections: Family<ConnectionRefusalLabels, Counter>,
+    reloads: Family<ReloadLabels, Counter>,
     reload_succeeded: Gauge,
     reloaded_at: FloatGauge,
     panics: Counter,
-    spans: Family<Exported, Counter>,
+    spans: Family<SpanLabels, Counter>,
     draining: Gauge,
     ready: Gauge,
     state_free: Gauge,
     open: Gauge,
-    process: process::Gauges,
-    connections: watch::Sender<Connections>,
+    process: process_metrics::ProcessGauges,
+    connections: watch::Sender<ConnectionCount>,
 }
 
 /// The open connections.
 #[derive(Debug, Clone, Copy)]
-pub struct Connections {
+pub struct ConnectionCount {
     /// Number of open connections.
     pub open: u32,
 }
 
 /// Reason why a connection was refused or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConnectionRefused {
+pub enum ConnectionRefusal {
     /// The user may not connect.
-    Foreign,
+    UserNotAllowed,
     /// The connection was evicted at the limit of connections.
     Evicted,
     /// `accept` failed, for example for lack of descriptors.
@@ -86,66 +86,66 @@ pub enum SpanResult {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Exported {
+struct SpanLabels {
     result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Submission {
+struct SubmissionLabels {
     how: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusedSubmission {
+struct RefusedSubmissionLabels {
     reason: &'static str,
     code: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Step {
+struct StepLabels {
     kind: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Finish {
+struct FinishedRunLabels {
     verdict: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Standing {
+struct StateLabels {
     state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     route: &'static str,
     method: &'static str,
     code: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
+struct RouteLabels {
     route: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refusal {
+struct ConnectionRefusalLabels {
     reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reload {
+struct ReloadLabels {
     result: &'static str,
 }
 
 /// Returns buckets from 0.25 ms to two minutes, which is twice the maximum wait.
-fn answer_times() -> Histogram {
+fn response_time_histogram() -> Histogram {
     Histogram::new([0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0])
 }
 
 /// Returns buckets from 5 ms to two hours.
-fn run_times() -> Histogram {
+fn run_time_histogram() -> Histogram {
     Histogram::new([
         0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1_200.0,
         2_400.0, 3_600.0, 7_200.0,
@@ -154,7 +154,7 @@ fn run_times() -> Histogram {
 
 /// Values sampled when the metrics are read.
 #[derive(Debug, Clone, Copy)]
-pub struct Sampled {
+pub struct SampledValues {
     /// Health status of the daemon.
     pub status: HealthStatus,
     /// Number of runs.
@@ -171,19 +171,19 @@ impl Metrics {
     /// Creates the metrics; `started_ms` is the start of the process in milliseconds since 1970.
     pub fn new(started_ms: u64) -> Self {
         let mut registry = Registry::default();
-        let counted = Counted {
+        let counted = MetricSet {
             submitted: Family::default(),
             refused_submissions: Family::default(),
             finished: Family::default(),
-            waited: run_times(),
-            took: run_times(),
-            executed: Family::new_with_constructor(run_times as fn() -> Histogram),
-            steps: Family::new_with_constructor(run_times as fn() -> Histogram),
+            run_wait: run_time_histogram(),
+            run_duration: run_time_histogram(),
+            run_execution: Family::new_with_constructor(run_time_histogram as fn() -> Histogram),
+            steps: Family::new_with_constructor(run_time_histogram as fn() -> Histogram),
             runs: Family::default(),
-            judgements: sql::Judgements::new(),
+            judgements: sql_metrics::SqlMetrics::new(),
             requests: Family::default(),
-            answered: Family::new_with_constructor(answer_times as fn() -> Histogram),
-            refused: Family::default(),
+            response_times: Family::new_with_constructor(response_time_histogram as fn() -> Histogram),
+            refused_connections: Family::default(),
             reloads: Family::default(),
             reload_succeeded: Gauge::default(),
             reloaded_at: FloatGauge::default(),
@@ -193,147 +193,148 @@ impl Metrics {
             ready: Gauge::default(),
             state_free: Gauge::default(),
             open: Gauge::default(),
-            process: process::Gauges::register(&mut registry, started_ms),
-            connections: watch::Sender::new(Connections { open: 0 }),
+            process: process_metrics::ProcessGauges::register(&mut registry, started_ms),
+            connections: watch::Sender::new(ConnectionCount { open: 0 }),
             registry,
         };
         // The daemon starts only with a valid config.
         counted.reload_succeeded.set(1);
         counted.reloaded_at.set(seconds(started_ms));
-        Self(Arc::new(counted.registered()))
+        Self(Arc::new(counted.register_all()))
     }
 
     /// Counts a connection as open until the returned value is dropped.
-    pub fn connected(&self) -> Connected {
+    pub fn open_connection(&self) -> ConnectionGuard {
         self.0.count_connections(|open| open.saturating_add(1));
-        Connected(self.clone())
+        ConnectionGuard(self.clone())
     }
 
     /// Returns a receiver of the number of open connections.
-    pub fn connections(&self) -> watch::Receiver<Connections> {
+    pub fn subscribe_connections(&self) -> watch::Receiver<ConnectionCount> {
         self.0.connections.subscribe()
     }
 
     /// Counts a refused or evicted connection.
-    pub fn refused(&self, reason: ConnectionRefused) {
+    pub fn count_refused_connection(&self, reason: ConnectionRefusal) {
         let reason = match reason {
-            ConnectionRefused::Foreign => "foreign",
-            ConnectionRefused::Evicted => "evicted",
-            ConnectionRefused::Failed => "failed",
+            ConnectionRefusal::UserNotAllowed => "foreign",
+            ConnectionRefusal::Evicted => "evicted",
+            ConnectionRefusal::Failed => "failed",
         };
-        self.0.refused.get_or_create(&Refusal { reason }).inc();
+        self.0.refused_connections.get_or_create(&ConnectionRefusalLabels { reason }).inc();
     }
 
     /// Counts a response. `route` is the pattern of the route and never the requested path; `None` means that no
     /// route matched.
-    pub fn answered(&self, route: Option<&'static str>, method: &str, code: u16, took: Duration) {
+    pub fn observe_response(&self, route: Option<&'static str>, method: &str, code: u16, took: Duration) {
         let route = route.unwrap_or("none");
-        let method = known_method(method);
-        self.0.requests.get_or_create(&Request { route, method, code }).inc();
-        self.0.answered.get_or_create(&Route { route }).observe(took.as_secs_f64());
+        let method = method_label(method);
+        self.0.requests.get_or_create(&RequestLabels { route, method, code }).inc();
+        self.0.response_times.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
     }
 
     /// Counts a request for a run by how it was answered.
-    pub fn submitted(&self, how: How) {
-        self.0.submitted.get_or_create(&Submission { how: how_word(how) }).inc();
+    pub fn count_submission(&self, how: How) {
+        self.0.submitted.get_or_create(&SubmissionLabels { how: how_label(how) }).inc();
     }
 
     /// Counts a refused request for a run.
-    pub fn not_submitted(&self, problem: &Problem) {
+    pub fn count_refused_submission(&self, problem: &Problem) {
         let name = problem.kind.code().name();
         let reason = name.rsplit_once("::").map_or(name, |(_, reason)| reason);
-        let refused = RefusedSubmission { reason, code: problem.kind.status() };
+        let refused = RefusedSubmissionLabels { reason, code: problem.kind.status() };
         self.0.refused_submissions.get_or_create(&refused).inc();
-        self.0.submitted.get_or_create(&Submission { how: "refused" }).inc();
+        self.0.submitted.get_or_create(&SubmissionLabels { how: "refused" }).inc();
     }
 
     /// Records the queue time of a run that starts.
-    pub fn started(&self, waited: Duration) {
-        self.0.waited.observe(waited.as_secs_f64());
+    pub fn observe_run_start(&self, waited: Duration) {
+        self.0.run_wait.observe(waited.as_secs_f64());
     }
 
-    /// Counts a finished run; `took` counts from its request, and `executed` from its start, if it started.
-    pub fn finished(&self, view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
-        let finish = Finish { verdict: verdict.as_str() };
+    /// Counts a finished run; `run_duration` counts from its request, and `run_execution` from its start, if it
+    /// started.
+    pub fn observe_run_end(&self, view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
+        let finish = FinishedRunLabels { verdict: verdict.as_str() };
         self.0.finished.get_or_create(&finish).inc();
-        self.0.took.observe(took.as_secs_f64());
+        self.0.run_duration.observe(took.as_secs_f64());
         if let Some(executed) = executed {
-            self.0.executed.get_or_create(&finish).observe(executed.as_secs_f64());
+            self.0.run_execution.get_or_create(&finish).observe(executed.as_secs_f64());
         }
-        view.checks.iter().for_each(|check| self.step("check", check));
+        view.checks.iter().for_each(|check| self.observe_step("check", check));
         for step in &view.steps {
-            self.step(if step.sql.is_some() { "sql" } else { "step" }, step);
+            self.observe_step(if step.sql.is_some() { "sql" } else { "step" }, step);
         }
     }
 
-    fn step(&self, kind: &'static str, step: &StepView) {
+    fn observe_step(&self, kind: &'static str, step: &StepView) {
         if let (Some(outcome), Some(duration_ms)) = (step.outcome, step.duration_ms) {
-            self.0.steps.get_or_create(&Step { kind, outcome: outcome.as_str() }).observe(seconds(duration_ms));
+            self.0.steps.get_or_create(&StepLabels { kind, outcome: outcome.as_str() }).observe(seconds(duration_ms));
         }
     }
 
     /// Records the queue time of an SQL request.
-    pub fn sql_started(&self, waited: Duration) {
-        self.0.judgements.started(waited);
+    pub fn observe_sql_start(&self, waited: Duration) {
+        self.0.judgements.observe_start(waited);
     }
 
-    /// Counts a judgement of SQL; `took` excludes the queue time.
-    pub fn sql_judged(&self, verdict: SqlVerdict, took: Duration) {
-        self.0.judgements.ended(verdict, took);
+    /// Counts a judgement of SQL; `run_duration` excludes the queue time.
+    pub fn observe_judgement(&self, verdict: SqlVerdict, took: Duration) {
+        self.0.judgements.observe_end(verdict, took);
     }
 
     /// Counts an SQL request that the queue refused.
-    pub fn sql_refused(&self, problem: &Problem) {
-        self.0.judgements.refused(problem);
+    pub fn count_refused_sql(&self, problem: &Problem) {
+        self.0.judgements.count_refused(problem);
     }
 
     /// Counts a reload of the operator's config at `now_ms` since 1970; `valid` says whether it was applied.
-    pub fn reloaded(&self, valid: bool, now_ms: u64) {
+    pub fn count_reload(&self, valid: bool, now_ms: u64) {
         let result = if valid { "applied" } else { "refused" };
         self.0.reload_succeeded.set(i64::from(valid));
         if valid {
             self.0.reloaded_at.set(seconds(now_ms));
         }
-        self.0.reloads.get_or_create(&Reload { result }).inc();
+        self.0.reloads.get_or_create(&ReloadLabels { result }).inc();
     }
 
     /// Counts spans of runs by the result of their export.
-    pub fn spans(&self, result: SpanResult, count: u64) {
+    pub fn count_spans(&self, result: SpanResult, count: u64) {
         let result = match result {
             SpanResult::Exported => "exported",
             SpanResult::Dropped => "dropped",
             SpanResult::Failed => "failed",
         };
-        self.0.spans.get_or_create(&Exported { result }).inc_by(count);
+        self.0.spans.get_or_create(&SpanLabels { result }).inc_by(count);
     }
 
     /// Counts a caught panic.
-    pub fn panicked(&self) {
+    pub fn count_panic(&self) {
         self.0.panics.inc();
     }
 
     /// Returns all metrics as text.
-    pub fn text(&self, sampled: Sampled, format: TextFormat) -> String {
-        let Sampled { status, runs, sql, is_ready, state_free_bytes } = sampled;
-        self.0.judgements.count(sql);
+    pub fn encode(&self, sampled: SampledValues, format: TextFormat) -> String {
+        let SampledValues { status, runs, sql, is_ready, state_free_bytes } = sampled;
+        self.0.judgements.set_counts(sql);
         self.0.draining.set(i64::from(status == HealthStatus::Draining));
         self.0.ready.set(i64::from(is_ready));
         if let Some(free) = state_free_bytes {
             self.0.state_free.set(i64::try_from(free).unwrap_or(i64::MAX));
         }
         for (state, count) in [("queued", runs.queued), ("running", runs.running)] {
-            self.0.runs.get_or_create(&Standing { state }).set(i64::from(count));
+            self.0.runs.get_or_create(&StateLabels { state }).set(i64::from(count));
         }
-        self.0.process.look();
+        self.0.process.update();
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = text::encode(&mut text, &self.0.registry);
-        format.text(text)
+        format.convert(text)
     }
 }
 
-impl Counted {
-    fn registered(mut self) -> Self {
+impl MetricSet {
+    fn register_all(mut self) -> Self {
         let to = &mut self.registry;
         to.register("proctor_submissions", "Requests for a run, by how they were answered", self.submitted.clone());
         let help = "Requests for a run that were refused, by the kind of the problem and its status code";
@@ -341,22 +342,22 @@ impl Counted {
         to.register("proctor_runs_finished", "Runs that have ended, by verdict", self.finished.clone());
         to.register("proctor_runs", "Runs that wait and that are under way", self.runs.clone());
         let help = "How long runs waited for their turn";
-        to.register_with_unit("proctor_run_wait", help, Unit::Seconds, self.waited.clone());
+        to.register_with_unit("proctor_run_wait", help, Unit::Seconds, self.run_wait.clone());
         let help = "How long runs took, from the request to their end, with the wait for their turn";
-        to.register_with_unit("proctor_run_duration", help, Unit::Seconds, self.took.clone());
+        to.register_with_unit("proctor_run_duration", help, Unit::Seconds, self.run_duration.clone());
         let help = "How long runs took, from their beginning to their end, by verdict";
-        to.register_with_unit("proctor_run_execution", help, Unit::Seconds, self.executed.clone());
+        to.register_with_unit("proctor_run_execution", help, Unit::Seconds, self.run_execution.clone());
         let help = "How long steps, steps that judge SQL, and toolchain checks took, by outcome";
         to.register_with_unit("proctor_step_duration", help, Unit::Seconds, self.steps.clone());
         self.judgements.register(to);
         to.register("proctor_http_requests", "Answered requests", self.requests.clone());
         let help = "How long answers took until their head was ready; a long poll waits on purpose";
-        to.register_with_unit("proctor_http_request_duration", help, Unit::Seconds, self.answered.clone());
+        to.register_with_unit("proctor_http_request_duration", help, Unit::Seconds, self.response_times.clone());
         to.register("proctor_connections", "Open connections", self.open.clone());
         to.register(
             "proctor_connections_refused",
             "Connections that were not served, or no longer",
-            self.refused.clone(),
+            self.refused_connections.clone(),
         );
         to.register("proctor_config_reloads", "Times that the config was read again", self.reloads.clone());
         let help = "1 if the daemon uses the config as it was when it was last read, 0 if that one was not valid";
@@ -389,15 +390,15 @@ impl Counted {
 
 /// An open connection; dropping it decrements the count.
 #[derive(Debug)]
-pub struct Connected(Metrics);
+pub struct ConnectionGuard(Metrics);
 
-impl Drop for Connected {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.0.count_connections(|open| open.saturating_sub(1));
     }
 }
 
-fn how_word(how: How) -> &'static str {
+fn how_label(how: How) -> &'static str {
     match how {
         How::Queued => "queued",
         How::Joined => "joined",
@@ -407,7 +408,7 @@ fn how_word(how: How) -> &'static str {
 }
 
 /// Returns a bounded label value, because callers can send arbitrary methods.
-fn known_method(method: &str) -> &'static str {
+fn method_label(method: &str) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
     KNOWN.into_iter().find(|known| *known == method).unwrap_or("other")
 }
@@ -423,22 +424,22 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 mod tests {
     use super::*;
 
-    fn text(metrics: &Metrics) -> String {
-        formatted(metrics, TextFormat::OpenMetrics)
+    fn encode_metrics(metrics: &Metrics) -> String {
+        encode_as(metrics, TextFormat::OpenMetrics)
     }
 
-    fn formatted(metrics: &Metrics, format: TextFormat) -> String {
+    fn encode_as(metrics: &Metrics, format: TextFormat) -> String {
         let runs = RunCounts { queued: 2, running: 1 };
         let sql = SqlCounts { queued: 3, running: 4 };
-        let sampled = Sampled { status: HealthStatus::Ok, runs, sql, is_ready: true, state_free_bytes: Some(7) };
-        metrics.text(sampled, format)
+        let sampled = SampledValues { status: HealthStatus::Ok, runs, sql, is_ready: true, state_free_bytes: Some(7) };
+        metrics.encode(sampled, format)
     }
 
     fn view() -> RunView {
-        let asked = r#"{"repo":"/r","profile":"pr","changeset_id":null,"rev":null,"submodules":false,
+        let request = r#"{"repo":"/r","profile":"pr","changeset_id":null,"rev":null,"submodules":false,
             "max_tier":2,"sandbox":"strict","fail_fast":false,"changes":"applied"}"#;
-        let asked = serde_json::from_str(asked).expect("reads");
-        RunView::queued("r1".parse().expect("an id"), "t".into(), asked, 7)
+        let request = serde_json::from_str(request).expect("reads");
+        RunView::new_queued("r1".parse().expect("an id"), "t".into(), request, 7)
     }
 
     #[test]
@@ -446,9 +447,9 @@ mod tests {
         use proctor_core::api::ProblemType;
         let metrics = Metrics::new(0);
         for kind in [ProblemType::TooManyRequests, ProblemType::InvalidSpec, ProblemType::InvalidSpec] {
-            metrics.not_submitted(&Problem::new(kind, "x"));
+            metrics.count_refused_submission(&Problem::new(kind, "x"));
         }
-        let text = text(&metrics);
+        let text = encode_metrics(&metrics);
         for line in [
             "proctor_submissions_total{how=\"refused\"} 3",
             "proctor_submissions_refused_total{reason=\"too_many\",code=\"429\"} 1",
@@ -461,9 +462,9 @@ mod tests {
     #[test]
     fn measures_runs_without_their_wait() {
         let metrics = Metrics::new(0);
-        metrics.finished(&view(), Verdict::Passed, Duration::from_secs(30), Some(Duration::from_secs(1)));
-        metrics.finished(&view(), Verdict::Inconclusive, Duration::from_secs(30), None);
-        let text = text(&metrics);
+        metrics.observe_run_end(&view(), Verdict::Passed, Duration::from_secs(30), Some(Duration::from_secs(1)));
+        metrics.observe_run_end(&view(), Verdict::Inconclusive, Duration::from_secs(30), None);
+        let text = encode_metrics(&metrics);
         for line in [
             "proctor_run_duration_seconds_sum 60.0",
             "proctor_run_execution_seconds_sum{verdict=\"passed\"} 1.0",
@@ -478,12 +479,12 @@ mod tests {
     fn measures_judgements_of_sql_apart_from_their_wait() {
         use proctor_core::api::ProblemType;
         let metrics = Metrics::new(0);
-        metrics.sql_started(Duration::from_secs(3));
-        metrics.sql_judged(SqlVerdict::Reject, Duration::from_secs(1));
+        metrics.observe_sql_start(Duration::from_secs(3));
+        metrics.observe_judgement(SqlVerdict::Reject, Duration::from_secs(1));
         for kind in [ProblemType::TooManyRequests, ProblemType::Unavailable, ProblemType::Unavailable] {
-            metrics.sql_refused(&Problem::new(kind, "x"));
+            metrics.count_refused_sql(&Problem::new(kind, "x"));
         }
-        let text = text(&metrics);
+        let text = encode_metrics(&metrics);
         for line in [
             "proctor_sql_judgements_total{verdict=\"reject\"} 1",
             "proctor_sql_judgement_seconds_sum{verdict=\"reject\"} 1.0",
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_steps_that_judge_sql_from_commands() {
+    fn separates_sql_steps_from_commands() {
         let (metrics, mut view) = (Metrics::new(0), view());
         let step = |sql: &str| {
             let step = format!(
@@ -509,8 +510,8 @@ mod tests {
         };
         view.steps = vec![step(r#","sql":"duckdb""#), step("")];
         view.checks = vec![step("")];
-        metrics.finished(&view, Verdict::Failed, Duration::from_secs(3), Some(Duration::from_secs(3)));
-        let text = text(&metrics);
+        metrics.observe_run_end(&view, Verdict::Failed, Duration::from_secs(3), Some(Duration::from_secs(3)));
+        let text = encode_metrics(&metrics);
         for kind in ["sql", "step", "check"] {
             let line = format!("proctor_step_duration_seconds_sum{{kind=\"{kind}\",outcome=\"failed\"}} 1.5");
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
@@ -519,14 +520,14 @@ mod tests {
 
     /// Checks a rule of `promtool check metrics`: every sample has a type and a help text under its own name.
     #[test]
-    fn the_prometheus_format_has_help_for_every_counter() {
+    fn prometheus_format_has_help_for_every_counter() {
         let metrics = Metrics::new(1_500);
-        metrics.submitted(How::Queued);
-        metrics.panicked();
-        metrics.sql_judged(SqlVerdict::Ok, Duration::from_millis(1));
-        metrics.sql_refused(&Problem::new(proctor_core::api::ProblemType::Unavailable, "x"));
-        metrics.answered(None, "GET", 200, Duration::from_millis(1));
-        let text = formatted(&metrics, TextFormat::Prometheus);
+        metrics.count_submission(How::Queued);
+        metrics.count_panic();
+        metrics.observe_judgement(SqlVerdict::Ok, Duration::from_millis(1));
+        metrics.count_refused_sql(&Problem::new(proctor_core::api::ProblemType::Unavailable, "x"));
+        metrics.observe_response(None, "GET", 200, Duration::from_millis(1));
+        let text = encode_as(&metrics, TextFormat::Prometheus);
         let described = |name: &str| {
             ["HELP", "TYPE"].iter().all(|kind| text.lines().any(|line| line.starts_with(&format!("# {kind} {name} "))))
         };
@@ -539,15 +540,15 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_is_told() {
+    fn counts_events_by_label() {
         let metrics = Metrics::new(1_500);
-        metrics.answered(Some("/v1/runs/{id}"), "GET", 200, Duration::from_millis(1));
-        metrics.answered(None, "BREW\"\n", 404, Duration::from_millis(1));
-        metrics.submitted(How::Queued);
-        metrics.finished(&view(), Verdict::Passed, Duration::from_secs(2), None);
-        metrics.refused(ConnectionRefused::Foreign);
-        metrics.spans(SpanResult::Failed, 3);
-        let text = text(&metrics);
+        metrics.observe_response(Some("/v1/runs/{id}"), "GET", 200, Duration::from_millis(1));
+        metrics.observe_response(None, "BREW\"\n", 404, Duration::from_millis(1));
+        metrics.count_submission(How::Queued);
+        metrics.observe_run_end(&view(), Verdict::Passed, Duration::from_secs(2), None);
+        metrics.count_refused_connection(ConnectionRefusal::UserNotAllowed);
+        metrics.count_spans(SpanResult::Failed, 3);
+        let text = encode_metrics(&metrics);
         for line in [
             "proctor_http_requests_total{route=\"/v1/runs/{id}\",method=\"GET\",code=\"200\"} 1",
             "proctor_http_requests_total{route=\"none\",method=\"other\",code=\"404\"} 1",
@@ -567,7 +568,7 @@ mod tests {
     fn shows_whether_the_last_reload_was_successful() {
         let metrics = Metrics::new(1_500);
         let shown = |successful: u8, at: &str| {
-            let text = text(&metrics);
+            let text = encode_metrics(&metrics);
             for line in [
                 format!("proctor_config_last_reload_successful {successful}"),
                 format!("proctor_config_last_reload_success_timestamp_seconds {at}"),
@@ -576,20 +577,20 @@ mod tests {
             }
         };
         shown(1, "1.5");
-        metrics.reloaded(false, 2_000);
+        metrics.count_reload(false, 2_000);
         shown(0, "1.5");
-        metrics.reloaded(true, 3_500);
+        metrics.count_reload(true, 3_500);
         shown(1, "3.5");
     }
 
     #[test]
-    fn a_connection_counts_while_it_is_open() {
+    fn counts_open_connections() {
         let metrics = Metrics::new(0);
-        let seen = metrics.connections();
-        let (one, two) = (metrics.connected(), metrics.connected());
+        let seen = metrics.subscribe_connections();
+        let (one, two) = (metrics.open_connection(), metrics.open_connection());
         assert_eq!(seen.borrow().open, 2);
         drop((one, two));
         assert_eq!(seen.borrow().open, 0);
-        assert!(text(&metrics).contains("proctor_connections 0"));
+        assert!(encode_metrics(&metrics).contains("proctor_connections 0"));
     }
 }

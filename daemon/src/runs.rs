@@ -1,59 +1,59 @@
 //! Owns all runs in one task that processes messages. The task decides when a run starts, joins requests to a
 //! matching run, forwards cancellations, and forgets finished runs.
 //!
-//! The run itself (`conduct`) publishes its events for readers (`live`). The service decides which callers may read
-//! them.
+//! The run itself (`run_task`) publishes its events for readers (`live_run`). The service decides which callers may
+//! read them.
 
-mod conduct;
-mod key;
-mod live;
-mod owner;
+mod live_run;
+mod run_key;
+mod run_manager;
+mod run_task;
 
 use std::sync::Arc;
 
 use proctor_core::api::{How, Problem, ProblemType, RunCounts};
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 use proctor_core::spec::DaemonSettings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::history::History;
-use crate::queue::Limits;
-use crate::service::Shown;
+use crate::queue::QueueLimits;
+use crate::service::SerializedRun;
 
-pub use conduct::Job;
-pub use key::{KeyTree, RunKey};
-pub use live::{Live, News, Phase};
-pub(crate) use owner::{Observed, Observer, key_conflict};
+pub use live_run::{LiveRun, NewEvents, RunPhase};
+pub use run_key::{RequestedTree, RunKey};
+pub(crate) use run_manager::{RunNotification, RunObserver, key_conflict};
+pub use run_task::RunJob;
 
 /// Capacity of the owner's inbox; senders wait while it is full.
-const INBOX: usize = 256;
+const INBOX_CAPACITY: usize = 256;
 
 /// Handle of the runs of this daemon. Clones share the same runs.
 #[derive(Clone)]
-pub struct Runs {
-    owner: mpsc::Sender<Message>,
+pub struct RunsHandle {
+    manager: mpsc::Sender<ManagerMessage>,
     counts: watch::Receiver<RunCounts>,
-    limits: watch::Sender<Limits>,
+    limits: watch::Sender<QueueLimits>,
     /// The runs that ended last, published by the owner. They no longer change, so reading one needs no message.
-    ended: watch::Receiver<Ended>,
+    recent: watch::Receiver<RecentRuns>,
 }
 
 /// Cached finished runs.
-type Ended = Arc<[Arc<Shown>]>;
+type RecentRuns = Arc<[Arc<SerializedRun>]>;
 
 /// A request to start or join a run.
-pub struct Admission {
+pub struct RunAdmission {
     /// Identity of the request: equal keys mean the same run.
     pub key: RunKey,
     /// An active run of the same key that verifies the requested tree.
     pub same_tree: Option<RunId>,
     /// The job to start if no run can be joined.
-    pub job: Job,
+    pub job: RunJob,
 }
 
 /// Reason why no run serves a request.
 #[derive(Debug, Clone)]
-pub enum Refused {
+pub enum AdmissionRefusal {
     /// The request is refused.
     Problem(Box<Problem>),
     /// The `Idempotency-Key` belongs to this run, which has ended in the meantime.
@@ -61,24 +61,24 @@ pub enum Refused {
 }
 
 /// A run that the owner knows.
-pub enum Found {
+pub enum FoundRun {
     /// The run is active or has just ended.
-    Live(Arc<Live>),
+    Live(Arc<LiveRun>),
     /// The run has ended.
-    Ended(Arc<Shown>),
+    Ended(Arc<SerializedRun>),
 }
 
-impl Found {
+impl FoundRun {
     /// Returns the current state of the run.
-    pub fn shown(&self) -> Arc<Shown> {
+    pub fn current(&self) -> Arc<SerializedRun> {
         match self {
-            Self::Live(live) => live.shown(),
+            Self::Live(live) => live.current(),
             Self::Ended(shown) => Arc::clone(shown),
         }
     }
 
     /// Returns the run if it is still tracked live.
-    pub fn live(&self) -> Option<&Arc<Live>> {
+    pub fn live(&self) -> Option<&Arc<LiveRun>> {
         match self {
             Self::Live(live) => Some(live),
             Self::Ended(_) => None,
@@ -88,7 +88,7 @@ impl Found {
 
 /// Result of the last run with a key, as far as this daemon knows. It is only an optimization.
 #[derive(Debug, Clone)]
-pub struct Last {
+pub struct LastRunOfKey {
     /// Key of the request.
     pub key: RunKey,
     /// The run.
@@ -98,12 +98,12 @@ pub struct Last {
 }
 
 /// A message to the owner of runs.
-enum Message {
-    Admit(Box<Admission>, oneshot::Sender<Result<(How, Arc<Live>), Refused>>),
-    Find(RunId, oneshot::Sender<Option<Found>>),
-    UnderWay(RunKey, oneshot::Sender<Option<Arc<Live>>>),
-    Last(RunKey, oneshot::Sender<Option<Last>>),
-    Remember(Arc<Shown>),
+enum ManagerMessage {
+    Admit(Box<RunAdmission>, oneshot::Sender<Result<(How, Arc<LiveRun>), AdmissionRefusal>>),
+    Find(RunId, oneshot::Sender<Option<FoundRun>>),
+    FindActive(RunKey, oneshot::Sender<Option<Arc<LiveRun>>>),
+    FindLast(RunKey, oneshot::Sender<Option<LastRunOfKey>>),
+    Cache(Arc<SerializedRun>),
     Cancel(RunId, String),
     Abandon(RunId, String),
     Drain(String),
@@ -111,81 +111,81 @@ enum Message {
     Ping(oneshot::Sender<()>),
 }
 
-impl Runs {
+impl RunsHandle {
     /// Starts the owner task. It writes runs to `history` and reports them to `observer`.
-    pub(crate) fn start(history: History, limits: Limits, observer: Observer) -> Self {
-        let (owner, inbox) = mpsc::channel(INBOX);
+    pub(crate) fn start(history: History, limits: QueueLimits, observer: RunObserver) -> Self {
+        let (owner, inbox) = mpsc::channel(INBOX_CAPACITY);
         let (counted, counts) = watch::channel(RunCounts::default());
-        let (held, ended) = watch::channel(Ended::default());
+        let (held, ended) = watch::channel(RecentRuns::default());
         let limits = watch::Sender::new(limits);
-        let owned = owner::Owner::new(history, limits.subscribe(), counted, held, observer);
-        tokio::spawn(owned.serve(inbox));
-        Self { owner, counts, limits, ended }
+        let owned = run_manager::RunManager::new(history, limits.subscribe(), counted, held, observer);
+        tokio::spawn(owned.run(inbox));
+        Self { manager: owner, counts, limits, recent: ended }
     }
 
     /// Starts a run or joins an existing one. The run is recorded in the history when this returns.
     ///
     /// # Errors
     /// Too many runs wait, the run cannot be recorded, or the daemon is shutting down.
-    pub async fn admit(&self, admission: Admission) -> Result<(How, Arc<Live>), Refused> {
-        let asked = self.ask(|reply| Message::Admit(Box::new(admission), reply)).await;
-        let (how, live) = asked.unwrap_or_else(|| Err(Refused::from(gone())))?;
-        live.begun().await.map_err(Refused::clone)?;
+    pub async fn admit(&self, admission: RunAdmission) -> Result<(How, Arc<LiveRun>), AdmissionRefusal> {
+        let answer = self.request(|reply| ManagerMessage::Admit(Box::new(admission), reply)).await;
+        let (how, live) = answer.unwrap_or_else(|| Err(AdmissionRefusal::from(manager_gone())))?;
+        live.wait_until_recorded().await.map_err(AdmissionRefusal::clone)?;
         Ok((how, live))
     }
 
     /// Finds a run that is active or ended recently.
-    pub async fn find(&self, id: &RunId) -> Option<Found> {
-        let ended = self.ended.borrow().iter().find(|shown| shown.view.id == *id).cloned();
+    pub async fn find(&self, id: &RunId) -> Option<FoundRun> {
+        let ended = self.recent.borrow().iter().find(|shown| shown.view.id == *id).cloned();
         if let Some(shown) = ended {
-            return Some(Found::Ended(shown));
+            return Some(FoundRun::Ended(shown));
         }
-        self.ask(|reply| Message::Find(id.clone(), reply)).await.flatten()
+        self.request(|reply| ManagerMessage::Find(id.clone(), reply)).await.flatten()
     }
 
     /// Returns an active run with this key, unless a run with this key is waiting.
-    pub async fn under_way(&self, key: RunKey) -> Option<Arc<Live>> {
-        self.ask(|reply| Message::UnderWay(key, reply)).await.flatten()
+    pub async fn find_active(&self, key: RunKey) -> Option<Arc<LiveRun>> {
+        self.request(|reply| ManagerMessage::FindActive(key, reply)).await.flatten()
     }
 
     /// Returns how the last run with this key ended, if known.
-    pub async fn last(&self, key: RunKey) -> Option<Last> {
-        self.ask(|reply| Message::Last(key, reply)).await.flatten()
+    pub async fn find_last(&self, key: RunKey) -> Option<LastRunOfKey> {
+        self.request(|reply| ManagerMessage::FindLast(key, reply)).await.flatten()
     }
 
     /// Caches a finished run for a while.
-    pub async fn remember(&self, shown: Arc<Shown>) {
-        self.tell(Message::Remember(shown)).await;
+    pub async fn cache(&self, run: Arc<SerializedRun>) {
+        self.send(ManagerMessage::Cache(run)).await;
     }
 
     /// Requests cancellation of a run; `by` names the requester.
     pub async fn cancel(&self, id: &RunId, by: String) {
-        self.tell(Message::Cancel(id.clone(), by)).await;
+        self.send(ManagerMessage::Cancel(id.clone(), by)).await;
     }
 
     /// Withdraws one request from a run. The run is cancelled when no request is left.
     pub async fn abandon(&self, id: &RunId, by: String) {
-        self.tell(Message::Abandon(id.clone(), by)).await;
+        self.send(ManagerMessage::Abandon(id.clone(), by)).await;
     }
 
     /// Applies new limits.
-    pub fn limit(&self, limits: Limits) {
+    pub fn set_limits(&self, limits: QueueLimits) {
         self.limits.send_replace(limits);
     }
 
     /// Stops accepting runs. Waiting runs end, with `by` as the reason.
     pub async fn drain(&self, by: String) {
-        self.tell(Message::Drain(by)).await;
+        self.send(ManagerMessage::Drain(by)).await;
     }
 
     /// Requests cancellation of all runs.
     pub async fn cancel_all(&self, by: String) {
-        self.tell(Message::CancelAll(by)).await;
+        self.send(ManagerMessage::CancelAll(by)).await;
     }
 
     /// Checks whether the owner is alive. The reply comes after all earlier messages are processed.
     pub async fn ping(&self) -> bool {
-        self.ask(Message::Ping).await.is_some()
+        self.request(ManagerMessage::Ping).await.is_some()
     }
 
     /// Returns the number of runs. Takes no lock that is held for long.
@@ -194,26 +194,26 @@ impl Runs {
     }
 
     /// Returns a receiver of the number of runs.
-    pub fn counts_watched(&self) -> watch::Receiver<RunCounts> {
+    pub fn subscribe_counts(&self) -> watch::Receiver<RunCounts> {
         self.counts.clone()
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Option<T> {
+    async fn request<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> ManagerMessage) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.owner.send(message(reply)).await.ok()?;
+        self.manager.send(message(reply)).await.ok()?;
         answer.await.ok()
     }
 
-    async fn tell(&self, message: Message) {
-        if self.owner.send(message).await.is_err() {
+    async fn send(&self, message: ManagerMessage) {
+        if self.manager.send(message).await.is_err() {
             tracing::error!("the owner of all runs is gone");
         }
     }
 }
 
-impl Limits {
+impl QueueLimits {
     /// Derives the limits from the operator's settings; `cpus` is the default for the number of active runs.
-    pub fn of(settings: &DaemonSettings, cpus: usize) -> Self {
+    pub fn from_settings(settings: &DaemonSettings, cpus: usize) -> Self {
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX).max(1);
         let active = settings.max_runs.map_or(cpus.max(1), count);
         Self {
@@ -225,12 +225,12 @@ impl Limits {
     }
 }
 
-impl From<Problem> for Refused {
+impl From<Problem> for AdmissionRefusal {
     fn from(problem: Problem) -> Self {
         Self::Problem(Box::new(problem))
     }
 }
 
-fn gone() -> Problem {
+fn manager_gone() -> Problem {
     Problem::new(ProblemType::Internal, "an internal task of the daemon has stopped").with_hint("restart the daemon")
 }

@@ -3,20 +3,20 @@
 //! Every operation returns a value of `proctor_core::api` or a [`Problem`]. The service also decides which caller may
 //! see which run.
 
-mod ask;
-mod engines;
-mod exec;
-mod follow;
-mod output;
+mod engine_factory;
+mod exec_service;
+mod follow_run;
+mod queries;
 mod readiness;
-mod sql;
+mod sql_service;
+mod step_output;
 mod submit;
 
-pub(crate) use exec::Execution;
-pub use follow::Seen;
-pub(crate) use output::OutputFeed;
-pub use output::OutputSource;
-pub(crate) use output::read as read_live;
+pub(crate) use exec_service::ExecSession;
+pub use follow_run::RunUpdate;
+pub(crate) use step_output::OutputFeed;
+pub use step_output::OutputSource;
+pub(crate) use step_output::read_live_output as read_live;
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -29,26 +29,26 @@ use futures_util::Stream;
 use proctor_core::api::{
     Health, HealthStatus, LoggedEvent, Problem, ProblemType, RunCounts, RunPage, RunState, RunView,
 };
-use proctor_core::names::{ChangesetId, ProfileName, RunId};
-use proctor_core::plan::ReportFormat;
-use proctor_core::spec::{Operator, Retention};
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::model::plan::ReportFormat;
+use proctor_core::spec::{OperatorConfig, Retention};
 use proctor_core::telemetry::take_context;
-use proctor_core::verdict::Verdict;
 use proctor_runner::{Clock, Engine, EngineConfig, EngineError};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use self::readiness::StateProbe;
-use self::sql::Judges;
-use crate::caller::{Account, Caller, Household};
-use crate::execs::Execs;
-use crate::history::{History, HistoryError, Recovered};
+use self::sql_service::SqlService;
+use crate::caller::{Account, Caller, CallerPolicy};
+use crate::caller_limits::CallerLimit;
+use crate::exec_queue::ExecQueue;
+use crate::history::{History, HistoryError, RecoverySummary};
 use crate::metrics::Metrics;
-use crate::queue::Limits;
-use crate::runs::{Found, Observed, Observer, Runs};
-use crate::shares::Turns;
-use crate::telemetry::{EndedRun, Target, Telemetry};
+use crate::queue::QueueLimits;
+use crate::runs::{FoundRun, RunNotification, RunObserver, RunsHandle};
+use crate::telemetry::{EndedRun, ExportTarget, Telemetry};
 use crate::throttle::Throttle;
 
 /// Maximum time that a call waits for new events of a run.
@@ -70,7 +70,7 @@ pub struct ServiceConfig {
     /// Metrics registry.
     pub metrics: Metrics,
     /// Receiver of the spans of runs; `None` disables the export.
-    pub telemetry: Option<Target>,
+    pub telemetry: Option<ExportTarget>,
 }
 
 /// Reason why a service cannot start.
@@ -94,13 +94,13 @@ pub enum StartError {
 
 /// A run as the API returns it, with its JSON serialized once.
 #[derive(Debug)]
-pub struct Shown {
+pub struct SerializedRun {
     /// The run.
     pub view: RunView,
     json: OnceLock<Bytes>,
 }
 
-impl Shown {
+impl SerializedRun {
     /// Wraps `view`; the JSON is serialized on first use.
     pub fn new(view: RunView) -> Self {
         Self { view, json: OnceLock::new() }
@@ -134,18 +134,18 @@ pub struct RunFilter {
 
 /// Identifies one output of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutputOf {
+pub struct OutputId {
     /// Kind of unit that produced the output.
-    pub unit: Unit,
+    pub unit: OutputUnit,
     /// Number of the unit, from 0.
     pub n: u32,
     /// Output stream.
-    pub stream: Stdio,
+    pub stream: StdStream,
 }
 
 /// Identifies one report of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReportOf {
+pub struct ReportId {
     /// Number of the step, from 0.
     pub n: u32,
     /// Format of the report.
@@ -154,7 +154,7 @@ pub struct ReportOf {
 
 /// Kind of unit that produces outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum OutputUnit {
     /// A toolchain check.
     Check,
     /// A step.
@@ -163,7 +163,7 @@ pub enum Unit {
 
 /// An output stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stdio {
+pub enum StdStream {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -172,36 +172,36 @@ pub enum Stdio {
 
 /// The events of a run from a given position, ending after the last event of the run. The run never waits for a slow
 /// reader: such a reader gets the events that it missed from the log.
-pub type EventStream = Pin<Box<dyn Stream<Item = Arc<LoggedEvent>> + Send>>;
+pub type RunEventStream = Pin<Box<dyn Stream<Item = Arc<LoggedEvent>> + Send>>;
 
 /// Operations that callers can request from the daemon.
 pub struct Service {
     engine: Arc<Engine>,
     history: History,
-    runs: Runs,
-    execs: Execs,
-    household: Household,
-    operator: watch::Sender<Arc<Operator>>,
+    runs: RunsHandle,
+    exec_queue: ExecQueue,
+    caller_policy: CallerPolicy,
+    operator: watch::Sender<Arc<OperatorConfig>>,
     config: Option<PathBuf>,
     metrics: Metrics,
     telemetry: Arc<Telemetry>,
     /// Bounds the requests being prepared, per caller and in total. Preparing reads a spec and possibly a tree; the
     /// bound per caller keeps one with a slow disk or many requests from delaying the others.
-    preparing: Turns,
-    judges: Judges,
+    preparation_limit: CallerLimit,
+    sql: SqlService,
     state_probe: StateProbe,
     /// Limits how often refused requests of one user and problem type are logged.
-    refusals: Throttle<(u32, ProblemType)>,
+    refusal_throttle: Throttle<(u32, ProblemType)>,
     draining: AtomicBool,
-    began: Instant,
+    started_at: Instant,
 }
 
 /// Interval after which old runs are removed by age even if no run has ended.
-const TIDY_TIME: Duration = Duration::from_secs(60 * 60);
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Pause between two bounded batches of removals, so that they do not keep the index busy.
-const TIDY_PAUSE: Duration = Duration::from_millis(100);
+const CLEANUP_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum interval between two log records about refused requests of one user and problem type.
-const REFUSALS_LOGGED: Duration = Duration::from_secs(60);
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of requests of one caller that are prepared concurrently for each CPU. `MAX_PREPARING` caps the product.
 const PREPARING_PER_CPU: usize = 4;
 const MAX_PREPARING: usize = 32;
@@ -210,7 +210,7 @@ const MAX_PREPARING: usize = 32;
 const PREPARING_CALLERS: usize = 4;
 /// Time limit for cancelled runs. It is longer than their steps need to end. The next daemon marks runs that are left
 /// after it as interrupted.
-const LAST_RUNS: Duration = Duration::from_secs(60);
+const CANCELLED_RUNS_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Service {
     /// Opens the state directory, marks unfinished runs of the last daemon as interrupted, and starts to accept
@@ -220,7 +220,7 @@ impl Service {
     /// The state directory cannot be used, or another daemon uses it.
     pub async fn open(config: ServiceConfig) -> Result<Arc<Self>, StartError> {
         let history = config.engine.state_dir.clone();
-        Self::open_apart(config, history).await
+        Self::open_with_history(config, history).await
     }
 
     /// Like [`Service::open`], but keeps the history of runs below `history` instead of the state directory.
@@ -229,8 +229,8 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::open`].
-    pub async fn open_apart(config: ServiceConfig, history: PathBuf) -> Result<Arc<Self>, StartError> {
-        let opening = tokio::task::spawn_blocking(move || Self::opened(config, &history)).await;
+    pub async fn open_with_history(config: ServiceConfig, history: PathBuf) -> Result<Arc<Self>, StartError> {
+        let opening = tokio::task::spawn_blocking(move || Self::open_blocking(config, &history)).await;
         let broke = |error: JoinError| EngineError::Internal(format!("the start ended badly: {error}"));
         let (service, recovered) = opening.map_err(broke)??;
         tracing::info!(runs = recovered.runs, "runs are remembered");
@@ -238,39 +238,43 @@ impl Service {
     }
 
     /// Opens the service; blocks on the disk.
-    fn opened(config: ServiceConfig, history: &Path) -> Result<(Self, Recovered), StartError> {
+    fn open_blocking(config: ServiceConfig, history: &Path) -> Result<(Self, RecoverySummary), StartError> {
         let ServiceConfig { engine: config, config: file, metrics, telemetry } = config;
         let operator = Arc::new(config.operator.clone());
         let mut account = Account { home: config.home.clone(), env: config.caller_env.clone() };
         // The trace context in the daemon's environment does not apply to its runs.
         take_context(&mut account.env);
-        let ours: Vec<PathBuf> = config.hide.iter().cloned().chain([config.state_dir.clone()]).collect();
-        let judges = Judges::new();
+        let reserved_dirs: Vec<PathBuf> =
+            config.hidden_dirs.iter().cloned().chain([config.state_dir.clone()]).collect();
+        let judges = SqlService::new();
         let engine = Arc::new(Engine::open(config)?);
         let state_probe = StateProbe::new(engine.state_dir().to_owned());
         let (history, recovered) = History::open(history, Clock::system())?;
-        let limits = Limits::of(&operator.daemon, cpus());
+        let limits = QueueLimits::from_settings(&operator.daemon, cpu_count());
         let ended = watch::Sender::new(0);
         let operator = watch::Sender::new(operator);
-        tokio::spawn(tidy(history.clone(), operator.subscribe(), ended.subscribe()));
+        tokio::spawn(remove_old_runs(history.clone(), operator.subscribe(), ended.subscribe()));
         let telemetry = Telemetry::start(history.clone(), telemetry, metrics.clone());
-        let runs = Runs::start(history.clone(), limits, observer(metrics.clone(), ended, Arc::clone(&telemetry)));
+        let runs = RunsHandle::start(history.clone(), limits, observer(metrics.clone(), ended, Arc::clone(&telemetry)));
         let service = Self {
             engine,
             history,
             runs,
-            execs: Execs::new(limits),
-            household: Household::new(account, ours),
+            exec_queue: ExecQueue::new(limits),
+            caller_policy: CallerPolicy::new(account, reserved_dirs),
             operator,
             config: file,
             metrics,
             telemetry,
-            judges,
+            sql: judges,
             state_probe,
-            refusals: Throttle::new(REFUSALS_LOGGED),
-            preparing: Turns::of((cpus() * PREPARING_PER_CPU).min(MAX_PREPARING), PREPARING_CALLERS),
+            refusal_throttle: Throttle::new(REFUSAL_LOG_INTERVAL),
+            preparation_limit: CallerLimit::new(
+                (cpu_count() * PREPARING_PER_CPU).min(MAX_PREPARING),
+                PREPARING_CALLERS,
+            ),
             draining: AtomicBool::new(false),
-            began: Instant::now(),
+            started_at: Instant::now(),
         };
         Ok((service, recovered))
     }
@@ -279,42 +283,42 @@ impl Service {
     ///
     /// # Errors
     /// No run that the caller may see has this id.
-    pub async fn run(&self, caller: Caller, id: &RunId) -> Result<Arc<Shown>, Problem> {
-        Ok(self.found(caller, id).await?.shown())
+    pub async fn run(&self, caller: Caller, id: &RunId) -> Result<Arc<SerializedRun>, Problem> {
+        Ok(self.find_run(caller, id).await?.current())
     }
 
     /// Finds a run that the caller may see: an active run, or a finished one from the history.
-    async fn found(&self, caller: Caller, id: &RunId) -> Result<Found, Problem> {
+    async fn find_run(&self, caller: Caller, id: &RunId) -> Result<FoundRun, Problem> {
         let found = match self.runs.find(id).await {
             Some(found) => Some(found),
-            None => self.recalled(id).await?.map(Found::Ended),
+            None => self.load_finished(id).await?.map(FoundRun::Ended),
         };
-        let uid = |found: &Found| match found {
-            Found::Live(live) => live.uid(),
-            Found::Ended(shown) => shown.view.uid,
+        let uid = |found: &FoundRun| match found {
+            FoundRun::Live(live) => live.uid(),
+            FoundRun::Ended(shown) => shown.view.uid,
         };
-        found.filter(|found| self.household.sees_all(caller) || uid(found) == caller.uid).ok_or_else(|| no_run(id))
+        found.filter(|found| self.caller_policy.sees_all(caller) || uid(found) == caller.uid).ok_or_else(|| no_run(id))
     }
 
     /// Reads a finished run from its log and caches it.
-    async fn recalled(&self, id: &RunId) -> Result<Option<Arc<Shown>>, Problem> {
+    async fn load_finished(&self, id: &RunId) -> Result<Option<Arc<SerializedRun>>, Problem> {
         let wanted = id.clone();
-        let view = self.remembered(move |history| history.view(&wanted)).await?;
-        let Some(shown) = view.map(|view| Arc::new(Shown::new(view))) else { return Ok(None) };
+        let view = self.query_history(move |history| history.view(&wanted)).await?;
+        let Some(shown) = view.map(|view| Arc::new(SerializedRun::new(view))) else { return Ok(None) };
         if shown.view.state == RunState::Finished {
-            self.runs.remember(Arc::clone(&shown)).await;
+            self.runs.cache(Arc::clone(&shown)).await;
         }
         Ok(Some(shown))
     }
 
     /// Queries the history on a blocking thread.
-    async fn remembered<T: Send + 'static>(
+    async fn query_history<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&History) -> Result<T, HistoryError> + Send + 'static,
+        query: impl FnOnce(&History) -> Result<T, HistoryError> + Send + 'static,
     ) -> Result<T, Problem> {
         let history = self.history.clone();
-        let asked = apart(move || ask(&history)).await?;
-        asked.map_err(|error| error.problem())
+        let answer = run_blocking(move || query(&history)).await?;
+        answer.map_err(|error| error.problem())
     }
 
     /// Lists runs, newest first.
@@ -322,8 +326,8 @@ impl Service {
     /// # Errors
     /// The cursor is invalid.
     pub async fn list(&self, caller: Caller, filter: RunFilter) -> Result<RunPage, Problem> {
-        let uid = (!self.household.sees_all(caller)).then_some(caller.uid);
-        self.remembered(move |history| history.list(&filter, uid)).await
+        let uid = (!self.caller_policy.sees_all(caller)).then_some(caller.uid);
+        self.query_history(move |history| history.list(&filter, uid)).await
     }
 
     /// Requests cancellation of a run; `by` is a human-readable name of the requester. A finished run does not
@@ -333,12 +337,12 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::run`].
-    pub async fn cancel(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<Shown>, Problem> {
-        let found = self.found(caller, id).await?;
+    pub async fn cancel(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<SerializedRun>, Problem> {
+        let found = self.find_run(caller, id).await?;
         if found.live().is_some() {
             self.runs.cancel(id, by.to_owned()).await;
         }
-        Ok(found.shown())
+        Ok(found.current())
     }
 
     /// Withdraws one request from the run that serves it. The run is cancelled when no request is left. Each call
@@ -346,12 +350,12 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::run`].
-    pub async fn abandon(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<Shown>, Problem> {
-        let found = self.found(caller, id).await?;
+    pub async fn abandon(&self, caller: Caller, id: &RunId, by: &str) -> Result<Arc<SerializedRun>, Problem> {
+        let found = self.find_run(caller, id).await?;
         if found.live().is_some() {
             self.runs.abandon(id, by.to_owned()).await;
         }
-        Ok(found.shown())
+        Ok(found.current())
     }
 
     /// Reports the health of the daemon. Takes no lock and does not access the disk.
@@ -360,8 +364,8 @@ impl Service {
             status: if self.is_draining() { HealthStatus::Draining } else { HealthStatus::Ok },
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            uid: self.household.own(),
-            uptime_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            uid: self.caller_policy.daemon_uid(),
+            uptime_ms: u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX),
             runs: self.runs.counts(),
         }
     }
@@ -372,21 +376,21 @@ impl Service {
 
     /// Checks whether the owner task of all runs still processes messages. The systemd watchdog is notified only if
     /// it does.
-    pub async fn answers(&self) -> bool {
+    pub async fn is_responsive(&self) -> bool {
         self.runs.ping().await
     }
 
     /// Applies `operator` to new requests. Active runs keep their settings.
-    pub fn reload(&self, operator: Operator) {
-        let limits = Limits::of(&operator.daemon, cpus());
-        self.runs.limit(limits);
-        self.execs.limit(limits);
+    pub fn reload(&self, operator: OperatorConfig) {
+        let limits = QueueLimits::from_settings(&operator.daemon, cpu_count());
+        self.runs.set_limits(limits);
+        self.exec_queue.set_limits(limits);
         self.operator.send_replace(Arc::new(operator));
     }
 
     /// Exports the spans of runs to `target` from now on; `None` disables the export.
-    pub fn export_to(&self, target: Option<Target>) {
-        self.telemetry.aim(target);
+    pub fn export_to(&self, target: Option<ExportTarget>) {
+        self.telemetry.set_target(target);
     }
 
     /// Exports the spans of the last runs, within a bounded time.
@@ -395,7 +399,7 @@ impl Service {
     }
 
     /// Returns the current operator settings.
-    pub fn operator(&self) -> Arc<Operator> {
+    pub fn operator(&self) -> Arc<OperatorConfig> {
         Arc::clone(&self.operator.borrow())
     }
 
@@ -408,32 +412,32 @@ impl Service {
     /// is left. Queued runs end as interrupted.
     pub async fn drain(&self, grace: Duration) {
         self.draining.store(true, Ordering::Relaxed);
-        self.execs.drain();
+        self.exec_queue.drain();
         self.runs.drain("the daemon is shutting down".to_owned()).await;
-        if self.nothing_is_left(grace).await {
+        if self.wait_until_empty(grace).await {
             return;
         }
-        self.execs.cancel_all();
+        self.exec_queue.cancel_all();
         self.runs.cancel_all("the daemon is shutting down".to_owned()).await;
-        if !self.nothing_is_left(LAST_RUNS).await {
+        if !self.wait_until_empty(CANCELLED_RUNS_TIMEOUT).await {
             tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon ends their records");
         }
     }
 
     /// Waits until no run and no single command is left. Returns `false` if `patience` elapses first.
-    async fn nothing_is_left(&self, patience: Duration) -> bool {
-        let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
+    async fn wait_until_empty(&self, time_limit: Duration) -> bool {
+        let (mut runs, mut execs) = (self.runs.subscribe_counts(), self.exec_queue.subscribe_count());
         // `wait_for` cannot fail: both senders live as long as the service.
         let none = async {
             let _ = runs.wait_for(|counts| *counts == RunCounts::default()).await;
             let _ = execs.wait_for(|count| *count == 0).await;
         };
-        tokio::time::timeout(patience, none).await.is_ok()
+        tokio::time::timeout(time_limit, none).await.is_ok()
     }
 
     /// Completes when a run or a single command exists.
-    pub async fn busy(&self) {
-        let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
+    pub async fn wait_until_busy(&self) {
+        let (mut runs, mut execs) = (self.runs.subscribe_counts(), self.exec_queue.subscribe_count());
         // `wait_for` cannot fail: both senders live as long as the service.
         tokio::select! {
             _ = runs.wait_for(|counts| *counts != RunCounts::default()) => {}
@@ -442,8 +446,8 @@ impl Service {
     }
 
     /// Completes when no run and no single command has existed for `idle`.
-    pub async fn idle(&self, idle: Duration) {
-        let (mut runs, mut execs) = (self.runs.counts_watched(), self.execs.counted());
+    pub async fn wait_until_idle(&self, idle: Duration) {
+        let (mut runs, mut execs) = (self.runs.subscribe_counts(), self.exec_queue.subscribe_count());
         loop {
             let busy = *runs.borrow_and_update() != RunCounts::default() || *execs.borrow_and_update() != 0;
             let changed = async {
@@ -462,18 +466,18 @@ impl Service {
 }
 
 /// Runs blocking work on a blocking thread.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| task_panicked(&error))
 }
 
 /// Logs that the task of a request panicked, and returns the problem for the caller.
-fn broken(error: &JoinError) -> Problem {
+fn task_panicked(error: &JoinError) -> Problem {
     tracing::error!(%error, "a request failed unexpectedly");
     Problem::new(ProblemType::Internal, "an internal error occurred while the daemon handled the request")
         .with_hint("please report it; the daemon's log has the details")
 }
 
-fn cpus() -> usize {
+fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
@@ -483,32 +487,36 @@ fn no_run(id: &RunId) -> Problem {
 }
 
 /// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs is gone.
-async fn tidy(history: History, mut operator: watch::Receiver<Arc<Operator>>, mut ended: watch::Receiver<u64>) {
+async fn remove_old_runs(
+    history: History,
+    mut operator: watch::Receiver<Arc<OperatorConfig>>,
+    mut ended: watch::Receiver<u64>,
+) {
     loop {
         let keep = operator.borrow_and_update().daemon.retention.clone();
         ended.borrow_and_update();
-        while tidied(&history, &keep).await {
-            tokio::time::sleep(TIDY_PAUSE).await;
+        while remove_batch(&history, &keep).await {
+            tokio::time::sleep(CLEANUP_PAUSE).await;
         }
-        let news = async {
+        let change = async {
             tokio::select! {
                 changed = ended.changed() => changed,
                 changed = operator.changed() => changed,
             }
         };
-        if let Ok(Err(_)) = tokio::time::timeout(TIDY_TIME, news).await {
+        if let Ok(Err(_)) = tokio::time::timeout(CLEANUP_INTERVAL, change).await {
             return;
         }
     }
 }
 
 /// Removes a bounded number of old runs. Returns whether more may be left.
-async fn tidied(history: &History, keep: &Retention) -> bool {
-    let (history, keep) = (history.clone(), keep.clone());
-    match tokio::task::spawn_blocking(move || history.retain(&keep)).await {
-        Ok(Ok(retained)) if retained.forgotten > 0 => {
-            tracing::info!(forgotten = retained.forgotten, left = retained.runs, "old runs are forgotten");
-            return retained.more;
+async fn remove_batch(history: &History, retention: &Retention) -> bool {
+    let (history, keep) = (history.clone(), retention.clone());
+    match tokio::task::spawn_blocking(move || history.remove_outdated(&keep)).await {
+        Ok(Ok(retained)) if retained.removed > 0 => {
+            tracing::info!(forgotten = retained.removed, left = retained.runs, "old runs are forgotten");
+            return retained.has_more;
         }
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!(%error, "old runs could not be forgotten"),
@@ -522,23 +530,23 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// Returns an observer that updates the metrics and logs the end of each run.
-fn observer(metrics: Metrics, ended: watch::Sender<u64>, telemetry: Arc<Telemetry>) -> Observer {
+fn observer(metrics: Metrics, ended: watch::Sender<u64>, telemetry: Arc<Telemetry>) -> RunObserver {
     Box::new(move |observed| match observed {
-        Observed::Admitted(how) => metrics.submitted(how),
-        Observed::Started(waited) => metrics.started(waited),
-        Observed::Ended(view, took, executed) => {
+        RunNotification::Admitted(how) => metrics.count_submission(how),
+        RunNotification::Started(waited) => metrics.observe_run_start(waited),
+        RunNotification::Ended(view, took, executed) => {
             ended.send_modify(|count| *count += 1);
             if let Some(verdict) = view.verdict {
-                telemetry.ended(EndedRun::new(view, took, executed));
-                metrics.finished(view, verdict, took, executed);
-                tell(view, verdict, took, executed);
+                telemetry.queue_run(EndedRun::new(view, took, executed));
+                metrics.observe_run_end(view, verdict, took, executed);
+                log_run_end(view, verdict, took, executed);
             }
         }
     })
 }
 
 /// Logs the end of a run. The record contains text from the repository and its steps.
-fn tell(view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
+fn log_run_end(view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
     tracing::info!(
         run = %view.id,
         uid = view.uid,

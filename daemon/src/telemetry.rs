@@ -3,32 +3,39 @@
 //! Runs never wait for the export: the owner of runs puts the id of a finished run into a bounded queue, and a task
 //! reads the run from its log, converts it and sends it. Spans that cannot be queued or sent are counted and dropped.
 
+mod export_target;
 mod exporter;
 mod otlp;
-mod run_log;
-mod sender;
-mod target;
+mod otlp_sender;
+mod traced_run;
 
+pub use export_target::{ExportTarget, ExportTargetError};
 pub use exporter::Telemetry;
-pub(crate) use exporter::{EndedRun, LAST_SPANS};
-pub use target::{BadTarget, Target};
+pub(crate) use exporter::{EndedRun, FINAL_EXPORT_TIMEOUT};
 
-use proctor_core::record::RunRecord;
-use proctor_core::telemetry::{RunTimes, RunTrace, spans};
+use proctor_core::record::run_record::RunRecord;
+use proctor_core::telemetry::{RunTimes, RunTrace, build_spans};
 
 /// Exports a run of this process once, without retries.
 ///
 /// # Errors
 /// The spans could not be sent, or the receiver rejected some of them.
-pub async fn export(target: Target, record: &RunRecord, times: &RunTimes, trace: &RunTrace) -> Result<(), String> {
-    let sender = sender::Sender::new(&target).map_err(|error| error.to_string())?;
+pub async fn export(
+    target: ExportTarget,
+    record: &RunRecord,
+    times: &RunTimes,
+    trace: &RunTrace,
+) -> Result<(), String> {
+    let sender = otlp_sender::OtlpSender::new(&target).map_err(|error| error.to_string())?;
     let sender = std::sync::Arc::new(sender);
-    let spans = spans(record, times, trace).into_iter().map(|span| otlp::span(span, trace)).collect();
-    for request in otlp::requests(&target, spans) {
+    let spans = build_spans(record, times, trace).into_iter().map(|span| otlp::encode_span(span, trace)).collect();
+    for request in otlp::encode_requests(&target, spans) {
         match sender.send(request.bytes).await {
-            sender::Sent::Taken { rejected: 0 } => {}
-            sender::Sent::Taken { rejected } => return Err(format!("the receiver refused {rejected} of the spans")),
-            sender::Sent::Again { why, .. } | sender::Sent::Refused { why } => return Err(why),
+            otlp_sender::SendResult::Accepted { rejected: 0 } => {}
+            otlp_sender::SendResult::Accepted { rejected } => {
+                return Err(format!("the receiver refused {rejected} of the spans"));
+            }
+            otlp_sender::SendResult::Retry { why, .. } | otlp_sender::SendResult::Refused { why } => return Err(why),
         }
     }
     Ok(())

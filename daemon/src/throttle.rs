@@ -12,12 +12,12 @@ const MAX_KEYS: usize = 64;
 /// Rate limiter that admits each key once per interval.
 #[derive(Debug)]
 pub(crate) struct Throttle<K> {
-    every: Duration,
-    known: Mutex<VecDeque<Known<K>>>,
+    interval: Duration,
+    entries: Mutex<VecDeque<ThrottledKey<K>>>,
 }
 
 #[derive(Debug)]
-struct Known<K> {
+struct ThrottledKey<K> {
     key: K,
     since: Instant,
     suppressed: u64,
@@ -26,16 +26,16 @@ struct Known<K> {
 impl<K: PartialEq> Throttle<K> {
     /// Admits each key once per `every`.
     pub(crate) fn new(every: Duration) -> Self {
-        Self { every, known: Mutex::default() }
+        Self { interval: every, entries: Mutex::default() }
     }
 
     /// Returns the number of suppressed events since `key` was last admitted, or `None` if it is suppressed now.
     pub(crate) fn admit(&self, key: K) -> Option<u64> {
         let now = Instant::now();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let position = known.iter().position(|known| known.key == key);
         let suppressed = match position.and_then(|at| known.get_mut(at)) {
-            Some(known) if now.duration_since(known.since) < self.every => {
+            Some(known) if now.duration_since(known.since) < self.interval => {
                 known.suppressed = known.suppressed.saturating_add(1);
                 return None;
             }
@@ -47,7 +47,7 @@ impl<K: PartialEq> Throttle<K> {
         } else if known.len() >= MAX_KEYS {
             known.pop_front();
         }
-        known.push_back(Known { key, since: now, suppressed: 0 });
+        known.push_back(ThrottledKey { key, since: now, suppressed: 0 });
         Some(suppressed)
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn lets_a_key_through_once_in_a_while_and_counts_the_rest() {
+    async fn admits_key_once_per_interval_and_counts_the_rest() {
         let throttle = Throttle::new(Duration::from_secs(60));
         assert_eq!([7, 7, 8, 7].map(|key| throttle.admit(key)), [Some(0), None, Some(0), None]);
         tokio::time::advance(Duration::from_secs(60)).await;
@@ -68,6 +68,6 @@ mod tests {
     fn remembers_a_bounded_number_of_keys() {
         let throttle = Throttle::new(Duration::from_secs(60));
         assert!((0..10 * MAX_KEYS).all(|key| throttle.admit(key).is_some()));
-        assert_eq!(throttle.known.lock().expect("not poisoned").len(), MAX_KEYS);
+        assert_eq!(throttle.entries.lock().expect("not poisoned").len(), MAX_KEYS);
     }
 }

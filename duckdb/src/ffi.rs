@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
-use crate::words::{Statement, type_name};
+use crate::api_constants::{StatementType, type_name};
 pub use chunk::Chunk;
 
 /// An opaque object of the library.
-type Raw = *mut c_void;
+type OpaquePtr = *mut c_void;
 
 /// `duckdb_result`: five deprecated fields, and the pointer to the data.
 #[repr(C)]
@@ -24,9 +24,9 @@ struct RawResult {
     columns: u64,
     rows: u64,
     changed: u64,
-    old_columns: Raw,
-    old_error: Raw,
-    data: Raw,
+    old_columns: OpaquePtr,
+    old_error: OpaquePtr,
+    data: OpaquePtr,
 }
 
 const NO_RESULT: RawResult =
@@ -45,7 +45,7 @@ macro_rules! api {
         }
 
         impl Api {
-            fn of(library: Handle) -> Result<Self, String> {
+            fn load_symbols(library: Handle) -> Result<Self, String> {
                 // SAFETY: each symbol is a function of `duckdb.h` and has the type that is listed below; the library
                 // is stored next to the pointers, so they stay valid.
                 unsafe {
@@ -63,60 +63,60 @@ macro_rules! api {
 
 api! {
     library_version: fn() -> *const c_char;
-    free: fn(Raw);
-    create_config: fn(*mut Raw) -> u32;
-    set_config: fn(Raw, *const c_char, *const c_char) -> u32;
-    destroy_config: fn(*mut Raw);
-    open_ext: fn(*const c_char, *mut Raw, Raw, *mut *mut c_char) -> u32;
-    close: fn(*mut Raw);
-    connect: fn(Raw, *mut Raw) -> u32;
-    disconnect: fn(*mut Raw);
-    interrupt: fn(Raw);
-    extract_statements: fn(Raw, *const c_char, *mut Raw) -> u64;
-    extract_statements_error: fn(Raw) -> *const c_char;
-    destroy_extracted: fn(*mut Raw);
-    prepare_extracted_statement: fn(Raw, Raw, u64, *mut Raw) -> u32;
-    prepare_error: fn(Raw) -> *const c_char;
-    destroy_prepare: fn(*mut Raw);
-    prepared_statement_type: fn(Raw) -> u32;
-    nparams: fn(Raw) -> u64;
-    bind_varchar_length: fn(Raw, u64, *const c_char, u64) -> u32;
-    bind_null: fn(Raw, u64) -> u32;
-    prepared_statement_column_count: fn(Raw) -> u64;
-    prepared_statement_column_name: fn(Raw, u64) -> *const c_char;
-    prepared_statement_column_type: fn(Raw, u64) -> u32;
-    pending_prepared_streaming: fn(Raw, *mut Raw) -> u32;
-    pending_error: fn(Raw) -> *const c_char;
-    execute_pending: fn(Raw, *mut RawResult) -> u32;
-    destroy_pending: fn(*mut Raw);
+    free: fn(OpaquePtr);
+    create_config: fn(*mut OpaquePtr) -> u32;
+    set_config: fn(OpaquePtr, *const c_char, *const c_char) -> u32;
+    destroy_config: fn(*mut OpaquePtr);
+    open_ext: fn(*const c_char, *mut OpaquePtr, OpaquePtr, *mut *mut c_char) -> u32;
+    close: fn(*mut OpaquePtr);
+    connect: fn(OpaquePtr, *mut OpaquePtr) -> u32;
+    disconnect: fn(*mut OpaquePtr);
+    interrupt: fn(OpaquePtr);
+    extract_statements: fn(OpaquePtr, *const c_char, *mut OpaquePtr) -> u64;
+    extract_statements_error: fn(OpaquePtr) -> *const c_char;
+    destroy_extracted: fn(*mut OpaquePtr);
+    prepare_extracted_statement: fn(OpaquePtr, OpaquePtr, u64, *mut OpaquePtr) -> u32;
+    prepare_error: fn(OpaquePtr) -> *const c_char;
+    destroy_prepare: fn(*mut OpaquePtr);
+    prepared_statement_type: fn(OpaquePtr) -> u32;
+    nparams: fn(OpaquePtr) -> u64;
+    bind_varchar_length: fn(OpaquePtr, u64, *const c_char, u64) -> u32;
+    bind_null: fn(OpaquePtr, u64) -> u32;
+    prepared_statement_column_count: fn(OpaquePtr) -> u64;
+    prepared_statement_column_name: fn(OpaquePtr, u64) -> *const c_char;
+    prepared_statement_column_type: fn(OpaquePtr, u64) -> u32;
+    pending_prepared_streaming: fn(OpaquePtr, *mut OpaquePtr) -> u32;
+    pending_error: fn(OpaquePtr) -> *const c_char;
+    execute_pending: fn(OpaquePtr, *mut RawResult) -> u32;
+    destroy_pending: fn(*mut OpaquePtr);
     result_error: fn(*mut RawResult) -> *const c_char;
     result_return_type: fn(RawResult) -> u32;
     destroy_result: fn(*mut RawResult);
-    fetch_chunk: fn(RawResult) -> Raw;
-    destroy_data_chunk: fn(*mut Raw);
-    data_chunk_get_size: fn(Raw) -> u64;
-    data_chunk_get_column_count: fn(Raw) -> u64;
-    data_chunk_get_vector: fn(Raw, u64) -> Raw;
-    vector_get_column_type: fn(Raw) -> Raw;
-    vector_get_data: fn(Raw) -> Raw;
-    vector_get_validity: fn(Raw) -> *const u64;
-    get_type_id: fn(Raw) -> u32;
-    destroy_logical_type: fn(*mut Raw);
-    list_vector_get_child: fn(Raw) -> Raw;
-    list_vector_get_size: fn(Raw) -> u64;
-    struct_type_child_count: fn(Raw) -> u64;
-    struct_vector_get_child: fn(Raw, u64) -> Raw;
-    array_type_array_size: fn(Raw) -> u64;
-    array_vector_get_child: fn(Raw) -> Raw;
+    fetch_chunk: fn(RawResult) -> OpaquePtr;
+    destroy_data_chunk: fn(*mut OpaquePtr);
+    data_chunk_get_size: fn(OpaquePtr) -> u64;
+    data_chunk_get_column_count: fn(OpaquePtr) -> u64;
+    data_chunk_get_vector: fn(OpaquePtr, u64) -> OpaquePtr;
+    vector_get_column_type: fn(OpaquePtr) -> OpaquePtr;
+    vector_get_data: fn(OpaquePtr) -> OpaquePtr;
+    vector_get_validity: fn(OpaquePtr) -> *const u64;
+    get_type_id: fn(OpaquePtr) -> u32;
+    destroy_logical_type: fn(*mut OpaquePtr);
+    list_vector_get_child: fn(OpaquePtr) -> OpaquePtr;
+    list_vector_get_size: fn(OpaquePtr) -> u64;
+    struct_type_child_count: fn(OpaquePtr) -> u64;
+    struct_vector_get_child: fn(OpaquePtr, u64) -> OpaquePtr;
+    array_type_array_size: fn(OpaquePtr) -> u64;
+    array_vector_get_child: fn(OpaquePtr) -> OpaquePtr;
 }
 
 /// Copies a string that the library owns.
-fn text(from: *const c_char) -> Option<String> {
+fn copy_c_string(from: *const c_char) -> Option<String> {
     // SAFETY: the library's strings end in a zero byte, and live as long as the object that the caller still holds.
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
-fn c_text(from: &str) -> Result<CString, String> {
+fn to_c_string(from: &str) -> Result<CString, String> {
     CString::new(from).map_err(|_| "Parser Error: the text contains a NUL byte".to_owned())
 }
 
@@ -133,13 +133,13 @@ impl Library {
         // SAFETY: the operator named the file, or it is in a directory that only administrators and this user can
         // write; DuckDB's initialisers have no requirements on the caller.
         let library = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
-        Ok(Self(Arc::new(Api::of(library)?)))
+        Ok(Self(Arc::new(Api::load_symbols(library)?)))
     }
 
     /// Returns its version, such as `v1.5.6`.
     pub fn version(&self) -> String {
         // SAFETY: the function takes no argument; the string is static.
-        text(unsafe { (self.0.library_version)() }).unwrap_or_default()
+        copy_c_string(unsafe { (self.0.library_version)() }).unwrap_or_default()
     }
 
     /// Opens a database file, or an in-memory database, with settings applied in this order.
@@ -147,35 +147,35 @@ impl Library {
     /// # Errors
     /// DuckDB rejects the file or a setting.
     pub fn open(&self, path: Option<&Path>, settings: &[(&str, &str)]) -> Result<Database, String> {
-        let config = Config::of(&self.0, settings)?;
-        let path = path.map(|path| c_text(&path.to_string_lossy())).transpose()?;
+        let config = DatabaseConfig::new(&self.0, settings)?;
+        let path = path.map(|path| to_c_string(&path.to_string_lossy())).transpose()?;
         let path = path.as_ref().map_or(null(), |path| path.as_ptr());
         let (mut raw, mut error) = (null_mut(), null_mut());
         // SAFETY: path and config live through the call; both out pointers refer to local variables.
         let state = unsafe { (self.0.open_ext)(path, &raw mut raw, config.raw, &raw mut error) };
         if state == SUCCESS {
-            return Ok(Database(Arc::new(Opened { api: Arc::clone(&self.0), raw })));
+            return Ok(Database(Arc::new(OpenDatabase { api: Arc::clone(&self.0), raw })));
         }
-        let said = text(error).unwrap_or_else(|| "it does not say why".to_owned());
+        let message = copy_c_string(error).unwrap_or_else(|| "it does not say why".to_owned());
         // SAFETY: the caller owns the string and frees it once; a null pointer is ignored.
         unsafe { (self.0.free)(error.cast()) };
-        Err(said)
+        Err(message)
     }
 }
 
-struct Config<'a> {
+struct DatabaseConfig<'a> {
     api: &'a Api,
-    raw: Raw,
+    raw: OpaquePtr,
 }
 
-impl<'a> Config<'a> {
-    fn of(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, String> {
+impl<'a> DatabaseConfig<'a> {
+    fn new(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, String> {
         let mut raw = null_mut();
         // SAFETY: the out pointer refers to a local variable.
         unsafe { (api.create_config)(&raw mut raw) };
         let config = Self { api, raw };
         for (name, value) in settings {
-            let (c_name, c_value) = (c_text(name)?, c_text(value)?);
+            let (c_name, c_value) = (to_c_string(name)?, to_c_string(value)?);
             // SAFETY: the config was made above, and both strings live through the call.
             if unsafe { (api.set_config)(raw, c_name.as_ptr(), c_value.as_ptr()) } != SUCCESS {
                 return Err(format!("it does not take the setting `{name}` = `{value}`"));
@@ -185,24 +185,24 @@ impl<'a> Config<'a> {
     }
 }
 
-impl Drop for Config<'_> {
+impl Drop for DatabaseConfig<'_> {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         unsafe { (self.api.destroy_config)(&raw mut self.raw) };
     }
 }
 
-struct Opened {
+struct OpenDatabase {
     api: Arc<Api>,
-    raw: Raw,
+    raw: OpaquePtr,
 }
 
 // SAFETY: DuckDB guards a database with its own locks; any thread may open connections to it and close it.
-unsafe impl Send for Opened {}
+unsafe impl Send for OpenDatabase {}
 // SAFETY: DuckDB guards a database with its own locks, as above.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for OpenDatabase {}
 
-impl Drop for Opened {
+impl Drop for OpenDatabase {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once; connections hold a reference to this value, so none of them is open any
         // more.
@@ -211,7 +211,7 @@ impl Drop for Opened {
 }
 
 /// An open database.
-pub struct Database(Arc<Opened>);
+pub struct Database(Arc<OpenDatabase>);
 
 impl Database {
     /// Opens a connection to the database.
@@ -224,28 +224,28 @@ impl Database {
         if unsafe { (self.0.api.connect)(self.0.raw, &raw mut raw) } != SUCCESS {
             return Err("the database takes no connection".to_owned());
         }
-        Ok(Connection(Arc::new(Connected { database: Arc::clone(&self.0), raw })))
+        Ok(Connection(Arc::new(OpenConnection { database: Arc::clone(&self.0), raw })))
     }
 }
 
-struct Connected {
-    database: Arc<Opened>,
-    raw: Raw,
+struct OpenConnection {
+    database: Arc<OpenDatabase>,
+    raw: OpaquePtr,
 }
 
 // SAFETY: DuckDB guards a connection with its own lock, and `duckdb_interrupt` is designed for calls from other
 // threads.
-unsafe impl Send for Connected {}
+unsafe impl Send for OpenConnection {}
 // SAFETY: DuckDB guards a connection with its own lock, as above.
-unsafe impl Sync for Connected {}
+unsafe impl Sync for OpenConnection {}
 
-impl Connected {
+impl OpenConnection {
     fn api(&self) -> &Api {
         &self.database.api
     }
 }
 
-impl Drop for Connected {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         // SAFETY: connected once, disconnected once.
         unsafe { (self.api().disconnect)(&raw mut self.raw) };
@@ -253,11 +253,11 @@ impl Drop for Connected {
 }
 
 /// A connection to a database.
-pub struct Connection(Arc<Connected>);
+pub struct Connection(Arc<OpenConnection>);
 
 /// Interrupts the work of a connection from another thread.
 #[derive(Clone)]
-pub struct Interrupter(Arc<Connected>);
+pub struct Interrupter(Arc<OpenConnection>);
 
 impl Interrupter {
     /// Interrupts the current work of the connection; does nothing if it is idle.
@@ -277,17 +277,17 @@ impl Connection {
     ///
     /// # Errors
     /// DuckDB's parser rejects the text.
-    pub fn extract(&self, sql: &str) -> Result<Extracted, String> {
-        let sql = c_text(sql)?;
+    pub fn extract(&self, sql: &str) -> Result<ExtractedStatements, String> {
+        let sql = to_c_string(sql)?;
         let mut raw = null_mut();
         let api = self.0.api();
         // SAFETY: the connection is open, the text lives through the call, and the out pointer refers to a local
         // variable.
         let count = unsafe { (api.extract_statements)(self.0.raw, sql.as_ptr(), &raw mut raw) };
-        let extracted = Extracted { connection: Arc::clone(&self.0), raw, count };
+        let extracted = ExtractedStatements { connection: Arc::clone(&self.0), raw, count };
         if count == 0 {
             // SAFETY: the object was made above; `text` copies the error, and handles a null pointer.
-            let error = text(unsafe { (api.extract_statements_error)(raw) });
+            let error = copy_c_string(unsafe { (api.extract_statements_error)(raw) });
             if let Some(error) = error.filter(|error| !error.is_empty()) {
                 return Err(error);
             }
@@ -297,13 +297,13 @@ impl Connection {
 }
 
 /// Statements that were extracted from a text.
-pub struct Extracted {
-    connection: Arc<Connected>,
-    raw: Raw,
+pub struct ExtractedStatements {
+    connection: Arc<OpenConnection>,
+    raw: OpaquePtr,
     count: u64,
 }
 
-impl Extracted {
+impl ExtractedStatements {
     /// Returns the number of statements.
     pub fn count(&self) -> u64 {
         self.count
@@ -313,7 +313,7 @@ impl Extracted {
     ///
     /// # Errors
     /// DuckDB rejects the statement.
-    pub fn prepare(&self, index: u64) -> Result<Prepared, String> {
+    pub fn prepare(&self, index: u64) -> Result<PreparedStatement, String> {
         if index >= self.count {
             return Err(format!("there is no statement {index}"));
         }
@@ -322,16 +322,16 @@ impl Extracted {
         // SAFETY: connection and statements are alive, the index is in range, and the out pointer refers to a local
         // variable.
         let state = unsafe { (api.prepare_extracted_statement)(self.connection.raw, self.raw, index, &raw mut raw) };
-        let prepared = Prepared { connection: Arc::clone(&self.connection), raw };
+        let prepared = PreparedStatement { connection: Arc::clone(&self.connection), raw };
         if state == SUCCESS {
             return Ok(prepared);
         }
         // SAFETY: the object was made above, and contains the error message.
-        Err(text(unsafe { (api.prepare_error)(raw) }).unwrap_or_default())
+        Err(copy_c_string(unsafe { (api.prepare_error)(raw) }).unwrap_or_default())
     }
 }
 
-impl Drop for Extracted {
+impl Drop for ExtractedStatements {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         unsafe { (self.connection.api().destroy_extracted)(&raw mut self.raw) };
@@ -339,20 +339,20 @@ impl Drop for Extracted {
 }
 
 /// A prepared statement.
-pub struct Prepared {
-    connection: Arc<Connected>,
-    raw: Raw,
+pub struct PreparedStatement {
+    connection: Arc<OpenConnection>,
+    raw: OpaquePtr,
 }
 
-impl Prepared {
+impl PreparedStatement {
     /// Returns the type of the statement.
-    pub fn kind(&self) -> Statement {
+    pub fn statement_type(&self) -> StatementType {
         // SAFETY: the statement is alive.
-        Statement::of(unsafe { (self.connection.api().prepared_statement_type)(self.raw) })
+        StatementType::from_number(unsafe { (self.connection.api().prepared_statement_type)(self.raw) })
     }
 
     /// Returns the number of parameters.
-    pub fn parameters(&self) -> u64 {
+    pub fn parameter_count(&self) -> u64 {
         // SAFETY: the statement is alive.
         unsafe { (self.connection.api().nparams)(self.raw) }
     }
@@ -370,7 +370,7 @@ impl Prepared {
                     (api.prepared_statement_column_type)(self.raw, index),
                 )
             };
-            let owned = text(name).unwrap_or_default();
+            let owned = copy_c_string(name).unwrap_or_default();
             // SAFETY: the library allocated the name for the caller; it is freed once, and a null pointer is ignored.
             unsafe { (api.free)(name.cast_mut().cast()) };
             (owned, type_name(kind))
@@ -409,7 +409,7 @@ impl Prepared {
         let mut raw = null_mut();
         // SAFETY: the statement is alive, and the out pointer refers to a local variable.
         let state = unsafe { (api.pending_prepared_streaming)(self.raw, &raw mut raw) };
-        let mut pending = Pending { api, raw };
+        let mut pending = PendingResult { api, raw };
         if state != SUCCESS {
             return Err(pending.error());
         }
@@ -422,26 +422,26 @@ impl Prepared {
     }
 }
 
-impl Drop for Prepared {
+impl Drop for PreparedStatement {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         unsafe { (self.connection.api().destroy_prepare)(&raw mut self.raw) };
     }
 }
 
-struct Pending<'a> {
+struct PendingResult<'a> {
     api: &'a Api,
-    raw: Raw,
+    raw: OpaquePtr,
 }
 
-impl Pending<'_> {
+impl PendingResult<'_> {
     fn error(&mut self) -> String {
         // SAFETY: the pending result is alive, and contains its error message.
-        text(unsafe { (self.api.pending_error)(self.raw) }).unwrap_or_default()
+        copy_c_string(unsafe { (self.api.pending_error)(self.raw) }).unwrap_or_default()
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingResult<'_> {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         unsafe { (self.api.destroy_pending)(&raw mut self.raw) };
@@ -450,13 +450,13 @@ impl Drop for Pending<'_> {
 
 /// The result of a statement.
 pub struct Rows {
-    connection: Arc<Connected>,
+    connection: Arc<OpenConnection>,
     raw: RawResult,
 }
 
 impl Rows {
     /// Returns whether the result is a single number of changed rows.
-    pub fn is_count_of_changes(&self) -> bool {
+    pub fn is_changed_row_count(&self) -> bool {
         const CHANGED_ROWS: u32 = 1;
         // SAFETY: the result is alive.
         unsafe { (self.connection.api().result_return_type)(self.raw) == CHANGED_ROWS }
@@ -470,14 +470,15 @@ impl Rows {
         // SAFETY: the result is alive.
         let raw = unsafe { (self.connection.api().fetch_chunk)(self.raw) };
         if !raw.is_null() {
-            return Ok(Some(Chunk::of(&self.connection, raw)));
+            return Ok(Some(Chunk::from_raw(&self.connection, raw)));
         }
         self.error().map_or(Ok(None), Err)
     }
 
     fn error(&mut self) -> Option<String> {
         // SAFETY: the result is alive, or was never filled and is all zeros, which the library treats as no result.
-        text(unsafe { (self.connection.api().result_error)(&raw mut self.raw) }).filter(|error| !error.is_empty())
+        copy_c_string(unsafe { (self.connection.api().result_error)(&raw mut self.raw) })
+            .filter(|error| !error.is_empty())
     }
 }
 

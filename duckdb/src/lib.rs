@@ -2,9 +2,9 @@
 //! crate makes no decisions about the results; `proctor-sql` does that. A C++ exception that leaves the library
 //! aborts the process: use this crate only in a process that may be aborted.
 
+pub mod api_constants;
 mod ffi;
-mod found;
-pub mod words;
+mod library_path;
 
-pub use ffi::{Chunk, Connection, Database, Extracted, Interrupter, Library, Prepared, Rows};
-pub use found::{find, places};
+pub use ffi::{Chunk, Connection, Database, ExtractedStatements, Interrupter, Library, PreparedStatement, Rows};
+pub use library_path::{find, library_candidates};

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 
 /// The time of day.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ impl Clock {
     ///
     /// # Errors
     /// The clock is set beyond the year 9999, whose text is not a valid id.
-    pub fn run_id(self, random: u32) -> Result<RunId, proctor_core::names::BadName> {
+    pub fn run_id(self, random: u32) -> Result<RunId, proctor_core::model::names::BadName> {
         let stamp: String = humantime::format_rfc3339_seconds((self.0)())
             .to_string()
             .chars()
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_ids_have_one_spelling() {
+    fn formats_times_and_run_ids() {
         let clock = Clock::from_fn(fixed);
         assert_eq!(clock.now_text(), "2026-01-02T03:04:05.678Z");
         assert_eq!(clock.now_ms(), 1_767_323_045_678);

@@ -6,11 +6,11 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use proctor_core::api::{Problem, ProblemType, SpecProblem};
-use proctor_core::code::{Code, Coded, CommandCode, EngineCode};
-use proctor_core::enforcement::Control;
-use proctor_core::names::{ChangesetId, ProfileName};
+use proctor_core::code::{Coded, CommandCode, EngineCode, ErrorCode};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
+use proctor_core::model::enforcement::Control;
+use proctor_core::model::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Diagnostic;
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_sandbox::SandboxError;
 use proctor_snapshot::{GitError, MirrorError, SnapshotError};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub struct SpecProblems {
 
 /// A required control that this machine cannot enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingControl {
     /// The control.
     pub control: Control,
     /// The reason, with the kernel's error.
@@ -52,7 +52,7 @@ pub enum EngineError {
     #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` generates one from the files of the repository; or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
     /// The spec exists but cannot be read.
-    #[error("cannot read the spec `{}`: {}", path.display(), unreadable(.source))]
+    #[error("cannot read the spec `{}`: {}", path.display(), unreadable_spec_reason(.source))]
     UnreadableSpec {
         /// The file.
         path: PathBuf,
@@ -120,10 +120,10 @@ pub enum EngineError {
     )]
     BestEffortForbidden,
     /// This machine enforces less than the operator requires; nothing ran.
-    #[error("this machine cannot enforce the required sandbox controls, so nothing ran: {}{HINT}{}", named(.missing), mended(.missing, *.best_effort))]
+    #[error("this machine cannot enforce the required sandbox controls, so nothing ran: {}{HINT}{}", format_missing(.missing), format_hints(.missing, *.best_effort))]
     ControlsMissing {
         /// The missing controls.
-        missing: Vec<Missing>,
+        missing: Vec<MissingControl>,
         /// True if the operator allows runs with fewer controls.
         best_effort: bool,
     },
@@ -161,7 +161,7 @@ pub enum EngineError {
 
 /// Describes why a spec cannot be read. For a link that leaves the repository, the system's error would not explain
 /// the problem.
-fn unreadable(error: &std::io::Error) -> String {
+fn unreadable_spec_reason(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::CrossesDevices {
         format!("it leads out of the repository{HINT}put a real file there; what is verified must lie in the tree")
     } else {
@@ -170,25 +170,26 @@ fn unreadable(error: &std::io::Error) -> String {
 }
 
 /// Returns whether the error is a temporary shortage or fault of the machine, so that a retry may succeed.
-fn is_of_the_machine(error: &std::io::Error) -> bool {
+fn is_machine_fault(error: &std::io::Error) -> bool {
     let codes = [Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// Formats up to three missing controls with their reasons. Of more than three, only the first gets its reason.
-fn named(missing: &[Missing]) -> String {
-    const FEW: usize = 3;
-    let few = if missing.len() > FEW { 1 } else { missing.len() };
-    let (told, others) = missing.split_at(few);
+fn format_missing(missing: &[MissingControl]) -> String {
+    const MAX_EXPLAINED: usize = 3;
+    let few = if missing.len() > MAX_EXPLAINED { 1 } else { missing.len() };
+    let (detailed, others) = missing.split_at(few);
     let name = |control: Control| format!("`{}`", control.as_str());
-    let told: Vec<_> = told.iter().map(|missing| format!("{}: {}", name(missing.control), missing.reason)).collect();
+    let details: Vec<_> =
+        detailed.iter().map(|missing| format!("{}: {}", name(missing.control), missing.reason)).collect();
     let others: Vec<_> = others.iter().map(|missing| name(missing.control)).collect();
     let and = if others.is_empty() { "" } else { "; and " };
-    format!("{}{and}{}", told.join("; "), others.join(", "))
+    format!("{}{and}{}", details.join("; "), others.join(", "))
 }
 
 /// Formats the hints, each one once, and last how to run without the controls.
-fn mended(missing: &[Missing], best_effort: bool) -> String {
+fn format_hints(missing: &[MissingControl], best_effort: bool) -> String {
     let mut hints: Vec<&str> = Vec::new();
     for hint in missing.iter().filter_map(|missing| missing.hint.as_deref()) {
         if !hints.contains(&hint) {
@@ -215,18 +216,18 @@ pub(crate) fn one_line(error: &impl Display) -> String {
 }
 
 impl Coded for EngineError {
-    fn code(&self) -> Code {
+    fn code(&self) -> ErrorCode {
         match self {
             // The caller's own arguments ask for it.
             Self::AboveCeiling(_) => CommandCode::Usage.code(),
-            other => other.kind().code(),
+            other => other.engine_code().code(),
         }
     }
 }
 
 impl EngineError {
     /// Returns the kind of the error, without its details.
-    fn kind(&self) -> EngineCode {
+    fn engine_code(&self) -> EngineCode {
         match self {
             Self::Spec(_) => EngineCode::Spec,
             Self::NoSpec(_) => EngineCode::NoSpec,
@@ -261,11 +262,11 @@ impl EngineError {
 
     /// Returns the hint.
     pub fn hint(&self) -> Option<String> {
-        let said = self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "));
-        said.or_else(|| self.is_for_lack_of_descriptors().then(|| store::MORE_DESCRIPTORS.to_owned()))
+        let own_hint = self.to_string().split_once(HINT).map(|(_, hint)| hint.replace(HINT, "; "));
+        own_hint.or_else(|| self.lacks_descriptors().then(|| store::DESCRIPTOR_HINT.to_owned()))
     }
 
-    fn is_for_lack_of_descriptors(&self) -> bool {
+    fn lacks_descriptors(&self) -> bool {
         let mut causes = std::iter::successors(self.source(), |&cause| cause.source());
         causes.any(|cause| cause.downcast_ref().is_some_and(store::lacks_descriptors))
     }
@@ -279,7 +280,7 @@ impl EngineError {
             other if other.exit_code() == EXIT_USAGE || other.is_permanent() => ProblemType::Unprocessable,
             _ => ProblemType::Unavailable,
         };
-        let mut problem = Problem::new(kind, self.message()).exiting(self.exit_code());
+        let mut problem = Problem::new(kind, self.message()).with_exit_code(self.exit_code());
         problem.hint = self.hint();
         problem.code = Some(self.code());
         if let Self::Spec(problems) = self {
@@ -298,7 +299,7 @@ impl EngineError {
         match self {
             Self::Git(error) | Self::Snapshot(SnapshotError::Git(error)) => error.is_permanent(),
             Self::Snapshot(SnapshotError::Io { source, .. }) | Self::UnreadableAlternates { source, .. } => {
-                !is_of_the_machine(source)
+                !is_machine_fault(source)
             }
             Self::HiddenAlternate(_) | Self::Store(StoreError::TooLarge { .. }) => true,
             _ => false,
@@ -309,7 +310,7 @@ impl EngineError {
     /// input, a separate code for an interruption, and 5 for all other errors.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnreadableSpec { source, .. } if is_of_the_machine(source) => EXIT_INCONCLUSIVE,
+            Self::UnreadableSpec { source, .. } if is_machine_fault(source) => EXIT_INCONCLUSIVE,
             Self::Spec(_)
             | Self::NoSpec(_)
             | Self::UnreadableSpec { .. }

@@ -8,23 +8,23 @@ pub(crate) mod caches;
 pub(crate) mod directory;
 pub(crate) mod documents;
 pub(crate) mod durations;
-pub(crate) mod freed;
-pub(crate) mod garbage;
+pub(crate) mod freed_bytes;
+pub(crate) mod garbage_collection;
 #[cfg(test)]
 mod limits;
-pub(crate) mod mirrors;
 pub(crate) mod objects;
+pub(crate) mod private_copies;
 pub(crate) mod retention;
 
-pub use directory::{Directory, Temporary};
+pub use directory::{Directory, TemporaryFile};
 pub use documents::recorded_document;
-pub use garbage::{Extent as GcExtent, collect as collect_garbage};
-pub use objects::Part;
+pub use garbage_collection::{GcExtent, collect as collect_garbage};
+pub use objects::StoredPart;
 
 use std::io;
 
 /// Directory of the last snapshot of each repository, in the state directory.
-pub(crate) const SNAPSHOTS: &str = "snapshots";
+pub(crate) const SNAPSHOTS_DIR: &str = "snapshots";
 
 /// Why a file cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum StoreError {
         /// The path of the status file.
         path: String,
         /// The problem with it.
-        source: proctor_core::status::StatusError,
+        source: proctor_core::record::status::StatusError,
     },
     /// Another run writes to the same directory.
     #[error("another run is writing to `{path}`")]
@@ -91,7 +91,7 @@ impl StoreError {
             }
             Self::Status { path, .. } => Some(format!("fix `{path}` in an editor; Proctor did not change it")),
             Self::Busy { .. } => Some("wait for it to end, then run again".to_owned()),
-            Self::Io { path, source, .. } => Some(remedy(path, source)),
+            Self::Io { path, source, .. } => Some(hint_for(path, source)),
             Self::NotState { .. } => Some("name the state directory of your runs with `--state-dir`".to_owned()),
             Self::TooLarge { .. } => None,
         }
@@ -107,23 +107,23 @@ impl StoreError {
 }
 
 /// Hint for the errors that [`lacks_descriptors`] recognizes.
-pub(crate) const MORE_DESCRIPTORS: &str =
+pub(crate) const DESCRIPTOR_HINT: &str =
     "let the process have more open files (`ulimit -n`, `LimitNOFILE=`), or run less at once";
 
 /// Returns whether the limit of open files is reached, of the process or of the machine.
-pub(crate) fn lacks_descriptors(refusal: &io::Error) -> bool {
+pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let codes = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
-    refusal.raw_os_error().is_some_and(|code| codes.contains(&code))
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// Returns the hint for a failed system call on `path`.
-fn remedy(path: &str, refusal: &io::Error) -> String {
+fn hint_for(path: &str, error: &io::Error) -> String {
     use io::ErrorKind;
-    if lacks_descriptors(refusal) {
-        return MORE_DESCRIPTORS.to_owned();
+    if lacks_descriptors(error) {
+        return DESCRIPTOR_HINT.to_owned();
     }
-    match refusal.kind() {
+    match error.kind() {
         ErrorKind::NotADirectory => format!("replace `{path}` by a real directory"),
         // Only Proctor writes this path, so an entry of another kind has replaced its file.
         ErrorKind::IsADirectory | ErrorKind::Other => format!("replace `{path}` by a real file"),

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::evidence::{EvidenceIndex, TreeSource};
-use proctor_core::names::{ProfileName, RunId, SkillName, StepName};
-use proctor_core::plan::{
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::model::names::{ProfileName, RunId, SkillName, StepName};
+use proctor_core::model::plan::{
     Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly,
     RelPath, SkillOrder,
 };
-use proctor_core::status::{self, LastRun};
-use proctor_core::tier::Tier;
-use proctor_core::verdict::Verdict;
+use proctor_core::model::tier::Tier;
+use proctor_core::record::evidence::{EvidenceIndex, TreeSource};
+use proctor_core::record::status::{self, LastRun};
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 /// Returns a step with minimal settings.
 pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
@@ -61,7 +61,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
     Plan {
         version: 1,
         profile: ProfileName::new("pr").expect("a name"),
-        spec_sha256: Sha256Hex::of(b"spec"),
+        spec_sha256: Sha256Hex::digest(b"spec"),
         order: if graph { SkillOrder::Graph { parallel: 2 } } else { SkillOrder::Sequence },
         ignored: Ignored::Worktree,
         toolchain: vec![],
@@ -79,10 +79,10 @@ pub(crate) fn last_run() -> LastRun {
         timestamp: "2026-01-02T03:04:05.678Z".into(),
         run_id: RunId::new("r1").expect("an id"),
         tier: Tier::ONE,
-        snapshot: SnapshotId::from_root(&Sha256Hex::of(b"tree")),
+        snapshot: SnapshotId::from_root(&Sha256Hex::digest(b"tree")),
         snapshot_after: None,
         source: TreeSource::default(),
-        spec_sha256: Sha256Hex::of(b"spec"),
+        spec_sha256: Sha256Hex::digest(b"spec"),
         evidence: EvidenceIndex::new(),
         external_ignores: None,
         unverified_inputs: None,

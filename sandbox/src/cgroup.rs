@@ -13,15 +13,15 @@
 //! owner ends, so that the next daemon can recognise abandoned directories, even across PID namespaces. See
 //! cgroups(7) and the kernel's `admin-guide/cgroup-v2.rst` and `admin-guide/cgroup-v1/`.
 
-mod control;
-mod delegated;
-mod group;
-mod legacy;
-mod place;
-mod scope;
-mod seat;
+mod attempt_cgroup;
+mod control_files;
+mod delegated_cgroup;
+mod discovery;
+mod membership;
 mod subtree;
+mod systemd_scope;
+mod v1_trees;
 
-pub(crate) use group::APART;
-pub use group::{Entrance, Group, Held, Usage};
-pub use seat::{NoSeat, Roots, Seat};
+pub(crate) use attempt_cgroup::SEPARATE_SOCKET_BUFFERS;
+pub use attempt_cgroup::{AttemptCgroup, CgroupJoinFds, CgroupUsage, EnforcedCgroupLimits};
+pub use discovery::{CgroupLocation, DiscoveryPaths, NoCgroupError};

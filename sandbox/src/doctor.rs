@@ -6,18 +6,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
-use proctor_core::drift::display_path;
-use proctor_core::enforcement::{Control, Enforcement, Tolerated};
-use proctor_core::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
-use proctor_core::spec::Operator;
+use proctor_core::model::drift::display_path;
+use proctor_core::model::enforcement::{Control, Enforcement, Tolerated};
+use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::spec::OperatorConfig;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
 use crate::policy::{GitDirs, Policy};
-use crate::running::{Received, Report, Running, WaitStatus};
-use crate::space::{RunSpace, RunSpaceConfig, Sandboxes};
+use crate::run_space::{RunSpace, RunSpaceConfig, SandboxReuse};
+use crate::running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, WaitStatus};
 
 /// The results of the trial.
 #[derive(Debug, Clone)]
@@ -32,12 +32,12 @@ pub struct DoctorReport {
     /// a sandbox was possible.
     pub enforcement: Enforcement,
     /// Why no step can run at all; empty if one can.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<UnmetRequirement>,
 }
 
 /// A missing requirement of every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct UnmetRequirement {
     /// The missing control, if the requirement is a control.
     pub control: Option<Control>,
     /// The attempted action and the system's answer.
@@ -48,8 +48,8 @@ pub struct Finding {
 
 impl DoctorReport {
     /// Converts the report to an API answer, with the operator's settings and the state directory.
-    pub fn answer(self, operator: &Operator, state_dir: &Path) -> DoctorAnswer {
-        let finding = |Finding { control, message, hint }| DoctorFinding { control, message, hint };
+    pub fn answer(self, operator: &OperatorConfig, state_dir: &Path) -> DoctorAnswer {
+        let finding = |UnmetRequirement { control, message, hint }| DoctorFinding { control, message, hint };
         DoctorAnswer {
             root: self.root,
             user: self.user.map(|user| StepAccount { uid: user.uid(), gid: user.gid() }),
@@ -77,7 +77,7 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
         enforcement: Enforcement::default(),
         findings: Vec::new(),
     };
-    if let Err(error) = trial(launcher, repo, Tolerated::everything(), &mut report) {
+    if let Err(error) = trial(launcher, repo, Tolerated::all(), &mut report) {
         // With every control demanded, the first failure is closer to the cause.
         if let Err(cause) = trial(launcher, repo, Tolerated::default(), &mut report) {
             report.findings.push(cause.into());
@@ -87,9 +87,9 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
     report
 }
 
-impl From<SandboxError> for Finding {
+impl From<SandboxError> for UnmetRequirement {
     fn from(error: SandboxError) -> Self {
-        if let SandboxError::NoSpace { control, message, hint } = error {
+        if let SandboxError::RunSpaceRefused { control, message, hint } = error {
             return Self { control: Some(control), message, hint };
         }
         let text = error.to_string();
@@ -109,14 +109,15 @@ fn trial(
         disk_bytes: 16 << 20,
         inodes: 4096,
         tolerated: tolerated.clone(),
-        sandboxes: Sandboxes::ForOne,
+        reuse: SandboxReuse::Never,
         caches: None,
     };
     let space = RunSpace::create(launcher, config)?;
     let policy = trial_policy(launcher, &facts, tolerated)?;
     report.user = Some(StepUser::choose(launcher.host(), &facts)?);
     let (running, _layer) = launcher.spawn(&space, &[], &facts, &policy)?;
-    watch(&running, report).map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
+    collect_events(&running, report)
+        .map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
 }
 
 fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) -> Result<Policy, SandboxError> {
@@ -147,14 +148,14 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
     })
 }
 
-fn watch(running: &Running, report: &mut DoctorReport) -> std::io::Result<()> {
+fn collect_events(running: &RunningSandbox, report: &mut DoctorReport) -> std::io::Result<()> {
     let deadline = rustix::time::Timespec::try_from(DEADLINE).map_err(std::io::Error::other)?;
     loop {
         match running.recv()? {
-            Received::Report(Report::Ready { enforcement }) => report.enforcement = enforcement,
-            Received::Report(other) => report.findings.extend(finding(other)),
-            Received::Closed => return Ok(()),
-            Received::WouldBlock => {
+            EventPoll::Event(SandboxEvent::Ready { enforcement }) => report.enforcement = enforcement,
+            EventPoll::Event(other) => report.findings.extend(unmet_requirement(other)),
+            EventPoll::Closed => return Ok(()),
+            EventPoll::WouldBlock => {
                 let mut waited = [PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)];
                 if rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&deadline)))? == 0 {
                     return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 20 s"));
@@ -164,12 +165,16 @@ fn watch(running: &Running, report: &mut DoctorReport) -> std::io::Result<()> {
     }
 }
 
-fn finding(report: Report) -> Option<Finding> {
+fn unmet_requirement(report: SandboxEvent) -> Option<UnmetRequirement> {
     match report {
-        Report::Refused { control, message, hint } => Some(Finding { control: Some(control), message, hint }),
-        Report::NotStarted { message, .. } => Some(Finding { control: None, message, hint: String::new() }),
-        Report::Exited { status: WaitStatus::Code(0), .. } | Report::Ready { .. } => None,
-        Report::Exited { status, .. } => Some(Finding {
+        SandboxEvent::Refused { control, message, hint } => {
+            Some(UnmetRequirement { control: Some(control), message, hint })
+        }
+        SandboxEvent::NotStarted { message, .. } => {
+            Some(UnmetRequirement { control: None, message, hint: String::new() })
+        }
+        SandboxEvent::Exited { status: WaitStatus::Code(0), .. } | SandboxEvent::Ready { .. } => None,
+        SandboxEvent::Exited { status, .. } => Some(UnmetRequirement {
             control: None,
             message: format!("/bin/true ended with {status:?} in the sandbox"),
             hint: String::new(),

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-use proctor_core::enforcement::Control;
+use proctor_core::model::enforcement::Control;
 use rustix::io::Errno;
 
 /// An error that keeps the sandbox from doing its job. A refusal by the kernel during the set-up is reported as
-/// [`Report::Refused`](crate::Report::Refused) instead, since it names a control.
+/// [`SandboxEvent::Refused`](crate::SandboxEvent::Refused) instead, since it names a control.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The helper program could not be started.
@@ -52,7 +52,7 @@ pub enum SandboxError {
     },
     /// The kernel refused the run space, which holds the layers of a run.
     #[error("the sandbox control `{}` cannot be enforced for the layers of a run: {message}\nhint: {hint}", control.as_str())]
-    NoSpace {
+    RunSpaceRefused {
         /// The missing control.
         control: Control,
         /// The helper's message.
@@ -82,7 +82,7 @@ fn layer_hint(source: &io::Error) -> &'static str {
 }
 
 /// Extends a hint for a missing control with the option to run in best-effort mode, for controls that may be missing.
-pub(crate) fn or_with_less(hint: &str) -> String {
+pub(crate) fn with_best_effort_hint(hint: &str) -> String {
     format!("{hint}; or accept a run with fewer controls, which its evidence records, with `--sandbox=best-effort`")
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_no_room_for_a_layer_is_told_where_it_went() {
+    fn layer_hint_names_exhausted_resource() {
         let told = |errno: Errno| SandboxError::Layer { source: errno.into() }.to_string();
         assert!(told(Errno::NOSPC).contains("hint: the steps before") && told(Errno::NOSPC).contains("limits.disk"));
         assert!(told(Errno::MFILE).contains("ulimit -n"));

@@ -24,18 +24,18 @@ pub(crate) const MAPPED_COUNT: u32 = 65_536;
 /// Picks a user id of the host at random for the steps of one run over root's repository, from the ids that no
 /// account has. The kernel counts inotify instances, pending signals, timers and pipe buffers per user of the host,
 /// so two runs must not share one.
-pub(crate) fn pick_own_id() -> std::io::Result<u32> {
+pub(crate) fn pick_run_uid() -> std::io::Result<u32> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let first = MAPPED_BASE + MAPPED_COUNT;
-    Ok(first + u32::from_ne_bytes(bytes) % (LAST_MAPPED - first))
+    Ok(first + u32::from_ne_bytes(bytes) % (FIRST_NEGATIVE_ID - first))
 }
 
 /// The first id that some tools read as a negative number.
-const LAST_MAPPED: u32 = 1 << 31;
+const FIRST_NEGATIVE_ID: u32 = 1 << 31;
 
 /// Returns the share of the machine's memory that a step may use if the plan sets no limit: three quarters.
-pub(crate) fn memory_share() -> u64 {
+pub(crate) fn default_memory_limit() -> u64 {
     let machine = rustix::system::sysinfo();
     let total = machine.totalram.saturating_mul(u64::from(machine.mem_unit));
     total / 4 * 3
@@ -59,7 +59,7 @@ pub struct Host {
     pub(crate) state_dir: PathBuf,
     pub(crate) home: PathBuf,
     /// Target of `/etc/resolv.conf`. On some distributions it is below `/run`, which is hidden.
-    pub(crate) resolver: Option<PathBuf>,
+    pub(crate) resolv_conf: Option<PathBuf>,
     /// The home directories of the machine's accounts, by user id. A repository's owner may have a home outside of
     /// `/home`.
     pub(crate) homes: BTreeMap<u32, PathBuf>,
@@ -89,8 +89,8 @@ impl Host {
         let resolver = fs::canonicalize("/etc/resolv.conf").ok();
         let (euid, egid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         // Without accounts, the caller's home is the only one.
-        let homes = fs::read_to_string("/etc/passwd").map(|text| homes(&text)).unwrap_or_default();
-        Ok(Self { helper, state_dir, home, resolver, homes, euid, egid })
+        let homes = fs::read_to_string("/etc/passwd").map(|text| parse_homes(&text)).unwrap_or_default();
+        Ok(Self { helper, state_dir, home, resolv_conf: resolver, homes, euid, egid })
     }
 
     /// Returns whether the set-up of steps runs as root.
@@ -121,7 +121,7 @@ const SYSTEM_DIRS: [&str; 8] = ["/", "/var", "/var/lib", "/var/cache", "/var/spo
 const SYSTEM_TREES: [&str; 10] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/dev", "/proc", "/sys"];
 
 /// Parses the home directories of an account file, `passwd(5)`, by user id.
-fn homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
+fn parse_homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
     let home = |line: &str| {
         let mut fields = line.split(':').skip(2);
         let uid = fields.next()?.parse().ok()?;
@@ -150,7 +150,7 @@ pub struct RepoFacts {
     pub mode: u32,
     /// The user and group ids that a step over the repository sees as its own, if they differ from the owner's. They
     /// are set for a copy made by proctor, to the ids that the step would see over the original.
-    pub seen_as: Option<(u32, u32)>,
+    pub ids_in_sandbox: Option<(u32, u32)>,
 }
 
 impl RepoFacts {
@@ -167,7 +167,7 @@ impl RepoFacts {
                 "name the directory that holds the repository's files",
             ));
         }
-        Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777, seen_as: None })
+        Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777, ids_in_sandbox: None })
     }
 
     /// Returns the facts of a copy made by proctor, over which steps see themselves as they would over `original`.
@@ -175,8 +175,8 @@ impl RepoFacts {
     /// # Errors
     /// The same as those of [`StepUser::choose`].
     pub fn as_copy_of(self, original: &Self, host: &Host) -> Result<Self, SandboxError> {
-        let seen_as = StepUser::choose(host, original)?.seen_as();
-        Ok(Self { seen_as: host.is_root().then_some(seen_as), ..self })
+        let seen_as = StepUser::choose(host, original)?.ids_in_sandbox();
+        Ok(Self { ids_in_sandbox: host.is_root().then_some(seen_as), ..self })
     }
 
     /// Opens the directory that [`read`](Self::read) examined. The owner of a directory above it may have since
@@ -192,7 +192,7 @@ impl RepoFacts {
             let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             let dir = match rustix::fs::openat2(&root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
                 // Refused inside a container, or inside one of proctor's own sandboxes.
-                Err(Errno::NOSYS | Errno::PERM) => open_step_by_step(root, below, flags)?,
+                Err(Errno::NOSYS | Errno::PERM) => open_without_openat2(root, below, flags)?,
                 other => other?,
             };
             let owner = rustix::fs::fstat(&dir)?.st_uid;
@@ -209,7 +209,7 @@ impl RepoFacts {
 }
 
 /// Works like openat2(2) with `RESOLVE_NO_SYMLINKS`: a symbolic link in the path results in ELOOP or ENOTDIR.
-fn open_step_by_step(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn open_without_openat2(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut here = root;
     for name in path {
@@ -266,7 +266,7 @@ impl StepUser {
     pub fn choose(host: &Host, repo: &RepoFacts) -> Result<Self, SandboxError> {
         match (host.euid, repo.uid) {
             (0, 0) => Ok(Self::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE }),
-            (0, uid) => Ok(match repo.seen_as {
+            (0, uid) => Ok(match repo.ids_in_sandbox {
                 Some(seen_as) => Self::Copy { uid, gid: repo.gid, seen_as },
                 // A step over another user's repository never gets root's group.
                 None => Self::Owner { uid, gid: if repo.gid == 0 { MAPPED_BASE } else { repo.gid } },
@@ -280,7 +280,7 @@ impl StepUser {
     }
 
     /// Returns the same user with the host id that the run has to itself, if it has one.
-    pub(crate) fn with_own_id(self, own: Option<u32>) -> Self {
+    pub(crate) fn with_run_uid(self, own: Option<u32>) -> Self {
         match (self, own) {
             (Self::Mapped { .. }, Some(id)) => Self::Mapped { uid: id, gid: id },
             (other, _) => other,
@@ -288,15 +288,15 @@ impl StepUser {
     }
 
     /// Returns the user and group ids that the step sees as its own. They do not differ from run to run.
-    pub fn seen_as(self) -> (u32, u32) {
+    pub fn ids_in_sandbox(self) -> (u32, u32) {
         match self {
             Self::Copy { seen_as, .. } => seen_as,
-            other => other.on_disk(),
+            other => other.cache_owner(),
         }
     }
 
     /// Returns the user and group ids that own its caches on disk. They do not differ from run to run.
-    pub fn on_disk(self) -> (u32, u32) {
+    pub fn cache_owner(self) -> (u32, u32) {
         match self {
             Self::Mapped { .. } => (MAPPED_BASE, MAPPED_BASE),
             other => (other.uid(), other.gid()),
@@ -323,7 +323,7 @@ impl StepUser {
     }
 
     /// Returns whether the set-up happens as root of the host, before the step becomes another user.
-    pub fn steps_down(self) -> bool {
+    pub fn is_set_up_by_root(self) -> bool {
         !matches!(self, Self::Own { .. })
     }
 }
@@ -339,23 +339,23 @@ mod tests {
     fn host(euid: u32) -> Host {
         let path = PathBuf::from("/x");
         let homes = BTreeMap::new();
-        Host { helper: path.clone(), state_dir: path.clone(), home: path, resolver: None, homes, euid, egid: euid }
+        Host { helper: path.clone(), state_dir: path.clone(), home: path, resolv_conf: None, homes, euid, egid: euid }
     }
 
     fn repo(uid: u32, gid: u32) -> RepoFacts {
-        RepoFacts { path: "/r".into(), uid, gid, mode: 0o755, seen_as: None }
+        RepoFacts { path: "/r".into(), uid, gid, mode: 0o755, ids_in_sandbox: None }
     }
 
     #[test]
-    fn homes_are_read_from_the_accounts_unless_programs_lie_there() {
+    fn ignores_system_directories_as_homes() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nbin:x:2:2::/bin:\nci:x:113:5:CI,,:/var/lib/ci:/bin/sh\n\
             web:x:33:33::/usr/share/web:\nx:x:no\nlib:x:9:9::/var/lib:\nrel:x:10:10::home:\n";
         let expected = [(0, "/root"), (113, "/var/lib/ci")];
-        assert_eq!(homes(passwd), expected.map(|(uid, home)| (uid, PathBuf::from(home))).into());
+        assert_eq!(parse_homes(passwd), expected.map(|(uid, home)| (uid, PathBuf::from(home))).into());
     }
 
     #[test]
-    fn a_step_is_never_root() {
+    fn never_runs_step_as_root() {
         for (uid, gid) in [(0, 0), (0, 5), (1001, 0), (1001, 1001)] {
             let user = StepUser::choose(&host(0), &repo(uid, gid)).expect("root may verify every repository");
             assert!(user.uid() != 0 && user.gid() != 0, "{user:?}");
@@ -363,32 +363,35 @@ mod tests {
     }
 
     #[test]
-    fn gives_each_run_ids_that_belong_to_nobody() {
+    fn picks_unassigned_user_ids() {
         let mapped = StepUser::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE };
         for _ in 0..100 {
-            let id = pick_own_id().expect("random bytes");
-            assert!((MAPPED_BASE + MAPPED_COUNT..LAST_MAPPED).contains(&id), "{id}");
-            assert_eq!(mapped.with_own_id(Some(id)).uid(), id);
-            assert_eq!(mapped.with_own_id(Some(id)).seen_as(), (MAPPED_BASE, MAPPED_BASE));
+            let id = pick_run_uid().expect("random bytes");
+            assert!((MAPPED_BASE + MAPPED_COUNT..FIRST_NEGATIVE_ID).contains(&id), "{id}");
+            assert_eq!(mapped.with_run_uid(Some(id)).uid(), id);
+            assert_eq!(mapped.with_run_uid(Some(id)).ids_in_sandbox(), (MAPPED_BASE, MAPPED_BASE));
         }
         let owner = StepUser::Owner { uid: 1001, gid: 1002 };
-        assert_eq!(owner.with_own_id(Some(7)), owner);
+        assert_eq!(owner.with_run_uid(Some(7)), owner);
     }
 
     #[test]
-    fn a_step_over_a_copy_sees_itself_as_over_the_original() {
+    fn copy_keeps_ids_of_original() {
         let copy = |original| repo(MAPPED_BASE + 9, MAPPED_BASE + 9).as_copy_of(&original, &host(0)).expect("facts");
         let over = |original| StepUser::choose(&host(0), &copy(original)).expect("root may verify every repository");
         let of_user = over(repo(1001, 1002));
-        assert_eq!((of_user.seen_as(), of_user.uid(), of_user.is_mapped()), ((1001, 1002), MAPPED_BASE + 9, false));
+        assert_eq!(
+            (of_user.ids_in_sandbox(), of_user.uid(), of_user.is_mapped()),
+            ((1001, 1002), MAPPED_BASE + 9, false)
+        );
         let of_root = over(repo(0, 0));
-        assert_eq!((of_root.seen_as(), of_root.on_disk().0), ((MAPPED_BASE, MAPPED_BASE), MAPPED_BASE + 9));
+        assert_eq!((of_root.ids_in_sandbox(), of_root.cache_owner().0), ((MAPPED_BASE, MAPPED_BASE), MAPPED_BASE + 9));
         let own = repo(1001, 1001).as_copy_of(&repo(1001, 1001), &host(1001)).expect("facts");
         assert_eq!(StepUser::choose(&host(1001), &own).expect("own"), StepUser::Own { uid: 1001, gid: 1001 });
     }
 
     #[test]
-    fn an_unprivileged_daemon_verifies_its_own_repositories_only() {
+    fn unprivileged_daemon_rejects_foreign_repositories() {
         assert_eq!(StepUser::choose(&host(1001), &repo(1001, 7)).expect("own"), StepUser::Own { uid: 1001, gid: 1001 });
         assert!(StepUser::choose(&host(1001), &repo(1002, 7)).is_err());
         assert!(StepUser::choose(&host(1001), &repo(0, 0)).is_err());

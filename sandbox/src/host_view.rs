@@ -21,7 +21,7 @@ use crate::setup::SetupOp;
 /// The parts of the host on which the operations of one sandbox depend.
 #[derive(Debug)]
 pub(crate) struct HostView {
-    objects: Vec<Object>,
+    objects: Vec<HostObject>,
     /// Paths at which a step would find sockets of the host, all of which are masked.
     sockets: BTreeSet<PathBuf>,
     /// The table of mounts. Polling it shows whether the table has changed since it was opened.
@@ -30,10 +30,10 @@ pub(crate) struct HostView {
 
 /// A file or directory by its path.
 #[derive(Debug, PartialEq, Eq)]
-struct Object {
+struct HostObject {
     path: PathBuf,
     /// Device and inode; `None` if the path does not exist.
-    found: Option<(u64, u64)>,
+    device_and_inode: Option<(u64, u64)>,
 }
 
 impl HostView {
@@ -42,25 +42,27 @@ impl HostView {
     ///
     /// # Errors
     /// An object cannot be examined.
-    pub(crate) fn before(ops: &[SetupOp], frame: &Frame) -> io::Result<Self> {
+    pub(crate) fn capture(ops: &[SetupOp], frame: &Frame) -> io::Result<Self> {
         // First: a mount may change which object a path names.
         let mounts = File::open("/proc/self/mountinfo")?;
-        let objects = ops.iter().filter_map(SetupOp::host_object).map(Object::at).collect::<io::Result<_>>()?;
+        let objects =
+            ops.iter().filter_map(SetupOp::host_object).map(HostObject::examine).collect::<io::Result<_>>()?;
         Ok(Self { objects, sockets: reachable_sockets(ops, frame)?, mounts })
     }
 
     /// Returns whether a sandbox made now would show and hide the same. An object that cannot be examined counts as
     /// changed.
-    pub(crate) fn still_holds(&self, ops: &[SetupOp], frame: &Frame) -> bool {
-        let objects = || self.objects.iter().all(|object| Object::at(&object.path).is_ok_and(|now| now == *object));
+    pub(crate) fn is_current(&self, ops: &[SetupOp], frame: &Frame) -> bool {
+        let objects =
+            || self.objects.iter().all(|object| HostObject::examine(&object.path).is_ok_and(|now| now == *object));
         let sockets = || reachable_sockets(ops, frame).is_ok_and(|now| now.is_subset(&self.sockets));
         // Last, so that it also covers the time of the checks before it.
-        objects() && sockets() && self.mounts_are_the_same()
+        objects() && sockets() && self.has_same_mounts()
     }
 
     /// Returns whether the mount table is unchanged. proc_pid_mountinfo(5): the file is pollable, and reports an
     /// exceptional condition after a change of the table since it was opened.
-    fn mounts_are_the_same(&self) -> bool {
+    fn has_same_mounts(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.mounts.as_fd(), PollFlags::PRI)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let changed = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)));
@@ -68,15 +70,15 @@ impl HostView {
     }
 }
 
-impl Object {
-    fn at(path: impl AsRef<Path>) -> io::Result<Self> {
+impl HostObject {
+    fn examine(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         let found = match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some((stat.st_dev, stat.st_ino)),
             Err(Errno::NOENT | Errno::NOTDIR) => None,
             Err(errno) => return Err(errno.into()),
         };
-        Ok(Self { path: path.to_owned(), found })
+        Ok(Self { path: path.to_owned(), device_and_inode: found })
     }
 }
 
@@ -89,19 +91,19 @@ fn reachable_sockets(ops: &[SetupOp], frame: &Frame) -> io::Result<BTreeSet<Path
     let skip: Vec<&Path> = hidden.into_iter().flatten().map(PathBuf::as_path).collect();
     let shown: Vec<_> = frame.tools.iter().map(|tool| (tool.source.as_path(), tool.at.as_path())).collect();
     let bound = sockets::bound_sockets(&File::open("/proc/net/unix")?)?;
-    Ok(sockets::Sockets { bound: &bound, skip: &skip, shown: &shown }.places())
+    Ok(sockets::HostSockets { bound: &bound, skip: &skip, shown: &shown }.reachable_paths())
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use proctor_core::enforcement::Tolerated;
-    use proctor_core::plan::{Limit, Limits, Network};
+    use proctor_core::model::enforcement::Tolerated;
+    use proctor_core::model::plan::{Limit, Limits, Network};
 
     use super::*;
     use crate::policy::GitDirs;
-    use crate::setup::{Absent, CloneKind, Cover};
+    use crate::setup::{AbsentAction, CloneKind, CoverKind};
 
     fn frame() -> Frame {
         let unlimited = Limit::Unlimited;
@@ -126,51 +128,51 @@ mod tests {
         }
     }
 
-    fn shows(source: &Path) -> Vec<SetupOp> {
+    fn clone_ops(source: &Path) -> Vec<SetupOp> {
         let clone =
             SetupOp::Clone { source: source.to_owned(), at: source.to_owned(), kind: CloneKind::Git { mapped: false } };
         vec![clone, SetupOp::MaskSockets { hidden: vec![] }]
     }
 
-    fn holds_after(ops: &[SetupOp], change: impl FnOnce()) -> bool {
-        let view = HostView::before(ops, &frame()).expect("a look");
-        assert!(view.still_holds(ops, &frame()), "nothing has happened");
+    fn is_current_after(ops: &[SetupOp], change: impl FnOnce()) -> bool {
+        let view = HostView::capture(ops, &frame()).expect("a look");
+        assert!(view.is_current(ops, &frame()), "nothing has happened");
         change();
-        view.still_holds(ops, &frame())
+        view.is_current(ops, &frame())
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a file of a test")]
-    fn notices_a_directory_that_was_replaced() {
-        let room = tempfile::tempdir().expect("a directory");
-        let git = room.path().join(".git");
+    fn notices_replaced_directory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let git = dir.path().join(".git");
         std::fs::create_dir(&git).expect("made");
         let replace = || {
-            std::fs::rename(&git, room.path().join("old")).expect("moved");
+            std::fs::rename(&git, dir.path().join("old")).expect("moved");
             std::fs::create_dir(&git).expect("made");
         };
-        assert!(!holds_after(&shows(&git), replace));
-        assert!(!holds_after(&shows(&git), || std::fs::remove_dir(&git).expect("removed")));
-        assert!(!holds_after(&shows(&git), || std::fs::create_dir(&git).expect("made")));
-        assert!(holds_after(&shows(&git), || std::fs::write(git.join("HEAD"), "x").expect("written")));
+        assert!(!is_current_after(&clone_ops(&git), replace));
+        assert!(!is_current_after(&clone_ops(&git), || std::fs::remove_dir(&git).expect("removed")));
+        assert!(!is_current_after(&clone_ops(&git), || std::fs::create_dir(&git).expect("made")));
+        assert!(is_current_after(&clone_ops(&git), || std::fs::write(git.join("HEAD"), "x").expect("written")));
     }
 
     #[test]
-    fn notices_a_directory_that_is_to_be_hidden() {
-        let room = tempfile::tempdir().expect("a directory");
-        let at = room.path().join("home");
-        let cover = vec![SetupOp::Cover { at: at.clone(), kind: Cover::Hidden, absent: Absent::PassOver }];
-        assert!(!holds_after(&cover, || std::fs::create_dir(&at).expect("made")));
+    fn notices_new_directory_to_hide() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("home");
+        let cover = vec![SetupOp::Cover { at: at.clone(), kind: CoverKind::Hidden, absent: AbsentAction::PassOver }];
+        assert!(!is_current_after(&cover, || std::fs::create_dir(&at).expect("made")));
     }
 
     #[test]
-    fn notices_a_socket_that_is_not_masked() {
-        let room = tempfile::tempdir().expect("a directory");
-        let ops = shows(room.path());
+    fn notices_unmasked_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ops = clone_ops(dir.path());
         let mut bound = None;
-        assert!(!holds_after(&ops, || bound = Some(UnixListener::bind(room.path().join("s")).expect("bound"))));
-        assert!(holds_after(&ops, || drop(bound)), "one that is gone needs no mask");
-        let hidden = [SetupOp::MaskSockets { hidden: vec![room.path().to_owned()] }];
-        assert!(holds_after(&hidden, || drop(UnixListener::bind(room.path().join("t")))));
+        assert!(!is_current_after(&ops, || bound = Some(UnixListener::bind(dir.path().join("s")).expect("bound"))));
+        assert!(is_current_after(&ops, || drop(bound)), "one that is gone needs no mask");
+        let hidden = [SetupOp::MaskSockets { hidden: vec![dir.path().to_owned()] }];
+        assert!(is_current_after(&hidden, || drop(UnixListener::bind(dir.path().join("t")))));
     }
 }

@@ -10,38 +10,38 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use proctor_core::plan::{Limit, Limits};
+use proctor_core::model::plan::{Limit, Limits};
 use rustix::pipe::PipeFlags;
 
-use crate::cgroup::{Entrance, Group, NoSeat, Seat};
+use crate::cgroup::{AttemptCgroup, CgroupJoinFds, CgroupLocation, NoCgroupError};
 use crate::error::SandboxError;
-use crate::host::{Host, RepoFacts, StepUser, memory_share};
+use crate::host::{Host, RepoFacts, StepUser, default_memory_limit};
 use crate::host_view::HostView;
 use crate::policy::{Frame, Policy};
-use crate::pool::{self, MadeAhead, Pool, Prepared};
 use crate::reaper::Reaper;
-use crate::running::{EndedBy, NotClaimed, Running, Watched, is_gone};
+use crate::run_space::{Layer, RunSpace, Sealed, Unsealed};
+use crate::running_sandbox::{ClaimError, CleanupOwner, RunningSandbox, RunningSandboxParts, is_peer_closed};
+use crate::sandbox_pool::{self, HostBaseline, PreparedSandbox, SandboxPool};
 use crate::setup::{self, SetupOp, claim_ops, prepare_ops};
-use crate::space::{Layer, Open, RunSpace, Sealed};
-use crate::wait::Helper;
-use crate::wire::{self, Claim, Entry, HeldLimits, Layers, Request, SandboxRequest};
+use crate::wait::HelperProcess;
+use crate::wire::{self, CgroupEntry, ClaimRequest, EnforcedLimits, HelperRequest, LayerIds, SandboxRequest};
 
 /// Starts helpers. Dropping it ends everything that it started.
 #[derive(Debug)]
 pub struct Launcher {
     host: Host,
-    jobs: Sender<Job>,
+    jobs: Sender<SpawnJob>,
     /// The location where control groups can be created, or the reason for having none.
-    seat: Result<Seat, NoSeat>,
+    cgroup_location: Result<CgroupLocation, NoCgroupError>,
     reaper: Arc<Reaper>,
-    pools: Pools,
+    pools: RunPools,
 }
 
 /// The pools of all runs.
-type Pools = Arc<Mutex<Vec<Weak<Pool>>>>;
+type RunPools = Arc<Mutex<Vec<Weak<SandboxPool>>>>;
 
 /// The three descriptors that a helper starts with, and the channel for its handle.
-struct Job {
+struct SpawnJob {
     stdin: OwnedFd,
     stdout: Stdio,
     stderr: Stdio,
@@ -49,37 +49,37 @@ struct Job {
 }
 
 /// A helper that is being started.
-struct Starting {
+struct StartingHelper {
     child: Receiver<io::Result<Child>>,
     control: OwnedFd,
 }
 
-impl Starting {
+impl StartingHelper {
     /// Closes the control socket, whereupon the helper ends, and hands the helper to the reaper.
     fn abandon(self, reaper: &Reaper) {
         drop(self.control);
         if let Ok(Ok(child)) = self.child.recv() {
-            reaper.take(Helper::new(child).ok(), None);
+            reaper.reap_later(HelperProcess::new(child).ok(), None);
         }
     }
 }
 
 /// The requirements of a sandbox to prepare.
-struct Wanted<'a> {
+struct SandboxRequirements<'a> {
     facts: &'a RepoFacts,
     user: StepUser,
     /// Newest first.
     lowers: Vec<u32>,
-    speech: Speech,
+    stdout_mode: StdoutMode,
 }
 
 /// The type of a command's standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speech {
+enum StdoutMode {
     /// A pipe, to which the command writes.
-    OneWay,
+    Pipe,
     /// A stream socket, over which the command receives requests and sends answers.
-    BothWays,
+    StreamSocket,
 }
 
 impl Launcher {
@@ -89,17 +89,17 @@ impl Launcher {
     /// The system has no thread left.
     pub fn start(host: Host) -> Result<Self, SandboxError> {
         let system = |what| move |source| SandboxError::System { what, source };
-        let (jobs, inbox) = channel::<Job>();
-        let (helper, pools) = (host.helper.clone(), Pools::default());
+        let (jobs, inbox) = channel::<SpawnJob>();
+        let (helper, pools) = (host.helper.clone(), RunPools::default());
         let pools_to_tidy = Arc::clone(&pools);
         // Before the first helper, since it may move this process to another group.
-        let seat = Seat::find();
+        let seat = CgroupLocation::find();
         thread::Builder::new()
             .name("launcher".to_owned())
-            .spawn(move || launch(&helper, &inbox, &pools_to_tidy))
+            .spawn(move || run_launcher(&helper, &inbox, &pools_to_tidy))
             .map_err(system("cannot start the launcher's thread"))?;
         let reaper = Arc::new(Reaper::start().map_err(system("cannot start the reaper's thread"))?);
-        Ok(Self { host, jobs, seat, reaper, pools })
+        Ok(Self { host, jobs, cgroup_location: seat, reaper, pools })
     }
 
     /// Returns the machine on which it starts helpers.
@@ -120,87 +120,89 @@ impl Launcher {
         lowers: &[&Layer<Sealed>],
         facts: &RepoFacts,
         policy: &Policy,
-    ) -> Result<(Running, Layer<Open>), SandboxError> {
-        setup::check(policy, &self.host)?;
-        let user = space.user(&self.host, facts)?;
-        let (frame, lowers) = (policy.frame(), numbers(space, lowers)?);
-        while let Some(mut prepared) = space.pool().take(&frame, user, &lowers) {
-            if !prepared.is_like_new(&frame) {
-                prepared.let_go();
+    ) -> Result<(RunningSandbox, Layer<Unsealed>), SandboxError> {
+        setup::check_policy(policy, &self.host)?;
+        let user = space.step_user(&self.host, facts)?;
+        let (frame, lowers) = (policy.frame(), layer_ids(space, lowers)?);
+        while let Some(mut prepared) = space.pool().take_matching(&frame, user, &lowers) {
+            if !prepared.has_current_host_view(&frame) {
+                prepared.release();
                 continue;
             }
-            match claimed(space, &mut prepared, policy, &lowers) {
-                Ok(()) => return Ok((prepared.sandbox, space.open(prepared.slot))),
+            match send_claim(space, &mut prepared, policy, &lowers) {
+                Ok(()) => return Ok((prepared.sandbox, space.open_layer(prepared.slot))),
                 // A sandbox that has just died is replaced.
-                Err(NotClaimed::NothingRuns(_)) => prepared.let_go(),
-                Err(NotClaimed::MayRun(source)) => {
-                    prepared.let_go();
-                    return Err(not_sent(source));
+                Err(ClaimError::NotDelivered(_)) => prepared.release(),
+                Err(ClaimError::PartlyDelivered(source)) => {
+                    prepared.release();
+                    return Err(command_not_sent(source));
                 }
             }
         }
-        let wanted = Wanted { facts, user, lowers: lowers.clone(), speech: Speech::OneWay };
+        let wanted = SandboxRequirements { facts, user, lowers: lowers.clone(), stdout_mode: StdoutMode::Pipe };
         let ops = prepare_ops(&frame, &self.host, user);
         let prepared = self.prepare(space, frame, wanted, ops)?;
-        self.command(space, prepared, policy, &lowers)
+        self.send_command(space, prepared, policy, &lowers)
     }
 
     /// Starts a program that receives requests and sends answers over a stream socket. That socket is its standard
-    /// output, and `stdout` of the [`Running`]. No prepared sandbox is used for it.
+    /// output, and `stdout` of the [`RunningSandbox`]. No prepared sandbox is used for it.
     ///
     /// # Errors
     /// The same as those of [`spawn`](Self::spawn).
-    pub fn talk(
+    pub fn spawn_with_socket(
         &self,
         space: &RunSpace,
         facts: &RepoFacts,
         policy: &Policy,
-    ) -> Result<(Running, Layer<Open>), SandboxError> {
-        setup::check(policy, &self.host)?;
-        let user = space.user(&self.host, facts)?;
-        let wanted = Wanted { facts, user, lowers: Vec::new(), speech: Speech::BothWays };
+    ) -> Result<(RunningSandbox, Layer<Unsealed>), SandboxError> {
+        setup::check_policy(policy, &self.host)?;
+        let user = space.step_user(&self.host, facts)?;
+        let wanted = SandboxRequirements { facts, user, lowers: Vec::new(), stdout_mode: StdoutMode::StreamSocket };
         let ops = prepare_ops(&policy.frame(), &self.host, user);
         let prepared = self.prepare(space, policy.frame(), wanted, ops)?;
-        self.command(space, prepared, policy, &[])
+        self.send_command(space, prepared, policy, &[])
     }
 
     /// Sends its command to a sandbox that was just started.
-    fn command(
+    fn send_command(
         &self,
         space: &RunSpace,
-        mut prepared: Prepared,
+        mut prepared: PreparedSandbox,
         policy: &Policy,
         lowers: &[u32],
-    ) -> Result<(Running, Layer<Open>), SandboxError> {
-        match claimed(space, &mut prepared, policy, lowers) {
+    ) -> Result<(RunningSandbox, Layer<Unsealed>), SandboxError> {
+        match send_claim(space, &mut prepared, policy, lowers) {
             // A helper that has refused the set-up has already ended. The caller reads its refusal like that of any
             // other helper.
-            Err(NotClaimed::NothingRuns(error)) if is_gone(&error) => {}
-            Err(NotClaimed::NothingRuns(source) | NotClaimed::MayRun(source)) => return Err(not_sent(source)),
+            Err(ClaimError::NotDelivered(error)) if is_peer_closed(&error) => {}
+            Err(ClaimError::NotDelivered(source) | ClaimError::PartlyDelivered(source)) => {
+                return Err(command_not_sent(source));
+            }
             Ok(()) => {}
         }
-        Ok((prepared.sandbox, space.open(prepared.slot)))
+        Ok((prepared.sandbox, space.open_layer(prepared.slot)))
     }
 
     /// Puts a sandbox back into the pool for another command under the same policy if its last command left nothing
-    /// behind: PID 1 has reported that ([`Running::serves_on`]), and `layer` is empty. `lowers` are the layers below
-    /// it. A sandbox that cannot be reused ends.
-    pub fn put_back(
+    /// behind: PID 1 has reported that ([`RunningSandbox::is_reusable`]), and `layer` is empty. `lowers` are the layers
+    /// below it. A sandbox that cannot be reused ends.
+    pub fn return_to_pool(
         &self,
         space: &RunSpace,
         lowers: &[&Layer<Sealed>],
         facts: &RepoFacts,
         policy: &Policy,
-        sandbox: Running,
+        sandbox: RunningSandbox,
         layer: Layer<Sealed>,
     ) {
-        let (Ok(user), Ok(lowers)) = (space.user(&self.host, facts), numbers(space, lowers)) else { return };
+        let (Ok(user), Ok(lowers)) = (space.step_user(&self.host, facts), layer_ids(space, lowers)) else { return };
         if !layer.space().is_same(space) || !layer.is_empty() {
             return;
         }
-        if let Some(sandbox) = sandbox.for_another(user) {
+        if let Some(sandbox) = sandbox.with_new_streams(user) {
             let slot = layer.into_slot();
-            let prepared = Prepared { sandbox, slot, lowers, has_served: true, made_ahead: None };
+            let prepared = PreparedSandbox { sandbox, slot, lowers, has_served: true, host_baseline: None };
             space.pool().put(policy.frame(), user, prepared);
         }
     }
@@ -219,14 +221,14 @@ impl Launcher {
         policy: &Policy,
         wanted: usize,
     ) -> Result<(), SandboxError> {
-        setup::check(policy, &self.host)?;
-        let (frame, user) = (policy.frame(), space.user(&self.host, facts)?);
-        let lowers = numbers(space, lowers)?;
-        for _ in space.pool().count(&frame, user)..wanted.min(pool::MOST) {
+        setup::check_policy(policy, &self.host)?;
+        let (frame, user) = (policy.frame(), space.step_user(&self.host, facts)?);
+        let lowers = layer_ids(space, lowers)?;
+        for _ in space.pool().count(&frame, user)..wanted.min(sandbox_pool::MAX_WAITING) {
             let prepared = self.prepare(
                 space,
                 frame.clone(),
-                Wanted { facts, user, lowers: lowers.clone(), speech: Speech::OneWay },
+                SandboxRequirements { facts, user, lowers: lowers.clone(), stdout_mode: StdoutMode::Pipe },
                 prepare_ops(&frame, &self.host, user),
             )?;
             space.pool().put(frame.clone(), user, prepared);
@@ -241,30 +243,30 @@ impl Launcher {
     /// # Errors
     /// Those of [`spawn`](Self::spawn); the host cannot be examined, or the layers are on the host's disk.
     pub fn prepare_ahead(&self, space: &RunSpace, facts: &RepoFacts, policy: &Policy) -> Result<(), SandboxError> {
-        setup::check(policy, &self.host)?;
-        if space.as_plain().is_some() {
+        setup::check_policy(policy, &self.host)?;
+        if space.as_host_dir().is_some() {
             return Err(SandboxError::Protocol("without namespaces no sandbox waits".to_owned()));
         }
-        let (frame, user) = (policy.frame(), space.user(&self.host, facts)?);
+        let (frame, user) = (policy.frame(), space.step_user(&self.host, facts)?);
         let ops = setup::prepare_ahead_ops(&frame, &self.host, user);
-        let view = HostView::before(&ops, &frame).map_err(|source| SandboxError::System {
+        let view = HostView::capture(&ops, &frame).map_err(|source| SandboxError::System {
             what: "cannot look at what a sandbox shows of the host",
             source,
         })?;
-        let wanted = Wanted { facts, user, lowers: Vec::new(), speech: Speech::OneWay };
+        let wanted = SandboxRequirements { facts, user, lowers: Vec::new(), stdout_mode: StdoutMode::Pipe };
         let prepared = self.prepare(space, frame.clone(), wanted, ops.clone())?;
-        space.pool().put(frame, user, Prepared { made_ahead: Some(MadeAhead { ops, view }), ..prepared });
+        space.pool().put(frame, user, PreparedSandbox { host_baseline: Some(HostBaseline { ops, view }), ..prepared });
         Ok(())
     }
 
     /// Ends the prepared sandboxes of all runs that have been unused for at least `patience`, and waits until they
     /// have ended. The launcher also does this by itself when no process has been started for a while.
-    pub fn release(&self, patience: Duration) {
-        release(&self.pools, patience);
+    pub fn release_idle(&self, min_idle: Duration) {
+        release_idle_sandboxes(&self.pools, min_idle);
     }
 
-    pub(crate) fn add_pool(&self) -> Arc<Pool> {
-        let pool = Arc::new(Pool::default());
+    pub(crate) fn add_pool(&self) -> Arc<SandboxPool> {
+        let pool = Arc::new(SandboxPool::default());
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|known| known.strong_count() > 0);
         pools.push(Arc::downgrade(&pool));
@@ -273,7 +275,7 @@ impl Launcher {
 
     /// Returns the location where control groups are created, or the reason for having none.
     pub fn control_groups(&self) -> Result<String, String> {
-        match &self.seat {
+        match &self.cgroup_location {
             Ok(seat) => Ok(seat.describe()),
             Err(none) => Err(none.reason.clone()),
         }
@@ -283,84 +285,96 @@ impl Launcher {
         &self,
         space: &RunSpace,
         frame: Frame,
-        wanted: Wanted<'_>,
+        wanted: SandboxRequirements<'_>,
         ops: Vec<SetupOp>,
-    ) -> Result<Prepared, SandboxError> {
-        let pair = || wire::pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
-        let orders = space.as_plain().is_none().then(pair).transpose()?;
-        let Wanted { facts, user, lowers, speech } = wanted;
+    ) -> Result<PreparedSandbox, SandboxError> {
+        let pair =
+            || wire::socket_pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
+        let orders = space.as_host_dir().is_none().then(pair).transpose()?;
+        let SandboxRequirements { facts, user, lowers, stdout_mode: speech } = wanted;
         let (stdout, their_stdout) = match speech {
-            Speech::OneWay => pipe()?,
-            Speech::BothWays => stream()?,
+            StdoutMode::Pipe => pipe()?,
+            StdoutMode::StreamSocket => stream_socket_pair()?,
         };
         let (stderr, their_stderr) = pipe()?;
-        let starting = self.begin(their_stdout.into(), their_stderr.into())?;
+        let starting = self.request_start(their_stdout.into(), their_stderr.into())?;
         // While the helper process starts.
-        let slot = match space.slot(facts, user) {
+        let slot = match space.new_slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {
                 starting.abandon(&self.reaper);
                 return Err(error);
             }
         };
-        let (group, mut entry) = self.group();
+        let (group, mut entry) = self.create_group();
         let limits = frame.limits;
-        let bounded = limits.memory != Limit::Unlimited && space.as_plain().is_none();
-        let apart = group.as_ref().filter(|_| bounded).and_then(Group::apart);
-        if let Entry::Group { takes_off_sockets, .. } = &mut entry {
+        let bounded = limits.memory != Limit::Unlimited && space.as_host_dir().is_none();
+        let apart = group.as_ref().filter(|_| bounded).and_then(AttemptCgroup::open_socket_buffer_files);
+        if let CgroupEntry::Group { takes_off_sockets, .. } = &mut entry {
             *takes_off_sockets = apart.is_some();
         }
-        let layers = Layers { lowers: lowers.clone(), upper: slot.id() };
-        let (request, ended_by) = match space.as_plain() {
-            Some(plain) => {
-                (Request::Plain(Box::new(plain.request(frame, &self.host, user, entry, layers))), EndedBy::Helper)
-            }
+        let layers = LayerIds { lowers: lowers.clone(), upper: slot.id() };
+        let (request, ended_by) = match space.as_host_dir() {
+            Some(plain) => (
+                HelperRequest::Plain(Box::new(plain.build_request(frame, &self.host, user, entry, layers))),
+                CleanupOwner::Helper,
+            ),
             None => {
-                let (serves_on, maps_caches) = (space.serves_on(), space.own_id().is_some());
+                let (serves_on, maps_caches) = (space.allows_reuse(), space.run_uid().is_some());
                 let space = self.host.space_dir();
                 let request = SandboxRequest { frame, user, maps_caches, space, entry, layers, ops, serves_on };
-                (Request::Sandbox(Box::new(request)), EndedBy::Kernel)
+                (HelperRequest::Sandbox(Box::new(request)), CleanupOwner::Kernel)
             }
         };
-        let mut fds = space.fds();
+        let mut fds = space.namespace_fds();
         fds.extend(orders.iter().flat_map(|(theirs, ours)| [theirs.as_fd(), ours.as_fd()]));
-        if let Some(Entrance { unified, tasks }) = group.as_ref().map(Group::entrance) {
+        if let Some(CgroupJoinFds { unified, tasks }) = group.as_ref().map(AttemptCgroup::join_fds) {
             fds.extend(unified.into_iter().chain(tasks));
         }
         fds.extend(apart.iter().flatten().map(AsFd::as_fd));
-        let (helper, control) = self.hand_over(starting, &request, &fds)?;
+        let (helper, control) = self.send_request(starting, &request, &fds)?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
         let orders = orders.map(|(_theirs, ours)| ours);
         // While the helper executes its first operations.
-        let held = match group.as_ref().map(|group| hold(group, &limits)).transpose() {
+        let held = match group.as_ref().map(|group| set_group_limits(group, &limits)).transpose() {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {
                 drop(control);
-                self.reaper.take(Some(helper), group);
+                self.reaper.reap_later(Some(helper), group);
                 return Err(error);
             }
         };
-        let sandbox = Running::new(Watched { helper, control, orders, stdout, stderr, ended_by, group, held, reaper })?;
+        let sandbox = RunningSandbox::new(RunningSandboxParts {
+            helper,
+            control,
+            command_socket: orders,
+            stdout,
+            stderr,
+            cleanup_owner: ended_by,
+            group,
+            enforced_limits: held,
+            reaper,
+        })?;
         let holder =
-            sandbox.end_fd().map_err(|source| SandboxError::System { what: "cannot watch the helper", source })?;
-        holder.into_iter().for_each(|holder| slot.is_held_by(holder));
-        Ok(Prepared { sandbox, slot, lowers, has_served: false, made_ahead: None })
+            sandbox.exit_fd().map_err(|source| SandboxError::System { what: "cannot watch the helper", source })?;
+        holder.into_iter().for_each(|holder| slot.set_helper_pidfd(holder));
+        Ok(PreparedSandbox { sandbox, slot, lowers, has_served: false, host_baseline: None })
     }
 
-    fn group(&self) -> (Option<Group>, Entry) {
-        let seat = match &self.seat {
+    fn create_group(&self) -> (Option<AttemptCgroup>, CgroupEntry) {
+        let seat = match &self.cgroup_location {
             Ok(seat) => seat,
-            Err(none) => return (None, Entry::None { reason: none.reason.clone(), hint: none.hint.clone() }),
+            Err(none) => return (None, CgroupEntry::None { reason: none.reason.clone(), hint: none.hint.clone() }),
         };
-        match seat.group() {
+        match seat.create_group() {
             Ok(group) => {
-                let born = group.entrance().unified.is_some();
-                (Some(group), Entry::Group { group: seat.describe(), born, takes_off_sockets: false })
+                let born = group.join_fds().unified.is_some();
+                (Some(group), CgroupEntry::Group { group: seat.describe(), born, takes_off_sockets: false })
             }
             Err(error) => {
                 let reason = format!("no control group could be made: {error}");
-                (None, Entry::None { reason, hint: "remove unused groups".to_owned() })
+                (None, CgroupEntry::None { reason, hint: "remove unused groups".to_owned() })
             }
         }
     }
@@ -368,85 +382,90 @@ impl Launcher {
     /// Starts a helper and sends it its request. The returned socket is blocking.
     pub(crate) fn start_helper(
         &self,
-        request: &Request,
+        request: &HelperRequest,
         fds: &[BorrowedFd<'_>],
         stdout: Stdio,
         stderr: Stdio,
-    ) -> Result<(Helper, OwnedFd), SandboxError> {
-        let starting = self.begin(stdout, stderr)?;
-        self.hand_over(starting, request, fds)
+    ) -> Result<(HelperProcess, OwnedFd), SandboxError> {
+        let starting = self.request_start(stdout, stderr)?;
+        self.send_request(starting, request, fds)
     }
 
     /// Requests the start of a helper without waiting for it.
-    fn begin(&self, stdout: Stdio, stderr: Stdio) -> Result<Starting, SandboxError> {
+    fn request_start(&self, stdout: Stdio, stderr: Stdio) -> Result<StartingHelper, SandboxError> {
         let cannot = |source| SandboxError::System { what: "cannot make the control socket", source };
-        let (control, stdin) = wire::pair().map_err(cannot)?;
+        let (control, stdin) = wire::socket_pair().map_err(cannot)?;
         let (reply, child) = sync_channel(1);
-        self.jobs.send(Job { stdin, stdout, stderr, reply }).map_err(|_| SandboxError::LauncherGone)?;
-        Ok(Starting { child, control })
+        self.jobs.send(SpawnJob { stdin, stdout, stderr, reply }).map_err(|_| SandboxError::LauncherGone)?;
+        Ok(StartingHelper { child, control })
     }
 
-    fn hand_over(
+    fn send_request(
         &self,
-        starting: Starting,
-        request: &Request,
+        starting: StartingHelper,
+        request: &HelperRequest,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(Helper, OwnedFd), SandboxError> {
+    ) -> Result<(HelperProcess, OwnedFd), SandboxError> {
         let system = |what| move |source| SandboxError::System { what, source };
-        let Starting { child, control } = starting;
+        let StartingHelper { child, control } = starting;
         let child = child
             .recv()
             .map_err(|_| SandboxError::LauncherGone)?
             .map_err(|source| SandboxError::Helper { helper: self.host.helper.clone(), source })?;
-        let mut helper = Helper::new(child).map_err(system("cannot watch the sandbox helper"))?;
+        let mut helper = HelperProcess::new(child).map_err(system("cannot watch the sandbox helper"))?;
         if let Err(source) = wire::send_document(control.as_fd(), request, fds) {
             // The helper waits for nothing else, and an answer from it would be useless.
             drop(helper.kill());
-            drop(helper.end());
+            drop(helper.wait_or_kill());
             return Err(SandboxError::System { what: "cannot send the helper its request", source });
         }
         Ok((helper, control))
     }
 }
 
-fn hold(group: &Group, limits: &Limits) -> Result<HeldLimits, SandboxError> {
+fn set_group_limits(group: &AttemptCgroup, limits: &Limits) -> Result<EnforcedLimits, SandboxError> {
     let system = |source| SandboxError::System { what: "cannot set the limits of a control group", source };
-    let held = group.limit(limits).map_err(system)?;
+    let held = group.set_limits(limits).map_err(system)?;
     let bounds_memory = match limits.memory {
         Limit::Max(_) => held.memory.is_some(),
-        Limit::Unlimited => group.limit_to_share(memory_share()).map_err(system)?,
+        Limit::Unlimited => group.apply_default_memory_limit(default_memory_limit()).map_err(system)?,
     };
-    Ok(HeldLimits { memory: held.memory, pids: held.pids, bounds_memory })
+    Ok(EnforcedLimits { memory: held.memory, pids: held.pids, bounds_memory })
 }
 
 /// Returns the numbers of the layers, all of which must belong to `space`.
-fn numbers(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, SandboxError> {
+fn layer_ids(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, SandboxError> {
     if layers.iter().any(|layer| !layer.space().is_same(space)) {
         return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
     }
     Ok(layers.iter().map(|layer| layer.id()).collect())
 }
 
-fn not_sent(source: io::Error) -> SandboxError {
+fn command_not_sent(source: io::Error) -> SandboxError {
     SandboxError::System { what: "cannot send the helper its command", source }
 }
 
 /// Sends its command to a prepared sandbox, over these layers.
-fn claimed(space: &RunSpace, prepared: &mut Prepared, policy: &Policy, lowers: &[u32]) -> Result<(), NotClaimed> {
-    let Prepared { sandbox, slot, .. } = prepared;
-    sandbox.claim(Claim {
+fn send_claim(
+    space: &RunSpace,
+    prepared: &mut PreparedSandbox,
+    policy: &Policy,
+    lowers: &[u32],
+) -> Result<(), ClaimError> {
+    let PreparedSandbox { sandbox, slot, .. } = prepared;
+    sandbox.send_claim(ClaimRequest {
         command: policy.command(),
-        layers: Layers { lowers: lowers.to_vec(), upper: slot.id() },
-        held: sandbox.held().clone(),
+        layers: LayerIds { lowers: lowers.to_vec(), upper: slot.id() },
+        held: sandbox.enforced_limits().clone(),
         ops: claim_ops(policy),
-        serves_on: space.serves_on(),
+        serves_on: space.allows_reuse(),
     })
 }
 
 /// Starts the requested helpers until all senders are gone.
-fn launch(helper: &std::path::Path, inbox: &Receiver<Job>, pools: &Pools) {
+fn run_launcher(helper: &std::path::Path, inbox: &Receiver<SpawnJob>, pools: &RunPools) {
     loop {
-        match inbox.recv_timeout(pool::PATIENCE) {
+        match inbox.recv_timeout(sandbox_pool::IDLE_TIMEOUT) {
             Ok(job) => {
                 let spawned =
                     helper_command(helper).stdin(Stdio::from(job.stdin)).stdout(job.stdout).stderr(job.stderr).spawn();
@@ -454,17 +473,17 @@ fn launch(helper: &std::path::Path, inbox: &Receiver<Job>, pools: &Pools) {
                 // and ends by itself.
                 drop(job.reply.send(spawned));
             }
-            Err(RecvTimeoutError::Timeout) => release(pools, pool::PATIENCE),
+            Err(RecvTimeoutError::Timeout) => release_idle_sandboxes(pools, sandbox_pool::IDLE_TIMEOUT),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn release(pools: &Pools, patience: Duration) {
+fn release_idle_sandboxes(pools: &RunPools, min_idle: Duration) {
     // Releases the lock before it waits for sandboxes to end.
     let known = pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for pool in known.iter().filter_map(Weak::upgrade) {
-        pool.release(patience);
+        pool.release_idle(min_idle);
     }
 }
 
@@ -477,7 +496,7 @@ fn helper_command(helper: &std::path::Path) -> Command {
     command
 }
 
-fn stream() -> Result<(OwnedFd, OwnedFd), SandboxError> {
+fn stream_socket_pair() -> Result<(OwnedFd, OwnedFd), SandboxError> {
     let made = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::STREAM,

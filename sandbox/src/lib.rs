@@ -9,37 +9,39 @@
 //! ```
 //!
 //! A [`RunSpace`] holds the layers of one run through file descriptors alone; no process keeps it alive. Each
-//! [`Layer`] has one owner and is [`Open`] or [`Sealed`] by type, because the kernel reports neither two overlays
+//! [`Layer`] has one owner and is [`Unsealed`] or [`Sealed`] by type, because the kernel reports neither two overlays
 //! that share an upper directory nor a live upper directory that is used as a lower one.
 
 #[doc(hidden)]
 pub mod cgroup;
 mod doctor;
 mod error;
+mod fs_credentials;
 pub mod helper;
 mod host;
 mod host_view;
 mod launcher;
-mod plain;
+mod no_namespaces;
 mod policy;
-mod pool;
-mod reader;
 mod reaper;
-mod running;
+mod run_space;
+mod running_sandbox;
+mod sandbox_pool;
 mod seccomp;
 mod setup;
-mod space;
 mod sys;
 mod wait;
 mod wire;
 
-pub use doctor::{DoctorReport, Finding, doctor};
+pub use doctor::{DoctorReport, UnmetRequirement, doctor};
 pub use error::SandboxError;
+pub use fs_credentials::FsCredentials;
 pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;
-pub use policy::{CACHE_UPPER, CacheMount, CacheSource, GitDirs, NestedGit, Policy, Rights, ToolKind, ToolMount};
-pub use reader::Reader;
-pub use running::{Received, Report, Running, WaitStatus};
-pub use setup::{SetupOp, Stage, is_hidden, setup_ops};
-pub use space::{CacheForm, Layer, Open, RunSpace, RunSpaceConfig, Sandboxes, Sealed, Spent, remove_dir};
-pub use sys::{HeldSignals, claim_signals, close_inherited, give_back_memory, hold_signals};
+pub use policy::{AccessRights, CACHE_UPPER, CacheMount, CacheSource, GitDirs, NestedGit, Policy, ToolKind, ToolMount};
+pub use run_space::{
+    CacheForm, ExhaustedSpace, Layer, RunSpace, RunSpaceConfig, SandboxReuse, Sealed, Unsealed, remove_dir,
+};
+pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, WaitStatus};
+pub use setup::{SetupOp, SetupStage, is_hidden, setup_ops};
+pub use sys::{BlockedSignals, block_termination_signals, close_inherited, restore_signal_handling, trim_memory};

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use proctor_core::enforcement::Tolerated;
-use proctor_core::plan::{Argv, Leaks, Limits, Network, RelPath};
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::model::plan::{Argv, Leaks, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
 /// One command and the sandbox it needs. Absolute paths are canonical: they contain no symbolic links, `.` or `..`.
@@ -62,8 +62,8 @@ impl Policy {
     }
 
     /// Returns the part that is specific to this command.
-    pub(crate) fn command(&self) -> Command {
-        Command {
+    pub(crate) fn command(&self) -> CommandPolicy {
+        CommandPolicy {
             workdir: self.workdir.clone(),
             argv: self.argv.clone(),
             env: self.env.clone(),
@@ -107,7 +107,7 @@ impl Frame {
 
 /// The part of a policy that is specific to the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Command {
+pub(crate) struct CommandPolicy {
     pub(crate) workdir: RelPath,
     pub(crate) argv: Argv,
     pub(crate) env: BTreeMap<String, String>,
@@ -155,13 +155,13 @@ pub struct ToolMount {
     /// How it appears.
     pub kind: ToolKind,
     /// The file access rights used to reach `source`.
-    pub rights: Rights,
+    pub rights: AccessRights,
 }
 
 /// The user whose file access rights apply when a path of the host is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rights {
+pub enum AccessRights {
     /// The rights of the step's user. The path was found for that user, who may have since replaced a component of
     /// it.
     Steps,

@@ -5,18 +5,18 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use crate::cgroup::Group;
-use crate::wait::Helper;
+use crate::cgroup::AttemptCgroup;
+use crate::wait::HelperProcess;
 
 /// Reaps helpers. Dropping it waits until all of them are reaped.
 #[derive(Debug)]
 pub(crate) struct Reaper {
-    jobs: Option<Sender<Remains>>,
+    jobs: Option<Sender<FinishedAttempt>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The remains of an attempt.
-type Remains = (Option<Helper>, Option<Group>);
+type FinishedAttempt = (Option<HelperProcess>, Option<AttemptCgroup>);
 
 impl Reaper {
     /// Starts the thread.
@@ -25,24 +25,24 @@ impl Reaper {
     /// The system has no thread left.
     pub(crate) fn start() -> io::Result<Self> {
         let (jobs, inbox) = channel();
-        let bury_all = move || inbox.into_iter().for_each(bury);
+        let bury_all = move || inbox.into_iter().for_each(reap);
         let thread = thread::Builder::new().name("reaper".to_owned()).spawn(bury_all)?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
     /// Takes over a helper that has nothing more to do, and the attempt's control group.
-    pub(crate) fn take(&self, helper: Option<Helper>, group: Option<Group>) {
-        let Some(jobs) = &self.jobs else { return bury((helper, group)) };
+    pub(crate) fn reap_later(&self, helper: Option<HelperProcess>, group: Option<AttemptCgroup>) {
+        let Some(jobs) = &self.jobs else { return reap((helper, group)) };
         if let Err(refused) = jobs.send((helper, group)) {
-            bury(refused.0);
+            reap(refused.0);
         }
     }
 }
 
-fn bury((helper, group): Remains) {
+fn reap((helper, group): FinishedAttempt) {
     if let Some(mut helper) = helper {
         // A helper that cannot be killed is left to the kernel, so that it does not delay the others.
-        drop(helper.end());
+        drop(helper.wait_or_kill());
     }
     // A group can be removed once it is empty.
     drop(group);

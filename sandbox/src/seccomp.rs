@@ -9,15 +9,15 @@
 //! calls (the table) ── rules (arguments) ──> decision ──> assembler ──> program
 //! ```
 
+mod argument_rules;
 mod assembler;
-mod calls;
+#[cfg(test)]
+mod bpf_simulator;
 mod decision;
 #[cfg(test)]
-mod machine;
+mod kernel_tests;
 mod numbers;
-mod rules;
-#[cfg(test)]
-mod trials;
+mod syscall_table;
 
 use std::io;
 
@@ -28,7 +28,7 @@ use crate::sys;
 
 /// A BPF program for the kernel. Made by [`filter`].
 #[derive(Debug, Clone)]
-pub(crate) struct Filter {
+pub(crate) struct SeccompFilter {
     program: Vec<sock_filter>,
 }
 
@@ -36,17 +36,25 @@ pub(crate) struct Filter {
 /// machines, not other kinds of sockets.
 ///
 /// Calls through the CPU's 32-bit entry point, x32 numbers, and numbers that the table does not contain get ENOSYS.
-pub(crate) fn filter() -> Filter {
-    Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps()) }
+pub(crate) fn filter() -> SeccompFilter {
+    SeccompFilter {
+        program: decision::compile(syscall_table::ARCH, syscall_table::UNKNOWN_CALL, &syscall_table::decisions()),
+    }
 }
 
 /// Returns the filter for a step that shares the host's network although its policy denies the network. It can make
 /// Unix sockets and no others, so not even the loopback device is usable.
-pub(crate) fn filter_without_internet() -> Filter {
-    Filter { program: decision::compile(calls::ARCH, calls::UNKNOWN, &calls::steps_without_internet()) }
+pub(crate) fn filter_without_internet() -> SeccompFilter {
+    SeccompFilter {
+        program: decision::compile(
+            syscall_table::ARCH,
+            syscall_table::UNKNOWN_CALL,
+            &syscall_table::decisions_without_internet(),
+        ),
+    }
 }
 
-impl Filter {
+impl SeccompFilter {
     /// Puts the calling thread and all its future children under the filter permanently, and verifies that the filter
     /// is active. The caller has set `no_new_privs` and started no other thread.
     ///
@@ -55,7 +63,7 @@ impl Filter {
     /// ENOMEM: too many filters already), or accepts it and lets a forbidden call through.
     pub(crate) fn install(&self) -> io::Result<()> {
         sys::seccomp_filter(&self.program)?;
-        self.look()
+        self.verify_active()
     }
 
     /// Returns the number of instructions of the program.
@@ -65,14 +73,14 @@ impl Filter {
 
     /// Makes one call that only this filter answers in this way, and one that must be refused: `setns` with a
     /// descriptor of a pipe, which without a filter fails with EINVAL and changes nothing.
-    fn look(&self) -> io::Result<()> {
-        expect("the witness", sys::unknown_call(calls::WITNESS), calls::WITNESSED)?;
+    fn verify_active(&self) -> io::Result<()> {
+        expect_error("the witness", sys::unknown_call(syscall_table::PROBE_NUMBER), syscall_table::PROBE_ERROR)?;
         let pipe = nix::unistd::pipe()?;
-        expect("`setns`", nix::sched::setns(&pipe.0, nix::sched::CloneFlags::empty()), Errno::EPERM)
+        expect_error("`setns`", nix::sched::setns(&pipe.0, nix::sched::CloneFlags::empty()), Errno::EPERM)
     }
 }
 
-fn expect(what: &str, answer: Result<(), Errno>, wanted: Errno) -> io::Result<()> {
+fn expect_error(what: &str, answer: Result<(), Errno>, wanted: Errno) -> io::Result<()> {
     match answer {
         Err(errno) if errno == wanted => Ok(()),
         Err(errno) => {

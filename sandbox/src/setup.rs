@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use proctor_core::plan::{Limit, Network, RelPath};
+use proctor_core::model::plan::{Limit, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 use crate::host::{Host, StepUser};
-use crate::policy::{CacheSource, Frame, Policy, Rights, ToolKind};
+use crate::policy::{AccessRights, CacheSource, Frame, Policy, ToolKind};
 
 /// One operation of the set-up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,9 +95,9 @@ pub enum SetupOp {
         /// The directory.
         at: PathBuf,
         /// Purpose of the empty directory.
-        kind: Cover,
+        kind: CoverKind,
         /// What to do if the directory does not exist.
-        absent: Absent,
+        absent: AbsentAction,
     },
     /// Mount a minimal `/dev`.
     Dev,
@@ -141,7 +141,7 @@ pub enum SetupOp {
         /// The mount point.
         at: PathBuf,
         /// Owner of the directory that contains the mount point.
-        inside: Inside,
+        inside: MountPointParent,
     },
     /// Make the empty directories read-only, after all mount points in them exist.
     SealCovers,
@@ -221,13 +221,13 @@ pub enum SetupOp {
 
 /// The process that executes an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum SetupStage {
     /// The helper, outside the new PID namespace.
-    Outer,
+    Helper,
     /// PID 1.
     Init,
     /// The helper, concurrently with PID 1's operations: the two do not touch the same mounts.
-    Beside,
+    HelperConcurrent,
     /// The process that becomes the command, before the command is known.
     Waiting,
     /// The helper again, once the command is known. The command's process prepares itself concurrently.
@@ -248,21 +248,21 @@ pub enum CloneKind {
     /// Read-only; skipped if it is absent.
     Tool {
         /// The file access rights used to reach it.
-        rights: Rights,
+        rights: AccessRights,
     },
     /// Writable; the set-up is refused if it is absent.
     Cache,
     /// As an empty file, if the source exists.
     Mask {
         /// The file access rights used to look for the source.
-        rights: Rights,
+        rights: AccessRights,
     },
 }
 
 /// Purpose of an empty directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cover {
+pub enum CoverKind {
     /// Hides the existing content; read-only at the end of the set-up.
     Hidden,
     /// Scratch space with the mode of `/tmp`, writable for every user.
@@ -274,7 +274,7 @@ pub enum Cover {
 /// What to do if a directory does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Absent {
+pub enum AbsentAction {
     /// Skip it, since there is nothing to hide.
     PassOver,
     /// Create it, since its parent is in one of proctor's tmpfs mounts.
@@ -284,7 +284,7 @@ pub enum Absent {
 /// Owner of the directory that contains a mount point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Inside {
+pub enum MountPointParent {
     /// The host or proctor. The mount point is created if it is absent.
     Root,
     /// The repository. The mount point is never reached through a symbolic link.
@@ -305,9 +305,9 @@ pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
 
 /// Returns the operations that can run before the command is known.
 pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    let mut ops = namespaces(user);
-    ops.extend(init(frame, user));
-    ops.extend(beside(frame, host, user));
+    let mut ops = namespace_ops(user);
+    ops.extend(init_ops(frame, user));
+    ops.extend(concurrent_ops(frame, host, user));
     ops
 }
 
@@ -324,7 +324,7 @@ pub(crate) fn prepare_ahead_ops(frame: &Frame, host: &Host, user: StepUser) -> V
 pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
     let frame = policy.frame();
     let mut ops = vec![SetupOp::Overlay { repo: frame.repo.clone() }];
-    ops.extend(attach_ops(&frame));
+    ops.extend(tree_attach_ops(&frame));
     ops.extend([
         SetupOp::StartCommand,
         SetupOp::ResourceLimits,
@@ -339,29 +339,29 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
 }
 
 /// Returns the mounts inside the tree, which follow the mount of the tree itself.
-pub(crate) fn attach_ops(frame: &Frame) -> Vec<SetupOp> {
+pub(crate) fn tree_attach_ops(frame: &Frame) -> Vec<SetupOp> {
     let mut ops = Vec::new();
     // A nested cache after its parent; otherwise the parent's mount would cover it.
     let mut caches: Vec<_> = frame.caches.iter().collect();
     caches.sort_by_key(|cache| cache.at.as_str());
     for cache in caches {
-        let inside = Inside::Repo { repo: frame.repo.clone(), path: cache.at.clone() };
+        let inside = MountPointParent::Repo { repo: frame.repo.clone(), path: cache.at.clone() };
         ops.push(SetupOp::Attach { at: frame.repo.join(cache.at.as_str()), inside });
     }
     // Last, so that no cache can be mounted over it.
-    for (git, path) in frame.git.paths().filter_map(|git| Some((git, below(git, &frame.repo)?))) {
-        let inside = Inside::Repo { repo: frame.repo.clone(), path };
+    for (git, path) in frame.git.paths().filter_map(|git| Some((git, path_in_repo(git, &frame.repo)?))) {
+        let inside = MountPointParent::Repo { repo: frame.repo.clone(), path };
         ops.push(SetupOp::Attach { at: git.to_owned(), inside });
     }
     ops
 }
 
-fn below(git: &Path, repo: &Path) -> Option<RelPath> {
+fn path_in_repo(git: &Path, repo: &Path) -> Option<RelPath> {
     git.strip_prefix(repo).ok().and_then(|path| RelPath::new(path.to_str()?).ok())
 }
 
-fn namespaces(user: StepUser) -> Vec<SetupOp> {
-    let own = !user.steps_down();
+fn namespace_ops(user: StepUser) -> Vec<SetupOp> {
+    let own = !user.is_set_up_by_root();
     let mut ops = vec![
         // First: the new namespaces give no privilege over the run's namespace.
         SetupOp::JoinSpace { user: own },
@@ -381,7 +381,7 @@ fn namespaces(user: StepUser) -> Vec<SetupOp> {
 
 /// Clones everything that must stay visible although its parent directory gets hidden, or writable although the root
 /// gets read-only. This comes before both.
-fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
+fn clone_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
     let mut ops = vec![SetupOp::CloneDevices];
     for git in frame.git.paths() {
@@ -394,8 +394,8 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         };
         ops.push(clone(&tool.source, tool.at.clone(), kind));
     }
-    let ours = CloneKind::Tool { rights: Rights::Ours };
-    ops.extend(resolver(frame, host).map(|path| clone(path, path.to_owned(), ours)));
+    let ours = CloneKind::Tool { rights: AccessRights::Ours };
+    ops.extend(hidden_resolv_conf(frame, host).map(|path| clone(path, path.to_owned(), ours)));
     for cache in &frame.caches {
         let at = frame.repo.join(cache.at.as_str());
         ops.push(match &cache.source {
@@ -409,68 +409,72 @@ fn clones(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
 }
 
 /// Home directories, and `/run`, which holds the sockets of services.
-pub(crate) const HIDDEN: [&str; 3] = ["/root", "/home", "/run"];
+pub(crate) const HIDDEN_DIRS: [&str; 3] = ["/root", "/home", "/run"];
 /// Directories that every program may write. No step may see files that another program put there.
-const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
+const SCRATCH_DIRS: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Returns whether `path` of the host is hidden from steps because it is inside a directory that every sandbox hides,
 /// or inside one of `hide`. Exceptions that a policy makes are not considered.
 pub fn is_hidden(path: &Path, host: &Host, hide: &[PathBuf]) -> bool {
-    let fixed = HIDDEN.iter().chain(&SCRATCH).map(Path::new);
+    let fixed = HIDDEN_DIRS.iter().chain(&SCRATCH_DIRS).map(Path::new);
     let own = [host.home.as_path(), &host.state_dir];
     fixed.chain(own).chain(hide.iter().map(PathBuf::as_path)).any(|hidden| path.starts_with(hidden))
 }
 
 /// Covers parents before children, since a cover on a parent would hide the cover on its child. A directory below
 /// another hidden one needs no cover.
-fn covers(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    let fixed = HIDDEN.map(PathBuf::from);
-    let own = [host.home.clone(), host.state_dir.clone()].into_iter().chain(host.homes.get(&user.seen_as().0).cloned());
+fn cover_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
+    let fixed = HIDDEN_DIRS.map(PathBuf::from);
+    let own = [host.home.clone(), host.state_dir.clone()]
+        .into_iter()
+        .chain(host.homes.get(&user.ids_in_sandbox().0).cloned());
     let hidden = fixed.into_iter().chain(own).chain(frame.hide.clone());
-    let mut wanted: BTreeMap<PathBuf, Cover> =
-        hidden.filter(|path| path.parent().is_some()).map(|path| (path, Cover::Hidden)).collect();
-    wanted.extend(SCRATCH.map(|path| (PathBuf::from(path), Cover::Scratch)));
-    wanted.insert(frame.home.clone(), Cover::Home);
+    let mut wanted: BTreeMap<PathBuf, CoverKind> =
+        hidden.filter(|path| path.parent().is_some()).map(|path| (path, CoverKind::Hidden)).collect();
+    wanted.extend(SCRATCH_DIRS.map(|path| (PathBuf::from(path), CoverKind::Scratch)));
+    wanted.insert(frame.home.clone(), CoverKind::Home);
 
     let mut done: Vec<PathBuf> = Vec::new();
     let mut ops = Vec::new();
     // The map is ordered by path components: a parent comes before its children.
     for (at, kind) in wanted {
         let nested = done.iter().any(|cover| at.starts_with(cover));
-        if nested && kind == Cover::Hidden {
+        if nested && kind == CoverKind::Hidden {
             continue;
         }
-        let absent = if nested || kind == Cover::Home { Absent::Make } else { Absent::PassOver };
+        let absent = if nested || kind == CoverKind::Home { AbsentAction::Make } else { AbsentAction::PassOver };
         done.push(at.clone());
         ops.push(SetupOp::Cover { at, kind, absent });
     }
     ops
 }
 
-fn attachments(frame: &Frame, host: &Host) -> Vec<SetupOp> {
-    let in_root = |at: PathBuf| SetupOp::Attach { at, inside: Inside::Root };
+fn root_attach_ops(frame: &Frame, host: &Host) -> Vec<SetupOp> {
+    let in_root = |at: PathBuf| SetupOp::Attach { at, inside: MountPointParent::Root };
     let scaffold = frame.caches.iter().map(|cache| cache.at.clone()).collect();
     let mut ops =
         vec![SetupOp::Accounts { home: frame.home.clone() }, SetupOp::RepoPoint { at: frame.repo.clone(), scaffold }];
     ops.extend(frame.tools.iter().map(|tool| in_root(tool.at.clone())));
-    ops.extend(resolver(frame, host).map(|path| in_root(path.to_owned())));
+    ops.extend(hidden_resolv_conf(frame, host).map(|path| in_root(path.to_owned())));
     // Last, so that no tool can be mounted over it.
-    ops.extend(frame.git.paths().filter(|git| below(git, &frame.repo).is_none()).map(|git| in_root(git.to_owned())));
+    ops.extend(
+        frame.git.paths().filter(|git| path_in_repo(git, &frame.repo).is_none()).map(|git| in_root(git.to_owned())),
+    );
     ops
 }
 
 /// Returns the resolver configuration if the step may use the network and a hidden directory holds the file. Without
 /// it the step could not resolve names.
-pub(crate) fn resolver<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
-    let path = host.resolver.as_deref()?;
+pub(crate) fn hidden_resolv_conf<'a>(frame: &Frame, host: &'a Host) -> Option<&'a Path> {
+    let path = host.resolv_conf.as_deref()?;
     (frame.network == Network::Allow && path.starts_with("/run")).then_some(path)
 }
 
 /// Returns the operations that hide and show parts of the host.
-fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
+fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     // In the mount namespace in which the overlay will be mounted.
     let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.tree().to_owned() }];
-    ops.extend(clones(frame, host, user));
+    ops.extend(clone_ops(frame, host, user));
     ops.extend([
         SetupOp::HoldTree { repo: frame.tree().to_owned(), mapped: user.is_mapped() },
         // Before any of proctor's own mounts, so that later ones keep their flags. PID 1 waits for it in its
@@ -479,13 +483,14 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         // Before the covers: its mount point is inside a directory that one of them covers.
         SetupOp::Scratch,
     ]);
-    let covers = covers(frame, host, user);
-    let hidden = covers.iter().filter_map(SetupOp::covered).map(Path::to_owned).chain([frame.repo.clone()]).collect();
+    let covers = cover_ops(frame, host, user);
+    let hidden =
+        covers.iter().filter_map(SetupOp::covered_path).map(Path::to_owned).chain([frame.repo.clone()]).collect();
     ops.extend(covers);
     ops.push(SetupOp::Dev);
     ops.extend(user.is_mapped().then(|| SetupOp::GitConfig { home: frame.home.clone() }));
-    ops.extend(attachments(frame, host));
-    let scratch = SCRATCH.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
+    ops.extend(root_attach_ops(frame, host));
+    let scratch = SCRATCH_DIRS.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
     let writable = [frame.home.clone()].into_iter().chain(scratch).collect();
     ops.extend([
         // After the last host directory is shown.
@@ -508,7 +513,7 @@ fn beside(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     ops
 }
 
-fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
+fn init_ops(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own_network = frame.network == Network::Deny;
     let mut ops = vec![
         SetupOp::StartInit,
@@ -533,7 +538,7 @@ fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     // The helper masks files in both while PID 1 executes the rest of this list.
     ops.extend([SetupOp::SayMounted, SetupOp::NewKeyring]);
     // After the last mount, so that the step never gains power over root's mounts.
-    ops.extend(user.steps_down().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
+    ops.extend(user.is_set_up_by_root().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
         SetupOp::DropCapabilities,
         SetupOp::NoNewPrivs,
@@ -547,9 +552,9 @@ fn init(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
 }
 
 /// Refuses path arrangements in which the policy could not be enforced.
-pub(crate) fn check(policy: &Policy, host: &Host) -> Result<(), SandboxError> {
+pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxError> {
     for path in absolute_paths(policy) {
-        is_plain(path)?;
+        check_normalized(path)?;
     }
     let system = ["/tmp", "/var/tmp", "/root", "/home", "/run", "/dev", "/proc", "/sys", "/etc"].map(Path::new);
     let own = [policy.home.as_path(), &host.home, &host.state_dir];
@@ -613,7 +618,7 @@ fn absolute_paths(policy: &Policy) -> impl Iterator<Item = &Path> {
         .chain(hide)
 }
 
-fn is_plain(path: &Path) -> Result<(), SandboxError> {
+fn check_normalized(path: &Path) -> Result<(), SandboxError> {
     let plain =
         path.is_absolute() && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if plain {
@@ -627,7 +632,7 @@ fn is_plain(path: &Path) -> Result<(), SandboxError> {
 
 impl SetupOp {
     /// Returns the process that executes the operation.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> SetupStage {
         match self {
             Self::JoinCgroup
             | Self::CgroupNamespace
@@ -645,7 +650,7 @@ impl SetupOp {
             | Self::NoNewPrivs
             | Self::Undumpable
             | Self::SyscallFilter
-            | Self::AwaitCommand => Stage::Init,
+            | Self::AwaitCommand => SetupStage::Init,
             Self::RefuseSubmounts { .. }
             | Self::CloneDevices
             | Self::Clone { .. }
@@ -658,26 +663,26 @@ impl SetupOp {
             | Self::GitConfig { .. }
             | Self::Accounts { .. }
             | Self::RepoPoint { .. }
-            | Self::Attach { inside: Inside::Root, .. }
+            | Self::Attach { inside: MountPointParent::Root, .. }
             | Self::MaskSockets { .. }
             | Self::ScratchSize { .. }
             | Self::SealCovers
             | Self::AwaitMounted
             | Self::MaskKernelFiles { .. }
-            | Self::MakeOverlay { .. } => Stage::Beside,
-            Self::NewSession | Self::CloseFds | Self::DrawWall { .. } => Stage::Waiting,
-            Self::Overlay { .. } | Self::Attach { inside: Inside::Repo { .. }, .. } | Self::StartCommand => {
-                Stage::Claim
+            | Self::MakeOverlay { .. } => SetupStage::HelperConcurrent,
+            Self::NewSession | Self::CloseFds | Self::DrawWall { .. } => SetupStage::Waiting,
+            Self::Overlay { .. } | Self::Attach { inside: MountPointParent::Repo { .. }, .. } | Self::StartCommand => {
+                SetupStage::Claim
             }
             Self::ResourceLimits | Self::Landlock { .. } | Self::AwaitTree | Self::Workdir { .. } | Self::Exec => {
-                Stage::Command
+                SetupStage::Command
             }
-            _ => Stage::Outer,
+            _ => SetupStage::Helper,
         }
     }
 
     /// Returns whether the set-up can continue without the operation.
-    pub(crate) fn may_be_left_out(&self) -> bool {
+    pub(crate) fn is_optional(&self) -> bool {
         matches!(
             self,
             Self::Hostname
@@ -703,7 +708,7 @@ impl SetupOp {
     }
 
     /// Returns the directory that the operation covers.
-    fn covered(&self) -> Option<&Path> {
+    fn covered_path(&self) -> Option<&Path> {
         match self {
             Self::Cover { at, .. } => Some(at),
             _ => None,
@@ -799,7 +804,7 @@ impl fmt::Display for CloneKind {
     }
 }
 
-impl fmt::Display for Cover {
+impl fmt::Display for CoverKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Hidden => "hide",

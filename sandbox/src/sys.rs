@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// The mounts that a call affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum MountScope {
     /// The one mount.
-    One,
+    Single,
     /// The mount and all mounts below it.
     Recursive,
 }
@@ -24,7 +24,7 @@ pub(crate) enum Reach {
 /// and maps its owners by the user namespace `owners`. `mount_setattr(2)`.
 pub(crate) fn mount_setattr(
     fd: BorrowedFd<'_>,
-    reach: Reach,
+    reach: MountScope,
     attributes: u64,
     private: bool,
     owners: Option<BorrowedFd<'_>>,
@@ -39,7 +39,7 @@ pub(crate) fn mount_setattr(
         attr.attr_set |= libc::MOUNT_ATTR_IDMAP;
         attr.userns_fd = owners.as_raw_fd().cast_unsigned().into();
     }
-    let recursive = if reach == Reach::Recursive { libc::AT_RECURSIVE } else { 0 };
+    let recursive = if reach == MountScope::Recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a C string, the struct lives through the call and its size is given.
     let result = unsafe {
         libc::syscall(
@@ -51,7 +51,7 @@ pub(crate) fn mount_setattr(
             size_of::<libc::mount_attr>(),
         )
     };
-    check(result)
+    check_result(result)
 }
 
 /// Clears the read-only attribute of the one mount that `fd` names. `mount_setattr(2)`.
@@ -70,12 +70,12 @@ pub(crate) fn make_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
             size_of::<libc::mount_attr>(),
         )
     };
-    check(result)
+    check_result(result)
 }
 
 /// The side of a [`fork`].
 #[derive(Debug)]
-pub(crate) enum Fork {
+pub(crate) enum ForkResult {
     /// The new process.
     Child,
     /// The parent, with the child's id in the parent's PID namespace.
@@ -83,19 +83,19 @@ pub(crate) enum Fork {
 }
 
 /// Forks this process, which must have a single thread. The helper never starts another.
-pub(crate) fn fork() -> io::Result<Fork> {
+pub(crate) fn fork() -> io::Result<ForkResult> {
     // SAFETY: the helper has a single thread, so no lock can be held by a thread that the child
     // lacks, and the child may allocate.
     match unsafe { libc::fork() } {
-        0 => Ok(Fork::Child),
-        pid if pid > 0 => Ok(Fork::Parent(pid)),
+        0 => Ok(ForkResult::Child),
+        pid if pid > 0 => Ok(ForkResult::Parent(pid)),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// Forks this process like [`fork`], and creates the child inside the control group (version 2) whose directory
 /// `group` names. `clone3(2)`, `CLONE_INTO_CGROUP`. Moving a process later makes the kernel wait for all processors.
-pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
+pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<ForkResult> {
     // SAFETY: an all-zero clone_args is a valid value of the plain C struct.
     let mut args: libc::clone_args = unsafe { zeroed() };
     args.flags = CLONE_INTO_CGROUP;
@@ -104,8 +104,8 @@ pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
     // SAFETY: no memory is shared and no stack given, so this is a fork; the helper has a single thread and uses
     // nothing of the C library that caches the thread's id.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) } {
-        0 => Ok(Fork::Child),
-        pid if pid > 0 => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
+        0 => Ok(ForkResult::Child),
+        pid if pid > 0 => Ok(ForkResult::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -115,18 +115,18 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A child that has ended.
 #[derive(Debug)]
-pub(crate) struct Waited {
+pub(crate) struct ReapedChild {
     /// Its id.
     pub(crate) pid: i32,
     /// Its wait status, as returned by the kernel.
     pub(crate) status: i32,
     /// The resource usage of the child and of the processes that it has reaped.
-    pub(crate) usage: Usage,
+    pub(crate) usage: ProcessUsage,
 }
 
 /// The resource usage of processes.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     /// CPU time in user mode.
     pub(crate) user: Duration,
     /// CPU time in the kernel.
@@ -140,7 +140,7 @@ pub(crate) struct Usage {
 ///
 /// # Errors
 /// `ECHILD`: there is no child.
-pub(crate) fn wait_any(options: i32) -> io::Result<Option<Waited>> {
+pub(crate) fn reap_any(options: i32) -> io::Result<Option<ReapedChild>> {
     // SAFETY: an all-zero rusage is a valid value of the plain C struct.
     let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { zeroed() });
     // SAFETY: both live through the call.
@@ -150,10 +150,10 @@ pub(crate) fn wait_any(options: i32) -> io::Result<Option<Waited>> {
     };
     match pid {
         0 => Ok(None),
-        pid if pid > 0 => Ok(Some(Waited {
+        pid if pid > 0 => Ok(Some(ReapedChild {
             pid,
             status,
-            usage: Usage {
+            usage: ProcessUsage {
                 user: time(usage.ru_utime),
                 system: time(usage.ru_stime),
                 max_rss_kib: usage.ru_maxrss.unsigned_abs(),
@@ -173,7 +173,7 @@ pub(crate) fn new_session_keyring() -> io::Result<()> {
 
 /// Returns freed memory of this process to the system, which the C library otherwise keeps for later allocations.
 /// `malloc_trim(3)`; does nothing without glibc.
-pub fn give_back_memory() {
+pub fn trim_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes no pointer, and may be made from any thread at any time.
     unsafe {
@@ -183,14 +183,14 @@ pub fn give_back_memory() {
 
 /// Detaches this process, which must not be a session leader, from its controlling terminal. `ioctl_tty(2)`,
 /// `TIOCNOTTY`.
-pub(crate) fn forget_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn detach_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the request takes no argument.
-    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) }.into())
+    check_result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) }.into())
 }
 
 /// When to close the descriptors above the standard three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Close {
+pub(crate) enum CloseTime {
     /// At once.
     Now,
     /// On exec.
@@ -198,11 +198,11 @@ pub(crate) enum Close {
 }
 
 /// Closes every descriptor except 0, 1 and 2. `close_range(2)`.
-pub(crate) fn close_others(when: Close) -> io::Result<()> {
-    let flags = if when == Close::OnExec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
+pub(crate) fn close_others(when: CloseTime) -> io::Result<()> {
+    let flags = if when == CloseTime::OnExec { libc::CLOSE_RANGE_CLOEXEC } else { 0 };
     // SAFETY: with `Now` it is called before the helper has opened anything, so no descriptor has an owner; with
     // `OnExec` nothing is closed before the program is replaced.
-    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
+    check_result(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
 }
 
 /// Closes the descriptors that this program inherited: every descriptor from 3 on except those in `kept`, which the
@@ -221,7 +221,7 @@ pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
     for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {
         // SAFETY: this runs at the start of a program, at most once, before anything was opened, so no
         // descriptor has an owner. The descriptors in `kept` stay open.
-        check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
+        check_result(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
     }
     Ok(())
 }
@@ -239,11 +239,17 @@ pub(crate) fn take_stdin() -> io::Result<OwnedFd> {
 pub(crate) fn reset_signals() {
     /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
     static DEFAULT: [u64; 4] = [0; 4];
-    for signal in 1..=SIGNALS {
+    for signal in 1..=SIGNAL_COUNT {
         // SAFETY: the kernel reads the 32 bytes of its own sigaction, in which all zeros mean SIG_DFL without flags:
         // no code is installed. SIGKILL and SIGSTOP are refused.
         unsafe {
-            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const DEFAULT, std::ptr::null_mut::<u64>(), SIGNALS / 8);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                &raw const DEFAULT,
+                std::ptr::null_mut::<u64>(),
+                SIGNAL_COUNT / 8,
+            );
         }
     }
 }
@@ -254,7 +260,7 @@ pub(crate) fn reset_signals() {
 ///
 /// # Errors
 /// A system call fails.
-pub fn claim_signals() -> io::Result<()> {
+pub fn restore_signal_handling() -> io::Result<()> {
     let default = nix::sys::signal::SigHandler::SigDfl;
     // SAFETY: the default action runs no code of this program, so there is no handler that could be unsafe in a
     // signal's context.
@@ -265,20 +271,20 @@ pub fn claim_signals() -> io::Result<()> {
 
 /// A guard that blocks SIGINT, SIGTERM and SIGHUP. Pending signals are delivered when it is dropped.
 #[derive(Debug)]
-pub struct HeldSignals(nix::sys::signal::SigSet);
+pub struct BlockedSignals(nix::sys::signal::SigSet);
 
 /// Blocks the signals that ask a program to end, for a short time in which nothing listens for them. For a program
 /// with a single thread.
 ///
 /// # Errors
 /// A system call fails.
-pub fn hold_signals() -> io::Result<HeldSignals> {
+pub fn block_termination_signals() -> io::Result<BlockedSignals> {
     use nix::sys::signal::{SigSet, SigmaskHow, Signal};
     let held: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-    Ok(HeldSignals(held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?))
+    Ok(BlockedSignals(held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?))
 }
 
-impl Drop for HeldSignals {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // The system has no reason to refuse this thread's own former mask.
         let _ = self.0.thread_set_mask();
@@ -286,7 +292,7 @@ impl Drop for HeldSignals {
 }
 
 /// The number of signals on Linux, on all machines except MIPS.
-const SIGNALS: usize = 64;
+const SIGNAL_COUNT: usize = 64;
 
 /// Creates a segment, a semaphore set and a message queue of System V, removes each, and returns their ids.
 pub(crate) fn next_ipc_ids() -> io::Result<[i32; 3]> {
@@ -295,15 +301,15 @@ pub(crate) fn next_ipc_ids() -> io::Result<[i32; 3]> {
     // SAFETY: a plain call without pointers; a negative result is an error and no id.
     let segment = made(unsafe { libc::shmget(libc::IPC_PRIVATE, 1, mode) })?;
     // SAFETY: removing uses no buffer, so the pointer may be null.
-    check(unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
+    check_result(unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
     // SAFETY: a plain call without pointers, as above.
     let semaphore = made(unsafe { libc::semget(libc::IPC_PRIVATE, 1, mode) })?;
     // SAFETY: removing takes no fourth argument.
-    check(unsafe { libc::semctl(semaphore, 0, libc::IPC_RMID) }.into())?;
+    check_result(unsafe { libc::semctl(semaphore, 0, libc::IPC_RMID) }.into())?;
     // SAFETY: a plain call without pointers, as above.
     let queue = made(unsafe { libc::msgget(libc::IPC_PRIVATE, mode) })?;
     // SAFETY: removing uses no buffer, so the pointer may be null.
-    check(unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
+    check_result(unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) }.into())?;
     Ok([segment, semaphore, queue])
 }
 
@@ -322,7 +328,9 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     let (up, running) = (libc::IFF_UP, libc::IFF_RUNNING);
     request.ifr_ifru.ifru_flags = i16::try_from(up | running).map_err(io::Error::other)?;
     // SAFETY: SIOCSIFFLAGS reads one ifreq, which lives through the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) }.into())
+    check_result(
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) }.into(),
+    )
 }
 
 fn copy_name(to: &mut [libc::c_char], name: &CStr) {
@@ -331,7 +339,7 @@ fn copy_name(to: &mut [libc::c_char], name: &CStr) {
     }
 }
 
-fn check(result: libc::c_long) -> io::Result<()> {
+fn check_result(result: libc::c_long) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -346,7 +354,7 @@ pub(crate) fn seccomp_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     // SAFETY: the kernel copies `len` instructions, which live through the call, and writes none.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) })
+    check_result(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) })
 }
 
 /// Calls a system call number that no kernel implements, without arguments, to see what answers: the kernel with
@@ -371,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_inherited_is_closed_once() {
+    fn close_inherited_rejects_second_call() {
         // Keeps all of them, since concurrent tests own some.
         let all = 3..u32::MAX;
         close_inherited(all.clone()).expect("nothing to close");

@@ -10,26 +10,26 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 /// Timeout for the end of a process that has nothing more to do, or was killed.
-pub(crate) const LAST_BREATH: Duration = Duration::from_secs(5);
+pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits until there is something to read, or the other side has closed.
-pub(crate) fn readable(fd: BorrowedFd<'_>, most: Duration) -> io::Result<()> {
-    let timeout = rustix::time::Timespec::try_from(most).map_err(io::Error::other)?;
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, max_wait: Duration) -> io::Result<()> {
+    let timeout = rustix::time::Timespec::try_from(max_wait).map_err(io::Error::other)?;
     let mut waited = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))? {
-        0 => Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {} s", most.as_secs()))),
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {} s", max_wait.as_secs()))),
         _ => Ok(()),
     }
 }
 
 /// A running helper, and the pidfd that becomes readable when it ends.
 #[derive(Debug)]
-pub(crate) struct Helper {
+pub(crate) struct HelperProcess {
     child: Child,
     pidfd: OwnedFd,
 }
 
-impl Helper {
+impl HelperProcess {
     /// Opens the pidfd at once: later there may be no descriptor left, and the end could not be awaited with a
     /// deadline.
     pub(crate) fn new(mut child: Child) -> io::Result<Self> {
@@ -49,12 +49,12 @@ impl Helper {
     }
 
     /// Returns whether the helper has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        readable(self.pidfd.as_fd(), Duration::ZERO).is_ok()
+    pub(crate) fn has_exited(&self) -> bool {
+        wait_readable(self.pidfd.as_fd(), Duration::ZERO).is_ok()
     }
 
     /// Returns another descriptor that becomes readable when the helper ends.
-    pub(crate) fn end_fd(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn exit_fd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
     }
 
@@ -64,10 +64,10 @@ impl Helper {
     }
 
     /// Waits for a helper that is about to end, and kills it after a timeout.
-    pub(crate) fn end(&mut self) -> io::Result<()> {
-        if readable(self.pidfd.as_fd(), LAST_BREATH).is_err() {
+    pub(crate) fn wait_or_kill(&mut self) -> io::Result<()> {
+        if wait_readable(self.pidfd.as_fd(), EXIT_TIMEOUT).is_err() {
             self.kill()?;
-            readable(self.pidfd.as_fd(), LAST_BREATH)?;
+            wait_readable(self.pidfd.as_fd(), EXIT_TIMEOUT)?;
         }
         self.child.wait().map(drop)
     }

@@ -7,9 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use proctor_core::enforcement::{Control, Enforcement};
-use proctor_core::leak::LeakedProcesses;
-use proctor_core::outcome::{LimitKind, StartFault};
+use proctor_core::model::enforcement::{Control, Enforcement};
+use proctor_core::model::leak::LeakedProcesses;
+use proctor_core::model::outcome::{LimitKind, StartFault};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -18,12 +18,12 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::helper::traces::Traces;
+use crate::helper::scratch_fingerprint::ScratchFingerprint;
 use crate::host::StepUser;
-use crate::policy::{Command, Frame};
-use crate::running::WaitStatus;
+use crate::policy::{CommandPolicy, Frame};
+use crate::run_space::ExhaustedSpace;
+use crate::running_sandbox::WaitStatus;
 use crate::setup::SetupOp;
-use crate::space::Spent;
 
 /// The longest packet, in bytes. Longer texts are truncated before they are sent.
 const MAX_PACKET: usize = 64 << 10;
@@ -35,18 +35,18 @@ const MAX_REQUEST: u64 = 32 << 20;
 /// A request to the helper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
+pub(crate) enum HelperRequest {
     /// Make the run space, which holds the layers of a run, return its descriptors, and exit.
-    Space(SpaceRequest),
+    Space(RunSpaceRequest),
     /// Prepare a sandbox and wait for its command.
     Sandbox(Box<SandboxRequest>),
     /// Prepare a sandbox without namespaces, on a kernel that refuses them.
-    Plain(Box<PlainRequest>),
+    Plain(Box<HostDirSandboxRequest>),
 }
 
-/// A sandbox without namespaces. Its descriptors are those of its [`Entry`].
+/// A sandbox without namespaces. Its descriptors are those of its [`CgroupEntry`].
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PlainRequest {
+pub(crate) struct HostDirSandboxRequest {
     /// The sandbox's requirements. Its run space is a directory of the host, and its list of operations is empty.
     pub(crate) sandbox: SandboxRequest,
     /// The kernel's answer when namespaces were tried.
@@ -61,7 +61,7 @@ pub(crate) struct PlainRequest {
 
 /// The run space, which holds the layers of a run.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct SpaceRequest {
+pub(crate) struct RunSpaceRequest {
     /// The empty directory to mount it on.
     pub(crate) at: std::path::PathBuf,
     /// Its size in bytes.
@@ -71,7 +71,7 @@ pub(crate) struct SpaceRequest {
     /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
     /// What to try before the run space is made.
-    pub(crate) beforehand: Beforehand,
+    pub(crate) beforehand: NamespaceCheck,
     /// The directory in which cache overlays will be made, if the helper must test whether the kernel supports them
     /// there.
     pub(crate) caches: Option<std::path::PathBuf>,
@@ -80,7 +80,7 @@ pub(crate) struct SpaceRequest {
 /// What to try before the run space is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Beforehand {
+pub(crate) enum NamespaceCheck {
     /// Nothing. An attempt that cannot get its namespaces is refused.
     Nothing,
     /// The namespaces of an attempt. A run that may do without them must know at this point.
@@ -89,7 +89,7 @@ pub(crate) enum Beforehand {
 
 /// A sandbox whose command is not known yet. Its descriptors, in order: the mount namespace of the run's layers, the
 /// user namespace, the namespace that maps the owner of caches if there is one, both ends of the command process's
-/// socket (the process's end first), and those of its [`Entry`].
+/// socket (the process's end first), and those of its [`CgroupEntry`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SandboxRequest {
     /// The part of the policy that does not depend on the command.
@@ -101,9 +101,9 @@ pub(crate) struct SandboxRequest {
     /// Path of the run's layers after the helper has joined their namespace.
     pub(crate) space: std::path::PathBuf,
     /// How PID 1 gets into its control group.
-    pub(crate) entry: Entry,
+    pub(crate) entry: CgroupEntry,
     /// The layers that the command is expected to use.
-    pub(crate) layers: Layers,
+    pub(crate) layers: LayerIds,
     /// The operations, in order.
     pub(crate) ops: Vec<SetupOp>,
     /// `true` if the sandbox may serve another command after one that left nothing in it.
@@ -112,7 +112,7 @@ pub(crate) struct SandboxRequest {
 
 /// The layers of one attempt, by number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Layers {
+pub(crate) struct LayerIds {
     /// The layers below, newest first.
     pub(crate) lowers: Vec<u32>,
     /// The layer of this attempt.
@@ -122,7 +122,7 @@ pub(crate) struct Layers {
 /// How PID 1 gets into its control group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Entry {
+pub(crate) enum CgroupEntry {
     /// There is no control group.
     None {
         /// The reason.
@@ -146,13 +146,13 @@ pub(crate) enum Entry {
 /// The command for a prepared sandbox. If the sandbox has served a command before, the message to the command's
 /// process carries two descriptors: its standard output and its standard error.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Claim {
+pub(crate) struct ClaimRequest {
     /// The command.
-    pub(crate) command: Command,
+    pub(crate) command: CommandPolicy,
     /// Its layers.
-    pub(crate) layers: Layers,
+    pub(crate) layers: LayerIds,
     /// The limits that the control group enforces.
-    pub(crate) held: HeldLimits,
+    pub(crate) held: EnforcedLimits,
     /// The operations, in order.
     pub(crate) ops: Vec<SetupOp>,
     /// `true` if the sandbox may serve another command after this one left nothing in it.
@@ -161,7 +161,7 @@ pub(crate) struct Claim {
 
 /// The limits that a control group enforces, as phrases for the evidence record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HeldLimits {
+pub(crate) struct EnforcedLimits {
     /// Memory limit.
     pub(crate) memory: Option<String>,
     /// Limit on processes and threads.
@@ -174,34 +174,34 @@ pub(crate) struct HeldLimits {
 /// arrive in no fixed order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum CommandMessage {
     /// From the helper: the directories that the Landlock rules need exist.
     Go,
     /// From the daemon: the command. The helper receives the same message.
-    Claim(Box<Claim>),
+    Claim(Box<ClaimRequest>),
     /// From the helper: the tree is mounted, over these layers.
-    Tree(Box<Tree>),
+    Tree(Box<MountedTree>),
 }
 
 /// The command with the helper's work for it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Go {
+pub(crate) struct InitInstructions {
     /// The command.
-    pub(crate) claim: Claim,
+    pub(crate) claim: ClaimRequest,
     /// The mounted tree.
-    pub(crate) tree: Tree,
+    pub(crate) tree: MountedTree,
     /// `true` if the helper has nothing to do after the exit. PID 1 then reports the exit to the daemon itself.
     pub(crate) tells_the_end: bool,
     /// The fingerprint of the scratch directories before the first command; `None` if the sandbox serves one command
     /// only.
-    pub(crate) traces: Option<Traces>,
+    pub(crate) traces: Option<ScratchFingerprint>,
 }
 
 /// The helper's work for a command: the mounted tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Tree {
+pub(crate) struct MountedTree {
     /// The layers it consists of.
-    pub(crate) layers: Layers,
+    pub(crate) layers: LayerIds,
     /// The controls that it enforces.
     pub(crate) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
@@ -211,7 +211,7 @@ pub(crate) struct Tree {
 /// A message from the helper, or from PID 1.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Message {
+pub(crate) enum HelperMessage {
     /// The run space exists. Its descriptors: directory, mount namespace, and, for root, the user namespace that maps
     /// owners, or else the one that owns the mount namespace.
     Space {
@@ -232,9 +232,9 @@ pub(crate) enum Message {
     /// The command could not be started.
     NotStarted { fault: StartFault, message: String },
     /// To the helper only: PID 1 has reported the exit to the daemon.
-    Told,
+    ExitReported,
     /// To the helper only: PID 1 has reported the exit of a command to the daemon, and waits for another command.
-    ServesOn,
+    ReadyForReuse,
     /// The command and every other process of the attempt have ended.
     Exited {
         /// How the command ended.
@@ -249,7 +249,7 @@ pub(crate) enum Message {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leaked: Option<LeakedProcesses>,
         /// The limits that the scratch directories have reached.
-        scratch: Spent,
+        scratch: ExhaustedSpace,
         user_ms: u64,
         system_ms: u64,
         max_rss_kib: u64,
@@ -257,12 +257,12 @@ pub(crate) enum Message {
 }
 
 /// Returns a pair of connected packet sockets, closed on exec.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Payload of a packet whose document is in its first descriptor.
-const IN_MEMORY: &[u8] = b"m";
+const MEMFD_MARKER: &[u8] = b"m";
 
 /// Sends a document with its descriptors.
 pub(crate) fn send_document<T: Serialize>(
@@ -270,51 +270,51 @@ pub(crate) fn send_document<T: Serialize>(
     document: &T,
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    Packed::new(document)?.send(socket, fds)
+    EncodedDocument::new(document)?.send(socket, fds)
 }
 
 /// A serialized document, which can be sent several times.
 #[derive(Debug)]
-pub(crate) struct Packed {
+pub(crate) struct EncodedDocument {
     bytes: Vec<u8>,
     /// The document, if it is too long for a packet.
-    memory: Option<File>,
+    memfd: Option<File>,
 }
 
-impl Packed {
+impl EncodedDocument {
     pub(crate) fn new<T: Serialize>(document: &T) -> io::Result<Self> {
         let bytes = serde_json::to_vec(document)?;
         if bytes.len() <= MAX_PACKET {
-            return Ok(Self { bytes, memory: None });
+            return Ok(Self { bytes, memfd: None });
         }
         let mut memory = File::from(rustix::fs::memfd_create("proctor-request", MemfdFlags::CLOEXEC)?);
         memory.write_all(&bytes)?;
-        Ok(Self { bytes: IN_MEMORY.to_vec(), memory: Some(memory) })
+        Ok(Self { bytes: MEMFD_MARKER.to_vec(), memfd: Some(memory) })
     }
 
     /// Sends the document with its descriptors.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let all: Vec<_> = self.memory.iter().map(AsFd::as_fd).chain(fds.iter().copied()).collect();
+        let all: Vec<_> = self.memfd.iter().map(AsFd::as_fd).chain(fds.iter().copied()).collect();
         send_packet(socket, &self.bytes, &all)
     }
 }
 
 /// Receives a document and its descriptors; `None` if the other side has closed the socket.
 pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    recv_packet(socket)?.map(read_document).transpose()
+    recv_packet(socket)?.map(decode_document).transpose()
 }
 
 /// Receives the command; `None` if the other side has closed the socket.
-pub(crate) fn recv_claim(socket: BorrowedFd<'_>) -> io::Result<Option<Claim>> {
+pub(crate) fn receive_claim(socket: BorrowedFd<'_>) -> io::Result<Option<ClaimRequest>> {
     match recv_document(socket)? {
-        Some((Order::Claim(claim), _)) => Ok(Some(*claim)),
+        Some((CommandMessage::Claim(claim), _)) => Ok(Some(*claim)),
         Some(_) => Err(io::Error::other("something else came than a command")),
         None => Ok(None),
     }
 }
 
-fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>)) -> io::Result<(T, Vec<OwnedFd>)> {
-    if bytes != IN_MEMORY {
+fn decode_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>)) -> io::Result<(T, Vec<OwnedFd>)> {
+    if bytes != MEMFD_MARKER {
         return Ok((decode(&bytes)?, fds));
     }
     if fds.is_empty() {
@@ -329,12 +329,12 @@ fn read_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>))
 }
 
 /// Sends one message with its descriptors `fds`.
-pub(crate) fn send(socket: BorrowedFd<'_>, message: &Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send(socket: BorrowedFd<'_>, message: &HelperMessage, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_packet(socket, &serde_json::to_vec(message)?, fds)
 }
 
 /// Receives one message; `None` if the other side has closed the socket.
-pub(crate) fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
+pub(crate) fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<(HelperMessage, Vec<OwnedFd>)>> {
     let Some((bytes, fds)) = recv_packet(socket)? else { return Ok(None) };
     Ok(Some((decode(&bytes)?, fds)))
 }
@@ -358,10 +358,10 @@ fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
 
 /// Receives one packet and its descriptors; `None` at the end of the stream.
 pub(crate) fn recv_packet(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let length = match next_length(socket)? {
+    let length = match peek_length(socket)? {
         // The kernel checks for a packet first and for the end afterwards. It misses a packet that arrives between
         // the two checks and reports the end. No packet follows the end, so the second answer is correct.
-        0 => next_length(socket)?,
+        0 => peek_length(socket)?,
         length => length,
     };
     let mut bytes = vec![0; length.clamp(1, MAX_PACKET)];
@@ -384,7 +384,7 @@ pub(crate) fn recv_packet(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>,
 
 /// Returns the size of the next packet without removing it: 0 at the end of the stream, and occasionally too early.
 /// This call costs less than growing a buffer to the largest size and shrinking it again.
-fn next_length(socket: BorrowedFd<'_>) -> io::Result<usize> {
+fn peek_length(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let ask = || rustix::net::recv(socket, &mut [] as &mut [u8], RecvFlags::PEEK | RecvFlags::TRUNC);
     Ok(rustix::io::retry_on_intr(ask).map(|(_, length)| length)?)
 }
@@ -401,12 +401,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_arrive_with_their_descriptors_and_then_the_end() {
-        let (ours, theirs) = pair().expect("a pair");
+    fn transfers_descriptors_then_reports_close() {
+        let (ours, theirs) = socket_pair().expect("a pair");
         let null = File::open("/dev/null").expect("there");
-        send(theirs.as_fd(), &Message::Init, &[null.as_fd()]).expect("sent");
+        send(theirs.as_fd(), &HelperMessage::Init, &[null.as_fd()]).expect("sent");
         let (message, fds) = recv(ours.as_fd()).expect("received").expect("a message");
-        assert!(matches!(message, Message::Init));
+        assert!(matches!(message, HelperMessage::Init));
         assert_eq!(fds.len(), 1);
         drop(theirs);
         assert!(recv(ours.as_fd()).expect("received").is_none());
@@ -415,14 +415,14 @@ mod tests {
     /// The kernel occasionally reports the end too early to a caller that polls continuously: in about one run out of
     /// three.
     #[test]
-    fn the_last_word_is_heard_though_the_end_comes_with_it() {
+    fn receives_last_message_before_close() {
         use std::sync::atomic::{AtomicUsize, Ordering};
         let ends: Vec<_> = (0..ROUNDS).map(|_| Mutex::new(None)).collect();
-        let (asked, mut heard) = (AtomicUsize::new(0), 0);
+        let (requested, mut received_count) = (AtomicUsize::new(0), 0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for (round, end) in ends.iter().enumerate() {
-                    while asked.load(Ordering::Acquire) <= round {
+                    while requested.load(Ordering::Acquire) <= round {
                         std::thread::yield_now();
                     }
                     let theirs: OwnedFd = end.lock().expect("whole").take().expect("there");
@@ -430,20 +430,20 @@ mod tests {
                 }
             });
             for (round, end) in ends.iter().enumerate() {
-                let (ours, theirs) = pair().expect("a pair");
+                let (ours, theirs) = socket_pair().expect("a pair");
                 rustix::io::ioctl_fionbio(&ours, true).expect("set");
                 *end.lock().expect("whole") = Some(theirs);
-                asked.store(round + 1, Ordering::Release);
-                heard += usize::from(next(&ours).is_some_and(|word| word == b"last"));
+                requested.store(round + 1, Ordering::Release);
+                received_count += usize::from(poll_next(&ours).is_some_and(|word| word == b"last"));
             }
         });
-        assert_eq!(heard, ROUNDS);
+        assert_eq!(received_count, ROUNDS);
     }
 
     /// Number of rounds in which the end is read.
     const ROUNDS: usize = 2_000;
 
-    fn next(ours: &OwnedFd) -> Option<Vec<u8>> {
+    fn poll_next(ours: &OwnedFd) -> Option<Vec<u8>> {
         loop {
             match recv_packet(ours.as_fd()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -453,8 +453,8 @@ mod tests {
     }
 
     #[test]
-    fn a_document_of_any_length_arrives() {
-        let (ours, theirs) = pair().expect("a pair");
+    fn transfers_documents_of_any_length() {
+        let (ours, theirs) = socket_pair().expect("a pair");
         for length in [10, MAX_PACKET, 4 * MAX_PACKET] {
             let null = File::open("/dev/null").expect("there");
             let text = "x".repeat(length);

@@ -5,14 +5,14 @@
 //! namespaces, tests are ignored, and their names say why.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
-mod bench;
 mod caches;
+mod environment;
 mod leaks;
 mod memory;
-mod plain;
+mod no_namespaces;
 mod pool;
-mod served;
-mod shown;
+mod reuse;
+mod shown_paths;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -20,14 +20,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use bench::{Bench, Listed, Role, Step, line, until_closed};
 use caches::cache;
+use environment::{SandboxTestCase, SandboxTestEnv, TestCommand, UserRole, collect_events, read_line};
 use libtest_mimic::{Arguments, Failed};
 use nix::mount::MsFlags;
-use proctor_core::enforcement::{Control, ControlState};
-use proctor_core::outcome::{LimitKind, StartFault};
-use proctor_core::plan::{Limit, Network};
-use proctor_sandbox::{GitDirs, Policy, Report, Rights, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
+use proctor_core::model::enforcement::{Control, ControlState};
+use proctor_core::model::outcome::{LimitKind, StartFault};
+use proctor_core::model::plan::{Limit, Network};
+use proctor_sandbox::{AccessRights, GitDirs, Policy, SandboxEvent, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
 
 /// Lists each check with the controls that it needs. It runs in every role that claims these controls.
 macro_rules! checks {
@@ -36,177 +36,178 @@ macro_rules! checks {
     };
 }
 
-const CHECKS: &[Listed] = checks![
-    exit_code_and_signal_pass_through;
-    writes_land_in_the_layer;
-    the_next_step_sees_the_layer;
-    attempts_at_once_do_not_see_each_other;
+const CHECKS: &[SandboxTestCase] = checks![
+    passes_exit_code_and_signal_through;
+    stores_writes_in_layer;
+    next_step_sees_layer;
+    isolates_concurrent_attempts;
     git_is_read_only: MountNamespace;
-    a_linked_worktree_keeps_its_common_directory: MountNamespace;
-    the_network_is_denied_and_loopback_works: NetworkNamespace;
-    the_network_is_the_hosts_where_it_is_allowed;
-    homes_and_state_are_hidden: HiddenPaths;
-    the_home_is_empty_and_writable: MountNamespace;
-    the_root_is_read_only: ReadOnlyRoot, PrivateTmp;
-    the_environment_is_exactly_the_policys;
-    nothing_of_the_callers_environment_is_readable: Landlock;
-    there_are_no_capabilities_and_no_new_privileges: PidNamespace;
-    the_step_is_nobody_else_on_the_host;
-    dev_and_proc_are_its_own: PrivateProc;
+    shows_common_directory_of_linked_worktree: MountNamespace;
+    denies_network_except_loopback: NetworkNamespace;
+    uses_host_network_if_allowed;
+    hides_homes_and_state_directory: HiddenPaths;
+    provides_empty_writable_home: MountNamespace;
+    makes_root_read_only: ReadOnlyRoot, PrivateTmp;
+    passes_only_environment_of_policy;
+    hides_environment_of_caller: Landlock;
+    drops_capabilities_and_privileges: PidNamespace;
+    step_has_no_other_users_ids;
+    provides_private_dev_and_proc: PrivateProc;
     protects_the_times_of_host_devices: MountNamespace;
     isolates_per_user_counts_of_two_runs: MountNamespace;
-    a_terminal_can_be_opened: MountNamespace;
-    the_accounts_are_synthetic: MountNamespace;
-    stdio_can_be_opened_again;
-    signals_are_as_in_a_fresh_shell;
-    tools_are_shown_and_credentials_masked: MountNamespace;
-    shown::a_tool_behind_a_closed_directory_is_passed_over: MountNamespace;
-    shown::a_link_that_was_planted_on_the_way_to_a_tool_is_not_followed: MountNamespace;
-    shown::a_mask_is_not_turned_aside_by_a_link: MountNamespace;
-    caches::caches_outlive_the_step;
-    caches::a_cache_is_never_mounted_through_a_link;
-    caches::writes_to_a_cache_of_layers_leave_the_layers_as_they_are: MountNamespace;
-    limits_hold: PidsLimit;
-    memory::bounds_buffers_of_sockets: NetworkNamespace, MemoryLimit;
-    memory::bounds_memory_where_the_plan_does_not: MemoryLimit;
-    scratch_directories_hold_a_bounded_number_of_files: DiskLimit;
-    a_full_layer_is_an_error_of_the_step: DiskLimit;
-    kill_ends_everything;
-    a_killed_helper_leaves_nothing: PidNamespace;
-    a_stopped_helper_does_not_hold_us: PidNamespace;
-    terminate_reaches_everybody;
-    killing_early_is_safe;
-    the_end_of_the_command_is_the_end_of_all;
-    a_dead_parent_leaves_nothing;
-    leaks::reports_processes_that_a_command_leaves_behind;
-    leaks::reports_a_daemon_and_not_its_zombies;
-    leaks::does_not_report_processes_that_are_ending;
-    leaks::does_not_look_for_processes_that_the_plan_ignores;
-    leaks::escapes_the_names_of_processes_that_are_left;
-    leaks::bounds_the_count_of_processes_that_are_left: PidNamespace;
-    leaks::reports_hostile_processes_that_are_left;
-    leaks::processes_that_are_left_cannot_hide_from_pid_1: PidNamespace;
-    a_missing_program_is_reported;
-    a_missing_workdir_is_reported;
-    a_workdir_outside_of_the_repository_is_reported;
-    a_mount_in_the_repository_is_refused: MountNamespace;
-    a_repository_that_cannot_be_mapped_is_refused: MountNamespace;
-    without_an_overlay_a_copy_stands_at_its_place: MountNamespace;
-    a_home_in_the_repository_is_refused;
-    what_took_the_repositorys_place_is_not_opened;
-    a_path_that_became_a_link_is_refused: MountNamespace;
-    no_process_is_left_and_the_space_stays;
-    a_prepared_sandbox_serves_one_command: MountNamespace;
-    a_prepared_sandbox_serves_over_any_layers: MountNamespace;
-    pool::eight_wait_at_most_and_the_oldest_makes_room: MountNamespace;
-    pool::those_that_nobody_asks_for_go: MountNamespace;
-    pool::one_that_has_died_is_replaced: MountNamespace;
-    served::a_command_behind_another_finds_what_the_first_one_found: MountNamespace, Landlock;
-    served::each_command_is_told_of_as_if_it_were_alone: MountNamespace;
-    served::whatever_is_left_ends_the_sandbox: MountNamespace;
-    served::each_command_is_charged_with_its_own_processes_alone: MountNamespace;
-    served::refuses_posix_queues_and_leaves_none: SyscallFilter;
-    served::pid_1_cannot_be_signalled: Landlock, MountNamespace;
-    served::a_sandbox_without_all_of_its_controls_serves_once: MountNamespace;
-    served::where_each_command_has_its_own_none_serves_on: MountNamespace;
-    served::what_a_cache_keeps_is_no_leaving: MountNamespace;
-    served::a_command_over_other_layers_gets_another_sandbox: MountNamespace;
-    served::a_later_command_is_ended_like_a_first_one: MountNamespace;
-    served::one_that_dies_while_it_waits_is_replaced: MountNamespace;
-    a_discarded_layer_gives_its_room_back;
-    a_layer_of_any_depth_can_be_discarded;
-    every_control_is_accounted_for;
-    the_doctor_finds_nothing_missing;
+    can_open_terminal: MountNamespace;
+    provides_synthetic_accounts: MountNamespace;
+    can_reopen_stdio;
+    resets_signal_handling;
+    shows_tools_and_masks_credentials: MountNamespace;
+    shown_paths::skips_tool_behind_closed_directory: MountNamespace;
+    shown_paths::does_not_follow_link_on_tool_path: MountNamespace;
+    shown_paths::refuses_mask_redirected_by_link: MountNamespace;
+    caches::keeps_caches_after_step;
+    caches::refuses_cache_through_link;
+    caches::keeps_cache_layers_unchanged: MountNamespace;
+    enforces_resource_limits: PidsLimit;
+    memory::limits_socket_buffers: NetworkNamespace, MemoryLimit;
+    memory::limits_memory_without_plan_limit: MemoryLimit;
+    limits_files_in_scratch_directories: DiskLimit;
+    reports_full_layer_to_step: DiskLimit;
+    kill_ends_all_processes;
+    killed_helper_leaves_no_process: PidNamespace;
+    stopped_helper_does_not_block: PidNamespace;
+    terminate_signals_all_processes;
+    kill_during_setup_leaves_no_process;
+    command_exit_ends_all_processes;
+    dead_parent_leaves_no_process;
+    leaks::reports_leftover_processes;
+    leaks::reports_daemon_without_zombies;
+    leaks::ignores_exiting_processes;
+    leaks::ignores_leftovers_if_plan_allows;
+    leaks::escapes_names_of_leftover_processes;
+    leaks::limits_count_of_leftover_processes: PidNamespace;
+    leaks::reports_hostile_leftover_processes;
+    leaks::leftover_process_cannot_evade_pid_1: PidNamespace;
+    reports_missing_program;
+    reports_missing_workdir;
+    reports_workdir_outside_repository;
+    refuses_mount_in_repository: MountNamespace;
+    refuses_unmappable_repository: MountNamespace;
+    falls_back_to_copy_without_overlay: MountNamespace;
+    refuses_home_in_repository;
+    refuses_replaced_repository;
+    refuses_path_that_became_link: MountNamespace;
+    keeps_run_space_without_processes;
+    prepared_sandbox_serves_one_command: MountNamespace;
+    prepared_sandbox_serves_over_any_layers: MountNamespace;
+    pool::evicts_oldest_of_eight_waiting_sandboxes: MountNamespace;
+    pool::releases_unused_sandboxes: MountNamespace;
+    pool::replaces_dead_sandbox: MountNamespace;
+    reuse::later_command_finds_same_state: MountNamespace, Landlock;
+    reuse::reports_resources_of_each_command: MountNamespace;
+    reuse::leftover_object_ends_sandbox: MountNamespace;
+    reuse::reports_leftovers_of_each_command: MountNamespace;
+    reuse::refuses_posix_queues: SyscallFilter;
+    reuse::refuses_signals_to_pid_1: Landlock, MountNamespace;
+    reuse::does_not_reuse_sandbox_with_missing_control: MountNamespace;
+    reuse::does_not_reuse_sandbox_if_reuse_is_off: MountNamespace;
+    reuse::cache_content_is_no_leftover: MountNamespace;
+    reuse::uses_another_sandbox_for_other_layers: MountNamespace;
+    reuse::terminates_and_kills_later_command: MountNamespace;
+    reuse::replaces_sandbox_that_died_while_waiting: MountNamespace;
+    discarding_layer_frees_space;
+    discards_deep_layer;
+    reports_every_control;
+    doctor_finds_nothing_missing;
 ];
 
 /// Checks that are specific to sandboxes without namespaces.
-const PLAIN_CHECKS: &[Listed] = checks![
-    plain::the_real_tree_and_the_host_are_out_of_reach: Landlock;
-    plain::whatever_changes_lands_in_the_layer;
-    plain::a_change_that_hides_itself_is_found;
-    plain::the_git_directory_is_a_copy_that_no_layer_holds;
-    plain::a_linked_worktree_reads_its_common_directory;
-    plain::sockets_of_the_internet_are_refused: SyscallFilter;
-    plain::tools_are_linked_and_credentials_are_not_read: Landlock;
-    plain::sums_of_all_processes_are_bounded;
-    plain::a_killed_helper_is_doubted_and_leaves_nothing;
-    plain::twenty_stubborn_grandchildren_end;
-    plain::what_a_dead_owner_left_is_swept;
-    plain::nobody_gets_a_sandbox_with_less_unasked;
+const NO_NAMESPACE_CHECKS: &[SandboxTestCase] = checks![
+    no_namespaces::cannot_reach_real_tree_or_host: Landlock;
+    no_namespaces::stores_all_changes_in_layer;
+    no_namespaces::detects_change_with_restored_times;
+    no_namespaces::copies_git_directory_outside_layers;
+    no_namespaces::linked_worktree_reads_common_directory;
+    no_namespaces::refuses_internet_sockets: SyscallFilter;
+    no_namespaces::links_tools_and_hides_credentials: Landlock;
+    no_namespaces::limits_sum_of_all_processes;
+    no_namespaces::killed_helper_is_reported_and_leaves_no_process;
+    no_namespaces::kills_twenty_stubborn_grandchildren;
+    no_namespaces::sweeps_directory_of_dead_owner;
+    no_namespaces::refuses_missing_namespaces_unless_tolerated;
 ];
 
 fn main() -> ExitCode {
-    let all: Vec<Listed> = [CHECKS, PLAIN_CHECKS].concat();
-    if let Some(code) = bench::play_a_part(&all) {
+    let all: Vec<SandboxTestCase> = [CHECKS, NO_NAMESPACE_CHECKS].concat();
+    if let Some(code) = environment::run_subprocess(&all) {
         return code;
     }
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for (role, lacks) in bench::roles() {
-        let special = if role.is_plain() { PLAIN_CHECKS } else { &[] };
+    for (role, lacks) in environment::roles() {
+        let special = if role.has_no_namespaces() { NO_NAMESPACE_CHECKS } else { &[] };
         trials.extend([CHECKS, special].concat().iter().map(|(name, needs, _)| role.trial(name, needs, &lacks)));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn exit_code_and_signal_pass_through(bench: &Bench) -> Result<(), Failed> {
+fn passes_exit_code_and_signal_through(bench: &SandboxTestEnv) -> Result<(), Failed> {
     for (script, status) in [("exit 0", WaitStatus::Code(0)), ("exit 7", WaitStatus::Code(7))] {
-        assert_eq!(bench.run(&Step::sh(script))?.status(), Some(status), "{script}");
+        assert_eq!(bench.run(&TestCommand::shell(script))?.status(), Some(status), "{script}");
     }
-    let ran = bench.run(&Step::sh("kill -SEGV $$"))?;
+    let ran = bench.run(&TestCommand::shell("kill -SEGV $$"))?;
     assert_eq!(ran.status(), Some(WaitStatus::Signal(11)), "{ran:?}");
     Ok(())
 }
 
-const WRITE: &str = "echo new > new.txt && echo changed >> tracked.txt && rm src/lib.rs && cat tracked.txt";
+const WRITE_SCRIPT: &str = "echo new > new.txt && echo changed >> tracked.txt && rm src/lib.rs && cat tracked.txt";
 
-fn writes_land_in_the_layer(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh(WRITE))?;
-    assert_eq!(ran.printed(), "as it was\nchanged");
+fn stores_writes_in_layer(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran = bench.run(&TestCommand::shell(WRITE_SCRIPT))?;
+    assert_eq!(ran.stdout_of_success(), "as it was\nchanged");
     assert_eq!(fs::read_to_string(bench.repo.join("tracked.txt"))?, "as it was\n");
     assert!(!bench.repo.join("new.txt").exists() && bench.repo.join("src/lib.rs").exists());
-    assert_eq!(bench::names(ran.layer.upper())?, ["new.txt", "src", "tracked.txt"]);
-    assert_eq!(bench::content(ran.layer.upper(), "new.txt")?, "new\n");
-    let untouched = bench.run(&Step::sh("cat tracked.txt"))?;
-    assert_eq!(bench::names(untouched.layer.upper())?, [""; 0]);
+    assert_eq!(environment::names(ran.layer.upper())?, ["new.txt", "src", "tracked.txt"]);
+    assert_eq!(environment::content(ran.layer.upper(), "new.txt")?, "new\n");
+    let untouched = bench.run(&TestCommand::shell("cat tracked.txt"))?;
+    assert_eq!(environment::names(untouched.layer.upper())?, [""; 0]);
     Ok(())
 }
 
-fn the_next_step_sees_the_layer(bench: &Bench) -> Result<(), Failed> {
-    let first = bench.run(&Step::sh(WRITE))?;
+fn next_step_sees_layer(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let first = bench.run(&TestCommand::shell(WRITE_SCRIPT))?;
     let script =
         "test ! -e src/lib.rs && cat new.txt tracked.txt && rm new.txt && mkdir src/deep && echo x > src/deep/y";
-    let second = bench.run_over(&Step::sh(script), &[&first.layer])?;
-    assert_eq!(second.printed(), "new\nas it was\nchanged");
-    let third = bench.run_over(&Step::sh("ls -A src/deep; ls"), &[&second.layer, &first.layer])?;
-    assert_eq!(third.printed(), "y\nlink\nsrc\ntracked.txt");
+    let second = bench.run_over(&TestCommand::shell(script), &[&first.layer])?;
+    assert_eq!(second.stdout_of_success(), "new\nas it was\nchanged");
+    let third = bench.run_over(&TestCommand::shell("ls -A src/deep; ls"), &[&second.layer, &first.layer])?;
+    assert_eq!(third.stdout_of_success(), "y\nlink\nsrc\ntracked.txt");
     Ok(())
 }
 
-fn attempts_at_once_do_not_see_each_other(bench: &Bench) -> Result<(), Failed> {
-    let earlier = bench.run(&Step::sh("echo sealed > f"))?;
-    let (running, layer) = bench.start(&Step::sh("echo a >> f; echo up; exec sleep 1000"), &[&earlier.layer])?;
-    assert_eq!(line(&running.stdout)?, "up");
-    let other = bench.run_over(&Step::sh("cat f; echo b >> f"), &[&earlier.layer])?;
-    assert_eq!(other.printed(), "sealed");
+fn isolates_concurrent_attempts(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let earlier = bench.run(&TestCommand::shell("echo sealed > f"))?;
+    let (running, layer) =
+        bench.start(&TestCommand::shell("echo a >> f; echo up; exec sleep 1000"), &[&earlier.layer])?;
+    assert_eq!(read_line(&running.stdout)?, "up");
+    let other = bench.run_over(&TestCommand::shell("cat f; echo b >> f"), &[&earlier.layer])?;
+    assert_eq!(other.stdout_of_success(), "sealed");
     running.kill()?;
-    until_closed(&running)?;
-    let contents = [layer.seal(), other.layer, earlier.layer].map(|layer| bench::content(layer.upper(), "f"));
+    collect_events(&running)?;
+    let contents = [layer.seal(), other.layer, earlier.layer].map(|layer| environment::content(layer.upper(), "f"));
     assert_eq!(contents.map(Result::unwrap_or_default), ["sealed\na\n", "sealed\nb\n", "sealed\n"]);
     Ok(())
 }
 
-fn git_is_read_only(bench: &Bench) -> Result<(), Failed> {
+fn git_is_read_only(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script =
         "cat .git/HEAD; echo x > .git/HEAD; echo x > .git/new; rm -rf .git; mv .git git; mv src .git; cat .git/HEAD";
-    let ran = bench.run(&Step::sh(script))?;
-    assert_eq!(ran.printed(), "ref: refs/heads/main\nref: refs/heads/main", "{ran:?}");
+    let ran = bench.run(&TestCommand::shell(script))?;
+    assert_eq!(ran.stdout_of_success(), "ref: refs/heads/main\nref: refs/heads/main", "{ran:?}");
     let is_enforced = matches!(ran.enforcement().0.get(&Control::GitReadOnly), Some(ControlState::Enforced { .. }));
     assert!(is_enforced, "{ran:?}");
     Ok(())
 }
 
-fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Failed> {
+fn shows_common_directory_of_linked_worktree(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let common = bench.root.join("main/.git");
     fs::create_dir_all(&common)?;
     fs::write(common.join("config"), "common\n")?;
@@ -215,11 +216,11 @@ fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Fai
     fs::write(bench.repo.join(".git"), format!("gitdir: {}\n", common.display()))?;
     let common_path = common.display();
     let script = format!("cat .git {common_path}/config; echo x >> .git; echo x >> {common_path}/config; ls ../main");
-    let mut policy = bench.policy(&Step::sh(&script))?;
+    let mut policy = bench.policy(&TestCommand::shell(&script))?;
     policy.git =
         GitDirs { worktree_git: Some(bench.repo.join(".git")), common: Some(common.clone()), nested: Vec::new() };
     let ran = bench.run_policy(&policy, &[])?;
-    assert_eq!(ran.printed(), format!("gitdir: {common_path}\ncommon"), "{ran:?}");
+    assert_eq!(ran.stdout_of_success(), format!("gitdir: {common_path}\ncommon"), "{ran:?}");
     // A write to a file of root's in another user's repository is refused for lack of permission before the read-only
     // mount matters.
     let refused = ["Read-only file system", "Permission denied"].map(|error| ran.stderr.matches(error).count());
@@ -227,7 +228,7 @@ fn a_linked_worktree_keeps_its_common_directory(bench: &Bench) -> Result<(), Fai
     Ok(())
 }
 
-const LOOPBACK: &str = r"
+const LOOPBACK_SCRIPT: &str = r"
 import socket, threading
 listener = socket.create_server(('127.0.0.1', 0))
 threading.Thread(target=lambda: listener.accept()[0].sendall(b'hello')).start()
@@ -240,31 +241,31 @@ for family, address in [(socket.AF_INET, ('192.0.2.1', 80)), (socket.AF_INET6, (
 print(*sorted(name for _, name in socket.if_nameindex()))
 ";
 
-fn the_network_is_denied_and_loopback_works(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", LOOPBACK]))?;
-    let lines: Vec<&str> = ran.printed().lines().collect();
+fn denies_network_except_loopback(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran = bench.run(&TestCommand::new(&["/usr/bin/python3", "-c", LOOPBACK_SCRIPT]))?;
+    let lines: Vec<&str> = ran.stdout_of_success().lines().collect();
     assert_eq!(lines.first(), Some(&"hello"));
     assert_eq!(lines.iter().filter(|line| line.contains("unreachable")).count(), 2, "{ran:?}");
-    let cards = bench.run(&Step::sh("ls /sys/class/net"))?;
+    let cards = bench.run(&TestCommand::shell("ls /sys/class/net"))?;
     assert_eq!(cards.stdout.replace("lo\n", "").lines().filter(|name| name.starts_with("eth")).count(), 0, "{cards:?}");
     Ok(())
 }
 
-fn the_network_is_the_hosts_where_it_is_allowed(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh("readlink /proc/self/ns/net");
+fn uses_host_network_if_allowed(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::shell("readlink /proc/self/ns/net");
     step.network = Network::Allow;
     let ran = bench.run(&step)?;
-    assert_eq!(ran.printed(), fs::read_link("/proc/self/ns/net")?.to_string_lossy());
+    assert_eq!(ran.stdout_of_success(), fs::read_link("/proc/self/ns/net")?.to_string_lossy());
     let state = ran.enforcement().0.get(&Control::NetworkNamespace);
     assert!(matches!(state, Some(ControlState::NotRequested { .. })), "{state:?}");
     Ok(())
 }
 
-fn homes_and_state_are_hidden(bench: &Bench) -> Result<(), Failed> {
+fn hides_homes_and_state_directory(bench: &SandboxTestEnv) -> Result<(), Failed> {
     fs::write(bench.root.join("neighbour"), "secret")?;
     let root = bench.root.display();
     let script = format!("ls -A /root /home /run 2>/dev/null; ls -A {root} /tmp /var/tmp; cat {root}/home/secret");
-    let ran = bench.run(&Step::sh(&script))?;
+    let ran = bench.run(&TestCommand::shell(&script))?;
     assert!(!ran.stdout.contains("neighbour") && !ran.stdout.contains("state"), "{ran:?}");
     assert!(ran.stderr.contains("secret"), "{ran:?}");
     let listed: Vec<&str> = ran.stdout.split_whitespace().filter(|word| !word.ends_with(':')).collect();
@@ -272,44 +273,46 @@ fn homes_and_state_are_hidden(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-fn the_home_is_empty_and_writable(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh("ls ~; touch ~/x && cd ~ && pwd && git config --get core.checkStat");
+fn provides_empty_writable_home(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::shell("ls ~; touch ~/x && cd ~ && pwd && git config --get core.checkStat");
     step.env.insert("HOME".to_owned(), bench.home.display().to_string());
     let ran = bench.run(&step)?;
     let (home, rest) = ran.stdout.trim_end().split_once('\n').unwrap_or((ran.stdout.trim_end(), ""));
     assert_eq!(home, bench.home.display().to_string(), "{ran:?}");
-    assert_eq!(rest, if bench.role == Role::RootOwn { "minimal" } else { "" }, "{ran:?}");
+    assert_eq!(rest, if bench.role == UserRole::RootOwn { "minimal" } else { "" }, "{ran:?}");
     Ok(())
 }
 
-fn the_root_is_read_only(bench: &Bench) -> Result<(), Failed> {
+fn makes_root_read_only(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script = "for d in / /etc /usr /var /dev /opt /sys /run /home; do touch $d/x 2>&1; done; touch /tmp/proctor-x /var/tmp/x /dev/shm/x";
-    let ran = bench.run(&Step::sh(script))?;
-    assert_eq!(ran.printed().lines().count(), 9, "{ran:?}");
+    let ran = bench.run(&TestCommand::shell(script))?;
+    assert_eq!(ran.stdout_of_success().lines().count(), 9, "{ran:?}");
     assert!(!Path::new("/tmp/proctor-x").exists());
-    let cannot_be_undone = bench.run(&Step::sh("mount -o remount,rw / || mount -t tmpfs none /mnt"))?;
+    let cannot_be_undone = bench.run(&TestCommand::shell("mount -o remount,rw / || mount -t tmpfs none /mnt"))?;
     assert_ne!(cannot_be_undone.status(), Some(WaitStatus::Code(0)));
     Ok(())
 }
 
-fn the_environment_is_exactly_the_policys(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::new(&["/usr/bin/env"]);
+fn passes_only_environment_of_policy(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::new(&["/usr/bin/env"]);
     step.env = [("A", "1"), ("B", "two words"), ("C", "")].map(|(n, v)| (n.to_owned(), v.to_owned())).into();
-    assert_eq!(bench.run(&step)?.printed(), "A=1\nB=two words\nC=");
+    assert_eq!(bench.run(&step)?.stdout_of_success(), "A=1\nB=two words\nC=");
     Ok(())
 }
 
-fn nothing_of_the_callers_environment_is_readable(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("cat /proc/*/environ | tr '\\0' '\\n'; ls /proc/1/fd; cat /proc/1/environ"))?;
+fn hides_environment_of_caller(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran =
+        bench.run(&TestCommand::shell("cat /proc/*/environ | tr '\\0' '\\n'; ls /proc/1/fd; cat /proc/1/environ"))?;
     assert!(!ran.stdout.contains("PROCTOR_TEST_SECRET"), "{ran:?}");
     assert!(ran.stderr.contains("/proc/1/environ") && ran.stderr.contains("/proc/1/fd"), "{ran:?}");
     Ok(())
 }
 
-fn there_are_no_capabilities_and_no_new_privileges(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("grep -E '^(Cap|NoNewPrivs)' /proc/self/status /proc/1/status | cut -d: -f2-"))?;
+fn drops_capabilities_and_privileges(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran = bench
+        .run(&TestCommand::shell("grep -E '^(Cap|NoNewPrivs)' /proc/self/status /proc/1/status | cut -d: -f2-"))?;
     let wrong: Vec<&str> = ran
-        .printed()
+        .stdout_of_success()
         .lines()
         .filter(|line| !line.ends_with("0000000000000000") && !line.ends_with("NoNewPrivs:\t1"))
         .collect();
@@ -318,37 +321,37 @@ fn there_are_no_capabilities_and_no_new_privileges(bench: &Bench) -> Result<(), 
 }
 
 /// Observed from the host, since inside the sandbox only the step's own user is visible.
-fn the_step_is_nobody_else_on_the_host(bench: &Bench) -> Result<(), Failed> {
+fn step_has_no_other_users_ids(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = format!("proctor-test-{}", std::process::id());
-    let step = Step::sh(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}"));
+    let step = TestCommand::shell(&format!("echo up; id -u; sleep 1000 {marker} || sleep 1000; : {marker}"));
     let (running, _layer) = bench.start(&step, &[])?;
-    assert_eq!(line(&running.stdout)?, "up");
-    let inside: u32 = line(&running.stdout)?.parse()?;
-    let statuses = bench::statuses_of(&marker)?;
+    assert_eq!(read_line(&running.stdout)?, "up");
+    let inside: u32 = read_line(&running.stdout)?.parse()?;
+    let statuses = environment::process_statuses(&marker)?;
     assert!(!statuses.is_empty());
     for status in statuses {
         for field in ["Uid:", "Gid:"] {
             let ids = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
-            let is_own = bench.role == Role::RootOwn;
+            let is_own = bench.role == UserRole::RootOwn;
             let is_right = |id: &str| id != "0" && (is_own || id == inside.to_string());
             assert!(ids.split_whitespace().all(is_right), "{field}{ids}");
         }
     }
-    for helper in bench::children()? {
+    for helper in environment::children()? {
         // Unreadable for this process if the helper has dropped its privileges; a step cannot read it in that case
         // either.
         let environment = fs::read(format!("/proc/{helper}/environ")).unwrap_or_default();
         assert!(environment.is_empty(), "the helper has an environment: {environment:?}");
     }
     running.kill()?;
-    until_closed(&running)?;
+    collect_events(&running)?;
     Ok(())
 }
 
-fn dev_and_proc_are_its_own(bench: &Bench) -> Result<(), Failed> {
+fn provides_private_dev_and_proc(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script = "ls /dev | xargs echo; ls /proc | grep -c '^[0-9]'; head -c 3 /dev/zero | wc -c; echo x > /dev/null; hostname; cat /proc/1/comm";
-    let ran = bench.run(&Step::sh(script))?;
-    let mut lines = ran.printed().lines();
+    let ran = bench.run(&TestCommand::shell(script))?;
+    let mut lines = ran.stdout_of_success().lines();
     let devices = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero";
     assert_eq!(lines.next(), Some(devices));
     assert!(lines.next().and_then(|count| count.parse::<u32>().ok()).is_some_and(|count| count <= 5), "{ran:?}");
@@ -357,7 +360,7 @@ fn dev_and_proc_are_its_own(bench: &Bench) -> Result<(), Failed> {
 }
 
 /// A process that can write a device can set its times to now, unless the mount is read-only.
-fn protects_the_times_of_host_devices(bench: &Bench) -> Result<(), Failed> {
+fn protects_the_times_of_host_devices(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let masked = bench.root.join("tools");
     fs::create_dir_all(&masked)?;
     fs::write(masked.join("credentials"), "secret")?;
@@ -365,7 +368,7 @@ fn protects_the_times_of_host_devices(bench: &Bench) -> Result<(), Failed> {
         source: source.to_owned(),
         at: source.to_owned(),
         kind,
-        rights: Rights::Ours,
+        rights: AccessRights::Ours,
     };
     let credentials = masked.join("credentials");
     let script = format!(
@@ -374,74 +377,80 @@ fn protects_the_times_of_host_devices(bench: &Bench) -> Result<(), Failed> {
          echo x > /dev/null && wc -c < {0}; head -c 2 /dev/urandom | wc -c",
         credentials.display()
     );
-    let mut step = Step::sh(&script);
+    let mut step = TestCommand::shell(&script);
     step.tools = vec![tool(&masked, ToolKind::ReadOnly), tool(&credentials, ToolKind::Masked)];
-    assert_eq!(bench.run(&step)?.printed(), "0\n2");
+    assert_eq!(bench.run(&step)?.stdout_of_success(), "0\n2");
     Ok(())
 }
 
 /// The kernel counts inotify instances, pending signals and pipe buffers per user of the host.
-fn isolates_per_user_counts_of_two_runs(bench: &Bench) -> Result<(), Failed> {
-    if !bench.role.steps_down() || bench.role.is_foreign() {
+fn isolates_per_user_counts_of_two_runs(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    if !bench.role.is_set_up_by_root() || bench.role.is_foreign() {
         // The step runs as an existing user of the host.
         return Ok(());
     }
     let greedy = "import ctypes, time\nc = ctypes.CDLL(None)\nwhile c.inotify_init1(0) >= 0: pass\nprint('full', flush=True)\ntime.sleep(1000)";
-    let mut step = Step::new(&["/usr/bin/python3", "-c", greedy]);
+    let mut step = TestCommand::new(&["/usr/bin/python3", "-c", greedy]);
     step.limits.open_files = Limit::Unlimited;
     let (running, _layer) = bench.start(&step, &[])?;
-    assert_eq!(line(&running.stdout)?, "full");
-    let space = bench.another_space()?;
+    assert_eq!(read_line(&running.stdout)?, "full");
+    let space = bench.new_run_space()?;
     let modest = "import ctypes, os; print(ctypes.CDLL(None).inotify_init1(0) >= 0, os.getuid())";
-    let policy = bench.policy(&Step::new(&["/usr/bin/python3", "-c", modest]))?;
+    let policy = bench.policy(&TestCommand::new(&["/usr/bin/python3", "-c", modest]))?;
     let (other, _other_layer) = bench.launcher.spawn(&space, &[], &bench.facts, &policy)?;
-    assert_eq!(line(&other.stdout)?, "True 1879048192", "the step sees one id, whatever it is on the host");
-    until_closed(&other)?;
+    assert_eq!(read_line(&other.stdout)?, "True 1879048192", "the step sees one id, whatever it is on the host");
+    collect_events(&other)?;
     running.kill()?;
-    until_closed(&running)?;
+    collect_events(&running)?;
     Ok(())
 }
 
-fn a_terminal_can_be_opened(bench: &Bench) -> Result<(), Failed> {
+fn can_open_terminal(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script = "import os; a, b = os.openpty(); os.write(b, b'x'); print(os.ttyname(b), os.read(a, 1).decode())";
-    assert_eq!(bench.run(&Step::new(&["/usr/bin/python3", "-c", script]))?.printed(), "/dev/pts/0 x");
-    let no_terminal = bench.run(&Step::sh("exec 3< /dev/tty"))?;
+    assert_eq!(bench.run(&TestCommand::new(&["/usr/bin/python3", "-c", script]))?.stdout_of_success(), "/dev/pts/0 x");
+    let no_terminal = bench.run(&TestCommand::shell("exec 3< /dev/tty"))?;
     assert_ne!(no_terminal.status(), Some(WaitStatus::Code(0)));
     Ok(())
 }
 
-fn the_accounts_are_synthetic(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("whoami; id -gn; wc -l < /etc/passwd; getent passwd $(id -u) | cut -d: -f6"))?;
-    assert_eq!(ran.printed(), format!("step\nstep\n2\n{}", bench.home.display()));
+fn provides_synthetic_accounts(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran =
+        bench.run(&TestCommand::shell("whoami; id -gn; wc -l < /etc/passwd; getent passwd $(id -u) | cut -d: -f6"))?;
+    assert_eq!(ran.stdout_of_success(), format!("step\nstep\n2\n{}", bench.home.display()));
     Ok(())
 }
 
-fn stdio_can_be_opened_again(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("echo out > /dev/stdout; echo err > /dev/stderr; wc -c < /dev/stdin"))?;
-    assert_eq!((ran.printed(), ran.stderr.as_str()), ("out\n0", "err\n"));
+fn can_reopen_stdio(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran = bench.run(&TestCommand::shell("echo out > /dev/stdout; echo err > /dev/stderr; wc -c < /dev/stdin"))?;
+    assert_eq!((ran.stdout_of_success(), ran.stderr.as_str()), ("out\n0", "err\n"));
     Ok(())
 }
 
-fn signals_are_as_in_a_fresh_shell(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh(
+fn resets_signal_handling(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran = bench.run(&TestCommand::shell(
         "cat /proc/self/status | grep -E '^Sig(Blk|Ign|Cgt)' | cut -f2; umask; ls /proc/self/fd | wc -l",
     ))?;
     let none = "0000000000000000";
     // The fourth descriptor is the directory that `ls` reads.
-    assert_eq!(ran.printed().split_whitespace().collect::<Vec<_>>(), [none, none, none, "0022", "4"], "{ran:?}");
+    assert_eq!(
+        ran.stdout_of_success().split_whitespace().collect::<Vec<_>>(),
+        [none, none, none, "0022", "4"],
+        "{ran:?}"
+    );
     Ok(())
 }
 
-fn tools_are_shown_and_credentials_masked(bench: &Bench) -> Result<(), Failed> {
+fn shows_tools_and_masks_credentials(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let tool = bench.home.join(".tool");
     fs::create_dir_all(bench.root.join("elsewhere/bin"))?;
     fs::create_dir(&tool)?;
     fs::write(bench.root.join("elsewhere/bin/t"), "tool\n")?;
     fs::write(tool.join("credentials"), "token")?;
     std::os::unix::fs::symlink(bench.root.join("elsewhere"), bench.home.join(".linked"))?;
-    let rights = Rights::Steps;
+    let rights = AccessRights::Steps;
     let mount = |at: &Path, kind| ToolMount { source: at.to_owned(), at: at.to_owned(), kind, rights };
-    let mut step = Step::sh("cd ~; cat .linked/bin/t .tool/credentials; touch .tool/x 2>&1; touch mine; ls -A .tool");
+    let mut step =
+        TestCommand::shell("cd ~; cat .linked/bin/t .tool/credentials; touch .tool/x 2>&1; touch mine; ls -A .tool");
     step.env.insert("HOME".to_owned(), bench.home.display().to_string());
     step.tools = vec![
         mount(&tool, ToolKind::ReadOnly),
@@ -453,72 +462,76 @@ fn tools_are_shown_and_credentials_masked(bench: &Bench) -> Result<(), Failed> {
         mount(&bench.home.join(".absent"), ToolKind::ReadOnly),
     ];
     let ran = bench.run(&step)?;
-    let lines: Vec<&str> = ran.printed().lines().collect();
+    let lines: Vec<&str> = ran.stdout_of_success().lines().collect();
     assert!(lines.len() == 3 && lines[1].contains("Read-only file system"), "{ran:?}");
     assert_eq!((lines[0], lines[2]), ("tool", "credentials"));
     Ok(())
 }
 
-fn limits_hold(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh("ulimit -n; ulimit -c; ulimit -t");
-    assert_eq!(bench.run(&step)?.printed(), "256\n0\n20");
+fn enforces_resource_limits(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::shell("ulimit -n; ulimit -c; ulimit -t");
+    assert_eq!(bench.run(&step)?.stdout_of_success(), "256\n0\n20");
     let core = "import resource as r; r.setrlimit(r.RLIMIT_CORE, (0, 0)); print(r.getrlimit(r.RLIMIT_CORE))";
-    step.argv = Step::new(&["/usr/bin/python3", "-c", core]).argv;
+    step.argv = TestCommand::new(&["/usr/bin/python3", "-c", core]).argv;
     let most = rustix::process::getrlimit(rustix::process::Resource::Core).maximum.map_or(1, |own| own.min(1));
     let expected = format!("({most}, {most})");
-    assert_eq!(bench.run(&step)?.printed(), expected, "with 0 the kernel starts the host's handler of core dumps");
+    assert_eq!(
+        bench.run(&step)?.stdout_of_success(),
+        expected,
+        "with 0 the kernel starts the host's handler of core dumps"
+    );
     step.limits.pids = Limit::Max(8);
     let forks = "import os, time\nn = 0\ntry:\n  while n < 100:\n    if os.fork() == 0: time.sleep(1000)\n    n += 1\nexcept OSError: pass\nprint(n)";
-    step.argv = Step::new(&["/usr/bin/python3", "-c", forks]).argv;
-    assert_eq!(bench.run(&step)?.printed(), "7", "python itself is the eighth");
+    step.argv = TestCommand::new(&["/usr/bin/python3", "-c", forks]).argv;
+    assert_eq!(bench.run(&step)?.stdout_of_success(), "7", "python itself is the eighth");
     step.limits.pids = Limit::Max(64);
     step.limits.memory = Limit::Max(256 << 20);
     let memory = "\ntry: bytearray(512 << 20)\nexcept MemoryError: print('no')";
-    step.argv = Step::new(&["/usr/bin/python3", "-c", memory]).argv;
+    step.argv = TestCommand::new(&["/usr/bin/python3", "-c", memory]).argv;
     let balloon = bench.run(&step)?;
     match bench.launcher.control_groups() {
         Ok(_) => assert_eq!(balloon.limit(), Some(LimitKind::Memory), "{balloon:?}"),
-        Err(_) => assert_eq!(balloon.printed(), "no"),
+        Err(_) => assert_eq!(balloon.stdout_of_success(), "no"),
     }
     step.limits.memory = Limit::Unlimited;
     step.limits.cpu_seconds = Limit::Max(1);
-    step.argv = Step::sh("while :; do :; done").argv;
+    step.argv = TestCommand::shell("while :; do :; done").argv;
     let burnt = bench.run(&step)?.status();
     assert!(matches!(burnt, Some(WaitStatus::Signal(9 | 24))), "{burnt:?}");
     // No single process uses a second of CPU time, but all of them together use more.
     let children = "import os, time\nfor _ in range(40):\n  if os.fork() == 0:\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n    os._exit(0)\n  os.wait()\n";
-    step.argv = Step::new(&["/usr/bin/python3", "-c", children]).argv;
+    step.argv = TestCommand::new(&["/usr/bin/python3", "-c", children]).argv;
     let burnt = bench.run(&step)?;
     assert_eq!(burnt.limit(), Some(LimitKind::CpuSeconds), "{burnt:?}");
     // The parent ignores SIGCHLD, so the kernel adds the children's CPU time to no process.
     let unwaited = "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor _ in range(40):\n  read, write = os.pipe()\n  if os.fork() == 0:\n    end = time.process_time() + 0.5\n    while time.process_time() < end: pass\n    os._exit(0)\n  os.close(write)\n  os.read(read, 1)\n";
-    step.argv = Step::new(&["/usr/bin/python3", "-c", unwaited]).argv;
+    step.argv = TestCommand::new(&["/usr/bin/python3", "-c", unwaited]).argv;
     let burnt = bench.run(&step)?;
     assert_eq!(burnt.limit(), Some(LimitKind::CpuSeconds), "{burnt:?}");
     Ok(())
 }
 
 /// A file costs kernel memory that no limit in bytes counts.
-fn scratch_directories_hold_a_bounded_number_of_files(bench: &Bench) -> Result<(), Failed> {
+fn limits_files_in_scratch_directories(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let count =
         "import os\nfor d in ('/tmp', '/var/tmp', '/dev/shm', os.environ['HOME']): print(os.statvfs(d).f_files)";
-    let mut step = Step::new(&["/usr/bin/python3", "-c", count]);
+    let mut step = TestCommand::new(&["/usr/bin/python3", "-c", count]);
     step.env.insert("HOME".to_owned(), bench.home.display().to_string());
-    assert_eq!(bench.run(&step)?.printed(), ["4096"; 4].join("\n"), "the least that there is");
+    assert_eq!(bench.run(&step)?.stdout_of_success(), ["4096"; 4].join("\n"), "the least that there is");
     Ok(())
 }
 
-fn a_full_layer_is_an_error_of_the_step(bench: &Bench) -> Result<(), Failed> {
+fn reports_full_layer_to_step(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let fill = "for d in . /tmp /dev/shm; do for f in 1 2 3 4; do head -c 12M /dev/zero > $d/$f; done; du -sm $d; done";
-    let ran = bench.run(&Step::sh(fill))?;
+    let ran = bench.run(&TestCommand::shell(fill))?;
     assert!(ran.stderr.matches("No space left on device").count() >= 3, "{ran:?}");
-    let sparse = bench.run(&Step::sh("truncate -s 1G big"))?;
+    let sparse = bench.run(&TestCommand::shell("truncate -s 1G big"))?;
     assert_ne!(sparse.status(), Some(WaitStatus::Code(0)), "{sparse:?}");
     Ok(())
 }
 
 /// A grandchild in its own session that ignores every signal and holds the pipe open.
-const STUBBORN: &str = r"
+const STUBBORN_SCRIPT: &str = r"
 import os, signal, sys, time
 for _ in range(3):
     if os.fork() == 0:
@@ -531,71 +544,71 @@ for _ in range(3):
 while True: time.sleep(1000)
 ";
 
-fn stubborn(marker: &str) -> Step {
-    Step::new(&["/usr/bin/python3", "-c", STUBBORN, marker])
+fn stubborn_step(marker: &str) -> TestCommand {
+    TestCommand::new(&["/usr/bin/python3", "-c", STUBBORN_SCRIPT, marker])
 }
 
 fn marker(name: &str) -> String {
     format!("proctor-test-{name}-{}", std::process::id())
 }
 
-fn kill_ends_everything(bench: &Bench) -> Result<(), Failed> {
+fn kill_ends_all_processes(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = marker("kill");
-    let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
+    let (running, _layer) = bench.start(&stubborn_step(&marker), &[])?;
     for _ in 0..3 {
-        line(&running.stdout)?;
+        read_line(&running.stdout)?;
     }
-    assert!(bench::statuses_of(&marker)?.len() >= 4);
+    assert!(environment::process_statuses(&marker)?.len() >= 4);
     running.kill()?;
-    let reports = until_closed(&running)?;
-    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
-    assert!(matches!(reports.last(), Some(Report::Exited { status: WaitStatus::Signal(9), .. })), "{reports:?}");
+    let reports = collect_events(&running)?;
+    assert_eq!(environment::process_statuses(&marker)?, [""; 0]);
+    assert!(matches!(reports.last(), Some(SandboxEvent::Exited { status: WaitStatus::Signal(9), .. })), "{reports:?}");
     let mut rest = String::new();
     fs::File::from(running.stdout.try_clone()?).read_to_string(&mut rest)?;
     Ok(())
 }
 
 /// The kernel may kill the helper for lack of memory, for instance.
-fn a_killed_helper_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
+fn killed_helper_leaves_no_process(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = marker("helper");
-    let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
+    let (running, _layer) = bench.start(&stubborn_step(&marker), &[])?;
     for _ in 0..3 {
-        line(&running.stdout)?;
+        read_line(&running.stdout)?;
     }
-    for helper in bench::children()? {
+    for helper in environment::children()? {
         let pid = rustix::process::Pid::from_raw(helper.parse()?).ok_or("no process")?;
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
     }
-    let reports = until_closed(&running)?;
-    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
-    assert!(matches!(reports.as_slice(), [Report::Ready { .. }]), "no report of its end: {reports:?}");
+    let reports = collect_events(&running)?;
+    assert_eq!(environment::process_statuses(&marker)?, [""; 0]);
+    assert!(matches!(reports.as_slice(), [SandboxEvent::Ready { .. }]), "no report of its end: {reports:?}");
     Ok(())
 }
 
 /// Another process of the same user may stop the helper; a step cannot reach it.
-fn a_stopped_helper_does_not_hold_us(bench: &Bench) -> Result<(), Failed> {
+fn stopped_helper_does_not_block(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = marker("stopped");
-    let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
+    let (running, _layer) = bench.start(&stubborn_step(&marker), &[])?;
     for _ in 0..3 {
-        line(&running.stdout)?;
+        read_line(&running.stdout)?;
     }
-    for helper in bench::children()? {
+    for helper in environment::children()? {
         let pid = rustix::process::Pid::from_raw(helper.parse()?).ok_or("no process")?;
         rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
     }
     drop(running);
-    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
-    bench::no_children()?;
+    assert_eq!(environment::process_statuses(&marker)?, [""; 0]);
+    environment::wait_for_no_children()?;
     Ok(())
 }
 
-fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
+fn terminate_signals_all_processes(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script = "(trap 'echo child; exit' TERM; echo up; while :; do sleep 0.01; done) & trap 'wait; echo leader; exit 3' TERM; echo up; wait";
-    let (running, _layer) = bench.start(&Step::sh(script), &[])?;
-    assert_eq!((line(&running.stdout)?.as_str(), line(&running.stdout)?.as_str()), ("up", "up"));
+    let (running, _layer) = bench.start(&TestCommand::shell(script), &[])?;
+    assert_eq!((read_line(&running.stdout)?.as_str(), read_line(&running.stdout)?.as_str()), ("up", "up"));
     running.terminate()?;
-    let reports = until_closed(&running)?;
-    assert!(matches!(reports.last(), Some(Report::Exited { status: WaitStatus::Code(3), .. })), "{reports:?}");
+    let reports = collect_events(&running)?;
+    assert!(matches!(reports.last(), Some(SandboxEvent::Exited { status: WaitStatus::Code(3), .. })), "{reports:?}");
     let mut text = String::new();
     fs::File::from(running.stdout.try_clone()?).read_to_string(&mut text)?;
     assert_eq!(text, "child\nleader\n");
@@ -603,12 +616,12 @@ fn terminate_reaches_everybody(bench: &Bench) -> Result<(), Failed> {
 }
 
 /// The attempt ends and leaves nothing behind, whatever stage the kill interrupts.
-fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
+fn kill_during_setup_leaves_no_process(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = marker("early");
     // The first delays are closer together, around the time when the helper reports its PID 1.
     let delays = (0..40).map(|n| n * 400).chain((1..20).map(|n| n * 20_000));
     for (round, delay) in delays.enumerate() {
-        let (running, _layer) = bench.start(&stubborn(&marker), &[])?;
+        let (running, _layer) = bench.start(&stubborn_step(&marker), &[])?;
         for _ in 0..delay {
             std::hint::spin_loop();
         }
@@ -620,47 +633,47 @@ fn killing_early_is_safe(bench: &Bench) -> Result<(), Failed> {
         if round % 2 == 1 {
             running.kill()?;
         }
-        until_closed(&running)?;
-        assert_eq!(bench::statuses_of(&marker)?, [""; 0], "round {round}");
+        collect_events(&running)?;
+        assert_eq!(environment::process_statuses(&marker)?, [""; 0], "round {round}");
     }
     Ok(())
 }
 
-fn the_end_of_the_command_is_the_end_of_all(bench: &Bench) -> Result<(), Failed> {
+fn command_exit_ends_all_processes(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = marker("orphan");
-    let ran = bench.run(&Step::sh(&format!(
+    let ran = bench.run(&TestCommand::shell(&format!(
         "(trap '' TERM HUP; exec setsid sh -c 'while :; do sleep 100; done' {marker}) & exit 4"
     )))?;
     assert_eq!(ran.status(), Some(WaitStatus::Code(4)));
-    assert_eq!(bench::statuses_of(&marker)?, [""; 0]);
+    assert_eq!(environment::process_statuses(&marker)?, [""; 0]);
     Ok(())
 }
 
-fn a_dead_parent_leaves_nothing(bench: &Bench) -> Result<(), Failed> {
+fn dead_parent_leaves_no_process(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let marker = marker("parent");
-    let mut parent = bench::spawn_parent(
+    let mut parent = environment::spawn_parent(
         bench.role,
         &format!("echo up; (exec setsid sh -c 'while :; do sleep 100; done' {marker}) & wait"),
     )?;
     let mut first = String::new();
     BufReader::new(parent.stdout.take().ok_or("no output")?).read_line(&mut first)?;
     assert_eq!(first, "up\n");
-    let processes = bench::pidfds_of(&marker)?;
+    let processes = environment::process_pidfds(&marker)?;
     assert!(!processes.is_empty());
     parent.kill()?;
     parent.wait()?;
     for process in processes {
-        bench::readable(process.as_fd())?;
+        environment::wait_readable(process.as_fd())?;
     }
     Ok(())
 }
 
-fn a_missing_program_is_reported(bench: &Bench) -> Result<(), Failed> {
+fn reports_missing_program(bench: &SandboxTestEnv) -> Result<(), Failed> {
     for (program, named) in [("no-such-tool", "PATH (/usr/local/bin"), ("./src/lib.rs", "src/lib.rs"), ("/x/y", "/x/y")]
     {
-        let ran = bench.run(&Step::new(&[program, "x"]))?;
+        let ran = bench.run(&TestCommand::new(&[program, "x"]))?;
         match ran.reports.last() {
-            Some(Report::NotStarted { fault: StartFault::ProgramMissing, message }) => {
+            Some(SandboxEvent::NotStarted { fault: StartFault::ProgramMissing, message }) => {
                 assert!(message.contains(program) && message.contains(named), "{message}");
             }
             other => return Err(format!("{program}: {other:?}").into()),
@@ -669,44 +682,44 @@ fn a_missing_program_is_reported(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-fn a_missing_workdir_is_reported(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh("pwd");
+fn reports_missing_workdir(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::shell("pwd");
     step.workdir = "src";
-    assert!(bench.is_at(bench.run(&step)?.printed(), "src"));
+    assert!(bench.is_path_in_repo(bench.run(&step)?.stdout_of_success(), "src"));
     step.workdir = "absent";
     let ran = bench.run(&step)?;
-    let is_reported = matches!(ran.reports.as_slice(), [Report::NotStarted { fault: StartFault::Workdir, .. }]);
+    let is_reported = matches!(ran.reports.as_slice(), [SandboxEvent::NotStarted { fault: StartFault::Workdir, .. }]);
     assert!(is_reported, "{ran:?}");
     Ok(())
 }
 
 /// The work directory is reached through a link of the repository: the record would name a directory in which the
 /// command did not run.
-fn a_workdir_outside_of_the_repository_is_reported(bench: &Bench) -> Result<(), Failed> {
+fn reports_workdir_outside_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
     std::os::unix::fs::symlink("src", bench.repo.join("inside"))?;
-    let mut step = Step::sh("pwd -P");
+    let mut step = TestCommand::shell("pwd -P");
     step.workdir = "inside";
-    assert!(bench.is_at(bench.run(&step)?.printed(), "src"));
+    assert!(bench.is_path_in_repo(bench.run(&step)?.stdout_of_success(), "src"));
     step.workdir = "link";
     let ran = bench.run(&step)?;
-    let is_reported = matches!(ran.reports.as_slice(), [Report::NotStarted { fault: StartFault::Workdir, .. }]);
+    let is_reported = matches!(ran.reports.as_slice(), [SandboxEvent::NotStarted { fault: StartFault::Workdir, .. }]);
     assert!(is_reported, "{ran:?}");
     Ok(())
 }
 
 /// Only root can mount a file system there.
-fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
-    if bench.role == Role::User {
+fn refuses_mount_in_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    if bench.role == UserRole::User {
         return Ok(());
     }
     let at = bench.repo.join("src");
-    bench::own_mounts()?;
+    environment::enter_mount_namespace()?;
     nix::mount::mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     // With a new launcher and run space: those of the first bench were made before the mount.
-    let bench = Bench::over(bench.role, &bench.root)?;
-    let ran = bench.run(&Step::sh("true"))?;
+    let bench = SandboxTestEnv::with_existing_files(bench.role, &bench.root)?;
+    let ran = bench.run(&TestCommand::shell("true"))?;
     match ran.reports.as_slice() {
-        [Report::Refused { control: Control::Layer, message, hint }] => {
+        [SandboxEvent::Refused { control: Control::Layer, message, hint }] => {
             assert!(message.contains(&at.display().to_string()) && hint.contains("umount"), "{message} {hint}");
             Ok(())
         }
@@ -716,22 +729,22 @@ fn a_mount_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
 
 /// The file system of the repository is an overlay, which cannot map owners. For another user's repository nothing
 /// needs to be mapped.
-fn a_repository_that_cannot_be_mapped_is_refused(bench: &Bench) -> Result<(), Failed> {
-    if bench.role == Role::User {
+fn refuses_unmappable_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    if bench.role == UserRole::User {
         return Ok(());
     }
-    bench::own_mounts()?;
+    environment::enter_mount_namespace()?;
     let options = format!("lowerdir={}:{}", bench.repo.display(), bench.home.display());
     nix::mount::mount(Some("overlay"), &bench.repo, Some("overlay"), MsFlags::empty(), Some(options.as_str()))?;
-    let bench = Bench::over(bench.role, &bench.root)?;
-    let ran = bench.run(&Step::sh("cat tracked.txt"))?;
+    let bench = SandboxTestEnv::with_existing_files(bench.role, &bench.root)?;
+    let ran = bench.run(&TestCommand::shell("cat tracked.txt"))?;
     match ran.reports.as_slice() {
-        [Report::Refused { control: Control::UserNamespace, hint, .. }] if bench.role == Role::RootOwn => {
+        [SandboxEvent::Refused { control: Control::UserNamespace, hint, .. }] if bench.role == UserRole::RootOwn => {
             assert!(hint.contains("chown"), "{hint}");
             Ok(())
         }
-        _ if bench.role == Role::RootForeign => {
-            assert_eq!(ran.printed(), "as it was");
+        _ if bench.role == UserRole::RootForeign => {
+            assert_eq!(ran.stdout_of_success(), "as it was");
             Ok(())
         }
         other => Err(format!("{other:?}").into()),
@@ -740,56 +753,57 @@ fn a_repository_that_cannot_be_mapped_is_refused(bench: &Bench) -> Result<(), Fa
 
 /// The kernel stacks two overlays but not three, and maps the owners of none. An ordinary user can cause neither
 /// case.
-fn without_an_overlay_a_copy_stands_at_its_place(bench: &Bench) -> Result<(), Failed> {
+fn falls_back_to_copy_without_overlay(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let (overlays, lacks) = match bench.role {
-        Role::RootForeign => (2, Control::Layer),
-        Role::RootOwn => (1, Control::UserNamespace),
+        UserRole::RootForeign => (2, Control::Layer),
+        UserRole::RootOwn => (1, Control::UserNamespace),
         _ => return Ok(()),
     };
-    bench::own_mounts()?;
+    environment::enter_mount_namespace()?;
     let options = format!("lowerdir={}:{}", bench.repo.display(), bench.home.display());
     for _ in 0..overlays {
         nix::mount::mount(Some("overlay"), &bench.repo, Some("overlay"), MsFlags::empty(), Some(options.as_str()))?;
     }
-    let bench = Bench::over(bench.role, &bench.root)?;
-    let strict = bench.run(&Step::sh("true"))?;
-    let is_refused = matches!(strict.reports.as_slice(), [Report::Refused { control, .. }] if *control == lacks);
+    let bench = SandboxTestEnv::with_existing_files(bench.role, &bench.root)?;
+    let strict = bench.run(&TestCommand::shell("true"))?;
+    let is_refused = matches!(strict.reports.as_slice(), [SandboxEvent::Refused { control, .. }] if *control == lacks);
     assert!(is_refused, "{strict:?}");
 
-    let mut step =
-        Step::sh("pwd; echo x >> tracked.txt; rm -r src; mkdir new; echo y > new/y; echo x > .git/HEAD; echo k > c/k");
+    let mut step = TestCommand::shell(
+        "pwd; echo x >> tracked.txt; rm -r src; mkdir new; echo y > new/y; echo x > .git/HEAD; echo k > c/k",
+    );
     step.caches = vec![cache(&bench, "c")?];
     let mut policy = bench.policy(&step)?;
     policy.tolerated = [Control::Cgroup, Control::Layer].into_iter().collect();
     let first = bench.run_policy(&policy, &[])?;
-    assert_eq!(first.printed(), bench.repo.display().to_string(), "{first:?}");
+    assert_eq!(first.stdout_of_success(), bench.repo.display().to_string(), "{first:?}");
     assert!(first.stderr.contains("Read-only file system"), "{first:?}");
-    assert_eq!(bench::names(first.layer.upper())?, ["new", "src", "tracked.txt"]);
+    assert_eq!(environment::names(first.layer.upper())?, ["new", "src", "tracked.txt"]);
     let missing: Vec<_> = first.enforcement().missing().map(|(control, _)| control).collect();
     assert!(missing.contains(&Control::Layer) && missing.len() <= 2, "{missing:?}");
-    policy.argv = proctor_core::plan::Argv::new(
+    policy.argv = proctor_core::model::plan::Argv::new(
         ["sh", "-c", "ls; cat tracked.txt new/y c/k; echo $(id -u) $(stat -c %u .)"].map(str::to_owned).into(),
     )?;
     let second = bench.run_policy(&policy, &[&first.layer])?;
     let uid = StepUser::choose(bench.launcher.host(), &bench.facts)?.uid();
     let seen = format!("c\nlink\nnew\nsecret\ntracked.txt\nas it was\nx\ny\nk\n{uid} {uid}");
-    assert_eq!(second.printed(), seen, "{second:?}");
-    assert_eq!(bench::names(second.layer.upper())?, [""; 0]);
+    assert_eq!(second.stdout_of_success(), seen, "{second:?}");
+    assert_eq!(environment::names(second.layer.upper())?, [""; 0]);
     Ok(())
 }
 
-fn a_home_in_the_repository_is_refused(bench: &Bench) -> Result<(), Failed> {
-    let mut policy = bench.policy(&Step::sh("true"))?;
+fn refuses_home_in_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut policy = bench.policy(&TestCommand::shell("true"))?;
     for home in [bench.repo.clone(), bench.repo.join("src")] {
         policy.home = home;
         assert!(bench.launcher.spawn(&bench.space, &[], &bench.facts, &policy).is_err());
     }
-    let whole = Bench::over_state(bench.role, &bench.root, &bench.repo.join("state"))?;
-    assert!(whole.run(&Step::sh("true")).is_err(), "a state directory in the repository shows up in itself");
+    let whole = SandboxTestEnv::with_state_dir(bench.role, &bench.root, &bench.repo.join("state"))?;
+    assert!(whole.run(&TestCommand::shell("true")).is_err(), "a state directory in the repository shows up in itself");
     Ok(())
 }
 
-fn what_took_the_repositorys_place_is_not_opened(bench: &Bench) -> Result<(), Failed> {
+fn refuses_replaced_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
     bench.facts.open()?;
     let moved = bench.root.join("moved");
     fs::rename(&bench.repo, &moved)?;
@@ -802,70 +816,72 @@ fn what_took_the_repositorys_place_is_not_opened(bench: &Bench) -> Result<(), Fa
 }
 
 /// The owner may replace a path by a link after it was checked; a root daemon would show the link's target.
-fn a_path_that_became_a_link_is_refused(bench: &Bench) -> Result<(), Failed> {
+fn refuses_path_that_became_link(bench: &SandboxTestEnv) -> Result<(), Failed> {
     std::os::unix::fs::symlink(&bench.root, bench.root.join("swapped"))?;
-    let (plain, swapped) = (bench.policy(&Step::sh("ls"))?, bench.root.join("swapped/repo"));
+    let (plain, swapped) = (bench.policy(&TestCommand::shell("ls"))?, bench.root.join("swapped/repo"));
     let repo = Policy { repo: swapped.clone(), ..plain.clone() };
     let git = GitDirs { common: Some(swapped.join(".git")), ..plain.git.clone() };
     for (policy, control) in [(repo, Control::Layer), (Policy { git, ..plain }, Control::GitReadOnly)] {
         let ran = bench.run_policy(&policy, &[])?;
         let is_refused =
-            matches!(ran.reports.as_slice(), [Report::Refused { control: named, .. }] if *named == control);
+            matches!(ran.reports.as_slice(), [SandboxEvent::Refused { control: named, .. }] if *named == control);
         assert!(is_refused, "{control:?}: {ran:?}");
     }
     Ok(())
 }
 
-fn no_process_is_left_and_the_space_stays(bench: &Bench) -> Result<(), Failed> {
-    let ran = bench.run(&Step::sh("echo kept > file"))?;
-    bench::no_children()?;
-    assert_eq!(bench::content(ran.layer.upper(), "file")?, "kept\n");
+fn keeps_run_space_without_processes(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let ran = bench.run(&TestCommand::shell("echo kept > file"))?;
+    environment::wait_for_no_children()?;
+    assert_eq!(environment::content(ran.layer.upper(), "file")?, "kept\n");
     assert_eq!(fs::read_dir(bench.root.join("state/space"))?.count(), 0, "on the host nothing is mounted");
     Ok(())
 }
 
 /// A sandbox that became ready long before its command works too, and the next command sees nothing of the previous
 /// one.
-fn a_prepared_sandbox_serves_one_command(bench: &Bench) -> Result<(), Failed> {
-    let step = Step::sh("test ! -e /tmp/left && test ! -e new && echo left > /tmp/left && echo new > new && cat new");
+fn prepared_sandbox_serves_one_command(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let step = TestCommand::shell(
+        "test ! -e /tmp/left && test ! -e new && echo left > /tmp/left && echo new > new && cat new",
+    );
     bench.launcher.warm(&bench.space, &[], &bench.facts, &bench.policy(&step)?, 2)?;
     let began = std::time::Instant::now();
-    while bench.space.ready() < 2 {
-        assert!(began.elapsed().as_secs() < 30, "only {} got ready", bench.space.ready());
+    while bench.space.ready_count() < 2 {
+        assert!(began.elapsed().as_secs() < 30, "only {} got ready", bench.space.ready_count());
         std::thread::yield_now();
     }
     for left in [1, 0, 0] {
         let ran = bench.run(&step)?;
-        assert_eq!(ran.printed(), "new", "nothing of the one before is there");
-        assert_eq!(bench.space.ready(), left, "each serves one, and then they are made when asked for");
+        assert_eq!(ran.stdout_of_success(), "new", "nothing of the one before is there");
+        assert_eq!(bench.space.ready_count(), left, "each serves one, and then they are made when asked for");
     }
     bench.launcher.warm(&bench.space, &[], &bench.facts, &bench.policy(&step)?, 1)?;
-    let mut other = Step::sh("ulimit -n");
+    let mut other = TestCommand::shell("ulimit -n");
     other.limits.open_files = Limit::Max(99);
-    assert_eq!(bench.run(&other)?.printed(), "99", "one that is made for other limits is not taken");
+    assert_eq!(bench.run(&other)?.stdout_of_success(), "99", "one that is made for other limits is not taken");
     Ok(())
 }
 
 /// The sandbox serves over the layers that it was made for, and over others. In the latter case the mounts for the
 /// expected layers are removed, and git's directory and the caches are mounted again.
-fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh(
+fn prepared_sandbox_serves_over_any_layers(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::shell(
         "cat f 2>/dev/null || echo none; echo mine > f
          test -f .git/HEAD && ! touch .git/HEAD 2>/dev/null && echo more >> cache/f && wc -l < cache/f
          grep -c \" $PWD .* - overlay \" /proc/self/mountinfo",
     );
     step.git = true;
     step.caches.push(cache(bench, "cache")?);
-    let ready = |step: &Step, lowers: &[&proctor_sandbox::Layer<proctor_sandbox::Sealed>]| {
+    let ready = |step: &TestCommand, lowers: &[&proctor_sandbox::Layer<proctor_sandbox::Sealed>]| {
         bench.launcher.warm(&bench.space, lowers, &bench.facts, &bench.policy(step)?, 1)?;
         let began = std::time::Instant::now();
-        while bench.space.ready() == 0 {
+        while bench.space.ready_count() == 0 {
             assert!(began.elapsed().as_secs() < 30, "none got ready");
             std::thread::yield_now();
         }
         Ok::<_, Failed>(())
     };
-    let first = bench.run(&Step::sh("echo first > f"))?;
+    let first = bench.run(&TestCommand::shell("echo first > f"))?;
     for (run, (made_for, run_over, seen)) in (1..).zip([
         (vec![&first.layer], vec![&first.layer], "first"),
         (vec![], vec![&first.layer], "first"),
@@ -873,46 +889,46 @@ fn a_prepared_sandbox_serves_over_any_layers(bench: &Bench) -> Result<(), Failed
     ]) {
         ready(&step, &made_for)?;
         let ran = bench.run_over(&step, &run_over)?;
-        assert_eq!(ran.printed(), format!("{seen}\n{run}\n1"), "{ran:?}");
-        assert_eq!(bench.space.ready(), 0);
-        assert_eq!(bench::content(ran.layer.upper(), "f")?, "mine\n");
+        assert_eq!(ran.stdout_of_success(), format!("{seen}\n{run}\n1"), "{ran:?}");
+        assert_eq!(bench.space.ready_count(), 0);
+        assert_eq!(environment::content(ran.layer.upper(), "f")?, "mine\n");
     }
-    assert_eq!(bench::content(first.layer.upper(), "f")?, "first\n");
+    assert_eq!(environment::content(first.layer.upper(), "f")?, "first\n");
     // If the expected layers lack a mount point for a cache, none is created in the layer of the attempt, since it
     // would hide entries of the actual layers.
-    let gone = bench.run(&Step::sh("rm -r src"))?;
-    let back = bench.run_over(&Step::sh("mkdir src && echo back > src/f"), &[&gone.layer])?;
-    let mut step = Step::sh("cat src/f && test -d src/cache && ls src");
+    let gone = bench.run(&TestCommand::shell("rm -r src"))?;
+    let back = bench.run_over(&TestCommand::shell("mkdir src && echo back > src/f"), &[&gone.layer])?;
+    let mut step = TestCommand::shell("cat src/f && test -d src/cache && ls src");
     step.caches.push(cache(bench, "src/cache")?);
     ready(&step, &[&gone.layer])?;
     let ran = bench.run_over(&step, &[&back.layer, &gone.layer])?;
-    assert_eq!(ran.printed(), "back\ncache\nf");
+    assert_eq!(ran.stdout_of_success(), "back\ncache\nf");
     Ok(())
 }
 
-fn a_discarded_layer_gives_its_room_back(bench: &Bench) -> Result<(), Failed> {
+fn discarding_layer_frees_space(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script = "mkdir -p a/b && head -c 12M /dev/zero > a/b/c && mkfifo a/f && ln -s /etc a/l && chmod 0 a/b/c a/b a";
-    let fill = Step::sh(script);
+    let fill = TestCommand::shell(script);
     for _ in 0..4 {
         let ran = bench.run(&fill)?;
-        assert_eq!(ran.printed(), "");
+        assert_eq!(ran.stdout_of_success(), "");
         ran.layer.discard()?;
     }
     Ok(())
 }
 
-fn a_layer_of_any_depth_can_be_discarded(bench: &Bench) -> Result<(), Failed> {
+fn discards_deep_layer(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let dig = "import os\nfor _ in range(3000):\n  os.mkdir('d')\n  os.chdir('d')\n  open('f', 'w').close()";
-    let ran = bench.run(&Step::new(&["/usr/bin/python3", "-c", dig]))?;
-    assert_eq!(ran.printed(), "");
+    let ran = bench.run(&TestCommand::new(&["/usr/bin/python3", "-c", dig]))?;
+    assert_eq!(ran.stdout_of_success(), "");
     let few = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
     ran.layer.discard()?;
     Ok(())
 }
 
-fn every_control_is_accounted_for(bench: &Bench) -> Result<(), Failed> {
-    let mut step = Step::sh("true");
+fn reports_every_control(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut step = TestCommand::shell("true");
     step.limits.memory = Limit::Max(1 << 30);
     let ran = bench.run(&step)?;
     let not_enforced: Vec<_> =
@@ -923,7 +939,7 @@ fn every_control_is_accounted_for(bench: &Bench) -> Result<(), Failed> {
         "every control of the vocabulary: {:?}",
         ran.enforcement()
     );
-    if bench.role.is_plain() {
+    if bench.role.has_no_namespaces() {
         return Ok(());
     }
     let groups = bench.launcher.control_groups();
@@ -931,11 +947,11 @@ fn every_control_is_accounted_for(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-fn the_doctor_finds_nothing_missing(bench: &Bench) -> Result<(), Failed> {
+fn doctor_finds_nothing_missing(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let report = doctor(&bench.launcher, &bench.repo);
     assert!(report.findings.is_empty(), "{report:?}");
-    assert_eq!(report.root, bench.role.steps_down());
-    if bench.role.is_plain() {
+    assert_eq!(report.root, bench.role.is_set_up_by_root());
+    if bench.role.has_no_namespaces() {
         assert_eq!(report.enforcement.0.len(), Control::ALL.len(), "{report:?}");
         return Ok(());
     }

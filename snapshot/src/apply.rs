@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use proctor_core::drift::{EntryKind, display_path};
-use proctor_core::plan::RelPath;
+use proctor_core::model::drift::{EntryKind, display_path};
+use proctor_core::model::plan::RelPath;
 use rustix::fs::OFlags;
 
-use crate::beneath::{self, Found};
-use crate::drift::is_aside;
+use crate::drift::is_excluded;
+use crate::file_stat::FileStat;
 use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
 use crate::layer::{FileContent, LayerEntry, LayerScan};
 use crate::paths;
-use crate::stamp::Stamp;
-use crate::view::{Standing, View, standing_of};
+use crate::read_beneath::{self, PathEntry};
+use crate::tree_view::{PathState, TreeView, path_state_from_layer};
 
-mod stage;
+mod staging;
 mod write;
 
 /// The inputs of [`apply_back`].
@@ -30,7 +30,7 @@ pub struct ApplyInput<'a> {
     /// The top of the real tree.
     pub repo: BorrowedFd<'a>,
     /// The tree before the step.
-    pub view: &'a View,
+    pub view: &'a TreeView,
     /// The step's layer.
     pub scan: &'a LayerScan,
     /// The upper directory that `scan` was read from.
@@ -77,7 +77,7 @@ pub enum ApplyError {
         "the step's changes were rolled back, except at {}, where another program wrote first\nhint: the earlier content may be in `{kept}`; compare both, then remove it",
         .paths.join(", ")
     )]
-    Torn {
+    PartlyRolledBack {
         /// The paths in human-readable form, sorted.
         paths: Vec<String>,
         /// The directory at the top of the tree that contains the original entries.
@@ -92,29 +92,29 @@ const MAX_DELETED: usize = 1_000_000;
 ///
 /// # Errors
 /// The tree changed during the run, or a path could not be written. The tree is unchanged then, except in the case
-/// of [`ApplyError::Torn`].
+/// of [`ApplyError::PartlyRolledBack`].
 pub fn apply_back(input: ApplyInput<'_>) -> Result<Vec<Vec<u8>>, ApplyError> {
-    let changes = changes(&input)?;
-    let seen = check(&input, &changes)?;
-    write::write(&input, &changes, &seen)
+    let changes = collect_changes(&input)?;
+    let checked = check_preconditions(&input, &changes)?;
+    write::write_changes(&input, &changes, &checked)
 }
 
 /// The actual entries, at the time of the check, of all paths that are overwritten or removed.
-type Seen = BTreeMap<Vec<u8>, Standing>;
+type CheckedEntries = BTreeMap<Vec<u8>, PathState>;
 
 /// The entries of the layer that are applied, by path: those that differ from the tree.
-type Changes<'a> = BTreeMap<&'a [u8], &'a LayerEntry>;
+type PendingChanges<'a> = BTreeMap<&'a [u8], &'a LayerEntry>;
 
-fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
-    let mut changes = Changes::new();
+fn collect_changes<'a>(input: &ApplyInput<'a>) -> Result<PendingChanges<'a>, ApplyError> {
+    let mut changes = PendingChanges::new();
     for (path, entry) in &input.scan.entries {
-        if stays(input, path) || *entry == LayerEntry::Special {
+        if is_protected(input, path) || *entry == LayerEntry::Special {
             continue;
         }
         if matches!(entry, LayerEntry::File { content: FileContent::BeyondBound | FileContent::Spared, .. }) {
             return Err(ApplyError::Refused { path: display_path(path), problem: "it is too large to be checked" });
         }
-        if must_write(input, path, entry)? {
+        if differs_from_tree(input, path, entry)? {
             changes.insert(path, entry);
         }
     }
@@ -122,73 +122,73 @@ fn changes<'a>(input: &ApplyInput<'a>) -> Result<Changes<'a>, ApplyError> {
 }
 
 /// Checks whether a path must never be written or removed.
-fn stays(input: &ApplyInput<'_>, path: &[u8]) -> bool {
-    paths::in_git_dir(path) || is_aside(path, input.caches) || input.scan.reports.contains(path)
+fn is_protected(input: &ApplyInput<'_>, path: &[u8]) -> bool {
+    paths::is_in_git_dir(path) || is_excluded(path, input.caches) || input.scan.reports.contains(path)
 }
 
 /// Checks whether an entry differs from the tree. The real tree is read for paths that the view does not cover.
-fn must_write(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result<bool, ApplyError> {
-    let after = standing_of(entry);
-    if !matches!(after, Standing::Entry(_)) {
+fn differs_from_tree(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> Result<bool, ApplyError> {
+    let after = path_state_from_layer(entry);
+    if !matches!(after, PathState::Entry(_)) {
         return Ok(true);
     }
-    match input.view.standing(path) {
-        Standing::Uncovered => Ok(real(input, path)? != after),
+    match input.view.path_state(path) {
+        PathState::Uncovered => Ok(tree_entry(input, path)? != after),
         known => Ok(known != after),
     }
 }
 
-fn real(input: &ApplyInput<'_>, path: &[u8]) -> Result<Standing, ApplyError> {
-    let found = beneath::read(input.repo, path, u64::MAX);
-    found.map(standing_in).map_err(|source| untouched(path, source))
+fn tree_entry(input: &ApplyInput<'_>, path: &[u8]) -> Result<PathState, ApplyError> {
+    let found = read_beneath::read(input.repo, path, u64::MAX);
+    found.map(path_state_from_read).map_err(|source| unapplied_io_error(path, source))
 }
 
-fn standing_in(found: Found) -> Standing {
+fn path_state_from_read(found: PathEntry) -> PathState {
     match found {
-        Found::Entry(entry) => Standing::Entry(entry),
-        Found::Unread(_) => Standing::Unhashed(0),
-        Found::Directory => Standing::Directory,
-        Found::Nothing => Standing::Absent,
+        PathEntry::Entry(entry) => PathState::Entry(entry),
+        PathEntry::Unread(_) => PathState::Unhashed(0),
+        PathEntry::Directory => PathState::Directory,
+        PathEntry::Missing => PathState::Absent,
     }
 }
 
 /// Makes the error for a path that could not be read before anything was written.
-fn untouched(path: &[u8], source: io::Error) -> ApplyError {
+fn unapplied_io_error(path: &[u8], source: io::Error) -> ApplyError {
     ApplyError::Io { path: display_path(path), source }
 }
 
 /// Checks that the layer's files are readable, and that covered paths which are overwritten or removed are still as
 /// the step saw them. There is no record of ignored files, so an ignored file that was changed since the run began
 /// is refused too.
-fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyError> {
-    let mut seen = Seen::new();
+fn check_preconditions(input: &ApplyInput<'_>, changes: &PendingChanges<'_>) -> Result<CheckedEntries, ApplyError> {
+    let mut seen = CheckedEntries::new();
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
     for (path, entry) in changes {
-        if replaces_repository(input, path, entry) {
+        if is_repository_replaced(input, path, entry) {
             let problem = "it would take the place of a repository";
             return Err(ApplyError::Refused { path: display_path(path), problem });
         }
         if matches!(entry, LayerEntry::File { .. }) {
-            let readable = beneath::open(input.upper, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
-            readable.map_err(|source| untouched(path, source))?;
+            let readable = read_beneath::open(input.upper, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+            readable.map_err(|source| unapplied_io_error(path, source))?;
         }
-        let real = real(input, path)?;
-        if !agrees(input, path, entry, &real) {
+        let real = tree_entry(input, path)?;
+        if !is_expected(input, path, entry, &real) {
             doubtful.insert(path.to_vec());
         }
         seen.insert(path.to_vec(), real);
         if **entry != (LayerEntry::Directory { opaque: false }) {
-            doubtful.extend(disagreeing_below(input, path, &mut seen)?);
+            doubtful.extend(unexpected_below(input, path, &mut seen)?);
         }
     }
     let asked: Vec<&[u8]> = doubtful.iter().map(Vec::as_slice).collect();
-    let covered = input.view.covers(&asked, input.ignored)?;
+    let covered = input.view.are_covered(&asked, input.ignored)?;
     let (covered, others): (Vec<_>, Vec<_>) = asked.iter().zip(covered).partition(|(_, covered)| *covered);
     if !covered.is_empty() {
         return Err(ApplyError::Conflict { paths: covered.iter().map(|(path, _)| display_path(path)).collect() });
     }
     for (path, _) in others {
-        if let Some(problem) = unseen(input, path)? {
+        if let Some(problem) = ignored_file_problem(input, path)? {
             return Err(ApplyError::Refused { path: display_path(path), problem });
         }
     }
@@ -196,53 +196,58 @@ fn check(input: &ApplyInput<'_>, changes: &Changes<'_>) -> Result<Seen, ApplyErr
 }
 
 /// Returns why an entry that no snapshot covers would be lost although the step never saw it.
-fn unseen(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, ApplyError> {
+fn ignored_file_problem(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, ApplyError> {
     // An earlier step removed the file in a layer that is never applied, so the current step did not see it.
-    if input.view.standing(path) == Standing::Absent {
+    if input.view.path_state(path) == PathState::Absent {
         return Ok(Some("the tree has an ignored file there that the step never saw, and that would be lost"));
     }
-    let found = beneath::look(input.repo, path).map_err(|source| untouched(path, source))?;
-    let is_newer = found.is_some_and(|(_, stat)| Stamp::of(&stat).is_after(input.view.base().at));
+    let found = read_beneath::open_entry(input.repo, path).map_err(|source| unapplied_io_error(path, source))?;
+    let is_newer = found.is_some_and(|(_, stat)| FileStat::from_stat(&stat).is_after(input.view.base().started_at));
     Ok(is_newer.then_some("an ignored file there was changed during the run, and the change would be lost"))
 }
 
-fn replaces_repository(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {
+fn is_repository_replaced(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) -> bool {
     let is_leaf = matches!(entry, LayerEntry::File { .. } | LayerEntry::Symlink { .. });
-    let is_repository = |standing: &Standing| matches!(standing, Standing::Entry(e) if e.kind == EntryKind::Gitlink);
-    is_leaf && (is_repository(&input.view.standing(path)) || input.view.known_below(path).values().any(is_repository))
+    let is_repository = |standing: &PathState| matches!(standing, PathState::Entry(e) if e.kind == EntryKind::Gitlink);
+    is_leaf && (is_repository(&input.view.path_state(path)) || input.view.known_below(path).values().any(is_repository))
 }
 
 /// Checks whether the real entry at `path` is the one in the view, or already the step's result.
-fn agrees(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry, real: &Standing) -> bool {
-    if *real == standing_of(entry) {
+fn is_expected(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry, real: &PathState) -> bool {
+    if *real == path_state_from_layer(entry) {
         return true;
     }
-    match input.view.standing(path) {
-        Standing::Entry(before) if before.kind == EntryKind::Gitlink => *real == Standing::Directory,
-        Standing::Entry(before) => *real == Standing::Entry(before),
+    match input.view.path_state(path) {
+        PathState::Entry(before) if before.kind == EntryKind::Gitlink => *real == PathState::Directory,
+        PathState::Entry(before) => *real == PathState::Entry(before),
         // The content of a directory is compared separately.
-        Standing::Absent | Standing::Uncovered | Standing::Directory => {
-            matches!(real, Standing::Absent | Standing::Directory)
+        PathState::Absent | PathState::Uncovered | PathState::Directory => {
+            matches!(real, PathState::Absent | PathState::Directory)
         }
-        Standing::Unhashed(_) => false,
+        PathState::Unhashed(_) => false,
     }
 }
 
 /// Returns the entries below a directory that the step removed or replaced, if they differ from the view. All
 /// entries below the directory are added to `seen`.
-fn disagreeing_below(input: &ApplyInput<'_>, path: &[u8], seen: &mut Seen) -> Result<Vec<Vec<u8>>, ApplyError> {
-    let listed = beneath::leaves(input.repo, path, MAX_DELETED).map_err(|source| untouched(path, source))?;
+fn unexpected_below(
+    input: &ApplyInput<'_>,
+    path: &[u8],
+    seen: &mut CheckedEntries,
+) -> Result<Vec<Vec<u8>>, ApplyError> {
+    let listed =
+        read_beneath::list_leaves(input.repo, path, MAX_DELETED).map_err(|source| unapplied_io_error(path, source))?;
     let problem = "the directory that it replaces has too many entries to be checked";
     let leaves = listed.ok_or_else(|| ApplyError::Refused { path: display_path(path), problem })?;
     let mut found = Vec::new();
     for leaf in leaves {
         // Entries that are also in the layer are compared by their own paths.
         let is_own = input.scan.entries.contains_key(&leaf);
-        if is_own || stays(input, &leaf) {
+        if is_own || is_protected(input, &leaf) {
             continue;
         }
-        let real = real(input, &leaf)?;
-        if real != input.view.standing(&leaf) {
+        let real = tree_entry(input, &leaf)?;
+        if real != input.view.path_state(&leaf) {
             found.push(leaf.clone());
         }
         seen.insert(leaf, real);

@@ -3,11 +3,11 @@
 
 /// Appends encoded values to a buffer.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub(crate) struct BinaryEncoder {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl BinaryEncoder {
     pub(crate) fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
@@ -40,7 +40,7 @@ impl Writer {
     }
 
     /// Writes a byte string of less than 4 GiB with a four-byte length.
-    pub(crate) fn short(&mut self, bytes: &[u8]) {
+    pub(crate) fn short_bytes(&mut self, bytes: &[u8]) {
         // No path is that long; the reader would reject a truncated length.
         self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         self.raw(bytes);
@@ -51,13 +51,13 @@ impl Writer {
     }
 }
 
-/// Reads the output of a [`Writer`]. The methods return `None` if the bytes do not match.
+/// Reads the output of a [`BinaryEncoder`]. The methods return `None` if the bytes do not match.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct BinaryDecoder<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BinaryDecoder<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -92,9 +92,9 @@ impl<'a> Reader<'a> {
 
     /// Reads the number of values that follow, each of which takes at least `least` bytes. Rejects a number that
     /// the remaining bytes cannot hold, so that the caller never allocates too much memory.
-    pub(crate) fn count(&mut self, least: usize) -> Option<usize> {
+    pub(crate) fn count(&mut self, min_size: usize) -> Option<usize> {
         let count = usize::try_from(self.u64()?).ok()?;
-        (count.checked_mul(least.max(1))? <= self.rest.len()).then_some(count)
+        (count.checked_mul(min_size.max(1))? <= self.rest.len()).then_some(count)
     }
 
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         self.raw(count)
     }
 
-    pub(crate) fn short(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn short_bytes(&mut self) -> Option<&'a [u8]> {
         let count = usize::try_from(self.u32()?).ok()?;
         self.raw(count)
     }
@@ -118,28 +118,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read() {
-        let mut writer = Writer::default();
+    fn round_trips_all_value_kinds() {
+        let mut writer = BinaryEncoder::default();
         writer.u8(1);
         writer.u32(2);
         writer.u64(3);
         writer.i64(-4);
         writer.bytes(b"five");
-        writer.short(b"six");
+        writer.short_bytes(b"six");
         writer.count(2);
         writer.raw(b"ab");
         let bytes = writer.into_bytes();
-        let mut reader = Reader::new(&bytes);
+        let mut reader = BinaryDecoder::new(&bytes);
         assert_eq!((reader.u8(), reader.u32(), reader.u64(), reader.i64()), (Some(1), Some(2), Some(3), Some(-4)));
-        assert_eq!((reader.bytes(), reader.short()), (Some(&b"five"[..]), Some(&b"six"[..])));
+        assert_eq!((reader.bytes(), reader.short_bytes()), (Some(&b"five"[..]), Some(&b"six"[..])));
         assert_eq!((reader.count(1), reader.raw(2), reader.is_at_end()), (Some(2), Some(&b"ab"[..]), true));
         assert_eq!((reader.u8(), reader.bytes()), (None, None));
     }
 
     #[test]
-    fn a_count_that_cannot_be_is_none() {
-        let mut writer = Writer::default();
+    fn rejects_count_beyond_remaining_bytes() {
+        let mut writer = BinaryEncoder::default();
         writer.u64(u64::MAX);
-        assert_eq!(Reader::new(&writer.into_bytes()).count(8), None);
+        assert_eq!(BinaryDecoder::new(&writer.into_bytes()).count(8), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Makes bounded unified diffs of two contents, escaped for terminals.
 
-use proctor_core::drift::{Diff, MAX_FILE_DIFF, display_path};
-use proctor_core::evidence::escape_output;
+use proctor_core::model::drift::{Diff, MAX_FILE_DIFF, display_path};
+use proctor_core::record::evidence::escape_output;
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 
 /// The largest content that is compared line by line, in bytes.
@@ -20,14 +20,14 @@ pub(crate) fn unified(path: &[u8], old: Option<&[u8]>, new: Option<&[u8]>) -> Di
         return Diff::Binary;
     }
     let (a, b) = (lines(old.unwrap_or_default()), lines(new.unwrap_or_default()));
-    let mut text = Bounded::default();
+    let mut text = BoundedDiffText::default();
     let name = |side: &str, content: Option<&[u8]>| match content {
         Some(_) => escape_output(format!("{side}/{}", display_path(path)).as_bytes()),
         None => "/dev/null".to_owned(),
     };
     text.push(&format!("--- {}\n", name("a", old)));
     text.push(&format!("+++ {}\n", name("b", new)));
-    for hunk in group_diff_ops(script(&a, &b), CONTEXT) {
+    for hunk in group_diff_ops(edit_script(&a, &b), CONTEXT) {
         push_hunk(&mut text, &hunk, &a, &b);
     }
     match text.omitted {
@@ -44,7 +44,7 @@ fn lines(content: &[u8]) -> Vec<&[u8]> {
     content.split_inclusive(|b| *b == b'\n').collect()
 }
 
-fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
+fn edit_script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
     let before = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (rest_a, rest_b) = (&a[before..], &b[before..]);
     let after = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(|(a, b)| a == b).count();
@@ -59,11 +59,11 @@ fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
     ]
 }
 
-fn push_hunk(text: &mut Bounded, hunk: &[DiffOp], a: &[&[u8]], b: &[&[u8]]) {
+fn push_hunk(text: &mut BoundedDiffText, hunk: &[DiffOp], a: &[&[u8]], b: &[&[u8]]) {
     let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else { return };
     let old = first.old_range().start..last.old_range().end;
     let new = first.new_range().start..last.new_range().end;
-    text.push(&format!("@@ -{} +{} @@\n", range(&old), range(&new)));
+    text.push(&format!("@@ -{} +{} @@\n", hunk_range(&old), hunk_range(&new)));
     for op in hunk {
         match op.tag() {
             DiffTag::Equal => push_lines(text, ' ', &a[op.old_range()]),
@@ -76,7 +76,7 @@ fn push_hunk(text: &mut Bounded, hunk: &[DiffOp], a: &[&[u8]], b: &[&[u8]]) {
 }
 
 /// Formats a range for a unified diff: lines count from one, and an empty range names the line before it.
-fn range(range: &std::ops::Range<usize>) -> String {
+fn hunk_range(range: &std::ops::Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),
         1 => (range.start + 1).to_string(),
@@ -84,7 +84,7 @@ fn range(range: &std::ops::Range<usize>) -> String {
     }
 }
 
-fn push_lines(text: &mut Bounded, sign: char, lines: &[&[u8]]) {
+fn push_lines(text: &mut BoundedDiffText, sign: char, lines: &[&[u8]]) {
     for line in lines {
         let (body, end) = match line.strip_suffix(b"\n") {
             Some(body) => (body, "\n"),
@@ -100,12 +100,12 @@ fn push_lines(text: &mut Bounded, sign: char, lines: &[&[u8]]) {
 
 /// Collects whole lines up to the bound for one file, and counts the lines beyond it.
 #[derive(Default)]
-struct Bounded {
+struct BoundedDiffText {
     text: String,
     omitted: u64,
 }
 
-impl Bounded {
+impl BoundedDiffText {
     fn push(&mut self, line: &str) {
         if self.omitted > 0 || self.text.len() + line.len() > MAX_FILE_DIFF {
             self.omitted += 1;
@@ -119,7 +119,7 @@ impl Bounded {
 mod tests {
     use super::*;
 
-    fn whole(old: Option<&[u8]>, new: Option<&[u8]>) -> String {
+    fn whole_diff(old: Option<&[u8]>, new: Option<&[u8]>) -> String {
         match unified(b"p", old, new) {
             Diff::Whole { text } => text,
             other => panic!("{other:?}"),
@@ -127,30 +127,30 @@ mod tests {
     }
 
     #[test]
-    fn a_diff_is_what_patch_reads() {
-        let text = whole(Some(b"1\n2\n3\n4\n5\n6\n"), Some(b"1\n2\n3\n4\nfive\n6"));
+    fn formats_unified_diff() {
+        let text = whole_diff(Some(b"1\n2\n3\n4\n5\n6\n"), Some(b"1\n2\n3\n4\nfive\n6"));
         let expected =
             "--- a/p\n+++ b/p\n@@ -2,5 +2,5 @@\n 2\n 3\n 4\n-5\n-6\n+five\n+6\n\\ No newline at end of file\n";
         assert_eq!(text, expected);
-        assert_eq!(whole(None, Some(b"x\n")), "--- /dev/null\n+++ b/p\n@@ -0,0 +1 @@\n+x\n");
-        assert_eq!(whole(Some(b"x\n"), None), "--- a/p\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n");
+        assert_eq!(whole_diff(None, Some(b"x\n")), "--- /dev/null\n+++ b/p\n@@ -0,0 +1 @@\n+x\n");
+        assert_eq!(whole_diff(Some(b"x\n"), None), "--- a/p\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n");
     }
 
     #[test]
-    fn terminals_are_safe_from_it() {
-        let text = whole(Some(b"a\n"), Some(b"\x1b[31m\xff\n"));
+    fn escapes_terminal_sequences() {
+        let text = whole_diff(Some(b"a\n"), Some(b"\x1b[31m\xff\n"));
         assert!(text.ends_with("-a\n+\\x1b[31m\\xff\n"), "{text:?}");
         let Diff::Whole { text } = unified(b"x\n+++ b/y\xe2\x80\xae", None, Some(b"")) else { panic!("whole") };
         assert_eq!(text, "--- /dev/null\n+++ b/x\\x0a+++ b/y\\u{202e}\n");
     }
 
     #[test]
-    fn binaries_are_named() {
+    fn reports_binary_content() {
         assert_eq!(unified(b"p", Some(b"a"), Some(b"a\0")), Diff::Binary);
     }
 
     #[test]
-    fn what_is_beyond_the_bound_is_counted() {
+    fn counts_lines_beyond_bound() {
         let new: Vec<u8> = (0..20_000).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
         let Diff::Truncated { text, omitted_lines } = unified(b"p", None, Some(&new)) else { panic!("truncated") };
         assert!(text.len() <= MAX_FILE_DIFF && text.ends_with('\n'));

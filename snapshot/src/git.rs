@@ -1,43 +1,43 @@
 //! Reads git's own files in a separate process. This module defines the errors and the submodules.
 //!
 //! A repository's config is hostile input, so libgit2 never runs in this process: [`helper`] starts `proctor-git`,
-//! which runs [`reader`] and answers over [`protocol`].
+//! which runs [`repository_reader`] and answers over [`protocol`].
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod answer_frames;
 mod attributes;
-mod blob;
-pub(crate) mod bulk;
-mod commit;
-pub(crate) mod config;
-mod contents;
-mod frames;
+mod blob_id;
+mod commit_tree;
+pub(crate) mod config_files;
+mod config_includes;
 pub(crate) mod git_dir;
 pub(crate) mod helper;
 mod history;
 pub(crate) mod ignore;
-mod includes;
 pub(crate) mod index;
 mod listing;
-pub(crate) mod object;
-mod objects;
+pub(crate) mod listing_encoding;
+pub(crate) mod object_id;
+mod object_parser;
+mod object_reader;
 pub(crate) mod program;
+mod program_output;
 pub mod protocol;
-mod pushed;
-pub mod reader;
+mod pushed_commits;
+pub mod repository_reader;
 mod revision;
-pub(crate) mod sources;
-mod staged;
-pub(crate) mod state;
-mod told;
-mod tracked;
+pub(crate) mod source_files;
+mod staged_commit;
+mod tracked_content;
 pub(crate) mod tree_check;
-mod tree_id;
-mod walk;
+mod tree_identity;
+pub(crate) mod tree_state;
 mod watchdog;
+mod worktree_walk;
 
 /// Why a repository could not be read. Each message ends with a `hint:` line that says how to fix the problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -104,9 +104,9 @@ pub enum GitError {
     )]
     Format {
         /// The paths of the repository, which passed all checks.
-        places: program::Places,
+        places: program::RepositoryPaths,
         /// The hash algorithm of its object ids.
-        objects: object::ObjectFormat,
+        objects: object_id::ObjectFormat,
         /// The format.
         what: String,
         /// How to avoid the format.
@@ -216,14 +216,14 @@ pub enum GitError {
 
 /// System errors that are caused by the machine and not by the repository: `EIO`, `ENOMEM`, `ENFILE`, `EMFILE`,
 /// `ENOSPC`.
-const OF_THE_MACHINE: [&str; 5] = ["(os error 5)", "(os error 12)", "(os error 23)", "(os error 24)", "(os error 28)"];
+const MACHINE_ERRORS: [&str; 5] = ["(os error 5)", "(os error 12)", "(os error 23)", "(os error 24)", "(os error 28)"];
 
 impl GitError {
     /// Returns whether the repository itself is refused, so that a retry gives the same result until a user changes
     /// it.
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Io { problem, .. } => !OF_THE_MACHINE.iter().any(|code| problem.contains(code)),
+            Self::Io { problem, .. } => !MACHINE_ERRORS.iter().any(|code| problem.contains(code)),
             Self::CheckOut { .. } | Self::Deadline { .. } | Self::Helper { .. } => false,
             Self::NotARepository { .. }
             | Self::BelowTop { .. }

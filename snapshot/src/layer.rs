@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::display_path;
+use proctor_core::model::drift::display_path;
+use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::beneath::{self, Hashed};
 use crate::git::GitError;
 use crate::git::helper::IgnoreQuery;
 use crate::paths;
-use crate::view::View;
+use crate::read_beneath::{self, HashAttempt};
+use crate::tree_view::TreeView;
 
-mod spared;
+mod spared_directories;
 
 /// All entries of one layer, by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,18 +27,18 @@ pub struct LayerScan {
     /// How these directories were read.
     pub ignored_content: IgnoredContent,
     /// Report files of the step that are not part of the tree, set by
-    /// [`set_reports_aside`](Self::set_reports_aside).
+    /// [`exclude_reports`](Self::exclude_reports).
     pub reports: BTreeSet<Vec<u8>>,
 }
 
 impl LayerScan {
     /// Checks whether `path` is inside a directory that is known to be ignored.
-    pub(crate) fn ignores(&self, path: &[u8]) -> bool {
+    pub(crate) fn is_ignored(&self, path: &[u8]) -> bool {
         !self.ignored.is_empty() && paths::ancestors(path).any(|above| self.ignored.contains(above))
     }
 
     /// Checks whether at most the names in ignored directories were read.
-    pub(crate) fn spares(&self) -> bool {
+    pub(crate) fn is_sparing(&self) -> bool {
         self.ignored_content != IgnoredContent::Hashed
     }
 }
@@ -96,9 +96,9 @@ pub enum IgnoredContent {
 
 /// The inputs that decide which directories of a layer are spared.
 #[derive(Debug, Clone, Copy)]
-pub struct Spare<'a> {
+pub struct SparingRules<'a> {
     /// The tree before the step. Directories that contain covered paths are always read.
-    pub view: &'a View,
+    pub view: &'a TreeView,
     /// The ignore rules of the real tree.
     pub ignored: &'a IgnoreQuery,
     /// How ignored directories are read.
@@ -184,8 +184,12 @@ pub fn scan_layer(upper: BorrowedFd<'_>, bounds: ScanBounds) -> Result<LayerScan
 ///
 /// # Errors
 /// The same as those of [`scan_layer`], or the git helper could not report which paths are ignored.
-pub fn scan_layer_sparing(upper: BorrowedFd<'_>, bounds: ScanBounds, spare: Spare<'_>) -> Result<LayerScan, ScanError> {
-    scan(upper, bounds, spared::directories(upper, spare)?, spare.content)
+pub fn scan_layer_sparing(
+    upper: BorrowedFd<'_>,
+    bounds: ScanBounds,
+    spare: SparingRules<'_>,
+) -> Result<LayerScan, ScanError> {
+    scan(upper, bounds, spared_directories::spared_directories(upper, spare)?, spare.content)
 }
 
 fn scan(
@@ -194,13 +198,13 @@ fn scan(
     ignored: BTreeSet<Vec<u8>>,
     content: IgnoredContent,
 ) -> Result<LayerScan, ScanError> {
-    let mut scanner = Scanner { bounds, content, ignored, hashed: 0, entries: BTreeMap::new() };
+    let mut scanner = LayerScanner { bounds, content, ignored, hashed_bytes: 0, entries: BTreeMap::new() };
     let top = reopen_directory(upper).map_err(|source| io_error(b".", source))?;
-    if decode(top.as_fd(), b".")? {
+    if is_opaque(top.as_fd(), b".")? {
         // An opaque top directory would hide the whole tree; no kernel creates one.
         return Err(ScanError::CannotDecode { path: ".".into(), xattr: "user.overlay.opaque".into() });
     }
-    scanner.directory(top.as_fd(), b"", Place { depth: 0, is_spared: false })?;
+    scanner.scan_directory(top.as_fd(), b"", ScanPosition { depth: 0, is_spared: false })?;
     let (entries, ignored) = (scanner.entries, scanner.ignored);
     Ok(LayerScan { entries, ignored, ignored_content: content, reports: BTreeSet::new() })
 }
@@ -208,63 +212,67 @@ fn scan(
 /// Maximum depth of nested directories; each level takes a descriptor and some stack.
 const MAX_DEPTH: usize = 256;
 
-struct Scanner {
+struct LayerScanner {
     bounds: ScanBounds,
     content: IgnoredContent,
     ignored: BTreeSet<Vec<u8>>,
-    hashed: u64,
+    hashed_bytes: u64,
     entries: BTreeMap<Vec<u8>, LayerEntry>,
 }
 
 /// Position of the scan.
 #[derive(Clone, Copy)]
-struct Place {
+struct ScanPosition {
     depth: usize,
     is_spared: bool,
 }
 
-impl Scanner {
-    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], here: Place) -> Result<(), ScanError> {
-        if here.depth > MAX_DEPTH {
+impl LayerScanner {
+    fn scan_directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], position: ScanPosition) -> Result<(), ScanError> {
+        if position.depth > MAX_DEPTH {
             return Err(ScanError::TooDeep { limit: MAX_DEPTH });
         }
-        for name in beneath::names_of(dir).map_err(|source| io_error(path, source))? {
+        for name in read_beneath::read_names(dir).map_err(|source| io_error(path, source))? {
             let path = paths::join(path, &name);
             if self.entries.len() >= self.bounds.entries {
                 return Err(ScanError::TooManyEntries { limit: self.bounds.entries });
             }
-            let stat = beneath::stat_at(dir, &name).map_err(|source| io_error(&path, source))?;
-            let entry = self.entry(dir, &name, &path, &stat, here)?;
+            let stat = read_beneath::stat_at(dir, &name).map_err(|source| io_error(&path, source))?;
+            let entry = self.read_entry(dir, &name, &path, &stat, position)?;
             self.entries.insert(path, entry);
         }
         Ok(())
     }
 
-    fn entry(
+    fn read_entry(
         &mut self,
         dir: BorrowedFd<'_>,
         name: &[u8],
         path: &[u8],
         stat: &Stat,
-        here: Place,
+        position: ScanPosition,
     ) -> Result<LayerEntry, ScanError> {
         let failed = |source| io_error(path, source);
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile if here.is_spared => Ok(LayerEntry::File {
-                executable: beneath::is_executable(stat),
-                size: beneath::size_of(stat),
+            FileType::RegularFile if position.is_spared => Ok(LayerEntry::File {
+                executable: read_beneath::is_executable(stat),
+                size: read_beneath::size_of(stat),
                 content: FileContent::Spared,
             }),
-            FileType::RegularFile => self.file(dir, name, path, stat),
+            FileType::RegularFile => self.read_file(dir, name, path, stat),
             FileType::Directory => {
-                let opened = Unlocked::open(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
-                let opaque = decode(opened.fd.as_fd(), path)?;
+                let opened = UnlockedEntry::open(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
+                let opaque = is_opaque(opened.fd.as_fd(), path)?;
                 let is_ignored = self.content != IgnoredContent::Hashed && self.ignored.contains(path);
-                let is_spared = here.is_spared || is_ignored;
+                let is_spared = position.is_spared || is_ignored;
                 if !is_spared || self.content == IgnoredContent::Listed {
-                    self.directory(opened.fd.as_fd(), path, Place { depth: here.depth + 1, is_spared })?;
+                    self.scan_directory(
+                        opened.fd.as_fd(),
+                        path,
+                        ScanPosition { depth: position.depth + 1, is_spared },
+                    )?;
                 }
-                opened.lock().map_err(failed)?;
+                opened.restore_mode().map_err(failed)?;
                 Ok(LayerEntry::Directory { opaque })
             }
             FileType::Symlink => {
@@ -276,22 +284,28 @@ impl Scanner {
         }
     }
 
-    fn file(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<LayerEntry, ScanError> {
+    fn read_file(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+    ) -> Result<LayerEntry, ScanError> {
         let failed = |source| io_error(path, source);
-        let opened = Unlocked::open(dir, name, stat, OFlags::NONBLOCK | OFlags::NOCTTY).map_err(failed)?;
-        decode(opened.fd.as_fd(), path)?;
-        let limit = self.bounds.file_bytes.min(self.bounds.total_bytes - self.hashed);
-        let content = match beneath::hash_open(opened.fd.as_fd(), limit).map_err(failed)? {
-            Hashed::Stable { sha256, .. } => FileContent::Sha256(sha256),
-            Hashed::TooLarge => FileContent::BeyondBound,
-            Hashed::Changed => return Err(ScanError::NotSealed { path: display_path(path) }),
+        let opened = UnlockedEntry::open(dir, name, stat, OFlags::NONBLOCK | OFlags::NOCTTY).map_err(failed)?;
+        is_opaque(opened.fd.as_fd(), path)?;
+        let limit = self.bounds.file_bytes.min(self.bounds.total_bytes - self.hashed_bytes);
+        let content = match read_beneath::hash_open(opened.fd.as_fd(), limit).map_err(failed)? {
+            HashAttempt::Stable { sha256, .. } => FileContent::Sha256(sha256),
+            HashAttempt::TooLarge => FileContent::BeyondBound,
+            HashAttempt::Changed => return Err(ScanError::NotSealed { path: display_path(path) }),
         };
-        opened.lock().map_err(failed)?;
-        let size = beneath::size_of(stat);
+        opened.restore_mode().map_err(failed)?;
+        let size = read_beneath::size_of(stat);
         if matches!(content, FileContent::Sha256(_)) {
-            self.hashed += size;
+            self.hashed_bytes += size;
         }
-        Ok(LayerEntry::File { executable: beneath::is_executable(stat), size, content })
+        Ok(LayerEntry::File { executable: read_beneath::is_executable(stat), size, content })
     }
 }
 
@@ -299,12 +313,12 @@ impl Scanner {
 ///
 /// A mode without read permission would keep an unprivileged daemon from reading the file. The daemon owns the
 /// layer, so it changes the mode and restores it afterwards, since later steps see it.
-struct Unlocked {
+struct UnlockedEntry {
     fd: OwnedFd,
     restore: Option<Mode>,
 }
 
-impl Unlocked {
+impl UnlockedEntry {
     fn open(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat, flags: OFlags) -> io::Result<Self> {
         let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -320,7 +334,7 @@ impl Unlocked {
     }
 
     /// Restores the mode that the step set.
-    fn lock(self) -> io::Result<()> {
+    fn restore_mode(self) -> io::Result<()> {
         match self.restore {
             Some(mode) => Ok(rustix::fs::fchmod(&self.fd, mode)?),
             None => Ok(()),
@@ -334,11 +348,11 @@ fn reopen_directory(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Overlay attributes that do not affect content, which the kernel uses for bookkeeping.
-const BOOKKEEPING: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
+const BOOKKEEPING_XATTRS: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
 
 /// Checks whether the kernel marked a directory as opaque. An unknown mark is an error, since it could change the
 /// meaning of the layer.
-fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
+fn is_opaque(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
     let mut opaque = false;
     for name in xattr_names(fd).map_err(|source| io_error(path, source))? {
         let unknown = || ScanError::CannotDecode { path: display_path(path), xattr: display_path(&name) };
@@ -349,7 +363,7 @@ fn decode(fd: BorrowedFd<'_>, path: &[u8]) -> Result<bool, ScanError> {
         let Some(mark) = name.strip_prefix(b"user.overlay.") else { continue };
         if mark == b"opaque" && xattr_value(fd, &name).map_err(|source| io_error(path, source))? == b"y" {
             opaque = true;
-        } else if !mark.starts_with(b"overlay.") && !BOOKKEEPING.contains(&mark) {
+        } else if !mark.starts_with(b"overlay.") && !BOOKKEEPING_XATTRS.contains(&mark) {
             return Err(unknown());
         }
     }

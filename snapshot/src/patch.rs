@@ -7,19 +7,19 @@
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::{Entry, EntryKind, display_path};
+use proctor_core::model::drift::{Entry, EntryKind, display_path};
+use proctor_core::text::digest::Sha256Hex;
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 
-use crate::beneath;
-use crate::git::object::{ObjectKind, object_id};
+use crate::git::object_id::{ObjectKind, object_id};
 use crate::paths;
-use crate::view::{Standing, View};
+use crate::read_beneath;
+use crate::tree_view::{PathState, TreeView};
 
-mod binary;
-mod names;
+mod binary_patch;
+mod name_quoting;
 
-use self::names::quoted;
+use self::name_quoting::quote_name;
 
 /// The largest file in a patch, in bytes.
 const MAX_FILE: u64 = 32 << 20;
@@ -34,9 +34,9 @@ const CONTEXT: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub struct PatchInput<'a> {
     /// The tree without layers.
-    pub before: &'a View,
+    pub before: &'a TreeView,
     /// The tree with all layers.
-    pub after: &'a View,
+    pub after: &'a TreeView,
     /// The top of the tree without layers.
     pub repo: BorrowedFd<'a>,
     /// The upper directories of the layers, newest first.
@@ -48,7 +48,7 @@ pub struct PatchInput<'a> {
 pub enum PatchError {
     /// Git cannot store the old or new entry at a path.
     #[error("`{path}` {problem}")]
-    Unsayable {
+    Inexpressible {
         /// The path, in human-readable form.
         path: String,
         /// The reason.
@@ -70,7 +70,7 @@ pub fn patch(input: PatchInput<'_>) -> Result<Vec<u8>, PatchError> {
     let mut text = Vec::new();
     for path in input.after.difference(input.before.base()) {
         let writer = FilePatch { input, path: &path };
-        writer.write(&mut text)?;
+        writer.write_change(&mut text)?;
         if text.len() > MAX_PATCH {
             return Err(PatchError::TooLarge { path: display_path(&path) });
         }
@@ -80,7 +80,7 @@ pub fn patch(input: PatchInput<'_>) -> Result<Vec<u8>, PatchError> {
 
 /// One side of a change.
 #[derive(Debug, PartialEq, Eq)]
-struct Side {
+struct PatchSide {
     mode: &'static str,
     content: Vec<u8>,
 }
@@ -91,63 +91,64 @@ struct FilePatch<'a> {
 }
 
 impl FilePatch<'_> {
-    fn unsayable(&self, problem: &'static str) -> PatchError {
-        PatchError::Unsayable { path: display_path(self.path), problem }
+    fn inexpressible(&self, problem: &'static str) -> PatchError {
+        PatchError::Inexpressible { path: display_path(self.path), problem }
     }
 
-    fn write(&self, text: &mut Vec<u8>) -> Result<(), PatchError> {
-        if self.in_repository() {
-            return Err(self.unsayable("is in a nested repository, which a patch of this one cannot change"));
+    fn write_change(&self, text: &mut Vec<u8>) -> Result<(), PatchError> {
+        if self.is_in_nested_repository() {
+            return Err(self.inexpressible("is in a nested repository, which a patch of this one cannot change"));
         }
-        let before = self.side(self.input.before, &[self.input.repo])?;
+        let before = self.read_side(self.input.before, &[self.input.repo])?;
         let places: Vec<BorrowedFd<'_>> = self.input.uppers.iter().copied().chain([self.input.repo]).collect();
-        let after = self.side(self.input.after, &places)?;
+        let after = self.read_side(self.input.after, &places)?;
         match (&before, &after) {
-            (Some(old), Some(new)) if kind(old) != kind(new) => {
-                self.file(Some(old), None, text);
-                self.file(None, Some(new), text);
+            (Some(old), Some(new)) if file_type(old) != file_type(new) => {
+                self.write_file_change(Some(old), None, text);
+                self.write_file_change(None, Some(new), text);
             }
-            _ => self.file(before.as_ref(), after.as_ref(), text),
+            _ => self.write_file_change(before.as_ref(), after.as_ref(), text),
         }
         Ok(())
     }
 
     /// Checks whether a parent directory of the path is a repository, before or after the changes.
-    fn in_repository(&self) -> bool {
-        let is_repository = |view: &View, path: &[u8]| matches!(view.standing(path), Standing::Entry(entry) if entry.kind == EntryKind::Gitlink);
+    fn is_in_nested_repository(&self) -> bool {
+        let is_repository = |view: &TreeView, path: &[u8]| matches!(view.path_state(path), PathState::Entry(entry) if entry.kind == EntryKind::Gitlink);
         let [before, after] = [self.input.before, self.input.after];
         paths::ancestors(self.path).any(|above| is_repository(before, above) || is_repository(after, above))
     }
 
-    fn side(&self, view: &View, places: &[BorrowedFd<'_>]) -> Result<Option<Side>, PatchError> {
-        let entry = match view.standing(self.path) {
-            Standing::Absent | Standing::Uncovered | Standing::Directory => return Ok(None),
-            Standing::Entry(entry) => entry,
-            _ => return Err(self.unsayable("is a file that was too large to be read")),
+    fn read_side(&self, view: &TreeView, directories: &[BorrowedFd<'_>]) -> Result<Option<PatchSide>, PatchError> {
+        let entry = match view.path_state(self.path) {
+            PathState::Absent | PathState::Uncovered | PathState::Directory => return Ok(None),
+            PathState::Entry(entry) => entry,
+            _ => return Err(self.inexpressible("is a file that was too large to be read")),
         };
         let mode = match (entry.kind, entry.executable) {
             (EntryKind::File, false) => "100644",
             (EntryKind::File, true) => "100755",
             (EntryKind::Symlink, _) => "120000",
-            (EntryKind::Gitlink, _) => return Err(self.unsayable("is, or was, a nested repository")),
+            (EntryKind::Gitlink, _) => return Err(self.inexpressible("is, or was, a nested repository")),
             (EntryKind::Special, _) => {
-                return Err(self.unsayable("is a fifo, socket or device, which git does not keep"));
+                return Err(self.inexpressible("is a fifo, socket or device, which git does not keep"));
             }
             (EntryKind::Directory, _) => return Ok(None),
         };
-        let content = self.content(&entry, places)?;
-        Ok(Some(Side { mode, content }))
+        let content = self.read_content(&entry, directories)?;
+        Ok(Some(PatchSide { mode, content }))
     }
 
     /// Returns the content from the first directory that still has exactly these bytes.
-    fn content(&self, entry: &Entry, places: &[BorrowedFd<'_>]) -> Result<Vec<u8>, PatchError> {
-        let read = |place: &BorrowedFd<'_>| beneath::content(*place, self.path, MAX_FILE).ok().flatten();
-        let found = places.iter().find_map(|place| read(place).filter(|bytes| Sha256Hex::of(bytes) == entry.sha256));
-        found.ok_or_else(|| self.unsayable("has more than 32 MiB, or is not there any more as it was read"))
+    fn read_content(&self, entry: &Entry, directories: &[BorrowedFd<'_>]) -> Result<Vec<u8>, PatchError> {
+        let read = |place: &BorrowedFd<'_>| read_beneath::read_content(*place, self.path, MAX_FILE).ok().flatten();
+        let found =
+            directories.iter().find_map(|place| read(place).filter(|bytes| Sha256Hex::digest(bytes) == entry.sha256));
+        found.ok_or_else(|| self.inexpressible("has more than 32 MiB, or is not there any more as it was read"))
     }
 
     /// Returns git's object id of a content, or zeros for a missing side.
-    fn id(&self, side: Option<&Side>) -> String {
+    fn id(&self, side: Option<&PatchSide>) -> String {
         let id = |content: &[u8]| {
             object_id(self.input.before.base().git.object_format, ObjectKind::Blob, content).to_string()
         };
@@ -158,8 +159,8 @@ impl FilePatch<'_> {
     }
 
     /// Writes the change of one file or link. `None` on one side means that the file is created or deleted.
-    fn file(&self, old: Option<&Side>, new: Option<&Side>, text: &mut Vec<u8>) {
-        let (a, b) = (quoted(b"a/", self.path), quoted(b"b/", self.path));
+    fn write_file_change(&self, old: Option<&PatchSide>, new: Option<&PatchSide>, text: &mut Vec<u8>) {
+        let (a, b) = (quote_name(b"a/", self.path), quote_name(b"b/", self.path));
         let mut line = |parts: &[&[u8]]| {
             parts.iter().for_each(|part| text.extend_from_slice(part));
             text.push(b'\n');
@@ -183,33 +184,33 @@ impl FilePatch<'_> {
         let same_mode = same_mode.unwrap_or_default();
         line(&[b"index ", old_id.as_bytes(), b"..", new_id.as_bytes(), same_mode.as_bytes()]);
         if contents.iter().any(|content| content.contains(&0)) {
-            binary::write(contents, text);
+            binary_patch::write_binary_patch(contents, text);
         } else if contents[0] != contents[1] {
             let dev_null = b"/dev/null".to_vec();
             line(&[b"--- ", old.map_or(&dev_null, |_| &a)]);
             line(&[b"+++ ", new.map_or(&dev_null, |_| &b)]);
-            hunks(contents, text);
+            write_hunks(contents, text);
         }
     }
 }
 
 /// Returns the file type of an entry: the first half of its mode.
-fn kind(side: &Side) -> &'static str {
+fn file_type(side: &PatchSide) -> &'static str {
     &side.mode[..3]
 }
 
-fn hunks([old, new]: [&[u8]; 2], text: &mut Vec<u8>) {
+fn write_hunks([old, new]: [&[u8]; 2], text: &mut Vec<u8>) {
     let (a, b) = (lines(old), lines(new));
-    for hunk in group_diff_ops(script(&a, &b), CONTEXT) {
+    for hunk in group_diff_ops(edit_script(&a, &b), CONTEXT) {
         let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else { continue };
         let (from, to) = (first.old_range().start..last.old_range().end, first.new_range().start..last.new_range().end);
-        text.extend_from_slice(format!("@@ -{} +{} @@\n", range(&from), range(&to)).as_bytes());
+        text.extend_from_slice(format!("@@ -{} +{} @@\n", hunk_range(&from), hunk_range(&to)).as_bytes());
         for op in hunk {
             match op.tag() {
-                DiffTag::Equal => push(text, b' ', &a[op.old_range()]),
+                DiffTag::Equal => push_lines(text, b' ', &a[op.old_range()]),
                 _ => {
-                    push(text, b'-', &a[op.old_range()]);
-                    push(text, b'+', &b[op.new_range()]);
+                    push_lines(text, b'-', &a[op.old_range()]);
+                    push_lines(text, b'+', &b[op.new_range()]);
                 }
             }
         }
@@ -221,7 +222,7 @@ fn lines(content: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Returns the shortest edit script, or one replacement if finding it would take too long.
-fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
+fn edit_script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
     // Lines are replaced by numbers, so that each long line is compared only once.
     let mut numbers = BTreeMap::new();
     let mut number = |line: &&[u8]| {
@@ -244,7 +245,7 @@ fn script(a: &[&[u8]], b: &[&[u8]]) -> Vec<DiffOp> {
 }
 
 /// Formats a range for a unified diff: lines count from one, and an empty range names the line before it.
-fn range(range: &std::ops::Range<usize>) -> String {
+fn hunk_range(range: &std::ops::Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),
         1 => (range.start + 1).to_string(),
@@ -252,7 +253,7 @@ fn range(range: &std::ops::Range<usize>) -> String {
     }
 }
 
-fn push(text: &mut Vec<u8>, sign: u8, lines: &[&[u8]]) {
+fn push_lines(text: &mut Vec<u8>, sign: u8, lines: &[&[u8]]) {
     for line in lines {
         text.push(sign);
         text.extend_from_slice(line);
@@ -267,13 +268,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hunks_are_those_of_a_unified_diff() {
+    fn formats_hunks_as_unified_diff() {
         let mut text = Vec::new();
-        hunks([b"1\n2\n3\n4\n5\n6\n", b"1\n2\n3\n4\nfive\n6"], &mut text);
+        write_hunks([b"1\n2\n3\n4\n5\n6\n", b"1\n2\n3\n4\nfive\n6"], &mut text);
         let expected = "@@ -2,5 +2,5 @@\n 2\n 3\n 4\n-5\n-6\n+five\n+6\n\\ No newline at end of file\n";
         assert_eq!(String::from_utf8_lossy(&text), expected);
         text.clear();
-        hunks([b"", b"\xff\r\n"], &mut text);
+        write_hunks([b"", b"\xff\r\n"], &mut text);
         assert_eq!(text, b"@@ -0,0 +1 @@\n+\xff\r\n");
     }
 }

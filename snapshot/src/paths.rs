@@ -13,7 +13,7 @@ pub(crate) fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns the last part of `path`.
-pub(crate) fn name(path: &[u8]) -> &[u8] {
+pub(crate) fn file_name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Checks whether any part of `path` is `.git`.
-pub(crate) fn in_git_dir(path: &[u8]) -> bool {
+pub(crate) fn is_in_git_dir(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').any(|part| part == b".git")
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn below_is_by_whole_parts() {
+    fn below_compares_whole_components() {
         let map: BTreeMap<Vec<u8>, ()> = ["a", "a-b", "a/b", "a/b/c", "a0", "ab"].map(|p| (p.into(), ())).into();
         let found: Vec<_> = below(&map, b"a").map(|(p, ())| p.clone()).collect();
         assert_eq!(found, [b"a/b".to_vec(), b"a/b/c".to_vec()]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_come_from_both_sides() {
+    fn difference_includes_both_sides() {
         let of = |pairs: &[(&str, u8)]| pairs.iter().map(|(p, v)| (p.as_bytes().to_vec(), *v)).collect::<Vec<_>>();
         let (old, new) = (of(&[("a", 1), ("b", 1), ("c", 1)]), of(&[("b", 2), ("c", 1), ("d", 1)]));
         let changed = difference(old.into_iter(), new.into_iter());

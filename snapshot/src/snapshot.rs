@@ -3,25 +3,25 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::plan::RelPath;
+use proctor_core::model::plan::RelPath;
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use serde::{Deserialize, Serialize};
 
-use crate::entries::{Difference, Entries};
+use crate::entries::{EntryTree, TreeDifferenceKind};
+use crate::file_stat::{self, FileStat, FileTime, RacyWindow};
 use crate::git::GitError;
 use crate::git::helper::GitHelper;
 use crate::git::ignore::ExternalRules;
-use crate::git::object::ObjectFormat;
-use crate::git::protocol::{Listing, RepoPath};
-use crate::git::state::TreeState;
-use crate::look::Counts;
-use crate::stamp::{self, Moment, Settling, Stamp};
+use crate::git::object_id::ObjectFormat;
+use crate::git::protocol::{RepoPath, WorktreeListing};
+use crate::git::tree_state::TreeState;
+use crate::stat_scan::ScanCounts;
 
-mod again;
-mod basis;
-mod fresh;
+mod full;
+mod incremental;
+mod reuse_basis;
 
-pub(crate) use basis::{Basis, Told};
+pub(crate) use reuse_basis::{EncodedListing, ReuseBasis};
 
 /// The state of a repository's work tree at one moment.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// The Merkle root over `entries`.
     pub id: SnapshotId,
     /// The entry at each covered path.
-    pub entries: Arc<Entries>,
+    pub entries: Arc<EntryTree>,
     /// Git's description of the same tree.
     pub git: GitFacts,
     /// How the snapshot was taken, and how much work that was.
@@ -38,11 +38,11 @@ pub struct Snapshot {
     /// them.
     pub(crate) ignored: Arc<Vec<Vec<u8>>>,
     /// Git's listing of the tree.
-    pub(crate) listing: Told,
+    pub(crate) listing: EncodedListing,
     /// Start time of the snapshot.
-    pub(crate) at: Moment,
+    pub(crate) started_at: FileTime,
     /// Data that the next snapshot can reuse; `None` if stat data do not reveal every change.
-    pub(crate) basis: Option<Arc<Basis>>,
+    pub(crate) basis: Option<Arc<ReuseBasis>>,
 }
 
 /// How a snapshot was taken.
@@ -128,7 +128,7 @@ impl Snapshot {
     /// # Errors
     /// The repository is refused, a file cannot be read, or a file keeps changing.
     pub fn take(repo: &Path, helper: &GitHelper) -> Result<Self, SnapshotError> {
-        Self::take_after(repo, helper, None, Settling::default())
+        Self::take_after(repo, helper, None, RacyWindow::default())
     }
 
     /// Takes a snapshot as [`Snapshot::take`] does, but reuses an earlier snapshot of the same work tree. The
@@ -140,13 +140,13 @@ impl Snapshot {
         repo: &Path,
         helper: &GitHelper,
         before: Option<&Self>,
-        settling: Settling,
+        settling: RacyWindow,
     ) -> Result<Self, SnapshotError> {
-        let began = (stamp::now(), settling);
-        let again = before.map(|before| again::take(before, helper, began)).transpose()?.flatten();
+        let began = (file_stat::now(), settling);
+        let again = before.map(|before| incremental::take_incremental(before, helper, began)).transpose()?.flatten();
         let taken = match again {
             Some(taken) => taken,
-            None => fresh::take(repo, helper, before, began)?,
+            None => full::take_full(repo, helper, before, began)?,
         };
         tracing::debug!(
             repo = %repo.display(),
@@ -161,7 +161,7 @@ impl Snapshot {
     }
 
     /// Returns the stat data of the index file that the snapshot was taken with, if it was read from one.
-    fn index_stamp(&self) -> Option<Stamp> {
+    fn index_stat(&self) -> Option<FileStat> {
         let sources = self.basis.as_ref()?.sources.as_ref()?;
         let index = sources.iter().find(|source| source.place == self.git.git_dir && source.path.0 == b"index");
         index?.stamp
@@ -169,8 +169,8 @@ impl Snapshot {
 
     /// Returns values that differ if the index differs: the stat data of the index file if they reveal changes,
     /// else the sha256 of git's listing.
-    pub fn index_identity(&self) -> (Option<Stamp>, Option<Sha256Hex>) {
-        match self.index_stamp() {
+    pub fn index_identity(&self) -> (Option<FileStat>, Option<Sha256Hex>) {
+        match self.index_stat() {
             Some(stamp) => (Some(stamp), None),
             None => (None, self.listing.sha256()),
         }
@@ -182,11 +182,11 @@ impl Snapshot {
     }
 
     /// Returns the directories of the repositories inside the tree.
-    pub fn repositories_inside(&self) -> Vec<RepoPath> {
+    pub fn nested_repositories(&self) -> Vec<RepoPath> {
         match &self.basis {
             Some(basis) => basis.repositories.clone(),
             None => {
-                let inside = self.listing.read().map(|listing| listing.indexes).unwrap_or_default();
+                let inside = self.listing.decode().map(|listing| listing.indexes).unwrap_or_default();
                 inside.iter().map(|index| index.at.clone()).filter(|at| !at.0.is_empty()).collect()
             }
         }
@@ -200,7 +200,7 @@ impl Snapshot {
 
     /// Returns the first covered path at or below `directory`. A cache mounted at that directory would hide the
     /// path, and a step would verify other bytes than those of the tree.
-    pub fn first_in(&self, directory: &RelPath) -> Option<Vec<u8>> {
+    pub fn first_covered_in(&self, directory: &RelPath) -> Option<Vec<u8>> {
         let directory = directory.as_str().as_bytes();
         if directory == b"." {
             return self.entries.paths().next();
@@ -210,34 +210,34 @@ impl Snapshot {
     }
 
     /// Makes the snapshot of a commit's tree, which needs no listing from git.
-    pub(crate) fn of_commit(entries: Entries, git: GitFacts) -> Self {
-        let counts = Counts { looked: entries.len(), ..Counts::default() };
+    pub(crate) fn from_commit(entries: EntryTree, git: GitFacts) -> Self {
+        let counts = ScanCounts { examined: entries.len(), ..ScanCounts::default() };
         Self {
             id: entries.id(),
             entries: Arc::new(entries),
             git,
-            stats: SnapshotStats::of(SnapshotMethod::Stat, counts, true),
+            stats: SnapshotStats::new(SnapshotMethod::Stat, counts, true),
             ignored: Arc::default(),
-            listing: Told::Here(Arc::default()),
-            at: stamp::now(),
+            listing: EncodedListing::InMemory(Arc::default()),
+            started_at: file_stat::now(),
             basis: None,
         }
     }
 
     /// Returns the paths at which the two snapshots differ, sorted.
     pub fn difference(&self, other: &Self) -> Vec<Vec<u8>> {
-        self.entries.difference(&other.entries, Difference::Identity)
+        self.entries.difference(&other.entries, TreeDifferenceKind::Identity)
     }
 
     /// Returns the paths that changed between this snapshot and a later one of the same tree, sorted: paths that
     /// differ, and files that were changed and then restored. A process that read such a file in between saw other
     /// content.
     pub fn touched(&self, later: &Self) -> Vec<Vec<u8>> {
-        self.entries.difference(&later.entries, Difference::Change)
+        self.entries.difference(&later.entries, TreeDifferenceKind::IdentityOrChangeTime)
     }
 }
 
-fn facts(listing: Listing, state: TreeState) -> GitFacts {
+fn git_facts(listing: WorktreeListing, state: TreeState) -> GitFacts {
     GitFacts {
         object_format: listing.indexes.first().map_or(ObjectFormat::Sha1, |index| index.format),
         worktree: listing.worktree,
@@ -252,8 +252,8 @@ fn facts(listing: Listing, state: TreeState) -> GitFacts {
 }
 
 impl SnapshotStats {
-    pub(crate) fn of(method: SnapshotMethod, counts: Counts, git_was_read: bool) -> Self {
-        let Counts { looked, hashed, listed } = counts;
+    pub(crate) fn new(method: SnapshotMethod, counts: ScanCounts, git_was_read: bool) -> Self {
+        let ScanCounts { examined: looked, hashed, listed } = counts;
         Self { method, hashed, reused: looked - hashed, listed, git_was_read }
     }
 }

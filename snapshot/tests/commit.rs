@@ -7,43 +7,43 @@ use std::path::{Path, PathBuf};
 
 use proctor_snapshot::protocol::{CommitRef, CommitTree, CommittedLeaf, ObjectId, RepoPath, StagedIndex};
 use proctor_snapshot::{
-    CommitSource, CommitUpdate, GitError, MIRROR_TREE, Mirror, MirrorError, Snapshot, SnapshotError, TreePlace,
+    CommitSource, CommitUpdate, GitError, MIRROR_TREE, Mirror, MirrorError, Snapshot, SnapshotError, TreeLocation,
 };
 use tempfile::TempDir;
 
-use crate::repository::{Repo, helper, run_program};
-use crate::{Case, Need};
+use crate::repository::{FixtureRepo, helper, run_program};
+use crate::{Requirement, SnapshotTestCase};
 
-pub(crate) const CASES: &[Case] = &[
-    ("commit::a_revision_is_what_git_says_it_is", Need::Nothing, revisions),
-    ("commit::what_is_no_commit_is_refused_by_name", Need::Nothing, no_commits),
-    ("commit::a_name_of_two_things_is_ambiguous", Need::Nothing, ambiguous),
-    ("commit::a_range_is_oldest_first_and_bounded", Need::Nothing, ranges),
-    ("commit::a_copy_is_the_commits_tree", Need::Nothing, same_tree),
-    ("commit::git_works_in_a_copy", Need::Nothing, git_works),
-    ("commit::refs_are_brought_up_to_date", Need::Nothing, refreshed),
-    ("commit::blobs_are_written_as_they_are", Need::Nothing, raw_blobs),
-    ("commit::trees_that_lead_elsewhere_are_refused", Need::Nothing, hostile_names),
-    ("commit::names_that_are_git_to_some_system_are_refused", Need::Nothing, git_names),
-    ("commit::a_tree_bomb_is_refused", Need::Nothing, bomb),
-    ("commit::a_hundred_thousand_levels_are_refused", Need::Python, deep),
-    ("commit::a_huge_file_is_refused_before_it_is_read", Need::Python, huge),
-    ("commit::a_name_that_stands_twice_is_refused", Need::Nothing, twice),
-    ("commit::an_object_that_is_not_what_its_mode_says_is_refused", Need::Nothing, wrong_kind),
-    ("commit::content_is_told_without_a_copy", Need::Nothing, told_without_copy),
-    ("commit::another_commit_rewrites_what_differs", Need::Nothing, switched),
-    ("commit::what_a_reader_makes_up_is_refused", Need::Nothing, made_up),
-    ("commit::trees_in_an_old_form_are_copied", Need::Nothing, old_form),
-    ("commit::what_is_staged_stands_on_its_branch", Need::Nothing, staged),
-    ("commit::submodules_are_empty_unless_asked_for", Need::Nothing, submodules),
-    ("commit::a_submodule_that_is_not_here_is_named", Need::Nothing, missing_submodule),
-    ("commit::a_linked_worktree_has_copies_too", Need::Nothing, linked_worktree),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("commit::a_revision_is_what_git_says_it_is", Requirement::Nothing, resolves_revisions_as_git_does),
+    ("commit::what_is_no_commit_is_refused_by_name", Requirement::Nothing, rejects_revisions_without_commit),
+    ("commit::a_name_of_two_things_is_ambiguous", Requirement::Nothing, rejects_ambiguous_names),
+    ("commit::a_range_is_oldest_first_and_bounded", Requirement::Nothing, lists_ranges_oldest_first_within_limit),
+    ("commit::a_copy_is_the_commits_tree", Requirement::Nothing, copy_equals_commit_tree),
+    ("commit::git_works_in_a_copy", Requirement::Nothing, git_works_in_copy),
+    ("commit::refs_are_brought_up_to_date", Requirement::Nothing, updates_refs),
+    ("commit::blobs_are_written_as_they_are", Requirement::Nothing, copies_raw_blobs),
+    ("commit::trees_that_lead_elsewhere_are_refused", Requirement::Nothing, rejects_names_that_leave_tree),
+    ("commit::names_that_are_git_to_some_system_are_refused", Requirement::Nothing, rejects_git_dir_names),
+    ("commit::a_tree_bomb_is_refused", Requirement::Nothing, rejects_tree_bomb),
+    ("commit::a_hundred_thousand_levels_are_refused", Requirement::Python, rejects_deep_tree),
+    ("commit::a_huge_file_is_refused_before_it_is_read", Requirement::Python, rejects_huge_file_before_reading),
+    ("commit::a_name_that_stands_twice_is_refused", Requirement::Nothing, rejects_duplicate_name),
+    ("commit::an_object_that_is_not_what_its_mode_says_is_refused", Requirement::Nothing, rejects_object_of_wrong_kind),
+    ("commit::content_is_told_without_a_copy", Requirement::Nothing, reads_content_without_copy),
+    ("commit::another_commit_rewrites_what_differs", Requirement::Nothing, rewrites_only_differing_files),
+    ("commit::what_a_reader_makes_up_is_refused", Requirement::Nothing, rejects_forged_trees),
+    ("commit::trees_in_an_old_form_are_copied", Requirement::Nothing, copies_trees_in_old_form),
+    ("commit::what_is_staged_stands_on_its_branch", Requirement::Nothing, copies_staged_content_on_branch),
+    ("commit::submodules_are_empty_unless_asked_for", Requirement::Nothing, includes_submodules_only_on_request),
+    ("commit::a_submodule_that_is_not_here_is_named", Requirement::Nothing, reports_missing_submodule),
+    ("commit::a_linked_worktree_has_copies_too", Requirement::Nothing, supports_linked_worktree),
 ];
 
 /// A directory for a private copy.
-struct Place(TempDir);
+struct PrivateCopy(TempDir);
 
-impl Place {
+impl PrivateCopy {
     fn new() -> Self {
         Self(TempDir::new().expect("a temporary directory"))
     }
@@ -68,55 +68,55 @@ impl Place {
     }
 
     /// Updates the copy to a commit.
-    fn update(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<Copied, MirrorError> {
+    fn update_to(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<CopiedCommit, MirrorError> {
         let failed = |error: GitError| MirrorError::from(SnapshotError::from(error));
         let tree = helper().tree(repo, commit, submodules).map_err(failed)?;
         let history = helper().history(repo, &[]).map_err(failed)?;
         let source = CommitSource { repo, helper: &helper(), commit, tree: &tree, submodules };
         let mut mirror = self.mirror();
         let update = mirror.update_to_commit(&source)?;
-        let place = TreePlace { tree: &self.tree(), seen_at: repo, seen_as: None };
-        mirror.write_git_of_commit(place, &source, &source.head(&history), &history)?;
+        let place = TreeLocation { tree: &self.tree(), seen_at: repo, seen_as: None };
+        mirror.write_git_dirs_of_commit(place, &source, &source.head_line(&history), &history)?;
         mirror.verify_all()?;
         let snapshot = mirror.snapshot_of_commit(&self.tree(), &source);
-        Ok(Copied { update, snapshot, objects: history.objects })
+        Ok(CopiedCommit { update, snapshot, objects: history.objects })
     }
 }
 
 /// The content of a copy.
-struct Copied {
+struct CopiedCommit {
     update: CommitUpdate,
     snapshot: Snapshot,
     objects: PathBuf,
 }
 
-fn copy(repo: &Repo, commit: &str) -> (Place, Copied) {
-    let place = Place::new();
-    let copied = place.update(&repo.top, &commit.into(), false).unwrap_or_else(|error| panic!("{error}"));
+fn copy_commit(repo: &FixtureRepo, commit: &str) -> (PrivateCopy, CopiedCommit) {
+    let place = PrivateCopy::new();
+    let copied = place.update_to(&repo.top, &commit.into(), false).unwrap_or_else(|error| panic!("{error}"));
     (place, copied)
 }
 
-fn refusal(repo: &Repo, commit: &str) -> String {
-    let place = Place::new();
-    let refused = place.update(&repo.top, &commit.into(), false).err().expect("it is refused");
+fn refusal(repo: &FixtureRepo, commit: &str) -> String {
+    let place = PrivateCopy::new();
+    let refused = place.update_to(&repo.top, &commit.into(), false).err().expect("it is refused");
     assert!(!place.dir().join("../escaped").exists());
     refused.to_string()
 }
 
-fn resolve(repo: &Repo, revision: &str) -> Result<Vec<String>, GitError> {
+fn resolve(repo: &FixtureRepo, revision: &str) -> Result<Vec<String>, GitError> {
     let commits = helper().resolve(&repo.top, revision, 10)?;
     Ok(commits.into_iter().map(|commit| commit.id).collect())
 }
 
-fn three_commits() -> Repo {
-    let repo = Repo::small();
+fn three_commits() -> FixtureRepo {
+    let repo = FixtureRepo::small();
     repo.git(&["tag", "-am", "a tag", "v1"]);
     repo.write("a", "1").commit().write("a", "2").commit();
     repo.git(&["branch", "other", "HEAD~1"]);
     repo
 }
 
-fn revisions() {
+fn resolves_revisions_as_git_does() {
     let repo = three_commits();
     let short = repo.git(&["rev-parse", "--short", "HEAD~1"]);
     for revision in
@@ -131,7 +131,7 @@ fn revisions() {
     assert!(resolve(&repo, id).is_err());
 }
 
-fn no_commits() {
+fn rejects_revisions_without_commit() {
     let repo = three_commits();
     for revision in ["nothing", "HEAD~9", "v1..nothing", "HEAD:a", "main^{tree}", "deadbeef", ":/never said"] {
         let error = resolve(&repo, revision).expect_err(revision);
@@ -142,10 +142,10 @@ fn no_commits() {
         let error = resolve(&repo, odd).expect_err(odd).to_string();
         assert!(error.contains("it is no revision") && !error.contains('\u{1b}'), "{error}");
     }
-    assert!(resolve(&Repo::empty(), "HEAD").is_err());
+    assert!(resolve(&FixtureRepo::empty(), "HEAD").is_err());
 }
 
-fn ambiguous() {
+fn rejects_ambiguous_names() {
     let repo = three_commits();
     repo.git(&["tag", "other", "HEAD"]);
     for revision in ["other", "other~1", "main..other"] {
@@ -156,7 +156,7 @@ fn ambiguous() {
     assert_eq!(resolve(&repo, "main").expect("both are one commit").len(), 1);
 }
 
-fn ranges() {
+fn lists_ranges_oldest_first_within_limit() {
     let repo = three_commits();
     repo.git(&["checkout", "-q", "other"]);
     repo.write("b", "1").commit();
@@ -176,8 +176,8 @@ fn ranges() {
     assert!(many.contains("more than 1 commits"), "{many}");
 }
 
-fn odd_tree() -> Repo {
-    let repo = Repo::small();
+fn odd_tree() -> FixtureRepo {
+    let repo = FixtureRepo::small();
     repo.write("run.sh", "#!/bin/sh\n").write("a b/c\nd", "odd").write(b"\xff\xfe/x", "not text").write("empty", "");
     fs::set_permissions(repo.at("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
     std::os::unix::fs::symlink("../outside", repo.at("link")).expect("a link");
@@ -187,14 +187,14 @@ fn odd_tree() -> Repo {
     repo
 }
 
-fn same_tree() {
+fn copy_equals_commit_tree() {
     let repo = odd_tree();
     let commit = repo.git(&["rev-parse", "HEAD"]);
     let clean = repo.snapshot();
     // Uncommitted changes are not part of the copy.
     repo.write("README.md", "edited").write("new", "untracked").git(&["rm", "-q", "--cached", "run.sh"]);
     let before = fs::read(repo.at(".git/index")).expect("reads");
-    let (place, copied) = copy(&repo, &commit);
+    let (place, copied) = copy_commit(&repo, &commit);
     assert_eq!(copied.snapshot.git.tree, Ok(repo.git(&["rev-parse", "HEAD^{tree}"])));
     let snapshot = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((&snapshot.id, &copied.snapshot.id), (&clean.id, &clean.id));
@@ -206,13 +206,13 @@ fn same_tree() {
 }
 
 /// The identity that is reported for a commit without a copy equals that of its copy.
-fn told_without_copy() {
+fn reads_content_without_copy() {
     let repo = odd_tree();
     repo.write("changes/1/verify/a.json", "{}").write("spec/verification.yaml", "version: 1\n");
     repo.git(&["add", "--all", "--force"]);
     repo.git(&["commit", "-q", "-m", "artifacts"]);
     let commit = repo.git(&["rev-parse", "HEAD"]);
-    let (place, copied) = copy(&repo, &commit);
+    let (place, copied) = copy_commit(&repo, &commit);
     assert!(!place.tree().join("changes").exists(), "evidence is hidden from steps");
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     let told = helper().content(&repo.top, &(&commit).into()).unwrap_or_else(|error| panic!("{error}"));
@@ -220,14 +220,14 @@ fn told_without_copy() {
     assert_eq!(told.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
     assert_eq!(told.spec.as_deref(), Some("version: 1\n"));
     let paths = ["README.md", "run.sh", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
-    let files = helper().files_of(&repo.top, &(&commit).into(), paths.to_vec()).expect("they are told");
+    let files = helper().files(&repo.top, &(&commit).into(), paths.to_vec()).expect("they are told");
     let told: Vec<Option<bool>> = files.iter().map(|file| file.as_ref().map(|file| file.executable)).collect();
     assert_eq!(told, [Some(false), Some(true), None, None]);
 }
 
-fn git_works() {
+fn git_works_in_copy() {
     let repo = three_commits();
-    let (place, _) = copy(&repo, &repo.git(&["rev-parse", "HEAD~1"]));
+    let (place, _) = copy_commit(&repo, &repo.git(&["rev-parse", "HEAD~1"]));
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     assert_eq!(place.git(&["diff", "HEAD"]), "");
     assert_eq!(place.git(&["write-tree"]), repo.git(&["rev-parse", "HEAD~1^{tree}"]));
@@ -238,29 +238,29 @@ fn git_works() {
     place.git(&["fsck", "--strict"]);
 }
 
-fn refreshed() {
+fn updates_refs() {
     let repo = three_commits();
     let commit = repo.git(&["rev-parse", "HEAD"]);
-    let (place, _) = copy(&repo, &commit);
+    let (place, _) = copy_commit(&repo, &commit);
     repo.git(&["tag", "v9"]);
     assert!(!place.git(&["tag"]).contains("v9"));
-    place.update(&repo.top, &commit.as_str().into(), false).unwrap_or_else(|error| panic!("{error}"));
+    place.update_to(&repo.top, &commit.as_str().into(), false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(place.git(&["describe", "--tags"]), "v9");
     assert_eq!(place.git(&["status", "--porcelain"]), "");
 }
 
-fn raw_blobs() {
-    let repo = Repo::small();
+fn copies_raw_blobs() {
+    let repo = FixtureRepo::small();
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
     repo.write(".gitattributes", "*.bat eol=crlf\n*.id ident\n*.bin filter=lfs\n");
     repo.write("a.bat", "x\ny\n").write("a.id", "$Id$\n").write("a.bin", pointer).commit();
-    let marker = repo.room.path().join("ran");
+    let marker = repo.dir.path().join("ran");
     for what in ["smudge", "clean", "process"] {
         repo.git(&["config", &format!("filter.lfs.{what}"), &format!("touch {}", marker.display())]);
     }
-    let (place, copied) = copy(&repo, &repo.git(&["rev-parse", "HEAD"]));
+    let (place, copied) = copy_commit(&repo, &repo.git(&["rev-parse", "HEAD"]));
     assert_eq!(copied.update.lfs_pointers, 1);
-    let again = place.update(&repo.top, &repo.git(&["rev-parse", "HEAD"]).as_str().into(), false);
+    let again = place.update_to(&repo.top, &repo.git(&["rev-parse", "HEAD"]).as_str().into(), false);
     assert_eq!(again.expect("updates").update, CommitUpdate { written: 0, bytes: 0, lfs_pointers: 1 });
     for (file, content) in [("a.bat", "x\ny\n"), ("a.id", "$Id$\n"), ("a.bin", pointer)] {
         assert_eq!(fs::read_to_string(place.tree().join(file)).expect("reads"), content, "{file}");
@@ -270,9 +270,9 @@ fn raw_blobs() {
 }
 
 /// Writes an object without validation and returns its id.
-fn object(repo: &Repo, kind: &str, content: &[u8]) -> String {
-    let file = repo.room.path().join("object");
-    crate::repository::put(&file, content);
+fn write_object(repo: &FixtureRepo, kind: &str, content: &[u8]) -> String {
+    let file = repo.dir.path().join("object");
+    crate::repository::write_file(&file, content);
     repo.git(&["hash-object", "-t", kind, "-w", "--literally", file.to_str().expect("text")])
 }
 
@@ -280,7 +280,7 @@ fn raw_id(id: &str) -> Vec<u8> {
     (0..20).map(|at| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).expect("hex")).collect()
 }
 
-fn tree(repo: &Repo, entries: &[(&str, &[u8], &str)]) -> String {
+fn write_tree(repo: &FixtureRepo, entries: &[(&str, &[u8], &str)]) -> String {
     let mut content = Vec::new();
     for (mode, name, id) in entries {
         content.extend_from_slice(mode.as_bytes());
@@ -289,67 +289,67 @@ fn tree(repo: &Repo, entries: &[(&str, &[u8], &str)]) -> String {
         content.push(0);
         content.extend(raw_id(id));
     }
-    object(repo, "tree", &content)
+    write_object(repo, "tree", &content)
 }
 
-fn commit_of(repo: &Repo, tree: &str) -> String {
+fn write_commit(repo: &FixtureRepo, tree: &str) -> String {
     let who = "a <a@example.org> 1700000000 +0000";
-    object(repo, "commit", format!("tree {tree}\nauthor {who}\ncommitter {who}\n\nx\n").as_bytes())
+    write_object(repo, "commit", format!("tree {tree}\nauthor {who}\ncommitter {who}\n\nx\n").as_bytes())
 }
 
-fn hostile_names() {
-    let repo = Repo::small();
-    let blob = object(&repo, "blob", b"x");
+fn rejects_names_that_leave_tree() {
+    let repo = FixtureRepo::small();
+    let blob = write_object(&repo, "blob", b"x");
     for name in ["..", ".", "../escaped", "a/b", "/etc/x", "a/../../escaped"] {
-        let inner = tree(&repo, &[("100644", b"x", &blob)]);
+        let inner = write_tree(&repo, &[("100644", b"x", &blob)]);
         for entries in [[("100644", name.as_bytes(), blob.as_str())], [("40000", name.as_bytes(), inner.as_str())]] {
-            let commit = commit_of(&repo, &tree(&repo, &entries));
+            let commit = write_commit(&repo, &write_tree(&repo, &entries));
             let refusal = refusal(&repo, &commit);
             assert!(refusal.contains("not checked out"), "{name}: {refusal}");
         }
     }
     for mode in ["100666", "20000", "10000", "0"] {
-        let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[(mode, b"x", &blob)])));
+        let refused = refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[(mode, b"x", &blob)])));
         assert!(refused.contains("has the mode") || refused.contains("cannot"), "{mode}: {refused}");
     }
     // A link, and a file below a directory of the same name.
-    let link = object(&repo, "blob", b"/tmp");
-    let inner = tree(&repo, &[("100644", b"escaped", &blob)]);
-    let both = tree(&repo, &[("120000", b"a", &link), ("40000", b"a", &inner)]);
-    assert!(refusal(&repo, &commit_of(&repo, &both)).contains("stands there twice"));
-    let nul = object(&repo, "blob", b"a\0b");
-    assert!(refusal(&repo, &commit_of(&repo, &tree(&repo, &[("120000", b"a", &nul)]))).contains("NUL"));
-    let empty = object(&repo, "blob", b"");
-    assert!(refusal(&repo, &commit_of(&repo, &tree(&repo, &[("120000", b"a", &empty)]))).contains("0 bytes"));
+    let link = write_object(&repo, "blob", b"/tmp");
+    let inner = write_tree(&repo, &[("100644", b"escaped", &blob)]);
+    let both = write_tree(&repo, &[("120000", b"a", &link), ("40000", b"a", &inner)]);
+    assert!(refusal(&repo, &write_commit(&repo, &both)).contains("stands there twice"));
+    let nul = write_object(&repo, "blob", b"a\0b");
+    assert!(refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[("120000", b"a", &nul)]))).contains("NUL"));
+    let empty = write_object(&repo, "blob", b"");
+    assert!(refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[("120000", b"a", &empty)]))).contains("0 bytes"));
 }
 
-fn git_names() {
-    let repo = Repo::small();
-    let blob = object(&repo, "blob", b"x");
-    let hooks = tree(&repo, &[("100755", b"post-checkout", &blob)]);
+fn rejects_git_dir_names() {
+    let repo = FixtureRepo::small();
+    let blob = write_object(&repo, "blob", b"x");
+    let hooks = write_tree(&repo, &[("100755", b"post-checkout", &blob)]);
     for name in [".git", ".GIT", "git~1", ".git ", ".g\u{200c}it"] {
-        let commit = commit_of(&repo, &tree(&repo, &[("40000", name.as_bytes(), &hooks)]));
+        let commit = write_commit(&repo, &write_tree(&repo, &[("40000", name.as_bytes(), &hooks)]));
         assert!(refusal(&repo, &commit).contains("is called `.git`"), "{name}");
-        let deeper = tree(&repo, &[("40000", b"d", &tree(&repo, &[("100644", name.as_bytes(), &blob)]))]);
-        assert!(refusal(&repo, &commit_of(&repo, &deeper)).contains("is called `.git`"), "{name}");
+        let deeper = write_tree(&repo, &[("40000", b"d", &write_tree(&repo, &[("100644", name.as_bytes(), &blob)]))]);
+        assert!(refusal(&repo, &write_commit(&repo, &deeper)).contains("is called `.git`"), "{name}");
     }
 }
 
-fn bomb() {
-    let repo = Repo::small();
-    let blob = object(&repo, "blob", b"bomb");
-    let mut here = tree(&repo, &[("100644", b"a", &blob), ("100644", b"b", &blob)]);
+fn rejects_tree_bomb() {
+    let repo = FixtureRepo::small();
+    let blob = write_object(&repo, "blob", b"bomb");
+    let mut here = write_tree(&repo, &[("100644", b"a", &blob), ("100644", b"b", &blob)]);
     for _ in 0..40 {
-        here = tree(&repo, &[("40000", b"a", &here), ("40000", b"b", &here)]);
+        here = write_tree(&repo, &[("40000", b"a", &here), ("40000", b"b", &here)]);
     }
-    let refusal = refusal(&repo, &commit_of(&repo, &here));
+    let refusal = refusal(&repo, &write_commit(&repo, &here));
     assert!(refusal.contains("one entry too many"), "{refusal}");
 }
 
-fn deep() {
-    let repo = Repo::small();
-    let blob = object(&repo, "blob", b"deep");
-    let id = tree(&repo, &[("100644", b"a", &blob)]);
+fn rejects_deep_tree() {
+    let repo = FixtureRepo::small();
+    let blob = write_object(&repo, "blob", b"deep");
+    let id = write_tree(&repo, &[("100644", b"a", &blob)]);
     // One program writes all objects of the chain, since a hundred thousand calls of git would take minutes.
     let script = "import hashlib,os,sys,zlib\nid=bytes.fromhex(sys.argv[1])\n\
         for n in range(100000):\n body=b'40000 d\\0'+id\n raw=b'tree %d\\0'%len(body)+body\n h=hashlib.sha1(raw)\n id=h.digest()\n\
@@ -357,12 +357,12 @@ fn deep() {
     let made = run_program(&repo.top, "python3", &["-c", script, &id]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let top = String::from_utf8_lossy(&made.stdout).trim().to_owned();
-    let refusal = refusal(&repo, &commit_of(&repo, &top));
+    let refusal = refusal(&repo, &write_commit(&repo, &top));
     assert!(refusal.contains("more than 256 directories deep"), "{refusal}");
 }
 
 /// Writes an object whose header claims a number of bytes that it does not contain.
-fn claims(repo: &Repo, id: &str, bytes: u64) -> String {
+fn write_object_with_claimed_size(repo: &FixtureRepo, id: &str, bytes: u64) -> String {
     let script = "import os,sys,zlib\nid=sys.argv[1]\nos.makedirs('.git/objects/'+id[:2],exist_ok=True)\n\
         open('.git/objects/'+id[:2]+'/'+id[2:],'wb').write(zlib.compress(b'blob '+sys.argv[2].encode()+b'\\0x'))";
     let made = run_program(&repo.top, "python3", &["-c", script, id, &bytes.to_string()]);
@@ -370,70 +370,71 @@ fn claims(repo: &Repo, id: &str, bytes: u64) -> String {
     id.to_owned()
 }
 
-fn huge() {
-    let repo = Repo::small();
-    let one = claims(&repo, "1234567890123456789012345678901234567890", 600 << 20);
-    let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[("100644", b"huge", &one)])));
+fn rejects_huge_file_before_reading() {
+    let repo = FixtureRepo::small();
+    let one = write_object_with_claimed_size(&repo, "1234567890123456789012345678901234567890", 600 << 20);
+    let refused = refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[("100644", b"huge", &one)])));
     assert!(refused.contains("`huge` has 629145600 bytes"), "{refused}");
-    let many = claims(&repo, "2234567890123456789012345678901234567890", 500 << 20);
+    let many = write_object_with_claimed_size(&repo, "2234567890123456789012345678901234567890", 500 << 20);
     let names: Vec<String> = (10..40).map(|number| number.to_string()).collect();
     let entries: Vec<(&str, &[u8], &str)> =
         names.iter().map(|name| ("100644", name.as_bytes(), many.as_str())).collect();
-    let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &entries)));
+    let refused = refusal(&repo, &write_commit(&repo, &write_tree(&repo, &entries)));
     assert!(refused.contains("is too much"), "{refused}");
     // An object whose header claims fewer bytes than it contains.
-    let short = claims(&repo, "3234567890123456789012345678901234567890", 100);
-    let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[("100644", b"short", &short)])));
+    let short = write_object_with_claimed_size(&repo, "3234567890123456789012345678901234567890", 100);
+    let refused = refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[("100644", b"short", &short)])));
     assert!(refused.contains("`short`"), "{refused}");
 }
 
-fn twice() {
-    let repo = Repo::small();
-    let (one, two) = (object(&repo, "blob", b"1"), object(&repo, "blob", b"2"));
-    let commit = commit_of(&repo, &tree(&repo, &[("100644", b"a", &one), ("100644", b"a", &two)]));
+fn rejects_duplicate_name() {
+    let repo = FixtureRepo::small();
+    let (one, two) = (write_object(&repo, "blob", b"1"), write_object(&repo, "blob", b"2"));
+    let commit = write_commit(&repo, &write_tree(&repo, &[("100644", b"a", &one), ("100644", b"a", &two)]));
     assert!(refusal(&repo, &commit).contains("`a` stands there twice"));
 }
 
-fn wrong_kind() {
-    let repo = Repo::small();
-    let (blob, inner) = (object(&repo, "blob", b"1"), repo.git(&["rev-parse", "HEAD^{tree}"]));
+fn rejects_object_of_wrong_kind() {
+    let repo = FixtureRepo::small();
+    let (blob, inner) = (write_object(&repo, "blob", b"1"), repo.git(&["rev-parse", "HEAD^{tree}"]));
     let missing = "1234567890123456789012345678901234567890";
     for (mode, id) in [("100644", inner.as_str()), ("40000", &blob), ("100644", missing), ("40000", missing)] {
-        let refused = refusal(&repo, &commit_of(&repo, &tree(&repo, &[(mode, b"odd", id)])));
+        let refused = refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[(mode, b"odd", id)])));
         assert!(refused.contains("`odd`"), "{mode} {id}: {refused}");
     }
 }
 
 /// Returns the inode and the modification time of a file, which show whether it was rewritten.
-fn file(place: &Place, path: &str) -> (u64, i64) {
+fn inode_and_mtime(place: &PrivateCopy, path: &str) -> (u64, i64) {
     let found = fs::symlink_metadata(place.tree().join(path)).expect("it is there");
     (found.ino(), found.mtime())
 }
 
-fn switched() {
+fn rewrites_only_differing_files() {
     let repo = odd_tree();
     let first = repo.git(&["rev-parse", "HEAD"]);
     repo.write("README.md", "second").write("new/file", "1").git(&["rm", "-q", "run.sh", "dirlink"]);
     repo.write("dirlink/now", "a directory").commit();
     let second = repo.git(&["rev-parse", "HEAD"]);
-    let (place, copied) = copy(&repo, &first);
-    let (readme, kept) = (file(&place, "README.md"), file(&place, "src-a"));
+    let (place, copied) = copy_commit(&repo, &first);
+    let (readme, kept) = (inode_and_mtime(&place, "README.md"), inode_and_mtime(&place, "src-a"));
     let tree_of = |commit: &str| Ok(repo.git(&["rev-parse", &format!("{commit}^{{tree}}")]));
     let mut last = readme;
     for (commit, written) in [(&second, 3), (&first, 3), (&second, 3)] {
-        let update = place.update(&repo.top, &commit.as_str().into(), false).unwrap_or_else(|error| panic!("{error}"));
+        let update =
+            place.update_to(&repo.top, &commit.as_str().into(), false).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((update.update.written, &update.snapshot.git.tree), (written, &tree_of(commit)));
         assert_eq!(Snapshot::take(&place.tree(), &helper()).expect("a tree").id, update.snapshot.id);
         assert_eq!(place.git(&["status", "--porcelain"]), "");
-        assert_eq!(file(&place, "src-a"), kept);
-        let now = file(&place, "README.md");
+        assert_eq!(inode_and_mtime(&place, "src-a"), kept);
+        let now = inode_and_mtime(&place, "README.md");
         assert!(now.1 > last.1, "a build that goes by times must find it newer than any before");
         last = now;
     }
     assert_ne!(copied.snapshot.id, Snapshot::take(&place.tree(), &helper()).expect("a tree").id);
 }
 
-fn made_up() {
+fn rejects_forged_trees() {
     let (_, outer) = with_submodule();
     let commit: CommitRef = outer.git(&["rev-parse", "HEAD"]).as_str().into();
     let tree = helper().tree(&outer.top, &commit, true).unwrap_or_else(|error| panic!("{error}"));
@@ -454,68 +455,69 @@ fn made_up() {
         change(&mut tree, other);
         let source =
             CommitSource { repo: &outer.top, helper: &helper(), commit: &commit, tree: &tree, submodules: true };
-        let refused = Place::new().mirror().update_to_commit(&source);
+        let refused = PrivateCopy::new().mirror().update_to_commit(&source);
         assert!(refused.is_err(), "change {number}");
     }
     // Trees do not contain sizes, so only the size of the blob reveals a wrong one.
     let mut wrong = tree.clone();
     wrong.leaves[0].size += 1;
     let source = CommitSource { repo: &outer.top, helper: &helper(), commit: &commit, tree: &wrong, submodules: true };
-    assert!(Place::new().mirror().update_to_commit(&source).is_err());
+    assert!(PrivateCopy::new().mirror().update_to_commit(&source).is_err());
 }
 
-fn old_form() {
-    let repo = Repo::small();
-    let blob = object(&repo, "blob", b"x");
-    let inner = tree(&repo, &[("0100644", b"padded", &blob), ("100664", b"writable", &blob)]);
-    let commit = commit_of(&repo, &tree(&repo, &[("040000", b"d", &inner), ("100644", b"e", &blob)]));
-    let (place, copied) = copy(&repo, &commit);
+fn copies_trees_in_old_form() {
+    let repo = FixtureRepo::small();
+    let blob = write_object(&repo, "blob", b"x");
+    let inner = write_tree(&repo, &[("0100644", b"padded", &blob), ("100664", b"writable", &blob)]);
+    let commit = write_commit(&repo, &write_tree(&repo, &[("040000", b"d", &inner), ("100644", b"e", &blob)]));
+    let (place, copied) = copy_commit(&repo, &commit);
     assert_eq!(copied.snapshot.git.tree, Ok(repo.git(&["rev-parse", &format!("{commit}^{{tree}}")])));
     assert_eq!(copied.snapshot.entries.paths().collect::<Vec<_>>(), [&b"d/padded"[..], b"d/writable", b"e"]);
     assert_eq!(place.git(&["ls-files"]), "d/padded\nd/writable\ne");
 }
 
-fn staged() {
+fn copies_staged_content_on_branch() {
     let repo = three_commits();
     repo.write("a", "staged").write("new", "1").git(&["add", "-A"]);
     repo.write("a", "not staged");
     let index = StagedIndex { file: None };
-    let commit = helper().staged(&repo.top, &index).unwrap_or_else(|error| panic!("{error}"));
+    let commit = helper().staged_commit(&repo.top, &index).unwrap_or_else(|error| panic!("{error}"));
     let commit = CommitRef { id: commit.id, staged: Some(index) };
-    let place = Place::new();
-    let copied = place.update(&repo.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
+    let place = PrivateCopy::new();
+    let copied = place.update_to(&repo.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(copied.snapshot.git.head_commit.as_ref(), Some(&commit.id));
     assert_eq!(fs::read_to_string(place.tree().join("a")).expect("reads"), "staged");
     assert_eq!(place.git(&["symbolic-ref", "HEAD"]), "refs/heads/main");
     assert_eq!(place.git(&["diff", "--cached", "--name-only"]), "a\nnew");
     assert_eq!(place.git(&["diff", "--name-only"]), "");
     assert_eq!(place.git(&["rev-parse", "HEAD"]), repo.git(&["rev-parse", "HEAD"]));
-    let unborn = Repo::empty();
+    let unborn = FixtureRepo::empty();
     unborn.write("a", "1").git(&["add", "a"]);
-    let commit = helper().staged(&unborn.top, &StagedIndex { file: None }).unwrap_or_else(|error| panic!("{error}"));
+    let commit =
+        helper().staged_commit(&unborn.top, &StagedIndex { file: None }).unwrap_or_else(|error| panic!("{error}"));
     let commit = CommitRef { id: commit.id, staged: Some(StagedIndex { file: None }) };
-    let place = Place::new();
-    place.update(&unborn.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
+    let place = PrivateCopy::new();
+    place.update_to(&unborn.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(place.git(&["status", "--porcelain"]), "A  a");
 }
 
-fn with_submodule() -> (Repo, Repo) {
-    let (inner, outer) = (odd_tree(), Repo::small());
+fn with_submodule() -> (FixtureRepo, FixtureRepo) {
+    let (inner, outer) = (odd_tree(), FixtureRepo::small());
     inner.write("more", "x").commit();
     outer.git(&["submodule", "--quiet", "add", inner.top.to_str().expect("text"), "sub"]);
     outer.commit();
     (inner, outer)
 }
 
-fn submodules() {
+fn includes_submodules_only_on_request() {
     let (inner, outer) = with_submodule();
     let commit = outer.git(&["rev-parse", "HEAD"]);
-    let (place, _) = copy(&outer, &commit);
+    let (place, _) = copy_commit(&outer, &commit);
     assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
     assert_eq!(place.git(&["status", "--porcelain"]), "");
-    let place = Place::new();
+    let place = PrivateCopy::new();
     let wanted = CommitRef::from(commit.as_str());
-    let copied = place.update(&outer.top, &wanted, true).unwrap_or_else(|error| panic!("{error}"));
+    let copied = place.update_to(&outer.top, &wanted, true).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(copied.snapshot.git.tree, Ok(outer.git(&["rev-parse", "HEAD^{tree}"])));
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     assert_eq!(place.git(&["-C", "sub", "rev-parse", "HEAD"]), inner.git(&["rev-parse", "HEAD"]));
@@ -524,31 +526,31 @@ fn submodules() {
     let whole = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((&whole.id, &copied.snapshot.id), (&outer.snapshot().id, &whole.id));
     // First without submodules, then with them again.
-    place.update(&outer.top, &wanted, false).unwrap_or_else(|error| panic!("{error}"));
+    place.update_to(&outer.top, &wanted, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
     assert_eq!(place.git(&["status", "--porcelain"]), "");
-    place.update(&outer.top, &wanted, true).unwrap_or_else(|error| panic!("{error}"));
+    place.update_to(&outer.top, &wanted, true).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(place.git(&["-C", "sub", "status", "--porcelain"]), "");
 }
 
-fn missing_submodule() {
+fn reports_missing_submodule() {
     let (_, outer) = with_submodule();
     let commit = outer.git(&["rev-parse", "HEAD"]);
     fs::remove_dir_all(outer.at(".git/modules")).expect("removes");
     fs::remove_dir_all(outer.at("sub")).expect("removes");
-    let place = Place::new();
-    let refused = place.update(&outer.top, &commit.as_str().into(), true);
+    let place = PrivateCopy::new();
+    let refused = place.update_to(&outer.top, &commit.as_str().into(), true);
     let error = refused.err().expect("refused").to_string();
     assert!(error.contains("submodule `sub`") && error.contains("git submodule update"), "{error}");
 }
 
-fn linked_worktree() {
+fn supports_linked_worktree() {
     let repo = three_commits();
-    let linked = repo.room.path().canonicalize().expect("it is there").join("linked");
+    let linked = repo.dir.path().canonicalize().expect("it is there").join("linked");
     repo.git(&["worktree", "add", "-q", linked.to_str().expect("text"), "other"]);
-    let place = Place::new();
+    let place = PrivateCopy::new();
     let id = &helper().resolve(&linked, "HEAD", 1).unwrap_or_else(|e| panic!("{e}"))[0].id;
-    let copied = place.update(&linked, &id.into(), false).unwrap_or_else(|error| panic!("{error}"));
+    let copied = place.update_to(&linked, &id.into(), false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(copied.objects, Path::new(&repo.top).join(".git/objects"));
     assert_eq!(place.git(&["rev-parse", "HEAD"]), repo.git(&["rev-parse", "other"]));
     assert!(place.tree().as_os_str().as_bytes().ends_with(b"/tree"));

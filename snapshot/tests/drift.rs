@@ -2,35 +2,35 @@
 
 use std::os::unix::fs::symlink;
 
-use proctor_core::drift::{ChangeKind, Diff, EntryKind, MAX_CHANGES, MAX_STEP_DIFF};
-use proctor_core::plan::ReadOnly::{Off, Strict, Tracked};
+use proctor_core::model::drift::{ChangeKind, Diff, EntryKind, MAX_CHANGES, MAX_STEP_DIFF};
+use proctor_core::model::plan::ReadOnly::{Off, Strict, Tracked};
 
-use crate::repository::{Layer, Repo, kinds};
-use crate::{Case, Need};
+use crate::repository::{FixtureLayer, FixtureRepo, kinds};
+use crate::{Requirement, SnapshotTestCase};
 
-pub(crate) const CASES: &[Case] = &[
-    ("drift: an edit, with its diff", Need::Nothing, an_edit),
-    ("drift: touch and rewrite are none", Need::Nothing, touch_and_rewrite),
-    ("drift: new files, ignored ones aside", Need::Nothing, new_files),
-    ("drift: off protects .git alone", Need::Nothing, off_protects_git_alone),
-    ("drift: strict protects ignored files, caches aside", Need::Nothing, strict),
-    ("drift: strict lists what a deletion took", Need::Whiteouts, strict_deletion),
-    ("drift: the exec bit", Need::Nothing, exec_bit),
-    ("drift: types", Need::Nothing, types),
-    ("drift: a directory became a file", Need::Nothing, directory_became_a_file),
-    ("drift: a file became a directory", Need::Nothing, file_became_a_directory),
-    ("drift: deletions", Need::Whiteouts, deletions),
-    ("drift: a directory removed and made again", Need::Nothing, opaque_directory),
-    ("drift: renamed away and back is none", Need::Nothing, renamed_and_back),
-    ("drift: .git", Need::Whiteouts, git_itself),
-    ("drift: a nested repository", Need::Nothing, nested_repository),
-    ("drift: a submodule moved away and back is none", Need::Nothing, submodule_and_back),
-    ("drift: rules that the step wrote do not count", Need::Nothing, rules_of_the_step),
-    ("drift: our artifacts do not count", Need::Nothing, our_artifacts),
-    ("drift: what stands below our artifact counts", Need::Nothing, below_our_artifact),
-    ("drift: on the layers below", Need::Whiteouts, on_layers_below),
-    ("drift: binary, beyond the bound, edited meanwhile", Need::Nothing, no_diff),
-    ("drift: the record is bounded", Need::Nothing, bounded),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("drift: an edit, with its diff", Requirement::Nothing, records_edit_with_diff),
+    ("drift: touch and rewrite are none", Requirement::Nothing, ignores_touch_and_rewrite),
+    ("drift: new files, ignored ones aside", Requirement::Nothing, records_new_files_except_ignored),
+    ("drift: off protects .git alone", Requirement::Nothing, off_protects_only_git_dir),
+    ("drift: strict protects ignored files, caches aside", Requirement::Nothing, strict_protects_ignored_files),
+    ("drift: strict lists what a deletion took", Requirement::Whiteouts, strict_lists_deleted_files),
+    ("drift: the exec bit", Requirement::Nothing, records_exec_bit),
+    ("drift: types", Requirement::Nothing, records_type_changes),
+    ("drift: a directory became a file", Requirement::Nothing, records_directory_replaced_by_file),
+    ("drift: a file became a directory", Requirement::Nothing, records_file_replaced_by_directory),
+    ("drift: deletions", Requirement::Whiteouts, records_deletions),
+    ("drift: a directory removed and made again", Requirement::Nothing, records_changes_of_recreated_directory),
+    ("drift: renamed away and back is none", Requirement::Nothing, ignores_rename_and_back),
+    ("drift: .git", Requirement::Whiteouts, always_protects_git_dir),
+    ("drift: a nested repository", Requirement::Nothing, protects_nested_repository),
+    ("drift: a submodule moved away and back is none", Requirement::Nothing, ignores_moved_and_restored_submodule),
+    ("drift: rules that the step wrote do not count", Requirement::Nothing, ignores_rules_written_by_step),
+    ("drift: our artifacts do not count", Requirement::Nothing, ignores_evidence),
+    ("drift: what stands below our artifact counts", Requirement::Nothing, records_files_below_evidence_path),
+    ("drift: on the layers below", Requirement::Whiteouts, compares_with_lower_layers),
+    ("drift: binary, beyond the bound, edited meanwhile", Requirement::Nothing, omits_diffs_with_reason),
+    ("drift: the record is bounded", Requirement::Nothing, bounds_recorded_changes),
 ];
 
 fn diff_text(diff: &Diff) -> &str {
@@ -40,8 +40,8 @@ fn diff_text(diff: &Diff) -> &str {
     }
 }
 
-fn an_edit() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_edit_with_diff() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("README.md", "hello\nworld\n");
     let drift = repo.drift(&layer, Tracked);
     assert_eq!(kinds(&drift), [("README.md", ChangeKind::Modified)].into());
@@ -50,29 +50,29 @@ fn an_edit() {
     assert!(drift.changes[0].before.is_some() && drift.changes[0].after.is_some());
 }
 
-fn touch_and_rewrite() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn ignores_touch_and_rewrite() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n").mkdir("new/empty");
     layer.chmod("README.md", 0o600);
     assert!(repo.drift(&layer, Tracked).is_empty());
     assert!(repo.drift(&layer, Strict).is_empty());
 }
 
-fn new_files() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_new_files_except_ignored() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("src/new.rs", "x\n").write("target/out", "x").write("a.log", "x").link("link", "/etc");
     let expected = [("link", ChangeKind::Created), ("src/new.rs", ChangeKind::Created)];
     assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
 }
 
-fn off_protects_git_alone() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn off_protects_only_git_dir() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("README.md", "x").write(".git/config", "x");
     assert_eq!(kinds(&repo.drift(&layer, Off)), [(".git/config", ChangeKind::Modified)].into());
 }
 
-fn strict() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn strict_protects_ignored_files() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("target/same", "x").write("target/old", "1\n");
     layer.write("target/same", "x").write("target/old", "2\n").write("target/new", "x").write("cache/x", "x");
     let drift = repo.drift(&layer, Strict);
@@ -80,8 +80,8 @@ fn strict() {
     assert!(diff_text(&drift.changes[1].diff).ends_with("-1\n+2\n"));
 }
 
-fn strict_deletion() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn strict_lists_deleted_files() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("target/a/b", "1\n").write("target/c", "x").write("cache/x", "x");
     layer.whiteout("target").whiteout("cache");
     let drift = repo.drift(&layer, Strict);
@@ -90,16 +90,16 @@ fn strict_deletion() {
     assert!(repo.drift(&layer, Tracked).is_empty());
 }
 
-fn exec_bit() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_exec_bit() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("README.md", "hello\n").chmod("README.md", 0o755);
     let drift = repo.drift(&layer, Tracked);
     assert_eq!(kinds(&drift), [("README.md", ChangeKind::ModeChanged)].into());
     assert_eq!(drift.changes[0].diff, Diff::None);
 }
 
-fn types() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_type_changes() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     symlink("README.md", repo.at("link")).expect("links");
     layer.link("README.md", "/etc/passwd").fifo("src/main.rs").write("link", "README.md");
     let expected = [
@@ -110,8 +110,8 @@ fn types() {
     assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
 }
 
-fn directory_became_a_file() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_directory_replaced_by_file() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("src", "x");
     let drift = repo.drift(&layer, Tracked);
     assert_eq!(kinds(&drift), [("src", ChangeKind::TypeChanged), ("src/main.rs", ChangeKind::Deleted)].into());
@@ -119,15 +119,15 @@ fn directory_became_a_file() {
     assert_eq!(kind, Some(EntryKind::Directory));
 }
 
-fn file_became_a_directory() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_file_replaced_by_directory() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("README.md/x", "x");
     let expected = [("README.md", ChangeKind::TypeChanged), ("README.md/x", ChangeKind::Created)];
     assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
 }
 
-fn deletions() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_deletions() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("src/a/b", "x").write("target/x", "x");
     layer.whiteout("src").whiteout("README.md").whiteout("target").whiteout("never-there");
     let drift = repo.drift(&layer, Tracked);
@@ -137,44 +137,44 @@ fn deletions() {
     assert_eq!(diff_text(&drift.changes[0].diff), "--- a/README.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-hello\n");
 }
 
-fn opaque_directory() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_changes_of_recreated_directory() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("src/gone.rs", "x");
     layer.opaque("src").write("src/main.rs", "fn main() {}\n").write("src/new.rs", "x");
     let expected = [("src/gone.rs", ChangeKind::Deleted), ("src/new.rs", ChangeKind::Created)];
     assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
 }
 
-fn renamed_and_back() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn ignores_rename_and_back() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.opaque("src").write("src/main.rs", "fn main() {}\n").write("README.md", "hello\n");
     assert!(repo.drift(&layer, Tracked).is_empty());
 }
 
-fn git_itself() {
+fn always_protects_git_dir() {
     for mode in [Off, Tracked, Strict] {
-        let (repo, layer) = (Repo::small(), Layer::new());
+        let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
         layer.write(".git/hooks/pre-commit", "x");
         assert_eq!(kinds(&repo.drift(&layer, mode)), [(".git/hooks/pre-commit", ChangeKind::Created)].into());
-        let layer = Layer::new();
+        let layer = FixtureLayer::new();
         layer.whiteout(".git");
         assert!(kinds(&repo.drift(&layer, mode)).contains_key(".git"));
-        let layer = Layer::new();
+        let layer = FixtureLayer::new();
         layer.mkdir(".git");
         assert!(repo.drift(&layer, mode).is_empty());
     }
 }
 
-fn nested_repository() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn protects_nested_repository() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("vendor/a", "x").git(&["init", "-q", "vendor"]);
     layer.write("vendor/.git/config", "x").write("vendor/a", "y").write("target/t/.git/HEAD", "x");
     let expected = [("vendor/.git/config", ChangeKind::Modified), ("vendor/a", ChangeKind::Modified)];
     assert_eq!(kinds(&repo.drift(&layer, Tracked)), expected.into());
 }
 
-fn submodule_and_back() {
-    let (repo, inner, layer) = (Repo::small(), Repo::small(), Layer::new());
+fn ignores_moved_and_restored_submodule() {
+    let (repo, inner, layer) = (FixtureRepo::small(), FixtureRepo::small(), FixtureLayer::new());
     repo.git(&["submodule", "--quiet", "add", &inner.top.display().to_string(), "sub"]);
     repo.commit();
     layer.opaque("sub");
@@ -183,21 +183,21 @@ fn submodule_and_back() {
     }
     assert!(repo.drift(&layer, Tracked).is_empty());
     let view = repo.view();
-    assert_eq!(view.apply(&layer.scan(), &repo.rules()).expect("applies").id(), view.id());
+    assert_eq!(view.with_layer(&layer.scan(), &repo.rules()).expect("applies").id(), view.id());
     std::fs::remove_file(layer.at("sub/.git")).expect("removes");
     assert_eq!(kinds(&repo.drift(&layer, Tracked)), [("sub", ChangeKind::TypeChanged)].into());
 }
 
-fn rules_of_the_step() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn ignores_rules_written_by_step() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write(".gitignore", "*\n").write("src/new.rs", "x").write("sub/.gitignore", "*\n").write("sub/x", "x");
     let drift = repo.drift(&layer, Tracked);
     let found: Vec<_> = kinds(&drift).into_keys().collect();
     assert_eq!(found, [".gitignore", "src/new.rs", "sub/.gitignore", "sub/x"]);
 }
 
-fn our_artifacts() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn ignores_evidence() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer
         .write("changes/a/verify/x.json", "x")
         .write("changes/a/05-status.json", "x")
@@ -208,10 +208,10 @@ fn our_artifacts() {
     }
 }
 
-fn below_our_artifact() {
-    let repo = Repo::small();
+fn records_files_below_evidence_path() {
+    let repo = FixtureRepo::small();
     repo.write("changes/a/05-status.json/x", "x").write("changes/a/verify/y/z", "z").commit();
-    let (removed, replaced) = (Layer::new(), Layer::new());
+    let (removed, replaced) = (FixtureLayer::new(), FixtureLayer::new());
     removed.opaque("changes/a/05-status.json").opaque("changes/a/verify/y");
     replaced.write("changes/a/05-status.json", "{}").write("changes/a/verify/y", "y");
     for (layer, mode) in [(&removed, Tracked), (&replaced, Tracked), (&replaced, Strict)] {
@@ -220,24 +220,24 @@ fn below_our_artifact() {
     }
 }
 
-fn on_layers_below() {
-    let (repo, first, second) = (Repo::small(), Layer::new(), Layer::new());
+fn compares_with_lower_layers() {
+    let (repo, first, second) = (FixtureRepo::small(), FixtureLayer::new(), FixtureLayer::new());
     first.write("new", "1\n").write("README.md", "first\n").write("target/x", "x");
-    let view = repo.view().apply(&first.scan(), &repo.rules()).expect("applies");
+    let view = repo.view().with_layer(&first.scan(), &repo.rules()).expect("applies");
     second.write("new", "2\n").write("README.md", "first\n").whiteout("target");
     let drift = repo.drift_on(&view, &second, &[&first], Tracked);
     assert_eq!(kinds(&drift), [("new", ChangeKind::Modified)].into());
     assert!(diff_text(&drift.changes[0].diff).ends_with("-1\n+2\n"));
     let drift = repo.drift_on(&view, &second, &[&first], Strict);
     assert_eq!(kinds(&drift), [("new", ChangeKind::Modified), ("target/x", ChangeKind::Deleted)].into());
-    let third = Layer::new();
+    let third = FixtureLayer::new();
     third.write("README.md", "hello\n").whiteout("new");
     let drift = repo.drift_on(&view, &third, &[&first], Tracked);
     assert_eq!(kinds(&drift), [("README.md", ChangeKind::Modified), ("new", ChangeKind::Deleted)].into());
 }
 
-fn no_diff() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn omits_diffs_with_reason() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     let view = repo.view();
     repo.write("README.md", "edited meanwhile\n");
     layer.write("README.md", "x").write("binary", b"a\0").write("big", "");
@@ -250,8 +250,8 @@ fn no_diff() {
     assert_eq!(drift.changes[1].after, None);
 }
 
-fn bounded() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn bounds_recorded_changes() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     let line = "0123456789abcdef\n".repeat(64);
     for n in 0..MAX_CHANGES + 5 {
         layer.write(format!("new/{n:05}"), &line);

@@ -4,18 +4,18 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
-use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, Places};
+use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, RepositoryPaths};
 use tempfile::TempDir;
 
 /// Runs `git` as the current user, in the work tree itself.
 #[derive(Debug)]
-pub(crate) struct PlainGit;
+pub(crate) struct UnsandboxedGit;
 
-impl GitProgram for PlainGit {
-    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
+impl GitProgram for UnsandboxedGit {
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
         let room = TempDir::new().map_err(|error| error.to_string())?;
         for (name, bytes) in &task.input {
-            crate::repository::put(&room.path().join(name), bytes);
+            crate::repository::write_file(&room.path().join(name), bytes);
         }
         fs::create_dir(room.path().join("scratch")).map_err(|error| error.to_string())?;
         #[expect(clippy::disallowed_methods, reason = "tests run git without a sandbox")]

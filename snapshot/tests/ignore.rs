@@ -1,7 +1,7 @@
 //! Tests ignore rules against git and libgit2: every path that git would add is covered, and no path is covered
 //! that both ignore.
 
-mod generator;
+mod ignore_generator;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,48 +10,76 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use proctor_core::drift::display_path;
+use proctor_core::model::drift::display_path;
 use proctor_snapshot::Snapshot;
 
-use crate::oracle::covered_by_git;
-use crate::repository::{Repo, git_output, put, run_program};
-use crate::{Case, Need};
-use generator::{Generated, generate};
+use crate::git_comparison::covered_by_git;
+use crate::repository::{FixtureRepo, git_output, run_program, write_file};
+use crate::{Requirement, SnapshotTestCase};
+use ignore_generator::{GeneratedRules, generate};
 
 /// Number of repositories in each generated case, unless `PROCTOR_IGNORE_ROUNDS` is set.
 const ROUNDS: u64 = 16;
 
-pub(crate) const CASES: &[Case] = &[
-    ("ignore: generated rules 1", Need::Nothing, || generated(1)),
-    ("ignore: generated rules 2", Need::Nothing, || generated(2)),
-    ("ignore: generated rules 3", Need::Nothing, || generated(3)),
-    ("ignore: generated rules 4", Need::Nothing, || generated(4)),
-    ("ignore: a lower file takes back what an upper one ignores", Need::Nothing, taken_back_below),
-    ("ignore: a file takes back what info/exclude ignores", Need::Nothing, taken_back_from_info),
-    ("ignore: blanks at the end of a pattern are part of it, but spaces", Need::Nothing, blanks_at_the_end),
-    ("ignore: links in a virtual environment that ignores itself", Need::Nothing, virtual_environment),
-    ("ignore: a virtual environment that python makes", Need::Python, environment_by_python),
-    ("ignore: rules that only the index has", Need::Nothing, rules_in_the_index),
-    ("ignore: a line that libgit2 does not get past", Need::Nothing, form_feed),
-    ("ignore: a negation of nothing, over which libgit2 crashes", Need::Nothing, empty_negation),
-    ("ignore: an index that libgit2 reads in the order of another case", Need::Nothing, index_in_another_order),
-    ("ignore: a pattern with too many wildcards is refused", Need::Nothing, too_many_wildcards),
-    ("ignore: rules outside of the tree are told by their content", Need::Nothing, external_rules),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("ignore: generated rules 1", Requirement::Nothing, || generated_rules_match_git(1)),
+    ("ignore: generated rules 2", Requirement::Nothing, || generated_rules_match_git(2)),
+    ("ignore: generated rules 3", Requirement::Nothing, || generated_rules_match_git(3)),
+    ("ignore: generated rules 4", Requirement::Nothing, || generated_rules_match_git(4)),
+    ("ignore: a lower file takes back what an upper one ignores", Requirement::Nothing, lower_file_reincludes_paths),
+    (
+        "ignore: a file takes back what info/exclude ignores",
+        Requirement::Nothing,
+        file_reincludes_paths_of_info_exclude,
+    ),
+    (
+        "ignore: blanks at the end of a pattern are part of it, but spaces",
+        Requirement::Nothing,
+        keeps_trailing_blanks_except_spaces,
+    ),
+    (
+        "ignore: links in a virtual environment that ignores itself",
+        Requirement::Nothing,
+        ignores_self_ignoring_virtual_environment,
+    ),
+    (
+        "ignore: a virtual environment that python makes",
+        Requirement::Python,
+        ignores_virtual_environment_made_by_python,
+    ),
+    ("ignore: rules that only the index has", Requirement::Nothing, reads_skipped_rules_from_index),
+    ("ignore: a line that libgit2 does not get past", Requirement::Nothing, tolerates_line_on_which_libgit2_hangs),
+    (
+        "ignore: a negation of nothing, over which libgit2 crashes",
+        Requirement::Nothing,
+        tolerates_pattern_that_crashes_libgit2,
+    ),
+    (
+        "ignore: an index that libgit2 reads in the order of another case",
+        Requirement::Nothing,
+        reads_case_insensitively_sorted_index,
+    ),
+    ("ignore: a pattern with too many wildcards is refused", Requirement::Nothing, refuses_too_many_wildcards),
+    (
+        "ignore: rules outside of the tree are told by their content",
+        Requirement::Nothing,
+        reports_external_rules_by_content,
+    ),
 ];
 
-fn generated(case: u64) {
+fn generated_rules_match_git(case: u64) {
     #[expect(clippy::disallowed_methods, reason = "the caller of the test sets its duration")]
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (rounds, seed) = (number("PROCTOR_IGNORE_ROUNDS", ROUNDS), number("PROCTOR_IGNORE_SEED", 0));
     for round in 0..rounds {
-        compare(&generate(seed + case * 1_000_000 + round));
+        compare_with_git(&generate(seed + case * 1_000_000 + round));
     }
 }
 
 /// Compares the covered paths, and the answers about paths that may be missing, with git and libgit2.
 #[track_caller]
-fn compare(generated: &Generated) {
-    let Generated { repo, log, asked, libgit2_is_comparable } = generated;
+fn compare_with_git(generated: &GeneratedRules) {
+    let GeneratedRules { repo, log, queried: asked, libgit2_is_comparable } = generated;
     let told = || format!("in {}\n{}", repo.top.display(), log.join("\n"));
     let snapshot = repo.take().unwrap_or_else(|error| panic!("{error}\n{}", told()));
     let covered: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
@@ -71,11 +99,11 @@ fn compare(generated: &Generated) {
     let more = more.filter(|path| !is_known(path) && !is_unseen(path));
     let more: Vec<_> = more.filter(|path| libgit2_ignores(&repo.top, path)).collect();
     assert!(more.is_empty(), "git and libgit2 ignore {:?}\n{}", shown(&more), told());
-    compare_answers(repo, asked, &told);
+    compare_query_answers(repo, asked, &told);
 }
 
 /// Compares the answers about paths of the outermost repository, whether or not they exist.
-fn compare_answers(repo: &Repo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> String) {
+fn compare_query_answers(repo: &FixtureRepo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> String) {
     let tracked = git_output(&repo.top, &["ls-files", "-z"]);
     let tracked: Vec<&[u8]> = tracked.split(|byte| *byte == 0).collect();
     let is_plain = |path: &&[u8]| {
@@ -93,12 +121,12 @@ fn compare_answers(repo: &Repo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> St
             && !place.ancestors().take_while(|above| *above != repo.top).any(is_other)
     };
     let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).filter(is_plain).collect();
-    let input = repo.room.path().join("asked");
-    put(&input, &asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<_>>());
+    let input = repo.dir.path().join("asked");
+    write_file(&input, &asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<_>>());
     let script = format!("alias.ask=!git check-ignore -z --stdin < '{}' || test $? = 1", input.display());
     let printed = git_output(&repo.top, &["-c", &script, "ask"]);
     let by_git: BTreeSet<&[u8]> = printed.split(|byte| *byte == 0).collect();
-    let ours = repo.rules().ignored(&asked).unwrap_or_else(|error| panic!("{error}\n{}", told()));
+    let ours = repo.rules().are_ignored(&asked).unwrap_or_else(|error| panic!("{error}\n{}", told()));
     for (path, ours) in asked.iter().zip(ours) {
         assert!(by_git.contains(path) || !ours, "git does not ignore {}\n{}", display_path(path), told());
     }
@@ -121,39 +149,39 @@ fn libgit2_ignores(top: &Path, path: &[u8]) -> bool {
     })
 }
 
-fn covers(snapshot: &Snapshot, path: &str) -> bool {
+fn is_covered(snapshot: &Snapshot, path: &str) -> bool {
     snapshot.entries.contains(path.as_bytes())
 }
 
-fn taken_back_below() {
-    let repo = Repo::empty();
+fn lower_file_reincludes_paths() {
+    let repo = FixtureRepo::empty();
     repo.write(".gitignore", "*.log\na/**\n").write("d/.gitignore", "!k.log\n").write("d/k.log", "x");
     repo.write("d/l.log", "x").write("a/.gitignore", "!keep\n").write("a/keep", "x");
     let snapshot = repo.snapshot();
-    assert!(covers(&snapshot, "d/k.log") && covers(&snapshot, "a/keep") && !covers(&snapshot, "d/l.log"));
+    assert!(is_covered(&snapshot, "d/k.log") && is_covered(&snapshot, "a/keep") && !is_covered(&snapshot, "d/l.log"));
     let asked: [&[u8]; 4] = [b"d/k.log", b"d/new.log", b"a/keep", b"a/new"];
-    assert_eq!(repo.rules().ignored(&asked).expect("answers"), [false, true, false, true]);
+    assert_eq!(repo.rules().are_ignored(&asked).expect("answers"), [false, true, false, true]);
 }
 
-fn taken_back_from_info() {
-    let repo = Repo::empty();
+fn file_reincludes_paths_of_info_exclude() {
+    let repo = FixtureRepo::empty();
     repo.write(".git/info/exclude", "*.py\n").write(".gitignore", "!k.py\n").write("k.py", "x").write("l.py", "x");
     let snapshot = repo.snapshot();
-    assert!(covers(&snapshot, "k.py") && !covers(&snapshot, "l.py"));
+    assert!(is_covered(&snapshot, "k.py") && !is_covered(&snapshot, "l.py"));
 }
 
-fn blanks_at_the_end() {
+fn keeps_trailing_blanks_except_spaces() {
     for (blank, is_cut) in
         [("\t", false), ("\u{b}", false), ("\u{c}", false), (" ", true), ("\r", true), ("\r\r", false)]
     {
-        let repo = Repo::empty();
+        let repo = FixtureRepo::empty();
         repo.write(".gitignore", format!("a{blank}\n")).write("a", "x");
-        assert_eq!(covers(&repo.snapshot(), "a"), !is_cut, "{blank:?}");
+        assert_eq!(is_covered(&repo.snapshot(), "a"), !is_cut, "{blank:?}");
     }
 }
 
-fn virtual_environment() {
-    let repo = Repo::small();
+fn ignores_self_ignoring_virtual_environment() {
+    let repo = FixtureRepo::small();
     fs::create_dir_all(repo.at(".venv/lib/python3.12/site-packages")).expect("makes");
     symlink("lib", repo.at(".venv/lib64")).expect("links");
     symlink("/usr/bin/env", repo.at(".venv/python3")).expect("links");
@@ -164,11 +192,11 @@ fn virtual_environment() {
     // A rule for directories does not ignore a link to a directory.
     repo.write(".gitignore", "target/\nlib64/\n");
     symlink("src", repo.at("lib64")).expect("links");
-    assert!(covers(&repo.snapshot(), "lib64"));
+    assert!(is_covered(&repo.snapshot(), "lib64"));
 }
 
-fn environment_by_python() {
-    let repo = Repo::small();
+fn ignores_virtual_environment_made_by_python() {
+    let repo = FixtureRepo::small();
     let made = run_program(&repo.top, "python3", &["-m", "venv", "--without-pip", ".venv"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     repo.write(".venv/.gitignore", "*\n");
@@ -178,41 +206,41 @@ fn environment_by_python() {
     assert!(!snapshot.entries.paths().any(|path| path.starts_with(b".venv")));
 }
 
-fn rules_in_the_index() {
-    let repo = Repo::small();
+fn reads_skipped_rules_from_index() {
+    let repo = FixtureRepo::small();
     repo.write("d/.gitignore", "!k.log\n").write("d/k.log", "x");
     repo.git(&["add", "d/.gitignore"]);
     repo.git(&["update-index", "--skip-worktree", "d/.gitignore"]);
     fs::remove_file(repo.at("d/.gitignore")).expect("removes");
     let snapshot = repo.snapshot();
-    assert!(covers(&snapshot, "d/k.log"));
-    let rules = repo.rules().knowing(&snapshot);
-    assert_eq!(rules.ignored(&[b"d/k.log", b"e/k.log"]).expect("answers"), [false, true]);
+    assert!(is_covered(&snapshot, "d/k.log"));
+    let rules = repo.rules().with_submodules_of(&snapshot);
+    assert_eq!(rules.are_ignored(&[b"d/k.log", b"e/k.log"]).expect("answers"), [false, true]);
 }
 
 /// Some editors use a form feed as a page separator.
-fn form_feed() {
-    let repo = Repo::small();
+fn tolerates_line_on_which_libgit2_hangs() {
+    let repo = FixtureRepo::small();
     repo.write(".gitignore", "target/\n*.log\n\u{c}\n").write("a.log", "x").write("target/x", "x").write("new", "x");
     repo.write("build/.gitignore", "!\u{b}\n").write("build/x", "x").write(".git/info/exclude", "build/\n");
     let snapshot = repo.snapshot();
-    assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
-    assert!(!covers(&snapshot, "build/x"));
+    assert!(!is_covered(&snapshot, "a.log") && !is_covered(&snapshot, "target/x") && is_covered(&snapshot, "new"));
+    assert!(!is_covered(&snapshot, "build/x"));
     repo.write(".gitignore", "target/\n*.log\n");
-    assert!(!covers(&repo.snapshot(), "build/x"));
+    assert!(!is_covered(&repo.snapshot(), "build/x"));
 }
 
 /// libgit2 dereferences a null pointer for this pattern.
-fn empty_negation() {
-    let repo = Repo::small();
+fn tolerates_pattern_that_crashes_libgit2() {
+    let repo = FixtureRepo::small();
     repo.write(".gitignore", "target/\n*.log\n!//\n").write("a.log", "x").write("target/x", "x").write("new", "x");
     let snapshot = repo.snapshot();
-    assert!(!covers(&snapshot, "a.log") && !covers(&snapshot, "target/x") && covers(&snapshot, "new"));
+    assert!(!is_covered(&snapshot, "a.log") && !is_covered(&snapshot, "target/x") && is_covered(&snapshot, "new"));
 }
 
 /// Entries of an index are found regardless of the order in which libgit2 returns them.
-fn index_in_another_order() {
-    let repo = Repo::empty();
+fn reads_case_insensitively_sorted_index() {
+    let repo = FixtureRepo::empty();
     repo.git(&["config", "core.ignoreCase", "true"]);
     for path in ["K.LOG", "a b/\\b/.gitignore", "a b/\\b/x", "a b/y", "Bc/d", "b/e"] {
         repo.write(path, "");
@@ -227,28 +255,28 @@ fn index_in_another_order() {
     assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&repo.top, b""));
 }
 
-fn too_many_wildcards() {
-    let repo = Repo::small();
+fn refuses_too_many_wildcards() {
+    let repo = FixtureRepo::small();
     repo.write("src/.gitignore", format!("x\n{}\n", "*a".repeat(513)));
     let refusal = repo.refusal();
     assert!(refusal.contains("src/.gitignore") && refusal.contains("line 2 has more than 512 wildcards"), "{refusal}");
 }
 
-fn external_rules() {
-    let repo = Repo::small();
-    let named = |repo: &Repo| -> Vec<String> {
+fn reports_external_rules_by_content() {
+    let repo = FixtureRepo::small();
+    let named = |repo: &FixtureRepo| -> Vec<String> {
         repo.snapshot().git.external_rules.iter().map(|rules| rules.name.clone()).collect()
     };
     assert_eq!(named(&repo), [""; 0]);
     repo.write(".git/info/exclude", "# nothing\n*.tmp\n");
     repo.git(&["init", "-q", "vendored"]);
     repo.write("vendored/.git/info/exclude", "x\n");
-    let place = repo.room.path().join("excludes");
-    put(&place, b"y\n");
+    let place = repo.dir.path().join("excludes");
+    write_file(&place, b"y\n");
     repo.git(&["config", "core.excludesFile", &place.display().to_string()]);
     repo.git(&["config", "core.ignoreCase", "true"]);
     assert_eq!(named(&repo), ["core.excludesFile", "core.ignoreCase", "info/exclude", "vendored: info/exclude"]);
     let rules = repo.snapshot().git.external_rules;
     assert_eq!(rules[0].file, place);
-    assert_eq!(rules[2].rules_sha256, proctor_core::digest::Sha256Hex::of(b"*.tmp\n"));
+    assert_eq!(rules[2].rules_sha256, proctor_core::text::digest::Sha256Hex::digest(b"*.tmp\n"));
 }

@@ -2,12 +2,12 @@
 
 use proctor_snapshot::Snapshot;
 
-use crate::repository::{Repo, fifo, helper};
+use crate::repository::{FixtureRepo, fifo, helper};
 use crate::snapshot::assert_refused;
 
-pub(crate) fn include_of_a_fifo() {
-    let repo = Repo::small();
-    fifo(&repo.room.path().join("fifo"));
+pub(crate) fn refuses_include_of_fifo() {
+    let repo = FixtureRepo::small();
+    fifo(&repo.dir.path().join("fifo"));
     repo.git(&["config", "include.path", "../../fifo.not-yet"]);
     let config = repo.read(".git/config").replace("fifo.not-yet", "fifo");
     repo.write(".git/config", config);
@@ -15,10 +15,10 @@ pub(crate) fn include_of_a_fifo() {
 }
 
 /// The includes that `actions/checkout` writes since version 6, in a repository, a linked worktree and a submodule.
-pub(crate) fn includes_of_a_ci_checkout() {
-    let repo = Repo::small();
+pub(crate) fn accepts_includes_of_ci_checkout() {
+    let repo = FixtureRepo::small();
     let expected = repo.snapshot().id;
-    let credentials = repo.room.path().join("git-credentials-7.config");
+    let credentials = repo.dir.path().join("git-credentials-7.config");
     repo.write(
         "../git-credentials-7.config",
         "[http \"https://github.com/\"]\n\textraheader = AUTHORIZATION: basic eA==\n",
@@ -33,14 +33,14 @@ pub(crate) fn includes_of_a_ci_checkout() {
         repo.git(&["config", "--local", &format!("includeIf.gitdir:{at}.path"), &path]);
     }
     assert_eq!(repo.snapshot().id, expected);
-    let linked = repo.room.path().join("linked");
+    let linked = repo.dir.path().join("linked");
     repo.git(&["worktree", "add", "-q", "--detach", &linked.display().to_string()]);
     assert_eq!(Snapshot::take(&linked, &helper()).expect("a tree").id, expected);
 }
 
 /// Settings in an included file have the same effect as in the config itself.
-pub(crate) fn included_settings() {
-    let repo = Repo::small();
+pub(crate) fn applies_included_settings() {
+    let repo = FixtureRepo::small();
     repo.write("a.extra", "x");
     repo.write(".git/rules", "*.extra\n");
     let excludes = repo.top.join(".git/rules").display().to_string();
@@ -50,7 +50,7 @@ pub(crate) fn included_settings() {
     assert!(repo.snapshot().entries.contains(b"a.extra"), "its condition does not hold");
     repo.git(&["config", "includeIf.gitdir:.git.path", "more"]);
     assert!(!repo.snapshot().entries.contains(b"a.extra"));
-    assert!(!repo.room.path().join("ran").exists() && !repo.top.join("ran").exists());
+    assert!(!repo.dir.path().join("ran").exists() && !repo.top.join("ran").exists());
     repo.write(".git/more", "[core]\n\tworktree = /etc\n");
     assert_refused(&repo, &["core.worktree", "/etc"]);
 }

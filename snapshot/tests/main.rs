@@ -1,17 +1,17 @@
 //! The integration tests of this crate, which use real repositories and directories, in one binary.
 //!
-//! A test declares its requirements on the machine as a [`Need`]. If the machine does not meet them, the test is
+//! A test declares its requirements on the machine as a [`Requirement`]. If the machine does not meet them, the test is
 //! reported as ignored, with the reason in its name.
 
-mod again;
 mod apply;
 mod commit;
 mod drift;
+mod git_comparison;
 mod git_program;
 mod ignore;
 mod includes;
+mod incremental;
 mod layer;
-mod oracle;
 mod overlay;
 mod patch;
 mod report;
@@ -23,19 +23,19 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 /// A requirement of a test on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum Requirement {
     Nothing,
     Whiteouts,
-    OtherOwners,
+    ChangeableOwners,
     OverlayMounts,
-    TimesTell,
+    ReliableTimestamps,
     GitWithSha256,
     GitWithReftable,
     Python,
 }
 
 /// A test: its name, its requirement, and its function.
-type Case = (&'static str, Need, fn());
+type SnapshotTestCase = (&'static str, Requirement, fn());
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -46,13 +46,13 @@ fn main() {
         overlay::CASES,
         drift::CASES,
         apply::CASES,
-        again::CASES,
-        again::mapped::CASES,
-        again::stored::CASES,
+        incremental::CASES,
+        incremental::mapped_files::CASES,
+        incremental::stored_snapshot::CASES,
         commit::CASES,
         patch::CASES,
         report::CASES,
-        oracle::CASES,
+        git_comparison::CASES,
         ignore::CASES,
     ]
     .concat();
@@ -60,23 +60,28 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-fn trial((name, need, body): Case) -> Trial {
+fn trial((name, need, body): SnapshotTestCase) -> Trial {
     let (lacks, why) = match need {
-        Need::Nothing => (false, ""),
-        Need::Whiteouts => (!repository::can_make_whiteouts(), " [needs to make whiteouts, which a sandbox refuses]"),
-        Need::OtherOwners => {
-            (!repository::can_give_away(), " [needs to give files to others, as root of the machine can]")
+        Requirement::Nothing => (false, ""),
+        Requirement::Whiteouts => {
+            (!repository::can_make_whiteouts(), " [needs to make whiteouts, which a sandbox refuses]")
         }
-        Need::OverlayMounts => (!overlay::can_be_mounted(), " [needs root and overlay mounts with userxattr]"),
-        Need::TimesTell => {
-            (!again::times_tell(), " [needs a temporary directory on a disk, whose times tell of changes]")
+        Requirement::ChangeableOwners => {
+            (!repository::can_change_owner(), " [needs to give files to others, as root of the machine can]")
         }
-        Need::Python => (!repository::has_python(), " [needs python3]"),
-        Need::GitWithSha256 => {
-            (!repository::git_can(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]")
+        Requirement::OverlayMounts => {
+            (!overlay::can_mount_overlay(), " [needs root and overlay mounts with userxattr]")
         }
-        Need::GitWithReftable => {
-            (!repository::git_can(&["init", "--ref-format=reftable", "-q", "."]), " [needs git with reftable]")
+        Requirement::ReliableTimestamps => (
+            !incremental::has_reliable_timestamps(),
+            " [needs a temporary directory on a disk, whose times tell of changes]",
+        ),
+        Requirement::Python => (!repository::has_python(), " [needs python3]"),
+        Requirement::GitWithSha256 => {
+            (!repository::git_supports(&["init", "--object-format=sha256", "-q", "."]), " [needs git with sha256]")
+        }
+        Requirement::GitWithReftable => {
+            (!repository::git_supports(&["init", "--ref-format=reftable", "-q", "."]), " [needs git with reftable]")
         }
     };
     let name = if lacks { format!("{name}{why}") } else { name.to_owned() };

@@ -3,25 +3,25 @@
 
 use std::path::Path;
 
-use proctor_core::drift::display_path;
-use proctor_core::plan::ReadOnly::Tracked;
-use proctor_snapshot::{Snapshot, View};
+use proctor_core::model::drift::display_path;
+use proctor_core::model::plan::ReadOnly::Tracked;
+use proctor_snapshot::{Snapshot, TreeView};
 use tempfile::TempDir;
 
 use crate::apply::apply_on;
-use crate::repository::{Layer, Repo, helper, run_program};
-use crate::{Case, Need};
+use crate::repository::{FixtureLayer, FixtureRepo, helper, run_program};
+use crate::{Requirement, SnapshotTestCase};
 
-pub(crate) const CASES: &[Case] = &[
-    ("overlay: a layer says what a plain copy shows", Need::OverlayMounts, layer_equals_copy),
-    ("overlay: so do two layers on each other", Need::OverlayMounts, two_layers_equal_copy),
-    ("overlay: what is no change in a copy is no drift", Need::OverlayMounts, no_change_is_no_drift),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("overlay: a layer says what a plain copy shows", Requirement::OverlayMounts, layer_matches_plain_copy),
+    ("overlay: so do two layers on each other", Requirement::OverlayMounts, stacked_layers_match_plain_copy),
+    ("overlay: what is no change in a copy is no drift", Requirement::OverlayMounts, unchanged_tree_has_no_drift),
 ];
 
 /// Checks whether an overlay with the sandbox's options can be mounted on this machine.
-pub(crate) fn can_be_mounted() -> bool {
+pub(crate) fn can_mount_overlay() -> bool {
     let lower = TempDir::new().expect("a temporary directory");
-    rustix::process::geteuid().is_root() && Layer::by_script(&[lower.path()], "true").is_some()
+    rustix::process::geteuid().is_root() && FixtureLayer::from_script(&[lower.path()], "true").is_some()
 }
 
 const SCRIPTS: &[&str] = &[
@@ -61,8 +61,8 @@ const NO_CHANGES: &[&str] = &[
     "echo x >> README.md; truncate -s -2 README.md",
 ];
 
-fn tree() -> Repo {
-    let repo = Repo::small();
+fn build_tree() -> FixtureRepo {
+    let repo = FixtureRepo::small();
     repo.write("src/deep/one", "1\n").write("src/other/two", "2\n").commit();
     repo.write("untracked", "x").write("target/old/x", "x").write("vendor/README", "x").write("vendor/src/a", "x");
     repo.git(&["init", "-q", "vendor"]);
@@ -70,7 +70,7 @@ fn tree() -> Repo {
 }
 
 /// Returns the snapshot of a copy of the tree in which the scripts were run.
-fn copied(repo: &Repo, scripts: &[&str]) -> Snapshot {
+fn snapshot_of_copy(repo: &FixtureRepo, scripts: &[&str]) -> Snapshot {
     let room = TempDir::new().expect("a temporary directory");
     let copy = room.path().join("repo");
     run_program(&repo.top, "cp", &["-a", ".", &copy.display().to_string()]);
@@ -81,64 +81,69 @@ fn copied(repo: &Repo, scripts: &[&str]) -> Snapshot {
     Snapshot::take(&copy, &helper()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn laid(repo: &Repo, view: &View, lowers: &[&Layer], script: &str) -> (Layer, View) {
+fn layer_by_script(
+    repo: &FixtureRepo,
+    view: &TreeView,
+    lowers: &[&FixtureLayer],
+    script: &str,
+) -> (FixtureLayer, TreeView) {
     let lowers: Vec<_> = lowers.iter().map(|layer| layer.path()).chain([repo.top.clone()]).collect();
     let lowers: Vec<&Path> = lowers.iter().map(|path| path.as_path()).collect();
-    let layer = Layer::by_script(&lowers, script).unwrap_or_else(|| panic!("{script}"));
-    let next = view.apply(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
+    let layer = FixtureLayer::from_script(&lowers, script).unwrap_or_else(|| panic!("{script}"));
+    let next = view.with_layer(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
     (layer, next)
 }
 
-fn shown(paths: &[Vec<u8>]) -> Vec<String> {
+fn display_paths(paths: &[Vec<u8>]) -> Vec<String> {
     paths.iter().map(|path| display_path(path)).collect()
 }
 
-fn layer_equals_copy() {
+fn layer_matches_plain_copy() {
     for script in SCRIPTS {
-        let repo = tree();
-        let (view, copy) = (repo.view(), copied(&repo, &[script]));
-        let (layer, after) = laid(&repo, &view, &[], script);
+        let repo = build_tree();
+        let (view, copy) = (repo.view(), snapshot_of_copy(&repo, &[script]));
+        let (layer, after) = layer_by_script(&repo, &view, &[], script);
         // The copy is judged by the ignore rules that the script wrote, the layer by those from before the script.
         let own_rules = script.contains(".gitignore");
         if !own_rules {
-            assert_eq!(shown(&after.difference(&copy)), Vec::<String>::new(), "{script}");
+            assert_eq!(display_paths(&after.difference(&copy)), Vec::<String>::new(), "{script}");
             assert_eq!(after.id(), copy.id, "{script}");
             let drift = repo.drift_on(&view, &layer, &[], Tracked);
             let drifted: Vec<_> = drift.changes.iter().map(|change| change.path.clone()).collect();
-            assert_eq!(drifted, shown(&view.base().difference(&copy)), "{script}");
+            assert_eq!(drifted, display_paths(&view.base().difference(&copy)), "{script}");
         }
         let has_special = script.contains("mkfifo");
         apply_on(&repo, &view, &layer).unwrap_or_else(|error| panic!("{script}: {error}"));
         let left = after.difference(&repo.snapshot());
         assert!(
-            left.is_empty() || own_rules || has_special && shown(&left) == ["pipe"],
+            left.is_empty() || own_rules || has_special && display_paths(&left) == ["pipe"],
             "{script}: {:?}",
-            shown(&left)
+            display_paths(&left)
         );
     }
 }
 
-fn two_layers_equal_copy() {
+fn stacked_layers_match_plain_copy() {
     for (first, second) in SCRIPTS.iter().zip(SCRIPTS.iter().skip(1)) {
         let tolerant = |script: &str| format!("{{ {script}\n}} || true");
         let (first, second) = (tolerant(first), tolerant(second));
         if first.contains(".gitignore") || second.contains(".gitignore") {
             continue;
         }
-        let repo = tree();
-        let copy = copied(&repo, &[&first, &second]);
-        let (below, between) = laid(&repo, &repo.view(), &[], &first);
-        let (_, after) = laid(&repo, &between, &[&below], &second);
-        assert_eq!(shown(&after.difference(&copy)), Vec::<String>::new(), "{first}; {second}");
+        let repo = build_tree();
+        let copy = snapshot_of_copy(&repo, &[&first, &second]);
+        let (below, between) = layer_by_script(&repo, &repo.view(), &[], &first);
+        let (_, after) = layer_by_script(&repo, &between, &[&below], &second);
+        assert_eq!(display_paths(&after.difference(&copy)), Vec::<String>::new(), "{first}; {second}");
     }
 }
 
-fn no_change_is_no_drift() {
-    let repo = tree();
+fn unchanged_tree_has_no_drift() {
+    let repo = build_tree();
     let view = repo.view();
     for script in NO_CHANGES {
-        assert_eq!(copied(&repo, &[script]).id, view.id(), "{script}");
-        let (layer, after) = laid(&repo, &view, &[], script);
+        assert_eq!(snapshot_of_copy(&repo, &[script]).id, view.id(), "{script}");
+        let (layer, after) = layer_by_script(&repo, &view, &[], script);
         assert_eq!(repo.drift_on(&view, &layer, &[], Tracked).changes, [], "{script}");
         assert_eq!(after.id(), view.id(), "{script}");
     }

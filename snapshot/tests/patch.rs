@@ -4,17 +4,17 @@ use std::fs;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
-use proctor_snapshot::{PatchInput, Snapshot, View, patch};
+use proctor_snapshot::{PatchInput, Snapshot, TreeView, patch};
 
-use crate::repository::{Layer, Repo, helper, open, run_program};
-use crate::{Case, Need};
+use crate::repository::{FixtureLayer, FixtureRepo, helper, open, run_program};
+use crate::{Requirement, SnapshotTestCase};
 
-pub(crate) const CASES: &[Case] = &[
-    ("patch::git_makes_the_same_tree_of_it", Need::OverlayMounts, random_scripts),
-    ("patch::each_kind_of_change_is_one_that_git_takes", Need::Nothing, each_kind),
-    ("patch::nothing_changed_is_nothing", Need::Nothing, nothing),
-    ("patch::what_git_does_not_keep_is_refused_by_name", Need::Nothing, unsayable),
-    ("patch::what_is_not_there_any_more_is_refused_by_name", Need::Nothing, gone),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("patch::git_makes_the_same_tree_of_it", Requirement::OverlayMounts, patches_of_random_scripts_apply),
+    ("patch::each_kind_of_change_is_one_that_git_takes", Requirement::Nothing, patches_of_each_kind_apply),
+    ("patch::nothing_changed_is_nothing", Requirement::Nothing, writes_empty_patch_without_changes),
+    ("patch::what_git_does_not_keep_is_refused_by_name", Requirement::Nothing, refuses_inexpressible_changes),
+    ("patch::what_is_not_there_any_more_is_refused_by_name", Requirement::Nothing, refuses_missing_original_content),
 ];
 
 /// Number of random scripts.
@@ -43,9 +43,9 @@ const PATHS: [&str; 18] = [
 ];
 
 /// A pseudo-random number generator with a fixed sequence (Knuth's MMIX constants).
-struct Numbers(u64);
+struct ScriptNumbers(u64);
 
-impl Numbers {
+impl ScriptNumbers {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound
@@ -82,8 +82,8 @@ impl Numbers {
     }
 }
 
-fn varied() -> Repo {
-    let repo = Repo::small();
+fn varied_repository() -> FixtureRepo {
+    let repo = FixtureRepo::small();
     let lines: String = (1..60).map(|n| format!("line {n}\n")).collect();
     repo.write("src/deep/er/file", &lines)
         .write("run.sh", "#!/bin/sh\n")
@@ -101,33 +101,33 @@ fn varied() -> Repo {
 }
 
 /// Returns the patch of one layer, and the resulting tree.
-fn patch_of(repo: &Repo, before: &View, layer: &Layer) -> (Result<Vec<u8>, String>, View) {
-    let after = before.apply(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
+fn patch_for_layer(repo: &FixtureRepo, before: &TreeView, layer: &FixtureLayer) -> (Result<Vec<u8>, String>, TreeView) {
+    let after = before.with_layer(&layer.scan(), &repo.rules()).unwrap_or_else(|error| panic!("{error}"));
     let (top, upper) = (open(&repo.top), layer.open());
     let input = PatchInput { before, after: &after, repo: top.as_fd(), uppers: &[upper.as_fd()] };
     (patch(input).map_err(|error| error.to_string()), after)
 }
 
 /// A clone to which patches are applied.
-struct Clone {
-    repo: Repo,
+struct PatchedClone {
+    repo: FixtureRepo,
     patch: PathBuf,
 }
 
-impl Clone {
-    fn of(repo: &Repo) -> Self {
-        let clone = Repo::empty();
+impl PatchedClone {
+    fn clone_of(repo: &FixtureRepo) -> Self {
+        let clone = FixtureRepo::empty();
         clone.git(&["fetch", "-q", repo.top.to_str().expect("text"), "HEAD"]);
         clone.git(&["reset", "-q", "--hard", "FETCH_HEAD"]);
-        let patch = clone.room.path().join("a.patch");
+        let patch = clone.dir.path().join("a.patch");
         Self { repo: clone, patch }
     }
 
     /// Applies a patch to the clean clone and checks the resulting tree.
-    fn check(&self, patch: &[u8], after: &View, script: &str) {
+    fn check(&self, patch: &[u8], after: &TreeView, script: &str) {
         self.repo.git(&["reset", "-q", "--hard"]);
         self.repo.git(&["clean", "-ffdxq"]);
-        crate::repository::put(&self.patch, patch);
+        crate::repository::write_file(&self.patch, patch);
         let shown = || format!("{}\nscript:\n{script}", String::from_utf8_lossy(patch));
         if !patch.is_empty() {
             let output = run_program(&self.repo.top, "git", &["apply", self.patch.to_str().expect("text")]);
@@ -138,14 +138,14 @@ impl Clone {
     }
 }
 
-fn random_scripts() {
-    let repo = varied();
-    let (before, clone, mut numbers) = (repo.view(), Clone::of(&repo), Numbers(42));
+fn patches_of_random_scripts_apply() {
+    let repo = varied_repository();
+    let (before, clone, mut numbers) = (repo.view(), PatchedClone::clone_of(&repo), ScriptNumbers(42));
     let mut changed = 0;
     for _ in 0..SCRIPTS {
         let script = numbers.script();
-        let layer = Layer::by_script(&[&repo.top], &script).expect("the script runs");
-        let (patch, after) = patch_of(&repo, &before, &layer);
+        let layer = FixtureLayer::from_script(&[&repo.top], &script).expect("the script runs");
+        let (patch, after) = patch_for_layer(&repo, &before, &layer);
         let patch = patch.unwrap_or_else(|error| panic!("{error}\n{script}"));
         changed += usize::from(!patch.is_empty());
         clone.check(&patch, &after, &script);
@@ -153,37 +153,40 @@ fn random_scripts() {
     assert!(changed > SCRIPTS as usize / 2, "only {changed} scripts changed anything");
 }
 
-fn each_kind() {
-    let repo = varied();
-    let (before, clone) = (repo.view(), Clone::of(&repo));
-    let check = |layer: &Layer, words: &[&str]| {
-        let (patch, after) = patch_of(&repo, &before, layer);
+fn patches_of_each_kind_apply() {
+    let repo = varied_repository();
+    let (before, clone) = (repo.view(), PatchedClone::clone_of(&repo));
+    let check = |layer: &FixtureLayer, words: &[&str]| {
+        let (patch, after) = patch_for_layer(&repo, &before, layer);
         let patch = patch.unwrap_or_else(|error| panic!("{error}"));
         let text = String::from_utf8_lossy(&patch).into_owned();
         assert!(words.iter().all(|word| text.contains(word)), "{words:?}\n{text}");
         clone.check(&patch, &after, "");
     };
-    check(Layer::new().write("README.md", "other\n"), &["--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n"]);
-    check(Layer::new().write("new", "x"), &["new file mode 100644", "--- /dev/null", "\\ No newline at end of file"]);
-    check(Layer::new().write("new", ""), &["new file mode 100644"]);
-    check(Layer::new().write("run.sh", "#!/bin/sh\n"), &["old mode 100755\nnew mode 100644\n"]);
-    check(Layer::new().write("binary", "\0"), &["GIT binary patch\nliteral 1\n"]);
-    check(Layer::new().write("big", vec![0; 200_000]), &["literal 200000\n", "literal 0\n"]);
-    check(Layer::new().link("link", "elsewhere"), &["120000", "-src/main.rs"]);
-    check(Layer::new().link("README.md", "x"), &["deleted file mode 100644", "new file mode 120000"]);
-    check(Layer::new().write("a b", "x"), &["diff --git \"a/a b\" \"b/a b\"\n"]);
-    check(Layer::new().write("src/deep/er/file/x", "x").opaque("src/deep/er/file"), &["b/src/deep/er/file/x"]);
+    check(FixtureLayer::new().write("README.md", "other\n"), &["--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n"]);
+    check(
+        FixtureLayer::new().write("new", "x"),
+        &["new file mode 100644", "--- /dev/null", "\\ No newline at end of file"],
+    );
+    check(FixtureLayer::new().write("new", ""), &["new file mode 100644"]);
+    check(FixtureLayer::new().write("run.sh", "#!/bin/sh\n"), &["old mode 100755\nnew mode 100644\n"]);
+    check(FixtureLayer::new().write("binary", "\0"), &["GIT binary patch\nliteral 1\n"]);
+    check(FixtureLayer::new().write("big", vec![0; 200_000]), &["literal 200000\n", "literal 0\n"]);
+    check(FixtureLayer::new().link("link", "elsewhere"), &["120000", "-src/main.rs"]);
+    check(FixtureLayer::new().link("README.md", "x"), &["deleted file mode 100644", "new file mode 120000"]);
+    check(FixtureLayer::new().write("a b", "x"), &["diff --git \"a/a b\" \"b/a b\"\n"]);
+    check(FixtureLayer::new().write("src/deep/er/file/x", "x").opaque("src/deep/er/file"), &["b/src/deep/er/file/x"]);
 }
 
-fn nothing() {
-    let repo = varied();
-    let layer = Layer::new();
+fn writes_empty_patch_without_changes() {
+    let repo = varied_repository();
+    let layer = FixtureLayer::new();
     layer.write("README.md", "hello\n").write("target/ignored", "x").write("changes/009_x/verify/a.json", "{}");
-    assert_eq!(patch_of(&repo, &repo.view(), &layer).0, Ok(Vec::new()));
+    assert_eq!(patch_for_layer(&repo, &repo.view(), &layer).0, Ok(Vec::new()));
 }
 
-fn unsayable() {
-    let repo = varied();
+fn refuses_inexpressible_changes() {
+    let repo = varied_repository();
     let inner = repo.at("inner");
     fs::create_dir(&inner).expect("makes");
     repo.git(&["-C", "inner", "init", "-q"]);
@@ -192,24 +195,24 @@ fn unsayable() {
     for (layer, words) in [
         (
             &{
-                let l = Layer::new();
+                let l = FixtureLayer::new();
                 l.fifo("fifo");
                 l
             },
             "`fifo` is a fifo",
         ),
-        (Layer::new().write("inner/file", "y"), "`inner/file` is in a nested repository"),
-        (Layer::new().write("large", vec![b'x'; (32 << 20) + 1]), "`large` has more than 32 MiB"),
+        (FixtureLayer::new().write("inner/file", "y"), "`inner/file` is in a nested repository"),
+        (FixtureLayer::new().write("large", vec![b'x'; (32 << 20) + 1]), "`large` has more than 32 MiB"),
     ] {
-        let refused = patch_of(&repo, &view, layer).0.expect_err(words);
+        let refused = patch_for_layer(&repo, &view, layer).0.expect_err(words);
         assert!(refused.contains(words), "{refused}");
     }
 }
 
-fn gone() {
-    let repo = varied();
+fn refuses_missing_original_content() {
+    let repo = varied_repository();
     let view = repo.view();
     repo.write("README.md", "somebody's edit\n");
-    let refused = patch_of(&repo, &view, Layer::new().write("README.md", "x")).0.expect_err("refused");
+    let refused = patch_for_layer(&repo, &view, FixtureLayer::new().write("README.md", "x")).0.expect_err("refused");
     assert!(refused.contains("`README.md`") && refused.contains("not there any more"), "{refused}");
 }

@@ -4,23 +4,35 @@ use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-use proctor_core::drift::ChangeKind;
-use proctor_core::evidence::ReportFault;
-use proctor_core::plan::ReadOnly::{Strict, Tracked};
-use proctor_core::plan::RelPath;
-use proctor_snapshot::{InLayer, LayerScan, Mark, View};
+use proctor_core::model::drift::ChangeKind;
+use proctor_core::model::plan::ReadOnly::{Strict, Tracked};
+use proctor_core::model::plan::RelPath;
+use proctor_core::record::evidence::ReportFault;
+use proctor_snapshot::{LayerReports, LayerScan, ReportBaseline, TreeView};
 
-use crate::repository::{Layer, Repo, kinds, open};
-use crate::{Case, Need};
+use crate::repository::{FixtureLayer, FixtureRepo, kinds, open};
+use crate::{Requirement, SnapshotTestCase};
 
-pub(crate) const CASES: &[Case] = &[
-    ("report: a regular file of the layer and nothing else is read", Need::Nothing, read),
-    ("report: what was deleted is not there", Need::Whiteouts, deleted),
-    ("report: a copy of what stood below is none", Need::Nothing, copies),
-    ("report: in a directory that stays, what was written since", Need::Nothing, since),
-    ("report: untracked files are no drift, tracked ones are", Need::Nothing, drift),
-    ("report: what it takes the place of is drift", Need::Nothing, in_place_of),
-    ("report: the tree is the same with it", Need::Nothing, identity),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    (
+        "report: a regular file of the layer and nothing else is read",
+        Requirement::Nothing,
+        reads_only_regular_files_of_layer,
+    ),
+    ("report: what was deleted is not there", Requirement::Whiteouts, treats_deleted_report_as_missing),
+    ("report: a copy of what stood below is none", Requirement::Nothing, ignores_copied_up_files),
+    (
+        "report: in a directory that stays, what was written since",
+        Requirement::Nothing,
+        reads_only_files_written_since_baseline,
+    ),
+    (
+        "report: untracked files are no drift, tracked ones are",
+        Requirement::Nothing,
+        excludes_untracked_reports_from_drift,
+    ),
+    ("report: what it takes the place of is drift", Requirement::Nothing, records_entries_replaced_by_report),
+    ("report: the tree is the same with it", Requirement::Nothing, reports_do_not_change_identity),
 ];
 
 const LIMIT: u64 = 100;
@@ -29,17 +41,17 @@ fn path(text: &str) -> RelPath {
     RelPath::new(text).expect("a path")
 }
 
-type Read = Result<Option<Vec<u8>>, ReportFault>;
+type ReportReadResult = Result<Option<Vec<u8>>, ReportFault>;
 
-fn read_in(layer: &Layer, below: &[BorrowedFd<'_>], at: &str) -> Read {
-    InLayer { upper: layer.open().as_fd(), below }.read(&path(at), LIMIT)
+fn read_in_layer(layer: &FixtureLayer, below: &[BorrowedFd<'_>], at: &str) -> ReportReadResult {
+    LayerReports { upper: layer.open().as_fd(), below }.read(&path(at), LIMIT)
 }
 
-fn read() {
-    let layer = Layer::new();
+fn reads_only_regular_files_of_layer() {
+    let layer = FixtureLayer::new();
     layer.write("out/r.xml", "<a/>").write("large", "x".repeat(101)).write("enough", "x".repeat(100)).fifo("pipe");
     layer.link("link", "out/r.xml").link("dir", "out").mkdir("empty").write("file", "x").write(".git/r.xml", "x");
-    let found = |at: &str| read_in(&layer, &[], at);
+    let found = |at: &str| read_in_layer(&layer, &[], at);
     assert_eq!(found("out/r.xml"), Ok(Some(b"<a/>".to_vec())));
     assert_eq!(found("enough").map(|bytes| bytes.map(|bytes| bytes.len())), Ok(Some(100)));
     for absent in ["absent", "out/absent", "file/below"] {
@@ -58,41 +70,41 @@ fn read() {
     }
 }
 
-fn deleted() {
-    let layer = Layer::new();
+fn treats_deleted_report_as_missing() {
+    let layer = FixtureLayer::new();
     layer.whiteout("r.xml").whiteout("out");
-    assert_eq!((read_in(&layer, &[], "r.xml"), read_in(&layer, &[], "out/r.xml")), (Ok(None), Ok(None)));
+    assert_eq!((read_in_layer(&layer, &[], "r.xml"), read_in_layer(&layer, &[], "out/r.xml")), (Ok(None), Ok(None)));
 }
 
 /// Sets the modification time of a file, as the kernel does when it copies a file up.
-fn date(at: &std::path::Path, time: SystemTime) {
+fn set_mtime(at: &std::path::Path, time: SystemTime) {
     fs::File::options().write(true).open(at).and_then(|file| file.set_modified(time)).expect("dates");
 }
 
-fn copies() {
-    let (repo, earlier, layer) = (Repo::small(), Layer::new(), Layer::new());
+fn ignores_copied_up_files() {
+    let (repo, earlier, layer) = (FixtureRepo::small(), FixtureLayer::new(), FixtureLayer::new());
     let yesterday = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     repo.write("r.xml", "old");
     layer.write("r.xml", "old");
     let (top, lower) = (open(&repo.top), earlier.open());
-    let found = || read_in(&layer, &[lower.as_fd(), top.as_fd()], "r.xml");
-    date(&repo.at("r.xml"), yesterday);
+    let found = || read_in_layer(&layer, &[lower.as_fd(), top.as_fd()], "r.xml");
+    set_mtime(&repo.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(Some(b"old".to_vec())), "the same bytes, written now");
-    date(&layer.at("r.xml"), yesterday);
+    set_mtime(&layer.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(None));
     layer.write("r.xml", "new");
-    date(&layer.at("r.xml"), yesterday);
+    set_mtime(&layer.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(Some(b"new".to_vec())), "a date says nothing by itself");
     // The original is the entry in the nearest layer.
     earlier.write("r.xml", "new");
-    date(&earlier.at("r.xml"), yesterday);
+    set_mtime(&earlier.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(None));
 }
 
-fn since() {
-    let cache = Layer::new();
+fn reads_only_files_written_since_baseline() {
+    let cache = FixtureLayer::new();
     let dir = cache.open();
-    let before = |at: &str| Mark::of(dir.as_fd(), &path(at));
+    let before = |at: &str| ReportBaseline::record(dir.as_fd(), &path(at));
     let absent = before("r.xml");
     cache.write("r.xml", "1");
     assert_eq!(absent.read_since(dir.as_fd(), &path("r.xml"), LIMIT), Ok(Some(b"1".to_vec())));
@@ -104,36 +116,36 @@ fn since() {
     assert_eq!(absent.read_since(dir.as_fd(), &path("link"), LIMIT), Err(ReportFault::SymbolicLink));
 }
 
-fn aside(layer: &Layer, view: &View, declared: &[&str]) -> LayerScan {
+fn scan_with_reports(layer: &FixtureLayer, view: &TreeView, declared: &[&str]) -> LayerScan {
     let (mut scan, declared) = (layer.scan(), declared.iter().map(|text| path(text)).collect::<Vec<_>>());
-    scan.set_reports_aside(&declared, view);
+    scan.exclude_reports(&declared, view);
     scan
 }
 
-fn drift() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn excludes_untracked_reports_from_drift() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("mine.xml", "untracked\n");
     let view = repo.view();
     for file in ["new.xml", "mine.xml", "README.md", "target/r.xml", "other.xml"] {
         layer.write(file, "<a/>\n");
     }
     layer.link("link.xml", "new.xml");
-    let scan = aside(&layer, &view, &["new.xml", "mine.xml", "README.md", "target/r.xml", "link.xml"]);
+    let scan = scan_with_reports(&layer, &view, &["new.xml", "mine.xml", "README.md", "target/r.xml", "link.xml"]);
     let (created, modified) = (ChangeKind::Created, ChangeKind::Modified);
     let expected = [("README.md", modified), ("link.xml", created), ("other.xml", created)];
-    assert_eq!(kinds(&repo.drift_of(&layer, &scan, Tracked)), expected.into());
-    assert_eq!(kinds(&repo.drift_of(&layer, &scan, Strict)), expected.into());
+    assert_eq!(kinds(&repo.drift_from_scan(&layer, &scan, Tracked)), expected.into());
+    assert_eq!(kinds(&repo.drift_from_scan(&layer, &scan, Strict)), expected.into());
 }
 
-fn in_place_of() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn records_entries_replaced_by_report() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("src", "<a/>\n");
-    let scan = aside(&layer, &repo.view(), &["src"]);
-    assert_eq!(kinds(&repo.drift_of(&layer, &scan, Tracked)), [("src/main.rs", ChangeKind::Deleted)].into());
+    let scan = scan_with_reports(&layer, &repo.view(), &["src"]);
+    assert_eq!(kinds(&repo.drift_from_scan(&layer, &scan, Tracked)), [("src/main.rs", ChangeKind::Deleted)].into());
 }
 
-fn identity() {
-    let (repo, layer) = (Repo::small(), Layer::new());
+fn reports_do_not_change_identity() {
+    let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("out/mine.xml", "untracked\n").write("out/notes", "untracked too\n");
     let view = repo.view();
     layer
@@ -141,9 +153,9 @@ fn identity() {
         .write("out/mine.xml", "<a/>\n")
         .write("out/notes", "untracked too\n")
         .write("new.xml", "<a/>\n");
-    let scan = aside(&layer, &view, &["out/mine.xml", "new.xml"]);
-    let with = view.apply(&scan, &repo.rules()).expect("applies");
+    let scan = scan_with_reports(&layer, &view, &["out/mine.xml", "new.xml"]);
+    let with = view.with_layer(&scan, &repo.rules()).expect("applies");
     assert_eq!(with.id(), view.id());
-    let without = view.apply(&layer.scan(), &repo.rules()).expect("applies");
+    let without = view.with_layer(&layer.scan(), &repo.rules()).expect("applies");
     assert_ne!(without.id(), view.id());
 }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use proctor_core::drift::{ChangeKind, StepDrift};
-use proctor_core::plan::{ReadOnly, RelPath};
+use proctor_core::model::drift::{ChangeKind, StepDrift};
+use proctor_core::model::plan::{ReadOnly, RelPath};
 use proctor_snapshot::{
-    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotError, View, find_drift, scan_layer,
+    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotError, TreeView, find_drift,
+    scan_layer,
 };
 use tempfile::TempDir;
 
@@ -58,7 +59,7 @@ pub(crate) fn has_python() -> bool {
 }
 
 /// Checks whether a git command succeeds on this machine, in a temporary directory.
-pub(crate) fn git_can(args: &[&str]) -> bool {
+pub(crate) fn git_supports(args: &[&str]) -> bool {
     let dir = TempDir::new().expect("a temporary directory");
     run_git(dir.path(), args).status.success()
 }
@@ -71,7 +72,7 @@ pub(crate) fn can_make_whiteouts() -> bool {
 
 /// Checks whether the owner of files can be changed, by trying it. The root user of a sandbox has no other user
 /// ids.
-pub(crate) fn can_give_away() -> bool {
+pub(crate) fn can_change_owner() -> bool {
     let dir = TempDir::new().expect("a temporary directory");
     std::os::unix::fs::chown(dir.path(), Some(4242), Some(4343)).is_ok()
 }
@@ -82,14 +83,14 @@ pub(crate) fn helper() -> GitHelper {
 }
 
 /// A repository, with space for other files next to it.
-pub(crate) struct Repo {
+pub(crate) struct FixtureRepo {
     /// The directory that contains `repo` and other files of a test.
-    pub(crate) room: TempDir,
+    pub(crate) dir: TempDir,
     /// The top of the work tree.
     pub(crate) top: PathBuf,
 }
 
-impl Repo {
+impl FixtureRepo {
     /// Creates an empty repository.
     pub(crate) fn empty() -> Self {
         Self::with_options(&[])
@@ -100,7 +101,7 @@ impl Repo {
         let room = TempDir::new().expect("a temporary directory");
         let top = room.path().canonicalize().expect("it is there").join("repo");
         fs::create_dir(&top).expect("creates");
-        let repo = Self { room, top };
+        let repo = Self { dir: room, top };
         repo.git(&[&["init", "-q"], options, &["."]].concat());
         repo
     }
@@ -121,18 +122,18 @@ impl Repo {
     }
 
     /// Runs git in the work tree and returns whether it succeeds.
-    pub(crate) fn git_tries(&self, args: &[&str]) -> bool {
+    pub(crate) fn try_git(&self, args: &[&str]) -> bool {
         run_git(&self.top, args).status.success()
     }
 
     /// Returns the tree that git makes of the current tracked content.
-    pub(crate) fn tree_as_it_stands(&self) -> String {
-        self.tree_by_git().unwrap_or_else(|why| panic!("{why}"))
+    pub(crate) fn worktree_tree(&self) -> String {
+        self.try_worktree_tree().unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Returns the same tree, or the reason why git refuses.
-    pub(crate) fn tree_by_git(&self) -> Result<String, String> {
-        tree_by_git(&self.top)
+    pub(crate) fn try_worktree_tree(&self) -> Result<String, String> {
+        git_write_tree(&self.top)
     }
 
     /// Checks whether a path, in human-readable form, is a fifo.
@@ -155,7 +156,7 @@ impl Repo {
 
     /// Writes a file of the work tree.
     pub(crate) fn write(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> &Self {
-        put(&self.at(path), content.as_ref());
+        write_file(&self.at(path), content.as_ref());
         self
     }
 
@@ -175,8 +176,8 @@ impl Repo {
     }
 
     /// Returns the view without layers.
-    pub(crate) fn view(&self) -> View {
-        View::new(Arc::new(self.snapshot()))
+    pub(crate) fn view(&self) -> TreeView {
+        TreeView::new(Arc::new(self.snapshot()))
     }
 
     /// Returns the ignore rules.
@@ -190,21 +191,34 @@ impl Repo {
     }
 
     /// Returns the drift of one layer on the tree.
-    pub(crate) fn drift(&self, layer: &Layer, mode: ReadOnly) -> StepDrift {
+    pub(crate) fn drift(&self, layer: &FixtureLayer, mode: ReadOnly) -> StepDrift {
         self.drift_on(&self.view(), layer, &[], mode)
     }
 
     /// Returns the drift of one layer on top of others.
-    pub(crate) fn drift_on(&self, view: &View, layer: &Layer, below: &[&Layer], mode: ReadOnly) -> StepDrift {
-        self.drift_by(view, layer, &layer.scan(), below, mode)
+    pub(crate) fn drift_on(
+        &self,
+        view: &TreeView,
+        layer: &FixtureLayer,
+        below: &[&FixtureLayer],
+        mode: ReadOnly,
+    ) -> StepDrift {
+        self.find_drift_of(view, layer, &layer.scan(), below, mode)
     }
 
     /// Returns the drift of one layer on the tree, computed from a given scan.
-    pub(crate) fn drift_of(&self, layer: &Layer, scan: &LayerScan, mode: ReadOnly) -> StepDrift {
-        self.drift_by(&self.view(), layer, scan, &[], mode)
+    pub(crate) fn drift_from_scan(&self, layer: &FixtureLayer, scan: &LayerScan, mode: ReadOnly) -> StepDrift {
+        self.find_drift_of(&self.view(), layer, scan, &[], mode)
     }
 
-    fn drift_by(&self, view: &View, layer: &Layer, scan: &LayerScan, below: &[&Layer], mode: ReadOnly) -> StepDrift {
+    fn find_drift_of(
+        &self,
+        view: &TreeView,
+        layer: &FixtureLayer,
+        scan: &LayerScan,
+        below: &[&FixtureLayer],
+        mode: ReadOnly,
+    ) -> StepDrift {
         let (top, upper) = (open(&self.top), layer.open());
         let below: Vec<OwnedFd> = below.iter().map(|layer| layer.open()).collect();
         let below: Vec<BorrowedFd<'_>> = below.iter().map(|fd| fd.as_fd()).collect();
@@ -227,16 +241,16 @@ impl Repo {
 /// Runs `git add -u` and `git write-tree` on a copy of the index with the same modification time, and with a
 /// temporary object directory. Flags that hide changes are cleared. Paths that a sparse checkout omitted are kept
 /// while they are missing.
-pub(crate) fn tree_by_git(top: &Path) -> Result<String, String> {
+pub(crate) fn git_write_tree(top: &Path) -> Result<String, String> {
     let room = TempDir::new().expect("a temporary directory");
-    let git_dir = PathBuf::from(word(top, &["rev-parse", "--absolute-git-dir"]));
+    let git_dir = PathBuf::from(git_word(top, &["rev-parse", "--absolute-git-dir"]));
     let (index, paths) = (room.path().join("index"), room.path().join("paths"));
     if git_dir.join("index").exists() {
         let written = fs::metadata(git_dir.join("index")).and_then(|found| found.modified()).expect("a time");
         fs::copy(git_dir.join("index"), &index).expect("copies");
         fs::File::options().write(true).open(&index).and_then(|file| file.set_modified(written)).expect("sets");
     }
-    let objects = top.join(word(top, &["rev-parse", "--git-path", "objects"]));
+    let objects = top.join(git_word(top, &["rev-parse", "--git-path", "objects"]));
     let run = |args: &[&str]| {
         let mut command = git_command(top, args);
         command.env("GIT_INDEX_FILE", &index).env("GIT_OBJECT_DIRECTORY", room.path());
@@ -248,7 +262,7 @@ pub(crate) fn tree_by_git(top: &Path) -> Result<String, String> {
     let flagged = run(&["ls-files", "-v", "-z"])?;
     let clear = |flag: &str, hidden: &dyn Fn(u8, &[u8]) -> bool| {
         let lines = flagged.split(|b| *b == 0).filter(|line| line.len() > 2 && hidden(line[0], &line[2..]));
-        put(&paths, &lines.flat_map(|line| [&line[2..], b"\0"].concat()).collect::<Vec<_>>());
+        write_file(&paths, &lines.flat_map(|line| [&line[2..], b"\0"].concat()).collect::<Vec<_>>());
         let script = format!("alias.clear=!git update-index -z {flag} --stdin < '{}'", paths.display());
         if fs::metadata(&paths).expect("there").len() > 0 { run(&["-c", &script, "clear"]).map(drop) } else { Ok(()) }
     };
@@ -261,25 +275,25 @@ pub(crate) fn tree_by_git(top: &Path) -> Result<String, String> {
 }
 
 /// Returns git's output in `dir`, trimmed; empty if git fails.
-pub(crate) fn word(dir: &Path, args: &[&str]) -> String {
+pub(crate) fn git_word(dir: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&git_output(dir, args)).trim().to_owned()
 }
 
 /// An upper directory that the test writes in the form that the kernel uses.
-pub(crate) struct Layer {
-    room: TempDir,
+pub(crate) struct FixtureLayer {
+    dir: TempDir,
     upper: &'static str,
 }
 
-impl Layer {
+impl FixtureLayer {
     /// Creates a layer without entries.
     pub(crate) fn new() -> Self {
-        Self { room: TempDir::new().expect("a temporary directory"), upper: "" }
+        Self { dir: TempDir::new().expect("a temporary directory"), upper: "" }
     }
 
     /// Returns the layer that the kernel writes when a shell runs `script` in an overlay of `lowers`, newest first.
     /// Returns `None` if the overlay cannot be mounted or the script fails.
-    pub(crate) fn by_script(lowers: &[&Path], script: &str) -> Option<Self> {
+    pub(crate) fn from_script(lowers: &[&Path], script: &str) -> Option<Self> {
         let room = TempDir::new().expect("a temporary directory");
         for name in ["upper", "work", "merged"] {
             fs::create_dir(room.path().join(name)).expect("creates");
@@ -288,12 +302,12 @@ impl Layer {
         let options = format!("userxattr,lowerdir={},upperdir=upper,workdir=work", lowers.join(":"));
         let whole = format!("mount -t overlay overlay -o '{options}' merged && cd merged && {{ {script}\n}}");
         let ran = run_program(room.path(), "unshare", &["-m", "sh", "-ec", &whole]);
-        ran.status.success().then_some(Self { room, upper: "upper" })
+        ran.status.success().then_some(Self { dir: room, upper: "upper" })
     }
 
     /// Returns the upper directory.
     pub(crate) fn path(&self) -> PathBuf {
-        self.room.path().join(self.upper)
+        self.dir.path().join(self.upper)
     }
 
     /// Returns the path on disk of a path in the layer.
@@ -303,7 +317,7 @@ impl Layer {
 
     /// Writes a file.
     pub(crate) fn write(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> &Self {
-        put(&self.at(path), content.as_ref());
+        write_file(&self.at(path), content.as_ref());
         self
     }
 
@@ -363,7 +377,7 @@ impl Layer {
 }
 
 /// Writes a file and creates its parent directories.
-pub(crate) fn put(path: &Path, content: &[u8]) {
+pub(crate) fn write_file(path: &Path, content: &[u8]) {
     fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
     #[expect(clippy::disallowed_methods, reason = "the files of tests need not be written atomically")]
     fs::write(path, content).expect("writes");

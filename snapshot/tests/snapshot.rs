@@ -5,75 +5,87 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use proctor_core::drift::{EntryKind, display_path};
-use proctor_core::plan::RelPath;
-use proctor_snapshot::{GitHelper, Settling, Snapshot, find_root};
+use proctor_core::model::drift::{EntryKind, display_path};
+use proctor_core::model::plan::RelPath;
+use proctor_snapshot::{GitHelper, RacyWindow, Snapshot, find_root};
 
-use crate::repository::{Repo, chmod, fifo, helper};
-use crate::{Case, Need, includes};
+use crate::repository::{FixtureRepo, chmod, fifo, helper};
+use crate::{Requirement, SnapshotTestCase, includes};
 
-pub(crate) const CASES: &[Case] = &[
-    ("snapshot: tracked, untracked and ignored", Need::Nothing, tracked_untracked_and_ignored),
-    ("snapshot: the tree id is that of git write-tree", Need::Nothing, tree_id_is_gits),
-    ("snapshot: a large tree is as git has it, whatever its parts", Need::Nothing, a_large_tree_is_gits),
-    ("snapshot: a conflict is as it stands in the work tree", Need::Nothing, a_conflict_is_as_it_stands),
-    ("snapshot: nothing is written below .git", Need::Nothing, nothing_is_written_below_git),
-    ("snapshot: before the first commit", Need::Nothing, unborn_head),
-    ("snapshot: kinds and exec bits", Need::Nothing, kinds_and_exec_bits),
-    ("snapshot: names of any bytes", Need::Nothing, names_of_any_bytes),
-    ("snapshot: assume-unchanged hides nothing", Need::Nothing, assume_unchanged_hides_nothing),
-    ("snapshot: rm --cached hides nothing", Need::Nothing, rm_cached_hides_nothing),
-    ("snapshot: a directory that became a link is not followed", Need::Nothing, a_link_is_not_followed),
-    ("snapshot: our artifacts do not count", Need::Nothing, our_artifacts_do_not_count),
-    ("snapshot: nothing inside an ignored directory is taken back", Need::Nothing, ignored_directories_are_final),
-    ("snapshot: excludes of the repository's own count", Need::Nothing, excludes_of_the_repository),
-    ("snapshot: what a cache would hide", Need::Nothing, what_a_cache_would_hide),
-    ("snapshot: deep trees", Need::Nothing, deep_trees),
-    ("snapshot: submodules are covered", Need::Nothing, submodules_are_covered),
-    ("snapshot: nested repositories are covered", Need::Nothing, nested_repositories_are_covered),
-    ("snapshot: what was changed and changed back was touched", Need::Nothing, changed_and_back),
-    ("snapshot: a submodule that is not checked out hides nothing", Need::Nothing, submodule_without_repository),
-    ("snapshot: a linked worktree", Need::Nothing, linked_worktree),
-    ("refused: an include of a fifo, at once", Need::Nothing, includes::include_of_a_fifo),
-    ("includes of a CI checkout change nothing", Need::Nothing, includes::includes_of_a_ci_checkout),
-    ("included settings count as the config's own", Need::Nothing, includes::included_settings),
-    ("refused: a fifo in place of a file of git, soon", Need::Nothing, special_files_in_git),
-    ("refused: a file of rules of 5 GiB, soon", Need::Nothing, large_rules),
-    ("snapshot: a linked worktree of a bare repository", Need::Nothing, worktree_of_bare),
-    ("snapshot: a separate git directory that names its worktree", Need::Nothing, separate_git_dir),
-    ("refused: a gitfile that names a stranger's git directory", Need::Nothing, strange_gitfile),
-    ("refused: a foreign core.worktree", Need::Nothing, foreign_worktree),
-    ("refused: a config that is a fifo", Need::Nothing, config_is_a_fifo),
-    ("refused: a hanging read, at the deadline", Need::Nothing, deadline),
-    ("refused: rules that are a fifo", Need::Nothing, rules_that_are_a_fifo),
-    ("refused: not under git, and bare", Need::Nothing, not_under_git_and_bare),
-    ("refused: a work tree that an included file names", Need::Nothing, include_by_worktree_config),
-    ("refused: a helper that is not there, or says nothing", Need::Nothing, helper_fails),
-    ("refused: rules of git that are a link", Need::Nothing, rules_are_a_link),
-    ("refused: sha256 objects", Need::GitWithSha256, sha256_objects),
-    ("refused: reftable", Need::GitWithReftable, reftable),
-    ("refused: split and sparse indexes", Need::Nothing, split_and_sparse_indexes),
-    ("refused: an index with a wrong sum", Need::Nothing, index_with_a_wrong_sum),
-    ("an index with an odd name or without a sum", Need::Nothing, index_of_another_kind),
-    ("refused: a partial clone", Need::Nothing, partial_clone),
-    ("refused: somebody else's .git", Need::OtherOwners, foreign_owner),
-    ("root reads a user's repository as the user", Need::OtherOwners, root_reads_as_the_owner),
+pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("snapshot: tracked, untracked and ignored", Requirement::Nothing, covers_tracked_and_untracked_files),
+    ("snapshot: the tree id is that of git write-tree", Requirement::Nothing, tree_id_matches_git_write_tree),
+    ("snapshot: a large tree is as git has it, whatever its parts", Requirement::Nothing, large_tree_matches_git),
+    ("snapshot: a conflict is as it stands in the work tree", Requirement::Nothing, conflict_uses_worktree_content),
+    ("snapshot: nothing is written below .git", Requirement::Nothing, writes_nothing_below_git_dir),
+    ("snapshot: before the first commit", Requirement::Nothing, supports_unborn_head),
+    ("snapshot: kinds and exec bits", Requirement::Nothing, records_kinds_and_exec_bits),
+    ("snapshot: names of any bytes", Requirement::Nothing, supports_names_of_any_bytes),
+    ("snapshot: assume-unchanged hides nothing", Requirement::Nothing, covers_assume_unchanged_files),
+    ("snapshot: rm --cached hides nothing", Requirement::Nothing, covers_files_removed_from_index),
+    ("snapshot: a directory that became a link is not followed", Requirement::Nothing, follows_no_link),
+    ("snapshot: our artifacts do not count", Requirement::Nothing, excludes_evidence),
+    (
+        "snapshot: nothing inside an ignored directory is taken back",
+        Requirement::Nothing,
+        cannot_reinclude_below_ignored_directory,
+    ),
+    ("snapshot: excludes of the repository's own count", Requirement::Nothing, applies_excludes_of_repository),
+    ("snapshot: what a cache would hide", Requirement::Nothing, finds_first_path_hidden_by_cache),
+    ("snapshot: deep trees", Requirement::Nothing, bounds_tree_depth),
+    ("snapshot: submodules are covered", Requirement::Nothing, covers_submodules),
+    ("snapshot: nested repositories are covered", Requirement::Nothing, covers_nested_repositories),
+    (
+        "snapshot: what was changed and changed back was touched",
+        Requirement::Nothing,
+        reports_changed_and_restored_files,
+    ),
+    (
+        "snapshot: a submodule that is not checked out hides nothing",
+        Requirement::Nothing,
+        covers_files_of_missing_submodule,
+    ),
+    ("snapshot: a linked worktree", Requirement::Nothing, supports_linked_worktree),
+    ("refused: an include of a fifo, at once", Requirement::Nothing, includes::refuses_include_of_fifo),
+    ("includes of a CI checkout change nothing", Requirement::Nothing, includes::accepts_includes_of_ci_checkout),
+    ("included settings count as the config's own", Requirement::Nothing, includes::applies_included_settings),
+    ("refused: a fifo in place of a file of git, soon", Requirement::Nothing, refuses_special_files_in_git_dir),
+    ("refused: a file of rules of 5 GiB, soon", Requirement::Nothing, refuses_large_ignore_files),
+    ("snapshot: a linked worktree of a bare repository", Requirement::Nothing, supports_worktree_of_bare_repository),
+    ("snapshot: a separate git directory that names its worktree", Requirement::Nothing, supports_separate_git_dir),
+    ("refused: a gitfile that names a stranger's git directory", Requirement::Nothing, refuses_foreign_gitfile),
+    ("refused: a foreign core.worktree", Requirement::Nothing, refuses_foreign_worktree_setting),
+    ("refused: a config that is a fifo", Requirement::Nothing, refuses_fifo_as_config),
+    ("refused: a hanging read, at the deadline", Requirement::Nothing, stops_helper_at_deadline),
+    ("refused: rules that are a fifo", Requirement::Nothing, refuses_fifo_as_ignore_file),
+    ("refused: not under git, and bare", Requirement::Nothing, refuses_bare_and_missing_repositories),
+    ("refused: a work tree that an included file names", Requirement::Nothing, refuses_worktree_set_in_include),
+    ("refused: a helper that is not there, or says nothing", Requirement::Nothing, reports_failing_helper),
+    ("refused: rules of git that are a link", Requirement::Nothing, refuses_ignore_file_that_is_link),
+    ("refused: sha256 objects", Requirement::GitWithSha256, refuses_sha256_without_git_program),
+    ("refused: reftable", Requirement::GitWithReftable, refuses_reftable_without_git_program),
+    ("refused: split and sparse indexes", Requirement::Nothing, refuses_split_and_sparse_indexes),
+    ("refused: an index with a wrong sum", Requirement::Nothing, refuses_index_with_wrong_checksum),
+    ("an index with an odd name or without a sum", Requirement::Nothing, reads_index_with_unusual_names_or_no_checksum),
+    ("refused: a partial clone", Requirement::Nothing, refuses_partial_clone),
+    ("refused: somebody else's .git", Requirement::ChangeableOwners, refuses_foreign_owner),
+    ("root reads a user's repository as the user", Requirement::ChangeableOwners, root_reads_as_owner),
 ];
 
 fn paths(snapshot: &Snapshot) -> Vec<String> {
     snapshot.entries.paths().map(|path| display_path(&path)).collect()
 }
 
-fn tracked_untracked_and_ignored() {
-    let repo = Repo::small();
+fn covers_tracked_and_untracked_files() {
+    let repo = FixtureRepo::small();
     repo.write("target/kept.txt", "x").git(&["add", "-f", "target/kept.txt"]);
     repo.write("target/out", "x").write("a.log", "x").write("src/new.rs", "x");
     let expected = [".gitignore", "README.md", "src/main.rs", "src/new.rs", "target/kept.txt"];
     assert_eq!(paths(&repo.snapshot()), expected);
 }
 
-fn tree_id_is_gits() {
-    let repo = Repo::small();
+fn tree_id_matches_git_write_tree() {
+    let repo = FixtureRepo::small();
     repo.write("a-b", "1").write("a/b/c", "2").write("a/b0", "3").write("a0", "4").commit();
     symlink("README.md", repo.at("link")).expect("links");
     chmod(&repo.at("a0"), 0o755);
@@ -83,14 +95,14 @@ fn tree_id_is_gits() {
     assert_eq!(facts.head_commit, Some(repo.git(&["rev-parse", "HEAD"])));
     assert_eq!(facts.branch.as_deref(), Some("main"));
     repo.write("later", "x").git(&["add", "-N", "later"]);
-    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.worktree_tree()));
     repo.git(&["checkout", "-q", "--detach"]);
     assert_eq!(repo.snapshot().git.branch, None);
 }
 
 /// A tree with more files than one thread handles, in the index and in one directory.
-fn a_large_tree_is_gits() {
-    let repo = Repo::small();
+fn large_tree_matches_git() {
+    let repo = FixtureRepo::small();
     for number in 0..5000 {
         let directory = if number < 1500 { "flat".to_owned() } else { format!("deep/{}", number / 500) };
         repo.write(format!("{directory}/{number}"), format!("{number}\n"));
@@ -110,36 +122,36 @@ fn a_large_tree_is_gits() {
     expected.extend(["flat/1499.new", "deep/9/4999.new"].map(str::to_owned));
     let changed = repo.snapshot();
     assert_eq!(paths(&changed).into_iter().collect::<BTreeSet<_>>(), expected);
-    assert_eq!((&changed.git.tree, changed.git.dirty), (&Ok(repo.tree_as_it_stands()), Some(true)));
+    assert_eq!((&changed.git.tree, changed.git.dirty), (&Ok(repo.worktree_tree()), Some(true)));
     assert_eq!(clean.difference(&changed).len(), 8);
     // An incremental snapshot equals the full one.
-    let again = Snapshot::take_after(&repo.at(""), &helper(), Some(&clean), Settling::default()).expect("a snapshot");
+    let again = Snapshot::take_after(&repo.at(""), &helper(), Some(&clean), RacyWindow::default()).expect("a snapshot");
     assert_eq!((again.id, again.git), (changed.id, changed.git));
 }
 
-fn a_conflict_is_as_it_stands() {
-    let repo = Repo::small();
+fn conflict_uses_worktree_content() {
+    let repo = FixtureRepo::small();
     repo.git(&["checkout", "-q", "-b", "other"]);
     repo.write("README.md", "theirs\n").commit();
     repo.git(&["checkout", "-q", "main"]);
     repo.write("README.md", "ours\n").commit();
-    assert!(!repo.git_tries(&["merge", "-q", "other"]));
-    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
+    assert!(!repo.try_git(&["merge", "-q", "other"]));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.worktree_tree()));
     fs::remove_file(repo.at("README.md")).expect("removes");
-    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.worktree_tree()));
 }
 
-fn nothing_is_written_below_git() {
-    let repo = Repo::small();
+fn writes_nothing_below_git_dir() {
+    let repo = FixtureRepo::small();
     repo.write("new", "x").git(&["add", "new"]);
-    let listing = |repo: &Repo| repo.git(&["-c", "alias.ls=!find .git -printf '%p %s %T@\\n' | sort", "ls"]);
+    let listing = |repo: &FixtureRepo| repo.git(&["-c", "alias.ls=!find .git -printf '%p %s %T@\\n' | sort", "ls"]);
     let before = listing(&repo);
     repo.snapshot();
     assert_eq!(listing(&repo), before);
 }
 
-fn unborn_head() {
-    let repo = Repo::empty();
+fn supports_unborn_head() {
+    let repo = FixtureRepo::empty();
     repo.write("a", "x");
     let snapshot = repo.snapshot();
     assert_eq!(paths(&snapshot), ["a"]);
@@ -147,20 +159,20 @@ fn unborn_head() {
     assert_eq!(snapshot.git.tree.as_deref(), Ok("4b825dc642cb6eb9a060e54bf8d69288fbee4904"));
 }
 
-fn kinds_and_exec_bits() {
-    let repo = Repo::small();
+fn records_kinds_and_exec_bits() {
+    let repo = FixtureRepo::small();
     symlink("/etc/passwd", repo.at("link")).expect("links");
     fifo(&repo.at("fifo"));
     chmod(&repo.at("README.md"), 0o755);
     let snapshot = repo.snapshot();
     let of = |path: &str| snapshot.entries.get(path.as_bytes()).expect("it is covered");
     assert_eq!((of("link").kind, of("fifo").kind), (EntryKind::Symlink, EntryKind::Special));
-    assert_eq!(of("link").sha256, proctor_core::digest::Sha256Hex::of(b"/etc/passwd"));
+    assert_eq!(of("link").sha256, proctor_core::text::digest::Sha256Hex::digest(b"/etc/passwd"));
     assert!(of("README.md").executable && !of("src/main.rs").executable);
 }
 
-fn names_of_any_bytes() {
-    let repo = Repo::small();
+fn supports_names_of_any_bytes() {
+    let repo = FixtureRepo::small();
     repo.write(b"a\nb", "x").write(b"caf\xe9", "x").write(b"\xff/\xfe", "x").commit();
     repo.write(b"new\n\xff", "x").write(b"t\\x", "y");
     let names: BTreeSet<_> = repo.snapshot().entries.paths().collect();
@@ -169,8 +181,8 @@ fn names_of_any_bytes() {
     }
 }
 
-fn assume_unchanged_hides_nothing() {
-    let repo = Repo::small();
+fn covers_assume_unchanged_files() {
+    let repo = FixtureRepo::small();
     repo.git(&["update-index", "--assume-unchanged", "README.md"]);
     let before = repo.snapshot();
     let times = fs::metadata(repo.at("README.md")).expect("stats").modified().expect("a time");
@@ -182,23 +194,23 @@ fn assume_unchanged_hides_nothing() {
     assert_ne!(before.id, after.id);
 }
 
-fn rm_cached_hides_nothing() {
-    let repo = Repo::small();
+fn covers_files_removed_from_index() {
+    let repo = FixtureRepo::small();
     repo.git(&["rm", "-q", "--cached", "README.md"]);
     repo.write(".git/info/exclude", "README.md\n");
     assert!(paths(&repo.snapshot()).contains(&"README.md".to_owned()));
 }
 
-fn a_link_is_not_followed() {
-    let repo = Repo::small();
-    let elsewhere = repo.room.path().join("elsewhere");
+fn follows_no_link() {
+    let repo = FixtureRepo::small();
+    let elsewhere = repo.dir.path().join("elsewhere");
     fs::rename(repo.at("src"), &elsewhere).expect("renames");
     symlink(&elsewhere, repo.at("src")).expect("links");
     assert_eq!(paths(&repo.snapshot()), [".gitignore", "README.md", "src"]);
 }
 
-fn our_artifacts_do_not_count() {
-    let repo = Repo::small();
+fn excludes_evidence() {
+    let repo = FixtureRepo::small();
     repo.write("changes/009_x/00-meta.json", "{}").write("changes/009_x/05-status.json", "{}").commit();
     let before = repo.snapshot();
     repo.write("changes/009_x/05-status.json", "{\"a\":1}").write("changes/009_x/verify/a.json", "{}");
@@ -207,8 +219,8 @@ fn our_artifacts_do_not_count() {
     assert!(paths(&after).contains(&"changes/009_x/00-meta.json".to_owned()));
 }
 
-fn ignored_directories_are_final() {
-    let repo = Repo::small();
+fn cannot_reinclude_below_ignored_directory() {
+    let repo = FixtureRepo::small();
     repo.write(".gitignore", "target/\n!target/kept\nout/*\n!out/kept\n");
     repo.write("target/kept", "x").write("out/kept", "x").write("out/gone", "x");
     symlink("src", repo.at("target2")).expect("links");
@@ -217,39 +229,40 @@ fn ignored_directories_are_final() {
     assert_eq!(paths(&repo.snapshot()).into_iter().collect::<BTreeSet<_>>(), listed);
     let rules = repo.rules();
     let asked: [&[u8]; 5] = [b"target/kept", b"out/kept", b"out/gone", b"target/x/.git/config", b"x/.git/config"];
-    assert_eq!(rules.ignored(&asked).expect("answers"), [true, false, true, true, false]);
+    assert_eq!(rules.are_ignored(&asked).expect("answers"), [true, false, true, true, false]);
 }
 
-fn excludes_of_the_repository() {
-    let repo = Repo::small();
-    let rules = repo.room.path().join("rules");
-    crate::repository::put(&rules, b"hidden\n");
+fn applies_excludes_of_repository() {
+    let repo = FixtureRepo::small();
+    let rules = repo.dir.path().join("rules");
+    crate::repository::write_file(&rules, b"hidden\n");
     repo.git(&["config", "core.excludesFile", &rules.display().to_string()]);
     repo.write(".git/info/exclude", "secret\n").write("secret", "x").write("hidden", "x").write("open", "x");
     assert_eq!(paths(&repo.snapshot()), [".gitignore", "README.md", "open", "src/main.rs"]);
 }
 
-fn what_a_cache_would_hide() {
-    let repo = Repo::small();
+fn finds_first_path_hidden_by_cache() {
+    let repo = FixtureRepo::small();
     repo.write("target/x", "x");
     let snapshot = repo.snapshot();
-    let first =
-        |directory: &str| snapshot.first_in(&RelPath::new(directory).expect("a path")).map(|path| display_path(&path));
+    let first = |directory: &str| {
+        snapshot.first_covered_in(&RelPath::new(directory).expect("a path")).map(|path| display_path(&path))
+    };
     assert_eq!((first("target"), first("sr"), first("nothing")), (None, None, None));
     assert_eq!((first("src").as_deref(), first("README.md").as_deref()), (Some("src/main.rs"), Some("README.md")));
     assert_eq!(first(".").as_deref(), Some(".gitignore"));
 }
 
-fn deep_trees() {
-    let repo = Repo::small();
+fn bounds_tree_depth() {
+    let repo = FixtureRepo::small();
     repo.write(format!("{}f", "d/".repeat(30)), "x").commit();
-    assert_eq!(repo.snapshot().git.tree, Ok(repo.tree_as_it_stands()));
+    assert_eq!(repo.snapshot().git.tree, Ok(repo.worktree_tree()));
     repo.write(format!("{}f", "d/".repeat(260)), "x");
     assert_refused(&repo, &["more than 256 levels of directories"]);
 }
 
-fn include_by_worktree_config() {
-    let repo = Repo::small();
+fn refuses_worktree_set_in_include() {
+    let repo = FixtureRepo::small();
     repo.git(&["config", "extensions.worktreeConfig", "true"]);
     repo.write(".git/config.worktree", "[core]\n\tbare = false\n");
     repo.snapshot();
@@ -258,8 +271,8 @@ fn include_by_worktree_config() {
     assert_refused(&repo, &["config.worktree", "core.worktree", "/etc"]);
 }
 
-fn helper_fails() {
-    let repo = Repo::small();
+fn reports_failing_helper() {
+    let repo = FixtureRepo::small();
     for (exe, words) in
         [("/nonexistent/proctor-git", "No such file"), ("/bin/true", "EOF"), ("/bin/false", "exit status: 1")]
     {
@@ -268,31 +281,31 @@ fn helper_fails() {
     }
 }
 
-fn with_submodule() -> Repo {
-    let (repo, inner) = (Repo::small(), Repo::small());
+fn with_submodule() -> FixtureRepo {
+    let (repo, inner) = (FixtureRepo::small(), FixtureRepo::small());
     let url = inner.top.display().to_string();
     repo.git(&["submodule", "--quiet", "add", &url, "sub"]);
     repo.commit();
     repo
 }
 
-fn submodules_are_covered() {
+fn covers_submodules() {
     let repo = with_submodule();
     repo.git(&["config", "submodule.sub.ignore", "all"]);
     let before = repo.snapshot();
     assert_eq!(before.entries.get(b"sub").map(|entry| entry.kind), Some(EntryKind::Gitlink));
     assert!(before.entries.contains(b"sub/src/main.rs"));
-    assert_eq!(before.git.tree, Ok(repo.tree_as_it_stands()));
+    assert_eq!(before.git.tree, Ok(repo.worktree_tree()));
     repo.write("sub/README.md", "HELLO\n").write("sub/target/x", "ignored by the rules of the submodule");
     assert_eq!(before.difference(&repo.snapshot()), [b"sub/README.md".to_vec()]);
-    assert_eq!(repo.rules().ignored(&[b"sub/target/x", b"sub/new"]).expect("answers"), [true, false]);
+    assert_eq!(repo.rules().are_ignored(&[b"sub/target/x", b"sub/new"]).expect("answers"), [true, false]);
     repo.git(&["-C", "sub", "commit", "-qam", "y"]);
     let moved = before.difference(&repo.snapshot());
     assert_eq!(moved, [b"sub".to_vec(), b"sub/README.md".to_vec()]);
 }
 
-fn nested_repositories_are_covered() {
-    let repo = Repo::small();
+fn covers_nested_repositories() {
+    let repo = FixtureRepo::small();
     repo.write("vendor/a", "x").git(&["init", "-q", "vendor"]);
     repo.write("target/b/c", "x").git(&["init", "-q", "target/b"]);
     fs::create_dir_all(repo.at("fixture/.git")).expect("creates");
@@ -303,8 +316,8 @@ fn nested_repositories_are_covered() {
     assert_eq!(paths(&snapshot), expected);
 }
 
-fn changed_and_back() {
-    let repo = Repo::small();
+fn reports_changed_and_restored_files() {
+    let repo = FixtureRepo::small();
     let before = repo.snapshot();
     assert_eq!(before.touched(&repo.snapshot()), Vec::<Vec<u8>>::new());
     // The clock of the file system ticks more slowly than the test writes.
@@ -315,7 +328,7 @@ fn changed_and_back() {
     assert_eq!((before.touched(&after), before.id), (vec![b"README.md".to_vec()], after.id));
 }
 
-fn submodule_without_repository() {
+fn covers_files_of_missing_submodule() {
     let repo = with_submodule();
     repo.git(&["submodule", "--quiet", "deinit", "-f", "sub"]);
     let before = repo.snapshot();
@@ -324,17 +337,17 @@ fn submodule_without_repository() {
     assert_eq!(before.difference(&repo.snapshot()), [b"sub/a.sh".to_vec(), b"sub/b/c".to_vec()]);
 }
 
-fn rules_are_a_link() {
-    let repo = Repo::small();
+fn refuses_ignore_file_that_is_link() {
+    let repo = FixtureRepo::small();
     repo.write("rules", "*.py\n");
     symlink("../rules", repo.at("src/.gitignore")).expect("links");
     assert_refused(&repo, &["a symbolic link as `src/.gitignore`"]);
 }
 
-fn linked_worktree() {
-    let repo = Repo::small();
+fn supports_linked_worktree() {
+    let repo = FixtureRepo::small();
     repo.git(&["worktree", "add", "-q", "../linked", "-b", "other"]);
-    let top = repo.room.path().canonicalize().expect("it is there").join("linked");
+    let top = repo.dir.path().canonicalize().expect("it is there").join("linked");
     let snapshot = Snapshot::take(&top, &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(snapshot.id, repo.snapshot().id);
     assert_eq!(snapshot.git.branch.as_deref(), Some("other"));
@@ -343,9 +356,9 @@ fn linked_worktree() {
     assert_eq!(find_root(&top.join("src")), Some(top));
 }
 
-fn worktree_of_bare() {
-    let repo = Repo::small();
-    let room = repo.room.path().canonicalize().expect("it is there");
+fn supports_worktree_of_bare_repository() {
+    let repo = FixtureRepo::small();
+    let room = repo.dir.path().canonicalize().expect("it is there");
     repo.git(&["clone", "-q", "--bare", ".", "../bare.git"]);
     repo.git(&["--git-dir", "../bare.git", "worktree", "add", "-q", "../linked", "-b", "other"]);
     let snapshot = Snapshot::take(&room.join("linked"), &helper()).unwrap_or_else(|error| panic!("{error}"));
@@ -353,10 +366,10 @@ fn worktree_of_bare() {
     assert_eq!(snapshot.git.common_dir, room.join("bare.git"));
 }
 
-fn separate_git_dir() {
-    let repo = Repo::small();
+fn supports_separate_git_dir() {
+    let repo = FixtureRepo::small();
     let id = repo.snapshot().id;
-    let elsewhere = repo.room.path().canonicalize().expect("it is there").join("elsewhere");
+    let elsewhere = repo.dir.path().canonicalize().expect("it is there").join("elsewhere");
     std::fs::rename(repo.at(".git"), &elsewhere).expect("it moves");
     repo.write(".git", format!("gitdir: {}\n", elsewhere.display()));
     assert_refused(&repo, &["elsewhere", "does not say that it belongs here", "git config core.worktree"]);
@@ -366,8 +379,8 @@ fn separate_git_dir() {
 }
 
 /// Otherwise every step could see another user's private repository.
-fn strange_gitfile() {
-    let (private, repo) = (Repo::small(), Repo::small());
+fn refuses_foreign_gitfile() {
+    let (private, repo) = (FixtureRepo::small(), FixtureRepo::small());
     private.git(&["worktree", "add", "-q", "../linked"]);
     std::fs::remove_dir_all(repo.at(".git")).expect("it goes");
     let targets = [private.at(".git"), private.at(".git/worktrees/linked")];
@@ -377,7 +390,7 @@ fn strange_gitfile() {
     }
 }
 
-pub(crate) fn assert_refused(repo: &Repo, words: &[&str]) {
+pub(crate) fn assert_refused(repo: &FixtureRepo, words: &[&str]) {
     let (started, refusal) = (Instant::now(), repo.refusal());
     for word in words {
         assert!(refusal.contains(word), "{refusal}");
@@ -387,8 +400,8 @@ pub(crate) fn assert_refused(repo: &Repo, words: &[&str]) {
 }
 
 /// A special file in place of any file that git reads is refused quickly, by name.
-fn special_files_in_git() {
-    let repo = Repo::small();
+fn refuses_special_files_in_git_dir() {
+    let repo = FixtureRepo::small();
     repo.snapshot();
     for path in [
         "index",
@@ -405,7 +418,7 @@ fn special_files_in_git() {
         "objects/info/commit-graph",
     ] {
         let place = repo.top.join(".git").join(path);
-        let aside = repo.room.path().join("aside");
+        let aside = repo.dir.path().join("aside");
         let was_there = std::fs::rename(&place, &aside).is_ok();
         std::fs::create_dir_all(place.parent().expect("a directory")).expect("makes");
         fifo(&place);
@@ -427,10 +440,10 @@ fn special_files_in_git() {
 }
 
 /// An ignore file that exceeds the size limit is refused without being read.
-fn large_rules() {
-    let repo = Repo::small();
+fn refuses_large_ignore_files() {
+    let repo = FixtureRepo::small();
     for path in [".gitignore", "src/.gitignore", ".git/info/exclude", ".git/HEAD", ".git/packed-refs"] {
-        let (place, aside) = (repo.top.join(path), repo.room.path().join("aside"));
+        let (place, aside) = (repo.top.join(path), repo.dir.path().join("aside"));
         let was_there = std::fs::rename(&place, &aside).is_ok();
         let file = std::fs::File::create_new(&place).expect("makes");
         file.set_len(5 << 30).expect("a file with a hole");
@@ -444,23 +457,23 @@ fn large_rules() {
     }
 }
 
-fn foreign_worktree() {
-    let repo = Repo::small();
+fn refuses_foreign_worktree_setting() {
+    let repo = FixtureRepo::small();
     repo.git(&["config", "core.worktree", "/etc"]);
     assert_refused(&repo, &["core.worktree", "/etc", "--unset core.worktree"]);
     repo.git(&["config", "core.worktree", ".."]);
     repo.snapshot();
 }
 
-fn config_is_a_fifo() {
-    let repo = Repo::small();
+fn refuses_fifo_as_config() {
+    let repo = FixtureRepo::small();
     fs::remove_file(repo.at(".git/config")).expect("removes");
     fifo(&repo.at(".git/config"));
     assert_refused(&repo, &["not a regular file"]);
 }
 
-fn deadline() {
-    let repo = Repo::small();
+fn stops_helper_at_deadline() {
+    let repo = FixtureRepo::small();
     let mut helper = helper();
     helper.deadline = Duration::from_millis(200);
     // The helper itself detects that it blocks on an object, but only after this deadline.
@@ -473,12 +486,12 @@ fn deadline() {
     assert!(refusal.contains("longer than 0.2 s"), "{refusal}");
 }
 
-fn rules_that_are_a_fifo() {
+fn refuses_fifo_as_ignore_file() {
     for place in [".gitignore", "sub/.gitignore", "new/.gitignore", ".git/info/exclude", "../rules"] {
-        let repo = Repo::small();
+        let repo = FixtureRepo::small();
         repo.write("sub/file", "x").write("new/file", "x");
         repo.git(&["add", "sub"]);
-        repo.git(&["config", "core.excludesFile", &repo.room.path().join("rules").display().to_string()]);
+        repo.git(&["config", "core.excludesFile", &repo.dir.path().join("rules").display().to_string()]);
         let rules = repo.at(place);
         let _ = fs::remove_file(&rules);
         fifo(&rules);
@@ -486,36 +499,36 @@ fn rules_that_are_a_fifo() {
             &repo,
             &["not a regular file", rules.file_name().and_then(|name| name.to_str()).expect("a name")],
         );
-        let ignored = helper().ignored(&repo.top, &[&b"new/other"[..], b"sub/other"]);
+        let ignored = helper().are_ignored(&repo.top, &[&b"new/other"[..], b"sub/other"]);
         assert!(ignored.expect_err("it is refused").to_string().contains("not a regular file"), "{place}");
     }
 }
 
-fn not_under_git_and_bare() {
-    let repo = Repo::small();
-    fs::rename(repo.at(".git"), repo.room.path().join("bare.git")).expect("renames");
+fn refuses_bare_and_missing_repositories() {
+    let repo = FixtureRepo::small();
+    fs::rename(repo.at(".git"), repo.dir.path().join("bare.git")).expect("renames");
     assert_refused(&repo, &["not under git", "git init"]);
-    let bare = repo.room.path().join("bare.git");
+    let bare = repo.dir.path().join("bare.git");
     let refusal = Snapshot::take(&bare, &helper()).expect_err("it is refused").to_string();
     assert!(refusal.contains("bare repository"), "{refusal}");
 }
 
-fn sha256_objects() {
-    let repo = Repo::small();
+fn refuses_sha256_without_git_program() {
+    let repo = FixtureRepo::small();
     fs::remove_dir_all(repo.at(".git")).expect("removes");
     repo.git(&["init", "-q", "--object-format=sha256", "."]);
     assert_refused(&repo, &["sha256 object format", "fast-export"]);
 }
 
-fn reftable() {
-    let repo = Repo::small();
+fn refuses_reftable_without_git_program() {
+    let repo = FixtureRepo::small();
     fs::remove_dir_all(repo.at(".git")).expect("removes");
     repo.git(&["init", "-q", "--ref-format=reftable", "."]);
     assert_refused(&repo, &["reftable", "git refs migrate --ref-format=files"]);
 }
 
-fn split_and_sparse_indexes() {
-    let repo = Repo::small();
+fn refuses_split_and_sparse_indexes() {
+    let repo = FixtureRepo::small();
     repo.git(&["update-index", "--split-index"]);
     assert_refused(&repo, &["split index", "--no-split-index"]);
     repo.git(&["update-index", "--no-split-index"]);
@@ -529,8 +542,8 @@ fn split_and_sparse_indexes() {
 }
 
 /// The helper sends the entries ahead before it verifies the checksum, so they must be discarded.
-fn index_with_a_wrong_sum() {
-    let repo = Repo::small();
+fn refuses_index_with_wrong_checksum() {
+    let repo = FixtureRepo::small();
     let index = repo.at(".git/index");
     let mut bytes = fs::read(&index).expect("an index");
     *bytes.last_mut().expect("a sum") ^= 1;
@@ -539,8 +552,8 @@ fn index_with_a_wrong_sum() {
 }
 
 /// The first index is sent ahead, but only libgit2 can read it. The second one is used as it was sent.
-fn index_of_another_kind() {
-    let repo = Repo::small();
+fn reads_index_with_unusual_names_or_no_checksum() {
+    let repo = FixtureRepo::small();
     repo.git(&["-c", "index.skipHash=true", "update-index", "--force-write-index"]);
     assert!(fs::read(repo.at(".git/index")).expect("an index").ends_with(&[0; 20]));
     let before = paths(&repo.snapshot());
@@ -550,30 +563,30 @@ fn index_of_another_kind() {
     assert_eq!(paths(&after).len(), before.len() + 1);
 }
 
-fn partial_clone() {
-    let repo = Repo::small();
+fn refuses_partial_clone() {
+    let repo = FixtureRepo::small();
     repo.git(&["config", "core.repositoryformatversion", "1"]);
     repo.git(&["config", "extensions.partialclone", "origin"]);
     assert_refused(&repo, &["partial clone", "without `--filter`"]);
 }
 
-fn give(path: &std::path::Path, uid: u32) {
+fn change_owner(path: &std::path::Path, uid: u32) {
     for entry in walkdir::WalkDir::new(path) {
         std::os::unix::fs::lchown(entry.expect("walks").path(), Some(uid), Some(uid)).expect("gives");
     }
 }
 
-fn foreign_owner() {
-    let repo = Repo::small();
-    give(&repo.at(".git"), 4242);
+fn refuses_foreign_owner() {
+    let repo = FixtureRepo::small();
+    change_owner(&repo.at(".git"), 4242);
     assert_refused(&repo, &["owned by another user", "run as its owner"]);
 }
 
-fn root_reads_as_the_owner() {
-    let repo = Repo::small();
+fn root_reads_as_owner() {
+    let repo = FixtureRepo::small();
     let as_root = repo.snapshot();
-    chmod(repo.room.path(), 0o755);
-    give(&repo.top, 4242);
+    chmod(repo.dir.path(), 0o755);
+    change_owner(&repo.top, 4242);
     chmod(&repo.at("README.md"), 0o600);
     assert_eq!(repo.snapshot().id, as_root.id);
 }

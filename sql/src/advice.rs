@@ -7,14 +7,14 @@ use proctor_core::code::Coded as _;
 use proctor_core::sql::{Dialect, SqlCode};
 use serde::{Deserialize, Serialize};
 
-use crate::stages::dialects;
+use crate::stages::foreign_constructs;
 
-const ROWS: &str = include_str!("../data/advice.json");
+const ADVICE_JSON: &str = include_str!("../data/advice.json");
 
 /// One row of the data.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct AdviceRow {
     dialect: Dialect,
     /// A part of the engine's message.
     says: String,
@@ -24,7 +24,8 @@ struct Row {
 }
 
 #[expect(clippy::expect_used, reason = "a test reads the data that is compiled in")]
-static TABLE: LazyLock<Vec<Row>> = LazyLock::new(|| serde_json::from_str(ROWS).expect("our own data reads"));
+static TABLE: LazyLock<Vec<AdviceRow>> =
+    LazyLock::new(|| serde_json::from_str(ADVICE_JSON).expect("our own data reads"));
 
 /// The explanation of an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,7 +53,7 @@ impl Advice {
 /// Returns the advice about an error message of an engine.
 pub fn advise(dialect: Dialect, error: &str) -> Advice {
     let lower = error.to_lowercase();
-    let of_dialect = |row: &&Row| row.dialect == dialect && lower.contains(&row.says.to_lowercase());
+    let of_dialect = |row: &&AdviceRow| row.dialect == dialect && lower.contains(&row.says.to_lowercase());
     match TABLE.iter().find(of_dialect) {
         Some(row) => {
             Advice { dialect, code: row.code, means: row.means.clone(), advice: row.advice.clone(), is_known: true }
@@ -60,7 +61,7 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
         None => Advice {
             dialect,
             code: SqlCode::BindError,
-            means: format!("{} refuses the statement.", dialect.title()),
+            means: format!("{} refuses the statement.", dialect.display_name()),
             advice: "Read what it names, change that part only, and try again.".to_owned(),
             is_known: false,
         },
@@ -69,10 +70,10 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
 
 /// The reason why there is no advice about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoAdvice {
+pub enum AdviceError {
     /// The error belongs to an engine that Proctor does not support.
     #[error("this looks like an error of {0}, which Proctor does not support")]
-    Foreign(&'static str),
+    UnsupportedEngine(&'static str),
     /// No supported engine is known to report the error.
     #[error("no supported engine reports this error")]
     Unknown,
@@ -83,25 +84,25 @@ pub enum NoAdvice {
 ///
 /// # Errors
 /// The error is unknown, or belongs to an engine that Proctor does not support.
-pub fn advise_alone(dialect: Option<Dialect>, error: &str) -> Result<Advice, NoAdvice> {
+pub fn advise_without_statement(dialect: Option<Dialect>, error: &str) -> Result<Advice, AdviceError> {
     let dialects = match dialect {
         Some(dialect) => vec![dialect],
-        None if has_title(error) => vec![Dialect::Duckdb],
+        None if has_duckdb_title(error) => vec![Dialect::Duckdb],
         None => Dialect::ALL.to_vec(),
     };
-    if let Some(family) = foreign(error, dialect) {
-        return Err(NoAdvice::Foreign(family));
+    if let Some(family) = unsupported_engine(error, dialect) {
+        return Err(AdviceError::UnsupportedEngine(family));
     }
     let known = dialects.into_iter().map(|dialect| advise(dialect, error)).find(|advice| advice.is_known);
-    let advice = known.ok_or(NoAdvice::Unknown)?;
-    Ok(match dialects::of_error(error, advice.dialect) {
+    let advice = known.ok_or(AdviceError::Unknown)?;
+    Ok(match foreign_constructs::explain_error(error, advice.dialect) {
         Some(form) => Advice { advice: format!("{form} {}", advice.advice), ..advice },
         None => advice,
     })
 }
 
 /// Reports whether an error begins with a title of DuckDB, such as `Binder Error: …`.
-fn has_title(error: &str) -> bool {
+fn has_duckdb_title(error: &str) -> bool {
     let Some((title, _)) = error.trim_start().split_once(" Error: ") else { return false };
     title.len() < 40
         && title.starts_with(|c: char| c.is_ascii_uppercase())
@@ -109,7 +110,7 @@ fn has_title(error: &str) -> bool {
 }
 
 /// Returns the unsupported family of engines that an error belongs to; `None` if it belongs to none of them.
-fn foreign(error: &str, asked: Option<Dialect>) -> Option<&'static str> {
+fn unsupported_engine(error: &str, dialect: Option<Dialect>) -> Option<&'static str> {
     const MYSQL: &str = "MySQL or MariaDB";
     const POSTGRES: &str = "PostgreSQL";
     /// Phrases that only this family of engines uses.
@@ -142,7 +143,7 @@ fn foreign(error: &str, asked: Option<Dialect>) -> Option<&'static str> {
         || lower.starts_with("relation \"")
         || (lower.starts_with("column \"") && lower.ends_with("does not exist"))
         || lower.starts_with("syntax error at or near");
-    if of_postgres && asked.is_none() {
+    if of_postgres && dialect.is_none() {
         return Some(POSTGRES);
     }
     let bare = ["error code:", "error code", "error", "errno:", "errno", "code:", "code", "#"]
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_reads_and_says_whole_sentences() {
+    fn advice_data_consists_of_sentences() {
         assert!(TABLE.len() > 50);
         for row in TABLE.iter() {
             for sentence in [&row.means, &row.advice] {
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_each_engine_is_known() {
+    fn recognizes_errors_of_each_engine() {
         let cases = [
             (Dialect::Sqlite, "SQLITE_ERROR: no such column: nmae", SqlCode::UnknownColumn),
             (Dialect::Sqlite, "UNIQUE constraint failed: t.a", SqlCode::ConstraintBroken),
@@ -201,32 +202,38 @@ mod tests {
         assert!(!advise(Dialect::Sqlite, "something else").is_known);
     }
     #[test]
-    fn nothing_is_attributed_to_an_engine_that_does_not_say_it() {
+    fn rejects_errors_of_unsupported_engines() {
         let cases = [
-            ("8130", NoAdvice::Foreign("TiDB")),
-            ("1064", NoAdvice::Foreign("MySQL or MariaDB")),
-            ("1046", NoAdvice::Foreign("MySQL or MariaDB")),
-            ("ERROR 1046 (3D000): No database selected", NoAdvice::Foreign("MySQL or MariaDB")),
-            ("ERROR 1064 (42000): You have an error in your SQL syntax", NoAdvice::Foreign("MySQL or MariaDB")),
-            ("error code 8130", NoAdvice::Foreign("TiDB")),
-            ("ERROR:  syntax error at or near \"SELEC\"", NoAdvice::Foreign("PostgreSQL")),
-            ("relation \"t\" does not exist", NoAdvice::Foreign("PostgreSQL")),
-            ("ORA-00942: table or view does not exist", NoAdvice::Foreign("Oracle")),
-            ("Msg 207, Level 16, State 1", NoAdvice::Foreign("SQL Server")),
-            ("42P01", NoAdvice::Foreign("an engine with SQLSTATE codes, such as PostgreSQL")),
-            ("blah", NoAdvice::Unknown),
-            ("", NoAdvice::Unknown),
-            ("7", NoAdvice::Unknown),
+            ("8130", AdviceError::UnsupportedEngine("TiDB")),
+            ("1064", AdviceError::UnsupportedEngine("MySQL or MariaDB")),
+            ("1046", AdviceError::UnsupportedEngine("MySQL or MariaDB")),
+            ("ERROR 1046 (3D000): No database selected", AdviceError::UnsupportedEngine("MySQL or MariaDB")),
+            (
+                "ERROR 1064 (42000): You have an error in your SQL syntax",
+                AdviceError::UnsupportedEngine("MySQL or MariaDB"),
+            ),
+            ("error code 8130", AdviceError::UnsupportedEngine("TiDB")),
+            ("ERROR:  syntax error at or near \"SELEC\"", AdviceError::UnsupportedEngine("PostgreSQL")),
+            ("relation \"t\" does not exist", AdviceError::UnsupportedEngine("PostgreSQL")),
+            ("ORA-00942: table or view does not exist", AdviceError::UnsupportedEngine("Oracle")),
+            ("Msg 207, Level 16, State 1", AdviceError::UnsupportedEngine("SQL Server")),
+            ("42P01", AdviceError::UnsupportedEngine("an engine with SQLSTATE codes, such as PostgreSQL")),
+            ("blah", AdviceError::Unknown),
+            ("", AdviceError::Unknown),
+            ("7", AdviceError::Unknown),
         ];
         for (error, expected) in cases {
-            assert_eq!(advise_alone(None, error), Err(expected), "{error}");
+            assert_eq!(advise_without_statement(None, error), Err(expected), "{error}");
         }
-        assert_eq!(advise_alone(Some(Dialect::Sqlite), "1064"), Err(NoAdvice::Foreign("MySQL or MariaDB")));
-        assert_eq!(advise_alone(Some(Dialect::Sqlite), "blah"), Err(NoAdvice::Unknown));
+        assert_eq!(
+            advise_without_statement(Some(Dialect::Sqlite), "1064"),
+            Err(AdviceError::UnsupportedEngine("MySQL or MariaDB"))
+        );
+        assert_eq!(advise_without_statement(Some(Dialect::Sqlite), "blah"), Err(AdviceError::Unknown));
     }
 
     #[test]
-    fn the_wording_tells_the_engine() {
+    fn selects_engine_by_wording() {
         let cases = [
             ("no such column: nmae", Dialect::Sqlite),
             ("SQLITE_ERROR: near \"SELEC\": syntax error", Dialect::Sqlite),
@@ -235,7 +242,7 @@ mod tests {
             ("Catalog Error: Table with name x does not exist!", Dialect::Duckdb),
         ];
         for (error, dialect) in cases {
-            assert_eq!(advise_alone(None, error).map(|advice| advice.dialect), Ok(dialect), "{error}");
+            assert_eq!(advise_without_statement(None, error).map(|advice| advice.dialect), Ok(dialect), "{error}");
         }
     }
 }

@@ -3,28 +3,28 @@
 
 /// A table or a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct CatalogTable {
     /// The name, as written at creation.
     pub name: String,
     /// True if it is a view.
     pub is_view: bool,
     /// The columns, in order.
-    pub columns: Vec<Column>,
+    pub columns: Vec<CatalogColumn>,
     /// The foreign keys.
     pub foreign_keys: Vec<ForeignKey>,
 }
 
 /// A column of a table or a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Column {
+pub struct CatalogColumn {
     /// The name, as written at creation.
     pub name: String,
     /// The declared type; empty if none was declared.
-    pub kind: String,
+    pub declared_type: String,
     /// True if the column is NOT NULL.
     pub is_not_null: bool,
     /// The position in the primary key, from 1; 0 if the column is not part of it.
-    pub key: u32,
+    pub primary_key_position: u32,
     /// True if the engine computes the values of the column.
     pub is_generated: bool,
 }
@@ -35,39 +35,39 @@ pub struct ForeignKey {
     /// The referencing column.
     pub column: String,
     /// The referenced table.
-    pub table: String,
+    pub referenced_table: String,
     /// The referenced column; `None` if it is the primary key of the table.
-    pub to: Option<String>,
+    pub referenced_column: Option<String>,
 }
 
 /// All tables and views of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The tables and views, in the order in which the engine lists them.
-    pub tables: Vec<Table>,
+    pub tables: Vec<CatalogTable>,
 }
 
 impl Catalog {
     /// Returns the table or view with this name.
-    pub fn table(&self, name: &str) -> Option<&Table> {
+    pub fn table(&self, name: &str) -> Option<&CatalogTable> {
         self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name))
     }
 
     /// Inserts a table at its position in the order of names.
-    pub(crate) fn put(&mut self, table: Table) {
+    pub(crate) fn insert_sorted(&mut self, table: CatalogTable) {
         let at = self.tables.partition_point(|other| other.name < table.name);
         self.tables.insert(at, table);
     }
 
     /// Returns the tables and views that have a column with this name.
-    pub fn tables_with<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Table> {
+    pub fn tables_with<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a CatalogTable> {
         self.tables.iter().filter(move |table| table.column(column).is_some())
     }
 }
 
-impl Table {
+impl CatalogTable {
     /// Returns the column with this name.
-    pub fn column(&self, name: &str) -> Option<&Column> {
+    pub fn column(&self, name: &str) -> Option<&CatalogColumn> {
         self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
     }
 }

@@ -2,53 +2,53 @@
 
 use std::time::{Duration, Instant};
 
-use proctor_core::canonical;
-use proctor_core::digest::Sha256Hex;
 use proctor_core::sql::{
-    Audit, Diagnostic, Judgement, Lines, Request, Retry, Severity, SqlCode, StageName, StageRecord, StageState,
-    StatementView, Timing, VERSION, Verdict, feedback,
+    Judgement, SqlAudit, SqlCode, SqlDiagnostic, SqlLineIndex, SqlRequest, SqlRetry, SqlSeverity, SqlTiming,
+    SqlVerdict, StageName, StageRecord, StageState, StatementView, VERSION, render_feedback,
 };
+use proctor_core::text::canonical;
+use proctor_core::text::digest::Sha256Hex;
 
-use crate::engine::Engine;
-use crate::redact::Hidden;
-use crate::stage::{Case, LESS, Stage, Statement};
+use crate::engine::SqlEngine;
+use crate::redact::HiddenNames;
+use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, Statement};
 use crate::stages;
 
 /// The maximum number of findings in a judgement.
-const MOST_FINDINGS: usize = 64;
+const MAX_FINDINGS: usize = 64;
 /// The maximum number of statements in a judgement.
-const MOST_STATEMENTS: usize = 256;
+const MAX_STATEMENTS: usize = 256;
 
 /// An ordered list of stages. Callers can reorder, shorten and extend it.
 pub struct Chain {
-    stages: Vec<Box<dyn Stage + Send + Sync>>,
+    stages: Vec<Box<dyn SqlStage + Send + Sync>>,
 }
 
 impl Chain {
     /// Creates a chain of built-in stages in the given order.
-    pub fn of(names: &[StageName]) -> Self {
-        Self { stages: names.iter().map(|name| stages::of(*name)).collect() }
+    pub fn new(names: &[StageName]) -> Self {
+        Self { stages: names.iter().map(|name| stages::built_in_stage(*name)).collect() }
     }
 
     /// Appends a stage.
     #[must_use]
-    pub fn with(mut self, stage: impl Stage + Send + Sync + 'static) -> Self {
+    pub fn with(mut self, stage: impl SqlStage + Send + Sync + 'static) -> Self {
         self.stages.push(Box::new(stage));
         self
     }
 
     /// Judges a text. Always returns a judgement; its verdict is `ok` only if every stage passed.
-    pub fn judge(&self, request: &Request, engine: &mut dyn Engine) -> Judgement {
+    pub fn judge(&self, request: &SqlRequest, engine: &mut dyn SqlEngine) -> Judgement {
         self.judge_since(Instant::now(), request, engine)
     }
 
     /// Judges a text whose time limit started at `begun`.
-    pub fn judge_since(&self, begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
-        let deadline = begun + request.limits.time();
+    pub fn judge_since(&self, begun: Instant, request: &SqlRequest, engine: &mut dyn SqlEngine) -> Judgement {
+        let deadline = begun + request.limits.wall_time();
         let (dialect, version) = (engine.dialect(), engine.version());
-        let mut case = Case {
+        let mut case = ChainContext {
             request,
-            lines: Lines::of(&request.sql),
+            lines: SqlLineIndex::new(&request.sql),
             engine,
             statements: Vec::new(),
             diagnostics: Vec::new(),
@@ -56,14 +56,14 @@ impl Chain {
             deadline,
         };
         let mut records: Vec<StageRecord> = Vec::new();
-        let mut timing = Timing::default();
+        let mut timing = SqlTiming::default();
         if dialect != request.dialect {
-            let message = format!("the engine is {version}, and the text is for {}", request.dialect.title());
-            case.found(Diagnostic::error(StageName::Extract, SqlCode::EngineFailed, message));
+            let message = format!("the engine is {version}, and the text is for {}", request.dialect.display_name());
+            case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, message));
         }
         for stage in &self.stages {
             let name = stage.name();
-            if let Some(reason) = not_now(name, &mut case, &records) {
+            if let Some(reason) = skip_reason(name, &mut case, &records) {
                 records.push(StageRecord { stage: name, state: StageState::Skipped, reason: Some(reason) });
                 continue;
             }
@@ -72,76 +72,76 @@ impl Chain {
                 Ok(()) => (StageState::Passed, None),
                 Err(reason) => (StageState::Failed, Some(reason)),
             };
-            timing.stages_us.push((name, micros(at)));
+            timing.stages_us.push((name, elapsed_micros(at)));
             records.push(StageRecord { stage: name, state, reason });
         }
         if self.stages.is_empty() {
-            case.found(Diagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was asked for"));
+            case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was asked for"));
         } else if !self.stages.iter().any(|stage| stage.name() == StageName::Safety) {
-            case.found(unchecked());
+            case.add_finding(safety_unchecked_warning());
         }
         for record in &mut records {
             if record.state == StageState::Passed && case.is_rejected_by(record.stage) {
                 record.state = StageState::Rejected;
             }
         }
-        timing.total_us = micros(begun);
-        said(request, version, case, records, timing)
+        timing.total_us = elapsed_micros(begun);
+        finish_judgement(request, version, case, records, timing)
     }
 }
 
 /// Judges a text with the stages that its request names.
-pub fn judge(request: &Request, engine: &mut dyn Engine) -> Judgement {
-    Chain::of(request.stages()).judge(request, engine)
+pub fn judge(request: &SqlRequest, engine: &mut dyn SqlEngine) -> Judgement {
+    Chain::new(request.stages()).judge(request, engine)
 }
 
 /// Judges a text with the stages that its request names. Its time limit started at `begun`.
-pub fn judge_since(begun: Instant, request: &Request, engine: &mut dyn Engine) -> Judgement {
-    Chain::of(request.stages()).judge_since(begun, request, engine)
+pub fn judge_since(begun: Instant, request: &SqlRequest, engine: &mut dyn SqlEngine) -> Judgement {
+    Chain::new(request.stages()).judge_since(begun, request, engine)
 }
 
 /// Returns the judgement of a request that no engine could judge: the engine is missing, or it died.
-pub fn unjudged(request: &Request, engine: &str, code: SqlCode, message: String) -> Judgement {
+pub fn error_judgement(request: &SqlRequest, engine: &str, code: SqlCode, message: String) -> Judgement {
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
         .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
         .collect();
-    let found = Diagnostic::error(StageName::Extract, code, message);
-    told(request, engine.to_owned(), Vec::new(), stages, vec![found], None, Timing::default())
+    let found = SqlDiagnostic::error(StageName::Extract, code, message);
+    build_judgement(request, engine.to_owned(), Vec::new(), stages, vec![found], None, SqlTiming::default())
 }
 
 /// Returns the judgement of a request that exceeded a limit before anything else was known: a rejection.
-pub fn ended(request: &Request, code: SqlCode, message: String, took: Duration) -> Judgement {
+pub fn limit_judgement(request: &SqlRequest, code: SqlCode, message: String, took: Duration) -> Judgement {
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
         .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
         .collect();
-    let found = Diagnostic::error(StageName::Run, code, message).advice(LESS);
-    let timing = Timing { total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX), stages_us: Vec::new() };
-    told(request, request.dialect.title().to_owned(), Vec::new(), stages, vec![found], None, timing)
+    let found = SqlDiagnostic::error(StageName::Run, code, message).with_advice(REDUCE_ADVICE);
+    let timing = SqlTiming { total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX), stages_us: Vec::new() };
+    build_judgement(request, request.dialect.display_name().to_owned(), Vec::new(), stages, vec![found], None, timing)
 }
 
 /// Returns the warning that the stage `safety` was not requested, so that `ok` does not mean that the text may run.
-fn unchecked() -> Diagnostic {
+fn safety_unchecked_warning() -> SqlDiagnostic {
     let message = "its effects were not checked: the stage `safety` was not requested";
-    Diagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, message, 100)
-        .advice("Request it before you run the statement.")
+    SqlDiagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, message, 100)
+        .with_advice("Request it before you run the statement.")
 }
 
-fn micros(since: Instant) -> u64 {
+fn elapsed_micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns the reason why a stage makes no sense now; `None` if it does.
-fn not_now(stage: StageName, case: &mut Case<'_>, records: &[StageRecord]) -> Option<String> {
-    const FORM: [StageName; 3] = [StageName::Extract, StageName::Tokenize, StageName::Parse];
+fn skip_reason(stage: StageName, case: &mut ChainContext<'_>, records: &[StageRecord]) -> Option<String> {
+    const SYNTAX_STAGES: [StageName; 3] = [StageName::Extract, StageName::Tokenize, StageName::Parse];
     // The stage `semantic` still runs: its findings help to fix what took too long, and it does not use the engine.
-    if stage != StageName::Semantic && case.is_late(stage) {
+    if stage != StageName::Semantic && case.check_deadline(stage) {
         return Some("the time was over".to_owned());
     }
-    let broken = FORM.iter().find(|form| **form < stage && case.is_rejected_by(**form));
+    let broken = SYNTAX_STAGES.iter().find(|form| **form < stage && case.is_rejected_by(**form));
     if let Some(broken) = broken {
         return Some(format!("`{}` found that this is no statement", broken.as_str()));
     }
@@ -154,39 +154,45 @@ fn not_now(stage: StageName, case: &mut Case<'_>, records: &[StageRecord]) -> Op
     None
 }
 
-fn said(request: &Request, engine: String, mut case: Case<'_>, stages: Vec<StageRecord>, timing: Timing) -> Judgement {
-    let shown = case.statements.iter().take(MOST_STATEMENTS);
-    let mut statements: Vec<StatementView> = shown.map(|statement| view(&case, statement)).collect();
+fn finish_judgement(
+    request: &SqlRequest,
+    engine: String,
+    mut case: ChainContext<'_>,
+    stages: Vec<StageRecord>,
+    timing: SqlTiming,
+) -> Judgement {
+    let shown = case.statements.iter().take(MAX_STATEMENTS);
+    let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(&case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
-    if let Some(hidden) = Hidden::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
+    if let Some(hidden) = HiddenNames::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
         diagnostics.iter_mut().for_each(|found| hidden.redact(found));
         statements.iter_mut().for_each(|view| hidden.redact_view(view));
     }
     diagnostics.sort_by(|one, other| {
-        let place = |found: &Diagnostic| (found.stage, found.span.map_or(0, |span| span.start));
+        let place = |found: &SqlDiagnostic| (found.stage, found.span.map_or(0, |span| span.start));
         place(one).cmp(&place(other)).then(other.severity.cmp(&one.severity)).then(one.message.cmp(&other.message))
     });
-    if diagnostics.len() > MOST_FINDINGS {
+    if diagnostics.len() > MAX_FINDINGS {
         // Errors come before warnings, so that the reason for a rejection is never cut off.
         diagnostics.sort_by_key(|found| std::cmp::Reverse(found.severity));
-        diagnostics.truncate(MOST_FINDINGS);
+        diagnostics.truncate(MAX_FINDINGS);
     }
-    told(request, engine, statements, stages, diagnostics, case.execution.take(), timing)
+    build_judgement(request, engine, statements, stages, diagnostics, case.execution.take(), timing)
 }
 
-fn told(
-    request: &Request,
+fn build_judgement(
+    request: &SqlRequest,
     engine: String,
     statements: Vec<StatementView>,
     stages: Vec<StageRecord>,
-    diagnostics: Vec<Diagnostic>,
-    execution: Option<proctor_core::sql::Execution>,
-    timing: Timing,
+    diagnostics: Vec<SqlDiagnostic>,
+    execution: Option<proctor_core::sql::SqlExecution>,
+    timing: SqlTiming,
 ) -> Judgement {
-    let verdict = Judgement::fold(&stages, &diagnostics);
-    let audit = Audit {
-        sql: Sha256Hex::of(request.sql.as_bytes()),
-        request: Sha256Hex::of(&canonical::to_vec(request)),
+    let verdict = Judgement::derive_verdict(&stages, &diagnostics);
+    let audit = SqlAudit {
+        sql: Sha256Hex::digest(request.sql.as_bytes()),
+        request: Sha256Hex::digest(&canonical::to_vec(request)),
         engine,
         proctor: env!("CARGO_PKG_VERSION").to_owned(),
     };
@@ -197,18 +203,18 @@ fn told(
         policy: request.policy,
         statements,
         stages,
-        feedback: feedback(verdict, &diagnostics),
-        retry: retry(verdict, &diagnostics),
+        feedback: render_feedback(verdict, &diagnostics),
+        retry: retry_advice(verdict, &diagnostics),
         diagnostics,
         execution,
         audit,
-        digest: Sha256Hex::of(b""),
+        digest: Sha256Hex::digest(b""),
         timing,
     };
-    judgement.sealed()
+    judgement.with_digest()
 }
 
-fn view(case: &Case<'_>, statement: &Statement) -> StatementView {
+fn statement_view(case: &ChainContext<'_>, statement: &Statement) -> StatementView {
     let owned = |names: std::collections::BTreeSet<&str>| names.into_iter().map(str::to_owned).collect();
     let bound = statement.bound();
     StatementView {
@@ -219,20 +225,21 @@ fn view(case: &Case<'_>, statement: &Statement) -> StatementView {
     }
 }
 
-fn retry(verdict: Verdict, diagnostics: &[Diagnostic]) -> Retry {
-    let say = |worth, why: &str| Retry { worth, why: why.to_owned() };
-    let is_warned =
-        diagnostics.iter().any(|found| found.severity == Severity::Warning && found.code != SqlCode::SafetyUnchecked);
+fn retry_advice(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> SqlRetry {
+    let say = |worth, why: &str| SqlRetry { worth, why: why.to_owned() };
+    let is_warned = diagnostics
+        .iter()
+        .any(|found| found.severity == SqlSeverity::Warning && found.code != SqlCode::SafetyUnchecked);
     let is_unchecked = diagnostics.iter().any(|found| found.code == SqlCode::SafetyUnchecked);
-    let is_refused = |found: &&Diagnostic| found.severity == Severity::Error && found.stage == StageName::Safety;
+    let is_refused = |found: &&SqlDiagnostic| found.severity == SqlSeverity::Error && found.stage == StageName::Safety;
     match verdict {
-        Verdict::Error => say(false, "it could not be judged; that is not the statement's fault"),
-        Verdict::Reject if diagnostics.iter().any(|found| is_refused(&found)) => {
+        SqlVerdict::Error => say(false, "it could not be judged; that is not the statement's fault"),
+        SqlVerdict::Reject if diagnostics.iter().any(|found| is_refused(&found)) => {
             say(true, "only a statement that does less can pass: another spelling of the same will not")
         }
-        Verdict::Reject => say(true, "the feedback names each error"),
-        Verdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
-        Verdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
-        Verdict::Ok => say(false, "nothing speaks against it"),
+        SqlVerdict::Reject => say(true, "the feedback names each error"),
+        SqlVerdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
+        SqlVerdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
+        SqlVerdict::Ok => say(false, "nothing speaks against it"),
     }
 }

@@ -7,18 +7,18 @@ use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use proctor_core::canonical;
-use proctor_core::evidence::escape_output;
-use proctor_core::sql::{Batch, Check, Judgement, Policy, Request, Severity, Verdict};
-use proctor_core::strict;
+use proctor_core::record::evidence::escape_output;
+use proctor_core::sql::{Judgement, SqlBatch, SqlCheck, SqlPolicy, SqlRequest, SqlSeverity, SqlVerdict};
+use proctor_core::text::canonical;
+use proctor_core::text::strict_deserialize;
 
 /// The maximum number of files of a check.
-const MOST_FILES: usize = 10_000;
+const MAX_FILES: usize = 10_000;
 /// The maximum size of a file, in bytes.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A human-readable message that says why something cannot be judged.
-type Fault = String;
+type CheckErrorMessage = String;
 
 /// Runs a check and judges each of its texts with `judge`. The paths of its files are relative to `root`. `seen` lists
 /// the files that git sees; the globs match only these.
@@ -28,16 +28,16 @@ type Fault = String;
 pub fn run(
     json: &str,
     root: &Path,
-    seen: &[String],
-    judge: &mut dyn FnMut(&Request) -> Judgement,
+    git_files: &[String],
+    judge: &mut dyn FnMut(&SqlRequest) -> Judgement,
     out: &mut dyn Write,
     err: &mut dyn Write,
-) -> io::Result<Verdict> {
-    let (texts, mut request) = match read(json, root, seen) {
+) -> io::Result<SqlVerdict> {
+    let (texts, mut request) = match read_inputs(json, root, git_files) {
         Ok(read) => read,
         Err(fault) => {
-            writeln!(err, "error: {}", plain(&fault))?;
-            return Ok(Verdict::Error);
+            writeln!(err, "error: {}", escape_line(&fault))?;
+            return Ok(SqlVerdict::Error);
         }
     };
     let mut verdicts = Vec::new();
@@ -46,58 +46,58 @@ pub fn run(
         match text.sql(root) {
             Ok(sql) => request.sql = sql,
             Err(fault) => {
-                writeln!(err, "error: {}", plain(&fault))?;
-                verdicts.push(Verdict::Error);
+                writeln!(err, "error: {}", escape_line(&fault))?;
+                verdicts.push(SqlVerdict::Error);
                 break;
             }
         }
         let judgement = judge(&request);
-        writeln!(out, "{}", line(&name, &judgement))?;
-        say(&name, &judgement, err)?;
+        writeln!(out, "{}", judgement_line(&name, &judgement))?;
+        write_findings(&name, &judgement, err)?;
         verdicts.push(judgement.verdict);
-        if request.policy != Policy::Migrate {
+        if request.policy != SqlPolicy::Migrate {
             continue;
         }
         // A migration builds on those before it. After a rejected migration the schema is unknown.
-        if judgement.verdict != Verdict::Ok {
+        if judgement.verdict != SqlVerdict::Ok {
             let left = texts.len() - index - 1;
             if left > 0 {
                 let later = if left == 1 { "1 later file is".to_owned() } else { format!("{left} later files are") };
-                writeln!(err, "note: {later} not checked, because the schema after {} is unknown", plain(&name))?;
+                writeln!(err, "note: {later} not checked, because the schema after {} is unknown", escape_line(&name))?;
             }
             break;
         }
         request.schema.push(std::mem::take(&mut request.sql));
     }
-    let verdict = worst(&verdicts);
-    let of = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
-    let (ok, rejected) = (of(Verdict::Ok), of(Verdict::Reject));
+    let verdict = overall_verdict(&verdicts);
+    let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    let (ok, rejected) = (count(SqlVerdict::Ok), count(SqlVerdict::Reject));
     let unjudged = texts.len() - ok - rejected;
     writeln!(err, "{}: {ok} ok, {rejected} rejected, {unjudged} not judged", verdict.as_str())?;
     Ok(verdict)
 }
 
 /// Returns the verdict of the whole check. An error outranks a rejection, and a check that judged nothing is an error.
-fn worst(verdicts: &[Verdict]) -> Verdict {
+fn overall_verdict(verdicts: &[SqlVerdict]) -> SqlVerdict {
     let has = |wanted| verdicts.contains(&wanted);
-    if verdicts.is_empty() || has(Verdict::Error) {
-        Verdict::Error
-    } else if has(Verdict::Reject) {
-        Verdict::Reject
+    if verdicts.is_empty() || has(SqlVerdict::Error) {
+        SqlVerdict::Error
+    } else if has(SqlVerdict::Reject) {
+        SqlVerdict::Reject
     } else {
-        Verdict::Ok
+        SqlVerdict::Ok
     }
 }
 
 /// A text to judge.
-enum Text {
+enum CheckedText {
     /// The query that the check itself contains.
     Query(String),
     /// The path of a file, relative to the root. The file is read only when its turn comes.
     File(PathBuf),
 }
 
-impl Text {
+impl CheckedText {
     fn name(&self) -> String {
         match self {
             Self::Query(_) => "query".to_owned(),
@@ -105,24 +105,29 @@ impl Text {
         }
     }
 
-    fn sql(&self, root: &Path) -> Result<String, Fault> {
+    fn sql(&self, root: &Path) -> Result<String, CheckErrorMessage> {
         match self {
             Self::Query(sql) => Ok(sql.clone()),
-            Self::File(file) => text_of(root, file),
+            Self::File(file) => read_text_file(root, file),
         }
     }
 }
 
-fn checked(json: &str) -> Result<Check, Fault> {
-    strict::from_json(json.as_bytes()).map_err(|error| format!("the check cannot be read: {error}"))
+fn parse_check(json: &str) -> Result<SqlCheck, CheckErrorMessage> {
+    strict_deserialize::from_json(json.as_bytes()).map_err(|error| format!("the check cannot be read: {error}"))
 }
 
 /// Returns the texts of a check, and a request with everything that they have in common.
-fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request), Fault> {
-    let check = checked(json)?;
-    let schema = check.schema.iter().map(|file| text_of(root, Path::new(file.as_str()))).collect::<Result<_, _>>()?;
-    let database = check.database.as_ref().map(|file| absolute(root, Path::new(file.as_str()))).transpose()?;
-    let request = Request {
+fn read_inputs(
+    json: &str,
+    root: &Path,
+    git_files: &[String],
+) -> Result<(Vec<CheckedText>, SqlRequest), CheckErrorMessage> {
+    let check = parse_check(json)?;
+    let schema =
+        check.schema.iter().map(|file| read_text_file(root, Path::new(file.as_str()))).collect::<Result<_, _>>()?;
+    let database = check.database.as_ref().map(|file| absolute_path(root, Path::new(file.as_str()))).transpose()?;
+    let request = SqlRequest {
         schema,
         database,
         policy: check.policy,
@@ -131,12 +136,12 @@ fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request)
         question: check.question,
         reject_at: check.reject_at,
         // A file may contain several statements; a query is a single one.
-        batch: check.query.is_none().then_some(Batch::Many),
-        ..Request::new(check.dialect, "")
+        batch: check.query.is_none().then_some(SqlBatch::Many),
+        ..SqlRequest::new(check.dialect, "")
     };
     let texts = match check.query {
-        Some(query) => vec![Text::Query(query)],
-        None => found(&check.files, seen)?.into_iter().map(Text::File).collect(),
+        Some(query) => vec![CheckedText::Query(query)],
+        None => matching_files(&check.files, git_files)?.into_iter().map(CheckedText::File).collect(),
     };
     Ok((texts, request))
 }
@@ -146,27 +151,27 @@ fn read(json: &str, root: &Path, seen: &[String]) -> Result<(Vec<Text>, Request)
 ///
 /// # Errors
 /// The check cannot be parsed, or one of its globs is invalid.
-pub fn files(json: &str, seen: impl Iterator<Item = String>) -> Result<Vec<String>, String> {
-    let check = checked(json)?;
-    let set = set_of(&check.files)?;
-    Ok(seen.filter(|path| set.is_match(path)).take(MOST_FILES + 1).collect())
+pub fn matching_paths(json: &str, git_files: impl Iterator<Item = String>) -> Result<Vec<String>, String> {
+    let check = parse_check(json)?;
+    let set = build_glob_set(&check.files)?;
+    Ok(git_files.filter(|path| set.is_match(path)).take(MAX_FILES + 1).collect())
 }
 
 /// Returns the files that the globs match, in the order of their names. A glob without a match is a fault, since a
 /// check that judges nothing cannot fail.
-fn found(globs: &[String], seen: &[String]) -> Result<Vec<PathBuf>, Fault> {
-    let set = set_of(globs)?;
+fn matching_files(globs: &[String], git_files: &[String]) -> Result<Vec<PathBuf>, CheckErrorMessage> {
+    let set = build_glob_set(globs)?;
     let mut matched = vec![false; globs.len()];
     let mut files = Vec::new();
-    for path in seen {
+    for path in git_files {
         let which = set.matches(path);
         if !which.is_empty() {
             which.into_iter().for_each(|at| matched[at] = true);
             files.push(PathBuf::from(path));
         }
     }
-    if files.len() > MOST_FILES {
-        return Err(format!("the globs find more than {MOST_FILES} files"));
+    if files.len() > MAX_FILES {
+        return Err(format!("the globs find more than {MAX_FILES} files"));
     }
     match globs.iter().zip(&matched).find(|(_, matched)| !**matched) {
         Some((glob, _)) => Err(format!("the glob `{glob}` finds no file that git sees")),
@@ -177,7 +182,7 @@ fn found(globs: &[String], seen: &[String]) -> Result<Vec<PathBuf>, Fault> {
     }
 }
 
-fn set_of(globs: &[String]) -> Result<GlobSet, Fault> {
+fn build_glob_set(globs: &[String]) -> Result<GlobSet, CheckErrorMessage> {
     let mut builder = GlobSetBuilder::new();
     for glob in globs {
         let one = GlobBuilder::new(glob).literal_separator(true).build();
@@ -186,13 +191,13 @@ fn set_of(globs: &[String]) -> Result<GlobSet, Fault> {
     builder.build().map_err(|error| format!("the globs are too large: {error}"))
 }
 
-fn absolute(root: &Path, file: &Path) -> Result<String, Fault> {
+fn absolute_path(root: &Path, file: &Path) -> Result<String, CheckErrorMessage> {
     let path =
         root.join(file).canonicalize().map_err(|error| format!("`{}` cannot be read: {error}", file.display()))?;
     path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
 }
 
-fn text_of(root: &Path, file: &Path) -> Result<String, Fault> {
+fn read_text_file(root: &Path, file: &Path) -> Result<String, CheckErrorMessage> {
     let path = root.join(file);
     let unread = |error: io::Error| format!("`{}` cannot be read: {error}", file.display());
     // Opening a FIFO would block.
@@ -200,17 +205,17 @@ fn text_of(root: &Path, file: &Path) -> Result<String, Fault> {
         return Err(format!("`{}` is no file", file.display()));
     }
     let mut bytes = Vec::new();
-    File::open(path).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(unread)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(format!("`{}` is larger than {} MiB", file.display(), MOST_BYTES >> 20));
+    File::open(path).and_then(|open| open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)).map_err(unread)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("`{}` is larger than {} MiB", file.display(), MAX_FILE_BYTES >> 20));
     }
     String::from_utf8(bytes)
         .map_err(|error| format!("`{}` is not UTF-8 at byte {}", file.display(), error.utf8_error().valid_up_to()))
 }
 
 /// Returns one line of JSON with a file and its judgement, without times.
-fn line(file: &str, judgement: &Judgement) -> String {
-    let mut json = canonical::Json::of(judgement);
+fn judgement_line(file: &str, judgement: &Judgement) -> String {
+    let mut json = canonical::Json::from_serializable(judgement);
     if let canonical::Json::Object(fields) = &mut json {
         fields.remove("timing");
     }
@@ -219,20 +224,27 @@ fn line(file: &str, judgement: &Judgement) -> String {
 }
 
 /// Escapes a text so that it fits on one line, whatever it contains.
-fn plain(text: &str) -> String {
+fn escape_line(text: &str) -> String {
     escape_output(text.replace('\n', " ").as_bytes())
 }
 
 /// Writes the findings of a file in the format of compilers.
-fn say(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()> {
-    for found in judgement.diagnostics.iter().filter(|found| found.severity > Severity::Note) {
+fn write_findings(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()> {
+    for found in judgement.diagnostics.iter().filter(|found| found.severity > SqlSeverity::Note) {
         let place = found.span.map_or(String::new(), |span| format!("{}:{}:", span.line, span.column));
-        writeln!(err, "{}:{place} {}[{}]: {}", plain(file), found.severity.as_str(), found.id, plain(&found.message))?;
+        writeln!(
+            err,
+            "{}:{place} {}[{}]: {}",
+            escape_line(file),
+            found.severity.as_str(),
+            found.id,
+            escape_line(&found.message)
+        )?;
         if !found.candidates.is_empty() {
-            writeln!(err, "    did you mean: {}", plain(&found.candidates.join(", ")))?;
+            writeln!(err, "    did you mean: {}", escape_line(&found.candidates.join(", ")))?;
         }
         if let Some(advice) = &found.advice {
-            writeln!(err, "    {}", plain(advice))?;
+            writeln!(err, "    {}", escape_line(advice))?;
         }
     }
     Ok(())
@@ -241,11 +253,11 @@ fn say(file: &str, judgement: &Judgement, err: &mut dyn Write) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::Engines;
-    use proctor_core::sql::{Allow, Dialect, Limits};
+    use crate::worker::EngineCache;
+    use proctor_core::sql::{Dialect, SqlAllow, SqlResourceLimits};
 
-    fn check(files: &[&str], policy: Policy) -> Check {
-        Check {
+    fn check(files: &[&str], policy: SqlPolicy) -> SqlCheck {
+        SqlCheck {
             files: files.iter().map(|file| (*file).to_owned()).collect(),
             query: None,
             dialect: Dialect::Sqlite,
@@ -253,30 +265,30 @@ mod tests {
             database: None,
             policy,
             question: None,
-            allow: Allow::default(),
-            limits: Limits::default(),
+            allow: SqlAllow::default(),
+            limits: SqlResourceLimits::default(),
             reject_at: None,
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test's own files")]
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    fn write_tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a directory");
-        for (name, text) in files {
-            let path = root.path().join(name);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-            std::fs::write(path, text).expect("written");
+        for (place, text) in files {
+            let at = root.path().join(place);
+            std::fs::create_dir_all(at.parent().expect("a parent")).expect("made");
+            std::fs::write(at, text).expect("written");
         }
         root
     }
 
-    fn judged(check: &Check, files: &[(&str, &str)]) -> (Verdict, String, String) {
-        let root = tree(files);
+    fn run_check(check: &SqlCheck, files: &[(&str, &str)]) -> (SqlVerdict, String, String) {
+        let root = write_tree(files);
         let json = String::from_utf8(canonical::to_vec(check)).expect("text");
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut engines = Engines::new(Err("none".to_owned()));
-        let judge = &mut |request: &Request| engines.judge(request);
-        let seen: Vec<String> = files.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let mut engines = EngineCache::new(Err("none".to_owned()));
+        let judge = &mut |request: &SqlRequest| engines.judge(request);
+        let seen: Vec<String> = files.iter().map(|(place, _)| (*place).to_owned()).collect();
         let verdict = run(&json, root.path(), &seen, judge, &mut out, &mut err).expect("written");
         (verdict, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
     }
@@ -284,38 +296,38 @@ mod tests {
     const SCHEMA: (&str, &str) = ("schema.sql", "CREATE TABLE t (a INTEGER, b TEXT);");
 
     #[test]
-    fn files_are_judged_in_the_order_of_their_names() {
+    fn judges_files_in_name_order() {
         let files = [SCHEMA, ("q/b.sql", "SELECT a FROM t;\nSELECT c FROM t;"), ("q/a.sql", "SELECT b FROM t")];
-        let (verdict, out, err) = judged(&check(&["q/*.sql"], Policy::Read), &files);
-        assert_eq!(verdict, Verdict::Reject);
+        let (verdict, out, err) = run_check(&check(&["q/*.sql"], SqlPolicy::Read), &files);
+        assert_eq!(verdict, SqlVerdict::Reject);
         let names: Vec<&str> = out.lines().map(|line| &line[..17]).collect();
         assert_eq!(names, [r#"{"file":"q/a.sql""#, r#"{"file":"q/b.sql""#]);
         assert!(err.starts_with("q/b.sql:2:8: error[P0612]: there is no column `c`\n"), "{err}");
         assert!(err.ends_with("reject: 1 ok, 1 rejected, 0 not judged\n"), "{err}");
-        assert_eq!(judged(&check(&["q/*.sql"], Policy::Read), &files).1, out, "equal trees, equal bytes");
+        assert_eq!(run_check(&check(&["q/*.sql"], SqlPolicy::Read), &files).1, out, "equal trees, equal bytes");
     }
 
     #[test]
-    fn a_migration_stands_on_those_before_it() {
+    fn migration_sees_earlier_migrations() {
         let files = [
             SCHEMA,
             ("m/1.sql", "CREATE TABLE u (x INTEGER); ALTER TABLE t ADD COLUMN c TEXT;"),
             ("m/2.sql", "INSERT INTO u (x) SELECT a FROM t WHERE c IS NULL;"),
         ];
-        assert_eq!(judged(&check(&["m/*.sql"], Policy::Migrate), &files).0, Verdict::Ok);
+        assert_eq!(run_check(&check(&["m/*.sql"], SqlPolicy::Migrate), &files).0, SqlVerdict::Ok);
     }
 
     /// The migrations after the rejected one may be valid: the schema that they build on is unknown.
     #[test]
-    fn behind_a_migration_that_is_rejected_none_is_judged() {
+    fn stops_after_rejected_migration() {
         let files = [
             SCHEMA,
             ("m/1.sql", "CREATE TABLE u (x INTEGER)"),
             ("m/2.sql", "INSERT INTO v (x) VALUES (1)"),
             ("m/3.sql", "INSERT INTO u (x) VALUES (1)"),
         ];
-        let (verdict, out, err) = judged(&check(&["m/*.sql"], Policy::Migrate), &files);
-        assert_eq!(verdict, Verdict::Reject);
+        let (verdict, out, err) = run_check(&check(&["m/*.sql"], SqlPolicy::Migrate), &files);
+        assert_eq!(verdict, SqlVerdict::Reject);
         assert_eq!(out.lines().count(), 2, "{out}");
         assert!(
             err.contains("note: 1 later file is not checked, because the schema after m/2.sql is unknown"),
@@ -325,29 +337,29 @@ mod tests {
     }
 
     #[test]
-    fn globs_look_among_the_files_that_are_seen() {
+    fn globs_match_only_git_files() {
         let seen = ["other/x.sql", "q/a.txt", "q/deep/x.sql"].map(str::to_owned);
         let find = |globs: &[&str]| {
             let globs: Vec<String> = globs.iter().map(|glob| (*glob).to_owned()).collect();
-            found(&globs, &seen).map(|files| files.iter().map(|file| file.display().to_string()).collect())
+            matching_files(&globs, &seen).map(|files| files.iter().map(|file| file.display().to_string()).collect())
         };
         assert_eq!(find(&["q/**/*.sql"]), Ok(vec!["q/deep/x.sql".to_owned()]));
         assert_eq!(find(&["**/*.sql", "q/deep/x.sql"]).map(|files: Vec<String>| files.len()), Ok(2), "each once");
         assert_eq!(find(&["q/*.sql"]), Err("the glob `q/*.sql` finds no file that git sees".to_owned()));
-        let json = String::from_utf8(canonical::to_vec(&check(&["q/**"], Policy::Read))).expect("text");
-        assert_eq!(files(&json, seen.iter().cloned()), Ok(seen[1..].to_vec()));
+        let json = String::from_utf8(canonical::to_vec(&check(&["q/**"], SqlPolicy::Read))).expect("text");
+        assert_eq!(matching_paths(&json, seen.iter().cloned()), Ok(seen[1..].to_vec()));
     }
 
     #[test]
-    fn what_cannot_be_judged_is_no_pass() {
-        let none = judged(&check(&["q/*.sql"], Policy::Read), &[SCHEMA]);
-        assert_eq!(none.0, Verdict::Error);
+    fn unjudgeable_input_is_error() {
+        let none = run_check(&check(&["q/*.sql"], SqlPolicy::Read), &[SCHEMA]);
+        assert_eq!(none.0, SqlVerdict::Error);
         assert!(none.2.contains("the glob `q/*.sql` finds no file that git sees"), "{}", none.2);
-        let no_schema = judged(&check(&["*.sql"], Policy::Read), &[("a.sql", "SELECT 1")]);
-        assert_eq!(no_schema.0, Verdict::Error, "{}", no_schema.2);
-        let no_text = judged(&check(&["q"], Policy::Read), &[SCHEMA, ("q/a.sql", "SELECT 1")]);
-        assert_eq!(no_text.0, Verdict::Error, "{}", no_text.2);
+        let no_schema = run_check(&check(&["*.sql"], SqlPolicy::Read), &[("a.sql", "SELECT 1")]);
+        assert_eq!(no_schema.0, SqlVerdict::Error, "{}", no_schema.2);
+        let no_text = run_check(&check(&["q"], SqlPolicy::Read), &[SCHEMA, ("q/a.sql", "SELECT 1")]);
+        assert_eq!(no_text.0, SqlVerdict::Error, "{}", no_text.2);
         let broken = [("schema.sql", "CREATE TABLE ("), ("q/a.sql", "SELECT 1")];
-        assert_eq!(judged(&check(&["q/*.sql"], Policy::Read), &broken).0, Verdict::Error);
+        assert_eq!(run_check(&check(&["q/*.sql"], SqlPolicy::Read), &broken).0, SqlVerdict::Error);
     }
 }

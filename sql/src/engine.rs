@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Allow, Column, Dialect, Limits, Policy, SqlCode};
+use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
-use crate::catalog::{Catalog, Table};
-use crate::scratch::{self, Value};
+use crate::catalog::{Catalog, CatalogTable};
+use crate::scratch_rows::{self, ScratchValue};
 
 /// One thing that a statement does, as the engine reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ pub enum Action {
     /// The statement creates, alters or drops an object of the schema.
     Schema {
         /// The operation, such as `create table` or `drop view`.
-        what: String,
+        operation: String,
         /// The name of the object.
         name: String,
     },
@@ -62,7 +62,7 @@ pub enum Action {
 
 /// The kind of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum StatementKind {
     /// It only reads rows or metadata.
     Read,
     /// It changes rows.
@@ -79,7 +79,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl StatementKind {
     /// Returns the name that judgements and reports use.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -96,11 +96,11 @@ impl Kind {
 
 /// A statement that the engine has prepared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bound {
+pub struct BoundStatement {
     /// Everything that the statement does.
     pub actions: BTreeSet<Action>,
     /// The columns of the result; empty if there is none.
-    pub columns: Vec<Column>,
+    pub columns: Vec<SqlColumn>,
     /// The number of parameters.
     pub parameters: usize,
     /// True if the statement only explains another one.
@@ -110,24 +110,24 @@ pub struct Bound {
     /// True if the statement is a query.
     pub is_query: bool,
     /// The byte ranges of double-quoted texts in the statement that the engine treats as strings.
-    pub strings: Vec<Range<usize>>,
+    pub double_quoted_strings: Vec<Range<usize>>,
 }
 
-impl Bound {
+impl BoundStatement {
     /// Returns the kind of the most far-reaching action.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> StatementKind {
         let of = |action: &Action| match action {
-            Action::Read { .. } | Action::Metadata { .. } | Action::Call(_) | Action::Recursion => Kind::Read,
-            Action::Insert(_) | Action::Update { .. } | Action::Delete(_) => Kind::Write,
-            Action::Schema { .. } => Kind::Schema,
-            Action::Transaction(_) => Kind::Transaction,
-            Action::Setting(_) => Kind::Setting,
-            Action::Attach(_) | Action::File(_) => Kind::Attach,
-            Action::Other(_) => Kind::Other,
+            Action::Read { .. } | Action::Metadata { .. } | Action::Call(_) | Action::Recursion => StatementKind::Read,
+            Action::Insert(_) | Action::Update { .. } | Action::Delete(_) => StatementKind::Write,
+            Action::Schema { .. } => StatementKind::Schema,
+            Action::Transaction(_) => StatementKind::Transaction,
+            Action::Setting(_) => StatementKind::Setting,
+            Action::Attach(_) | Action::File(_) => StatementKind::Attach,
+            Action::Other(_) => StatementKind::Other,
         };
-        let most = self.actions.iter().map(of).max().unwrap_or(Kind::Read);
+        let strongest = self.actions.iter().map(of).max().unwrap_or(StatementKind::Read);
         let is_known = self.is_explain || (self.is_readonly && self.is_query);
-        if most == Kind::Read && !is_known { Kind::Other } else { most }
+        if strongest == StatementKind::Read && !is_known { StatementKind::Other } else { strongest }
     }
 
     /// Returns the tables and views that the statement reads or writes.
@@ -158,7 +158,7 @@ impl Bound {
     /// Returns the changes of the schema as pairs of an operation and a name.
     pub fn schema_changes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.actions.iter().filter_map(|action| match action {
-            Action::Schema { what, name } => Some((what.as_str(), name.as_str())),
+            Action::Schema { operation: what, name } => Some((what.as_str(), name.as_str())),
             _ => None,
         })
     }
@@ -171,7 +171,7 @@ impl Bound {
 
 /// The reason why an engine refuses a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct EngineRefusal {
     /// The code of the finding.
     pub code: SqlCode,
     /// The message of the engine, as one sentence.
@@ -179,23 +179,23 @@ pub struct Refusal {
     /// The engine's own name for the error.
     pub engine_code: Option<String>,
     /// The byte range in the statement that the error is about.
-    pub place: Option<Range<usize>>,
+    pub range: Option<Range<usize>>,
     /// The name that the error is about.
     pub subject: Option<String>,
     /// Names that the engine suggests instead.
     pub candidates: Vec<String>,
 }
 
-impl Refusal {
+impl EngineRefusal {
     /// Creates a refusal with a code and a message only.
     pub fn new(code: SqlCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), engine_code: None, place: None, subject: None, candidates: Vec::new() }
+        Self { code, message: message.into(), engine_code: None, range: None, subject: None, candidates: Vec::new() }
     }
 }
 
 /// The result of running a statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ran {
+pub struct StatementOutcome {
     /// The number of rows read from the result.
     pub rows: u64,
     /// True if the result has more rows than were read.
@@ -206,17 +206,17 @@ pub struct Ran {
 
 /// The bounds within which a statement runs.
 #[derive(Debug, Clone, Copy)]
-pub struct RunOn<'a> {
+pub struct ExecutionBounds<'a> {
     /// The limits of the request.
-    pub limits: &'a Limits,
+    pub limits: &'a SqlResourceLimits,
     /// The time at which the statement must have ended.
     pub deadline: Instant,
     /// True if a query continues after the limit of rows. A statement that never ends is only detected this way.
-    pub is_to_end: bool,
+    pub continues_past_row_limit: bool,
 }
 
 /// An open engine with its schema. [`rollback`](Self::rollback) undoes the effects of the other methods.
-pub trait Engine {
+pub trait SqlEngine {
     /// Returns the dialect that the engine accepts.
     fn dialect(&self) -> Dialect;
 
@@ -230,7 +230,7 @@ pub trait Engine {
     fn functions(&self) -> &BTreeSet<String>;
 
     /// Reports whether a function accesses nothing but its arguments, so that every request may call it.
-    fn is_harmless(&self, function: &str) -> bool;
+    fn is_harmless_function(&self, function: &str) -> bool;
 
     /// Reports whether every request may read this table, which is not part of the schema (a catalog, a table
     /// function).
@@ -243,12 +243,18 @@ pub trait Engine {
     }
 
     /// Checks that a statement works without anything that is off the lists of a request. Engines implement this if
-    /// [`Bound::actions`] does not show everything that a statement uses. `bound` is the result of [`bind`](Self::bind)
-    /// for the statement.
+    /// [`BoundStatement::actions`] does not show everything that a statement uses. `bound` is the result of
+    /// [`bind`](Self::bind) for the statement.
     ///
     /// # Errors
     /// The statement needs a name that is not on the lists (the first one is reported), or the engine fails.
-    fn check_lists(&mut self, _sql: &str, _bound: &Bound, _allow: &Allow, _on: RunOn<'_>) -> Result<(), Refusal> {
+    fn check_lists(
+        &mut self,
+        _sql: &str,
+        _bound: &BoundStatement,
+        _allow: &SqlAllow,
+        _on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
         Ok(())
     }
 
@@ -256,32 +262,32 @@ pub trait Engine {
     ///
     /// # Errors
     /// The engine cannot split the text into statements.
-    fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal>;
+    fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, EngineRefusal>;
 
     /// Prepares one statement and reports what it would do. Nothing is executed, not even what an engine does while it
     /// prepares.
     ///
     /// # Errors
     /// The engine refuses the statement.
-    fn bind(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal>;
+    fn bind(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<BoundStatement, EngineRefusal>;
 
     /// Begins the transaction that [`rollback`](Self::rollback) undoes.
     ///
     /// # Errors
     /// The engine cannot begin a transaction.
-    fn begin(&mut self) -> Result<(), Refusal>;
+    fn begin(&mut self) -> Result<(), EngineRefusal>;
 
     /// Undoes everything since [`begin`](Self::begin).
     ///
     /// # Errors
     /// The rollback fails. The engine must not be used again.
-    fn rollback(&mut self) -> Result<(), Refusal>;
+    fn rollback(&mut self) -> Result<(), EngineRefusal>;
 
     /// Adds parts to the schema, as if the engine had been opened with them.
     ///
     /// # Errors
     /// The parts cannot be set up. The engine must not be used again.
-    fn extend(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal>;
+    fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal>;
 
     /// Reports whether all effects of the statements have been undone, including those that transactions do not cover,
     /// such as the state of sequences.
@@ -292,37 +298,43 @@ pub trait Engine {
     ///
     /// # Errors
     /// The engine refuses the statement, or the statement exceeds a limit.
-    fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal>;
+    fn run(
+        &mut self,
+        sql: &str,
+        bound: &BoundStatement,
+        policy: SqlPolicy,
+        on: ExecutionBounds<'_>,
+    ) -> Result<StatementOutcome, EngineRefusal>;
 
     /// Runs a query of Proctor that returns one number. It may contain the filter of a statement.
     ///
     /// # Errors
     /// The engine refuses the query.
-    fn number(&mut self, sql: &str) -> Result<i64, Refusal>;
+    fn query_number(&mut self, sql: &str) -> Result<i64, EngineRefusal>;
 
     /// Runs an internal statement and reports whether it succeeded.
-    fn put(&mut self, sql: &str) -> bool;
+    fn execute_internal(&mut self, sql: &str) -> bool;
 
     /// Reports whether a table has no rows. A table that cannot be read counts as one with rows.
-    fn is_empty(&mut self, table: &Table) -> bool {
-        let name = self.quoted(&table.name);
-        self.number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0)
+    fn is_table_empty(&mut self, table: &CatalogTable) -> bool {
+        let name = self.quote_name(&table.name);
+        self.query_number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0)
     }
 
     /// Inserts those of the given scratch rows that break no constraint. Each row has a value for every column that
     /// takes one.
-    fn insert(&mut self, table: &Table, rows: &[Vec<Value>]) {
-        scratch::insert_by_text(self, table, rows);
+    fn insert_scratch_rows(&mut self, table: &CatalogTable, rows: &[Vec<ScratchValue>]) {
+        scratch_rows::insert_with_sql(self, table, rows);
     }
 
     /// Returns the names, in lower case, of the tables whose rows can affect statements with these actions; `None` if
     /// every table can affect them.
-    fn sources(&self, _statements: &[&Bound]) -> Option<BTreeSet<String>> {
+    fn source_tables(&self, _statements: &[&BoundStatement]) -> Option<BTreeSet<String>> {
         None
     }
 
     /// Quotes a name as this dialect requires.
-    fn quoted(&self, name: &str) -> String {
+    fn quote_name(&self, name: &str) -> String {
         format!("\"{}\"", name.replace('"', "\"\""))
     }
 }

@@ -7,31 +7,32 @@
 //!
 //! The engine is authoritative: it decides whether a statement is valid, which names exist and what the statement does.
 //! The parser is used for form only: for spans, for filters, and for the tree that a question is compared with. Each
-//! stage is a file in [`stages`] that implements the trait [`Stage`]; each engine implements the trait [`Engine`].
+//! stage is a file in [`stages`] that implements the trait [`SqlStage`]; each engine implements the trait
+//! [`SqlEngine`].
 
 pub mod advice;
-mod ask;
+mod allow_lists;
 pub mod catalog;
 pub mod chain;
 pub mod check;
-pub mod child;
+pub mod child_worker;
 pub mod duckdb;
 pub mod engine;
-mod lists;
+mod lexer;
 mod literals;
-pub mod nearest;
-pub mod pool;
+pub mod name_suggestions;
+pub mod quiet_stream;
 mod redact;
-pub mod scratch;
+pub mod scratch_rows;
 pub mod sqlite;
 pub mod stage;
 pub mod stages;
-pub mod stream;
-mod text;
 pub mod wire;
 pub mod worker;
+mod worker_client;
+pub mod worker_pool;
 
 pub use chain::{Chain, judge};
-pub use engine::{Action, Bound, Engine, Kind, Ran, Refusal, RunOn};
-pub use proctor_duckdb::{find as find_duckdb, places as duckdb_places};
-pub use stage::{Case, Stage, Statement};
+pub use engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
+pub use proctor_duckdb::{find as find_duckdb, library_candidates as duckdb_places};
+pub use stage::{ChainContext, SqlStage, Statement};

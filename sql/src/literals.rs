@@ -2,10 +2,10 @@
 
 use proctor_core::sql::Dialect;
 
-use crate::text::{Piece, pieces, unquoted};
+use crate::lexer::{SqlTokenKind, tokenize, unquote};
 
 /// The maximum number of literals.
-const MOST: usize = 32;
+const MAX_LITERALS: usize = 32;
 
 /// A literal value of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,19 +16,19 @@ pub(crate) enum Literal {
     Text(String),
 }
 
-/// Returns the first distinct literals of a text, at most [`MOST`].
-pub(crate) fn literals(text: &str, dialect: Dialect) -> Vec<Literal> {
+/// Returns the first distinct literals of a text, at most [`MAX_LITERALS`].
+pub(crate) fn collect_literals(text: &str, dialect: Dialect) -> Vec<Literal> {
     let mut found: Vec<Literal> = Vec::new();
-    for (piece, range) in pieces(text, dialect) {
+    for (piece, range) in tokenize(text, dialect) {
         let literal = match piece {
-            Piece::Number => Literal::Number(text[range].to_owned()),
-            Piece::String | Piece::Quoted => Literal::Text(unquoted(&text[range])),
+            SqlTokenKind::Number => Literal::Number(text[range].to_owned()),
+            SqlTokenKind::String | SqlTokenKind::Quoted => Literal::Text(unquote(&text[range])),
             _ => continue,
         };
         if !found.contains(&literal) {
             found.push(literal);
         }
-        if found.len() == MOST {
+        if found.len() == MAX_LITERALS {
             break;
         }
     }

@@ -7,18 +7,18 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use proctor_core::sql::{Allow, Diagnostic, Dialect, StatementView};
+use proctor_core::sql::{Dialect, SqlAllow, SqlDiagnostic, StatementView};
 
+use crate::allow_lists;
 use crate::catalog::Catalog;
-use crate::lists;
-use crate::text;
+use crate::lexer;
 
 /// The replacement for a name that is off the lists.
 const MASK: &str = "…";
 /// Characters that mark an adjacent word as a name.
-const MARKS: [char; 4] = ['`', '"', '\'', '.'];
+const NAME_MARKS: [char; 4] = ['`', '"', '\'', '.'];
 /// Words that messages contain regardless of the schema.
-const ORDINARY: [&str; 30] = [
+const ORDINARY_WORDS: [&str; 30] = [
     "name",
     "names",
     "column",
@@ -52,16 +52,19 @@ const ORDINARY: [&str; 30] = [
 ];
 
 /// Returns the tables and views of a catalog that the lists allow, each with its allowed columns.
-pub(crate) fn visible(catalog: &Catalog, allow: &Allow) -> Catalog {
-    let tables = catalog.tables.iter().filter(|table| lists::allow_table(allow, &table.name));
+pub(crate) fn visible_catalog(catalog: &Catalog, allow: &SqlAllow) -> Catalog {
+    let tables = catalog.tables.iter().filter(|table| allow_lists::is_table_allowed(allow, &table.name));
     let with_columns = tables.map(|table| {
         let mut table = table.clone();
         let name = table.name.clone();
-        table.columns.retain(|column| lists::allow_column(allow, &name, &column.name));
+        table.columns.retain(|column| allow_lists::is_column_allowed(allow, &name, &column.name));
         table.foreign_keys.retain(|key| {
-            lists::allow_table(allow, &key.table)
-                && lists::allow_column(allow, &name, &key.column)
-                && key.to.as_ref().is_none_or(|to| lists::allow_column(allow, &key.table, to))
+            allow_lists::is_table_allowed(allow, &key.referenced_table)
+                && allow_lists::is_column_allowed(allow, &name, &key.column)
+                && key
+                    .referenced_column
+                    .as_ref()
+                    .is_none_or(|to| allow_lists::is_column_allowed(allow, &key.referenced_table, to))
         });
         table
     });
@@ -69,61 +72,62 @@ pub(crate) fn visible(catalog: &Catalog, allow: &Allow) -> Catalog {
 }
 
 /// The names of tables and columns that a judgement must not reveal.
-pub(crate) struct Hidden {
+pub(crate) struct HiddenNames {
     /// Every such name, in lower case.
     names: BTreeSet<String>,
     /// The subset of `names` that the text does not contain.
-    unsaid: BTreeSet<String>,
+    unmentioned: BTreeSet<String>,
 }
 
-impl Hidden {
+impl HiddenNames {
     /// Returns the names that the lists hide; `None` if the request has no lists.
-    pub(crate) fn new(catalog: &Catalog, allow: &Allow, sql: &str, dialect: Dialect) -> Option<Self> {
-        if !lists::are_given(allow) {
+    pub(crate) fn new(catalog: &Catalog, allow: &SqlAllow, sql: &str, dialect: Dialect) -> Option<Self> {
+        if !allow_lists::has_name_lists(allow) {
             return None;
         }
-        let listed = |names: &[String]| names.iter().map(|name| bare(name)).collect::<BTreeSet<_>>();
-        let mut shown = names_of(&visible(catalog, allow));
+        let listed = |names: &[String]| names.iter().map(|name| bare_lowercase_name(name)).collect::<BTreeSet<_>>();
+        let mut shown = catalog_names(&visible_catalog(catalog, allow));
         shown.extend(listed(&allow.tables));
         shown.extend(listed(&allow.columns));
-        let said = text::names(sql, dialect);
-        let mut names: BTreeSet<String> = names_of(catalog).difference(&shown).cloned().collect();
-        let mut unsaid: BTreeSet<String> = names.difference(&said).cloned().collect();
+        let mentioned = lexer::possible_names(sql, dialect);
+        let mut names: BTreeSet<String> = catalog_names(catalog).difference(&shown).cloned().collect();
+        let mut unsaid: BTreeSet<String> = names.difference(&mentioned).cloned().collect();
         // If a column is hidden and another table shows a column with the same name, only the qualified name is hidden.
         for table in &catalog.tables {
             let is_off = |column: &str| {
-                !lists::allow_table(allow, &table.name) || !lists::allow_column(allow, &table.name, column)
+                !allow_lists::is_table_allowed(allow, &table.name)
+                    || !allow_lists::is_column_allowed(allow, &table.name, column)
             };
             for column in table.columns.iter().filter(|column| is_off(&column.name)) {
                 let column = column.name.to_ascii_lowercase();
-                let pair = format!("{}.{column}", bare(&table.name));
-                if !said.contains(&column) {
+                let pair = format!("{}.{column}", bare_lowercase_name(&table.name));
+                if !mentioned.contains(&column) {
                     unsaid.insert(pair.clone());
                 }
                 names.insert(pair);
             }
         }
-        Some(Self { names, unsaid })
+        Some(Self { names, unmentioned: unsaid })
     }
 
     /// Removes hidden names from a finding.
-    pub(crate) fn redact(&self, found: &mut Diagnostic) {
-        found.candidates.retain(|candidate| !has(&self.names, candidate));
-        found.advice = found.advice.take().filter(|advice| !has(&self.names, advice));
-        found.fix = found.fix.take().filter(|fix| !has(&self.names, &fix.replacement));
-        found.subject = found.subject.take().filter(|subject| !has(&self.unsaid, subject));
-        found.engine_code = found.engine_code.take().map(|code| self.masked(&code));
-        found.message = self.masked(&found.message);
+    pub(crate) fn redact(&self, found: &mut SqlDiagnostic) {
+        found.candidates.retain(|candidate| !mentions_any(&self.names, candidate));
+        found.advice = found.advice.take().filter(|advice| !mentions_any(&self.names, advice));
+        found.fix = found.fix.take().filter(|fix| !mentions_any(&self.names, &fix.replacement));
+        found.subject = found.subject.take().filter(|subject| !mentions_any(&self.unmentioned, subject));
+        found.engine_code = found.engine_code.take().map(|code| self.mask_text(&code));
+        found.message = self.mask_text(&found.message);
     }
 
     /// Removes the tables that a statement uses without naming them, such as those behind a view.
     pub(crate) fn redact_view(&self, view: &mut StatementView) {
-        view.tables.retain(|table| !has(&self.unsaid, table));
+        view.tables.retain(|table| !mentions_any(&self.unmentioned, table));
     }
 
-    fn masked(&self, text: &str) -> String {
+    fn mask_text(&self, text: &str) -> String {
         let mut masked = text.to_owned();
-        for place in mentions(&self.unsaid, text).into_iter().rev() {
+        for place in find_mentions(&self.unmentioned, text).into_iter().rev() {
             masked.replace_range(place, MASK);
         }
         masked
@@ -131,34 +135,35 @@ impl Hidden {
 }
 
 /// Returns the names of tables and columns in a catalog, in lower case and without schemas.
-fn names_of(catalog: &Catalog) -> BTreeSet<String> {
+fn catalog_names(catalog: &Catalog) -> BTreeSet<String> {
     let names = catalog.tables.iter().flat_map(|table| {
-        std::iter::once(bare(&table.name)).chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
+        std::iter::once(bare_lowercase_name(&table.name))
+            .chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
     });
     names.collect()
 }
 
-fn bare(name: &str) -> String {
+fn bare_lowercase_name(name: &str) -> String {
     name.rsplit_once('.').map_or(name, |(_, bare)| bare).to_ascii_lowercase()
 }
 
 /// Reports whether a text mentions one of the names.
-fn has(names: &BTreeSet<String>, text: &str) -> bool {
-    !mentions(names, text).is_empty()
+fn mentions_any(names: &BTreeSet<String>, text: &str) -> bool {
+    !find_mentions(names, text).is_empty()
 }
 
 /// Returns the byte ranges in which a text mentions one of the names, in order. A name that is also an ordinary word of
 /// messages counts only if it is marked as a name.
-fn mentions(names: &BTreeSet<String>, text: &str) -> Vec<Range<usize>> {
+fn find_mentions(names: &BTreeSet<String>, text: &str) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
     let mut found: Vec<Range<usize>> = Vec::new();
     for name in names {
         for (at, _) in lower.match_indices(name.as_str()) {
             let place = at..at + name.len();
             let (before, behind) = (&text[..place.start], &text[place.end..]);
-            let is_whole = !before.ends_with(is_of_word) && !behind.starts_with(is_of_word);
-            let is_marked = before.ends_with(MARKS) || behind.starts_with(MARKS) || before.ends_with(": ");
-            if is_whole && (is_marked || !ORDINARY.contains(&name.as_str())) {
+            let is_whole = !before.ends_with(is_word_char) && !behind.starts_with(is_word_char);
+            let is_marked = before.ends_with(NAME_MARKS) || behind.starts_with(NAME_MARKS) || before.ends_with(": ");
+            if is_whole && (is_marked || !ORDINARY_WORDS.contains(&name.as_str())) {
                 found.push(place);
             }
         }
@@ -173,7 +178,7 @@ fn mentions(names: &BTreeSet<String>, text: &str) -> Vec<Range<usize>> {
     found
 }
 
-fn is_of_word(sign: char) -> bool {
+fn is_word_char(sign: char) -> bool {
     sign.is_alphanumeric() || matches!(sign, '_' | '$')
 }
 
@@ -182,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mentions_are_whole_names() {
+    fn finds_only_whole_names() {
         let names: BTreeSet<String> = ["pin", "name", "credit card"].into_iter().map(str::to_owned).collect();
         let cases: [(&str, &[&str]); 7] = [
             ("no such column: pin", &["pin"]),
@@ -194,7 +199,7 @@ mod tests {
             ("spinning", &[]),
         ];
         for (text, expected) in cases {
-            let found: Vec<&str> = mentions(&names, text).into_iter().map(|place| &text[place]).collect();
+            let found: Vec<&str> = find_mentions(&names, text).into_iter().map(|place| &text[place]).collect();
             assert_eq!(found, expected, "{text}");
         }
     }

@@ -4,16 +4,16 @@
 //! Sources: <https://sqlite.org/c3ref/set_authorizer.html>, <https://sqlite.org/c3ref/c_dbconfig_defensive.html>,
 //! <https://sqlite.org/security.html>, <https://sqlite.org/quirks.html#dblquote>.
 
-mod catalog;
-mod definitions;
-mod functions;
-mod messages;
-mod open;
-mod program;
-mod restricted;
-mod rows;
-mod strings;
-mod watch;
+mod builtin_allowlist;
+mod catalog_reader;
+mod database_file;
+mod quoted_strings;
+mod restricted_schema;
+mod schema_definitions;
+mod scratch_insertion;
+mod sqlite_errors;
+mod statement_observer;
+mod statement_program;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,49 +21,49 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Allow, Column, Dialect, Limits, Policy, Request, SqlCode};
+use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest, SqlResourceLimits};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::catalog::{Catalog, Table};
-use crate::engine::{Action, Bound, Engine, Ran, Refusal, RunOn};
-use crate::nearest;
-use crate::scratch::Value;
-use crate::text::{self, Piece};
-use restricted::Restricted;
-use watch::{Mode, Watch};
+use crate::catalog::{Catalog, CatalogTable};
+use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
+use crate::lexer::{self, SqlTokenKind};
+use crate::name_suggestions;
+use crate::scratch_rows::ScratchValue;
+use restricted_schema::RestrictedSchema;
+use statement_observer::{StatementObserver, StatementOrigin};
 
 /// The number of instructions between two checks of the deadline.
-const LOOK: i32 = 1_000;
-/// The deadline that is set for an internal statement. [`Watch::is_over`] does not enforce deadlines of internal
-/// statements.
-const OURS: Duration = Duration::from_secs(60);
+const PROGRESS_INTERVAL: i32 = 1_000;
+/// The deadline that is set for an internal statement. [`StatementObserver::should_interrupt`] does not enforce
+/// deadlines of internal statements.
+const INTERNAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of double-quoted strings in a statement.
-const MOST_STRINGS: usize = 128;
+const MAX_STRINGS: usize = 128;
 
 /// An SQLite database in memory, or a file that is opened read-only.
 pub struct Sqlite {
     connection: Connection,
-    watch: Arc<Watch>,
+    observer: Arc<StatementObserver>,
     catalog: Catalog,
     functions: BTreeSet<String>,
     /// The registered modules of virtual tables. A statement may read some of them without `CREATE VIRTUAL TABLE`.
     modules: BTreeSet<String>,
     /// True if statements since the last `begin` changed the schema.
-    has_other_tables: bool,
+    has_schema_changes: bool,
     /// The maximum number of instructions for one part of the schema.
-    steps: u64,
+    max_schema_steps: u64,
     /// The table that owns each root page; `None` until it is needed.
-    roots: Option<program::Roots>,
+    root_pages: Option<statement_program::RootPages>,
     /// True if the body of a view or a trigger can use tables that the authorizer does not report.
-    has_hiding_bodies: bool,
+    has_bodies_with_unreported_tables: bool,
     /// True if rows of one table can come from rows of another: through a trigger or a virtual table.
     has_derived_rows: bool,
     /// The tables that replace existing rows with the same key.
-    replacing: BTreeSet<String>,
+    replacing_tables: BTreeSet<String>,
     /// The schema as restricted by the lists of the last request.
-    restricted: Option<Box<Restricted>>,
+    restricted: Option<Box<RestrictedSchema>>,
 }
 
 impl Sqlite {
@@ -71,22 +71,22 @@ impl Sqlite {
     ///
     /// # Errors
     /// The file is not a database or is too large, or the schema cannot be set up.
-    pub fn open(request: &Request) -> Result<Self, Refusal> {
-        let on = request.limits;
-        let deadline = Instant::now() + on.time();
+    pub fn open(request: &SqlRequest) -> Result<Self, EngineRefusal> {
+        let limits = request.limits;
+        let deadline = Instant::now() + limits.wall_time();
         let connection = match &request.database {
-            Some(file) => open::opened(Path::new(file), request)?,
-            None => Connection::open_in_memory().map_err(|error| messages::failed(&error))?,
+            Some(file) => database_file::open_database_file(Path::new(file), request)?,
+            None => Connection::open_in_memory().map_err(|error| sqlite_errors::engine_failure(&error))?,
         };
-        let mut engine = Self::over(connection, &on)?;
-        engine.set_up(&request.schema, deadline)?;
-        engine.trust(false)?;
+        let mut engine = Self::from_connection(connection, &limits)?;
+        engine.apply_schema(&request.schema, deadline)?;
+        engine.set_trusted(false)?;
         Ok(engine)
     }
 
-    fn over(mut connection: Connection, limits: &Limits) -> Result<Self, Refusal> {
-        let watch = Arc::new(Watch::new());
-        let refused = |error: rusqlite::Error| messages::failed(&error);
+    fn from_connection(mut connection: Connection, limits: &SqlResourceLimits) -> Result<Self, EngineRefusal> {
+        let watch = Arc::new(StatementObserver::new());
+        let refused = |error: rusqlite::Error| sqlite_errors::engine_failure(&error);
         let clamp = |value: u64| i32::try_from(value).unwrap_or(i32::MAX);
         let bounds = [
             (Limit::SQLITE_LIMIT_LENGTH, clamp(limits.result.max(limits.input))),
@@ -107,13 +107,15 @@ impl Sqlite {
             limits.memory
         );
         connection.execute_batch(&memory).map_err(refused)?;
-        connection.set_prepared_statement_cache_capacity(rows::KEPT_STATEMENTS);
+        connection.set_prepared_statement_cache_capacity(scratch_insertion::MAX_CACHED_STATEMENTS);
         let authorizer = Arc::clone(&watch);
         connection
             .authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| authorizer.authorize(&context)))
             .map_err(refused)?;
         let progress = Arc::clone(&watch);
-        connection.progress_handler(LOOK, Some(move || progress.is_over(LOOK))).map_err(refused)?;
+        connection
+            .progress_handler(PROGRESS_INTERVAL, Some(move || progress.should_interrupt(PROGRESS_INTERVAL)))
+            .map_err(refused)?;
         for config in [DbConfig::SQLITE_DBCONFIG_DEFENSIVE, DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER] {
             connection.set_db_config(config, true).map_err(refused)?;
         }
@@ -122,32 +124,32 @@ impl Sqlite {
         }
         Ok(Self {
             connection,
-            watch,
+            observer: watch,
             catalog: Catalog::default(),
             functions: BTreeSet::new(),
             modules: BTreeSet::new(),
-            has_other_tables: false,
-            steps: limits.steps,
-            roots: None,
-            has_hiding_bodies: false,
+            has_schema_changes: false,
+            max_schema_steps: limits.steps,
+            root_pages: None,
+            has_bodies_with_unreported_tables: false,
             has_derived_rows: false,
-            replacing: BTreeSet::new(),
+            replacing_tables: BTreeSet::new(),
             restricted: None,
         })
     }
 
     /// Executes the parts of a schema. Their statements may do what SQLite allows by default.
-    fn set_up(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
+    fn apply_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
         for (number, text) in schema.iter().enumerate() {
-            self.watch.begin(Mode::Schema, self.steps, deadline);
+            self.observer.begin_statement(StatementOrigin::Schema, self.max_schema_steps, deadline);
             let done = self.connection.execute_batch(text);
             if let Err(error) = done {
-                let refusal = messages::refusal(&error, text, self.watch.stopped());
+                let refusal = sqlite_errors::refusal_from_error(&error, text, self.observer.interrupt_reason());
                 let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
-                return Err(Refusal { code: SqlCode::SchemaBroken, message, place: None, ..refusal });
+                return Err(EngineRefusal { code: SqlCode::SchemaBroken, message, range: None, ..refusal });
             }
         }
-        self.watch.begin(Mode::Ours, u64::MAX, deadline);
+        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, deadline);
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("COMMIT");
         }
@@ -156,31 +158,31 @@ impl Sqlite {
 
     /// Sets whether SQLite trusts schemas and accepts double-quoted strings. Both are off while statements of a request
     /// are judged.
-    fn trust(&mut self, is_trusted: bool) -> Result<(), Refusal> {
+    fn set_trusted(&mut self, is_trusted: bool) -> Result<(), EngineRefusal> {
         for config in [
             DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA,
             DbConfig::SQLITE_DBCONFIG_DQS_DML,
             DbConfig::SQLITE_DBCONFIG_DQS_DDL,
         ] {
-            self.connection.set_db_config(config, is_trusted).map_err(|error| messages::failed(&error))?;
+            self.connection.set_db_config(config, is_trusted).map_err(|error| sqlite_errors::engine_failure(&error))?;
         }
         Ok(())
     }
 
     /// Updates the catalog after a statement that changed the schema.
-    fn follow(&mut self, sql: &str, bound: &Bound) -> Result<(), Refusal> {
+    fn update_catalog(&mut self, sql: &str, bound: &BoundStatement) -> Result<(), EngineRefusal> {
         if bound.schema_changes().next().is_none() {
             return Ok(());
         }
-        self.roots = None;
-        self.has_other_tables = true;
-        self.has_hiding_bodies |= program::may_hide_tables(sql, true);
+        self.root_pages = None;
+        self.has_schema_changes = true;
+        self.has_bodies_with_unreported_tables |= statement_program::may_hide_tables(sql, true);
         self.has_derived_rows = true;
-        if self.restricted.as_mut().is_some_and(|restricted| !restricted.follow(sql)) {
+        if self.restricted.as_mut().is_some_and(|restricted| !restricted.apply_schema_change(sql)) {
             self.restricted = None;
         }
-        if bound.schema_changes().any(|(what, _)| what == "create table") && replaces_on_conflict(sql) {
-            self.replacing.extend(bound.schema_changes().map(|(_, name)| name.to_ascii_lowercase()));
+        if bound.schema_changes().any(|(what, _)| what == "create table") && has_replace_on_conflict(sql) {
+            self.replacing_tables.extend(bound.schema_changes().map(|(_, name)| name.to_ascii_lowercase()));
         }
         let mut changes =
             bound.schema_changes().filter(|(what, _)| !matches!(*what, "create index" | "create trigger"));
@@ -189,9 +191,9 @@ impl Sqlite {
             (None, _) => return Ok(()),
             // With IF NOT EXISTS the table may have existed before, with another spelling of its name.
             (Some((what @ ("create table" | "create view"), name)), None) if self.catalog.table(name).is_none() => {
-                self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
-                let made = catalog::table(&self.connection, name.to_owned(), what == "create view");
-                self.catalog.put(made.map_err(|error| messages::failed(&error))?);
+                self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+                let made = catalog_reader::read_table(&self.connection, name.to_owned(), what == "create view");
+                self.catalog.insert_sorted(made.map_err(|error| sqlite_errors::engine_failure(&error))?);
             }
             _ => self.read_schema()?,
         }
@@ -199,46 +201,48 @@ impl Sqlite {
     }
 
     /// Reads the whole schema again, and drops everything that was derived from it.
-    fn refresh(&mut self) -> Result<(), Refusal> {
+    fn refresh(&mut self) -> Result<(), EngineRefusal> {
         self.restricted = None;
-        self.roots = None;
+        self.root_pages = None;
         self.read_schema()
     }
 
-    fn read_schema(&mut self) -> Result<(), Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
-        let failed = |error| messages::failed(&error);
-        self.catalog = catalog::read(&self.connection).map_err(failed)?;
-        let bodies = catalog::bodies(&self.connection).map_err(failed)?;
-        self.has_hiding_bodies = bodies.iter().any(|sql| program::may_hide_tables(sql, true));
-        self.has_derived_rows = catalog::has_derived_rows(&self.connection).map_err(failed)?;
-        let definitions = catalog::definitions(&self.connection).map_err(failed)?;
-        let replacing = definitions.into_iter().filter(|(_, sql)| replaces_on_conflict(sql));
-        self.replacing = replacing.map(|(name, _)| name.to_ascii_lowercase()).collect();
+    fn read_schema(&mut self) -> Result<(), EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+        let failed = |error| sqlite_errors::engine_failure(&error);
+        self.catalog = catalog_reader::read_catalog(&self.connection).map_err(failed)?;
+        let bodies = catalog_reader::read_bodies(&self.connection).map_err(failed)?;
+        self.has_bodies_with_unreported_tables = bodies.iter().any(|sql| statement_program::may_hide_tables(sql, true));
+        self.has_derived_rows = catalog_reader::has_derived_rows(&self.connection).map_err(failed)?;
+        let definitions = catalog_reader::read_replacing_definitions(&self.connection).map_err(failed)?;
+        let replacing = definitions.into_iter().filter(|(_, sql)| has_replace_on_conflict(sql));
+        self.replacing_tables = replacing.map(|(name, _)| name.to_ascii_lowercase()).collect();
         if self.functions.is_empty() {
-            self.functions = functions::read(&self.connection).map_err(|error| messages::failed(&error))?;
-            self.modules = functions::modules(&self.connection).map_err(|error| messages::failed(&error))?;
+            self.functions = builtin_allowlist::read_functions(&self.connection)
+                .map_err(|error| sqlite_errors::engine_failure(&error))?;
+            self.modules = builtin_allowlist::read_modules(&self.connection)
+                .map_err(|error| sqlite_errors::engine_failure(&error))?;
         }
         Ok(())
     }
 
-    fn prepared(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
-        let bound = self.authorized(sql, on)?;
-        self.with_opened(bound, sql, on)
+    fn bind_statement(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<BoundStatement, EngineRefusal> {
+        let bound = self.collect_actions(sql, on)?;
+        self.with_opened_tables(bound, sql, on)
     }
 
     /// Prepares a statement and collects what the authorizer reports.
-    fn authorized(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
-        self.watch.begin(Mode::Collect, on.limits.steps, on.deadline);
+    fn collect_actions(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<BoundStatement, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::PrepareOnly, on.limits.steps, on.deadline);
         let prepared = self.connection.prepare(sql);
-        let mut noted = self.watch.noted();
-        noted.actions.retain(|action| !self.is_of_the_statement(action));
+        let mut noted = self.observer.take_observed();
+        noted.actions.retain(|action| !self.is_local_cte_read(action));
         let bound = match prepared {
-            Ok(statement) => Bound {
+            Ok(statement) => BoundStatement {
                 actions: noted.actions,
                 columns: statement
                     .columns()
-                    .map(|column| Column {
+                    .map(|column| SqlColumn {
                         name: column.name().to_owned(),
                         kind: column.decl_type().map(str::to_owned),
                     })
@@ -247,18 +251,20 @@ impl Sqlite {
                 is_explain: statement.is_explain() > 0,
                 is_readonly: statement.readonly(),
                 is_query: noted.is_query,
-                strings: Vec::new(),
+                double_quoted_strings: Vec::new(),
             },
             // SQLite refused to prepare the statement because of a forbidden action; the actions so far describe it.
-            Err(_) if noted.is_denied => return Ok(Bound { actions: noted.actions, ..Bound::default() }),
-            Err(error) => return Err(messages::refusal(&error, sql, self.watch.stopped())),
+            Err(_) if noted.is_denied => {
+                return Ok(BoundStatement { actions: noted.actions, ..BoundStatement::default() });
+            }
+            Err(error) => return Err(sqlite_errors::refusal_from_error(&error, sql, self.observer.interrupt_reason())),
         };
-        Ok(self.with_replaced(bound, sql))
+        Ok(self.with_replaced_rows(bound, sql))
     }
 
     /// Adds the deletion of rows that a statement replaces because their keys exist already. The authorizer reports
     /// only the insertion.
-    fn with_replaced(&self, mut bound: Bound, sql: &str) -> Bound {
+    fn with_replaced_rows(&self, mut bound: BoundStatement, sql: &str) -> BoundStatement {
         let written: BTreeSet<String> = bound
             .actions
             .iter()
@@ -267,16 +273,17 @@ impl Sqlite {
                 _ => None,
             })
             .collect();
-        let is_said = !written.is_empty() && replaces_by_its_words(sql);
-        let replaced =
-            written.into_iter().filter(|table| is_said || self.replacing.contains(&table.to_ascii_lowercase()));
+        let has_clause = !written.is_empty() && has_replace_clause(sql);
+        let replaced = written
+            .into_iter()
+            .filter(|table| has_clause || self.replacing_tables.contains(&table.to_ascii_lowercase()));
         bound.actions.extend(replaced.map(|table| Action::Update { table, column: "*".to_owned() }));
         bound
     }
 
     /// Reports whether an action reads a common table expression of the statement itself. SQLite reports only its name,
     /// as it does for a table of which no column is read.
-    fn is_of_the_statement(&self, action: &Action) -> bool {
+    fn is_local_cte_read(&self, action: &Action) -> bool {
         match action {
             Action::Read { table, column: None } => {
                 let name = table.to_ascii_lowercase();
@@ -291,44 +298,48 @@ impl Sqlite {
 
     /// Classifies a double-quoted text that is not a name: a misspelt column, or a string that SQLite accepts for
     /// compatibility. Returns `None` if the refusal is about something else.
-    fn quoted_string(&self, sql: &str, refusal: &Refusal) -> Option<Result<Range<usize>, Refusal>> {
-        let (SqlCode::UnknownColumn, Some(place)) = (refusal.code, refusal.place.clone()) else { return None };
+    fn classify_quoted_string(
+        &self,
+        sql: &str,
+        refusal: &EngineRefusal,
+    ) -> Option<Result<Range<usize>, EngineRefusal>> {
+        let (SqlCode::UnknownColumn, Some(place)) = (refusal.code, refusal.range.clone()) else { return None };
         let token = sql.get(place.clone()).filter(|token| token.starts_with('"') && token.ends_with('"'))?;
-        let name = text::unquoted(token);
-        let in_scope = self.columns_of_text(sql);
-        let near: Vec<String> = nearest::slips(&name, in_scope.iter().map(String::as_str));
+        let name = lexer::unquote(token);
+        let in_scope = self.mentioned_columns(sql);
+        let near: Vec<String> = name_suggestions::typo_candidates(&name, in_scope.iter().map(String::as_str));
         let is_column = |name: &str| in_scope.iter().any(|column| column.eq_ignore_ascii_case(name));
         // A value may resemble the name of a column: `region = "region0"`.
-        let is_value = strings::is_value(sql, &place, is_column)
-            && !near.iter().any(|column| strings::is_exchanged(&name, column));
+        let is_value = quoted_strings::is_string_value(sql, &place, is_column)
+            && !near.iter().any(|column| quoted_strings::is_transposition(&name, column));
         if near.is_empty() || is_value {
             return Some(Ok(place));
         }
         let message =
             format!("\"{name}\" is not a column here, and SQLite would silently compare with the string '{name}'");
-        Some(Err(Refusal {
+        Some(Err(EngineRefusal {
             code: SqlCode::MisspeltIdentifier,
             message,
             engine_code: refusal.engine_code.clone(),
-            place: Some(place),
+            range: Some(place),
             subject: Some(name),
             candidates: near,
         }))
     }
 
     /// Returns the columns of all tables that a text mentions.
-    fn columns_of_text(&self, sql: &str) -> Vec<String> {
-        let words: BTreeSet<String> = text::pieces(sql, Dialect::Sqlite)
+    fn mentioned_columns(&self, sql: &str) -> Vec<String> {
+        let words: BTreeSet<String> = lexer::tokenize(sql, Dialect::Sqlite)
             .into_iter()
-            .filter(|(piece, _)| matches!(piece, Piece::Word | Piece::Quoted))
-            .map(|(_, range)| text::unquoted(&sql[range]).to_ascii_lowercase())
+            .filter(|(piece, _)| matches!(piece, SqlTokenKind::Word | SqlTokenKind::Quoted))
+            .map(|(_, range)| lexer::unquote(&sql[range]).to_ascii_lowercase())
             .collect();
         let named = self.catalog.tables.iter().filter(|table| words.contains(&table.name.to_ascii_lowercase()));
         named.flat_map(|table| table.columns.iter().map(|column| column.name.clone())).collect()
     }
 }
 
-impl Engine for Sqlite {
+impl SqlEngine for Sqlite {
     fn dialect(&self) -> Dialect {
         Dialect::Sqlite
     }
@@ -345,26 +356,32 @@ impl Engine for Sqlite {
         &self.functions
     }
 
-    fn is_harmless(&self, function: &str) -> bool {
-        functions::is_harmless(function)
+    fn is_harmless_function(&self, function: &str) -> bool {
+        builtin_allowlist::is_harmless_function(function)
     }
 
     fn is_harmless_table(&self, table: &str) -> bool {
-        functions::is_harmless_table(table)
+        builtin_allowlist::is_harmless_table(table)
     }
 
     fn is_pure_table(&self, table: &str) -> bool {
-        functions::is_pure_table(table)
+        builtin_allowlist::is_pure_table(table)
     }
 
-    fn check_lists(&mut self, sql: &str, bound: &Bound, allow: &Allow, on: RunOn<'_>) -> Result<(), Refusal> {
+    fn check_lists(
+        &mut self,
+        sql: &str,
+        bound: &BoundStatement,
+        allow: &SqlAllow,
+        on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
         let mut restricted = match self.restricted.take() {
-            Some(restricted) if restricted.is_for(allow) => restricted,
-            _ => Box::new(Restricted::open(self, allow, on.limits)?),
+            Some(restricted) if restricted.is_for_lists(allow) => restricted,
+            _ => Box::new(RestrictedSchema::from_schema(self, allow, on.limits)?),
         };
         let mut plain = sql.to_owned();
-        for place in &bound.strings {
-            let string = single_quoted(&plain[place.clone()]);
+        for place in &bound.double_quoted_strings {
+            let string = to_single_quoted(&plain[place.clone()]);
             plain.replace_range(place.clone(), &string);
         }
         let checked = restricted.check(&plain, bound, on);
@@ -372,24 +389,24 @@ impl Engine for Sqlite {
         checked
     }
 
-    fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, Refusal> {
-        Ok(text::statements(sql, Dialect::Sqlite))
+    fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, EngineRefusal> {
+        Ok(lexer::statement_ranges(sql, Dialect::Sqlite))
     }
 
-    fn bind(&mut self, sql: &str, on: RunOn<'_>) -> Result<Bound, Refusal> {
+    fn bind(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<BoundStatement, EngineRefusal> {
         let mut plain = sql.to_owned();
         let mut strings = Vec::new();
         loop {
             // Each string in double quotes makes SQLite prepare the whole text again.
             if Instant::now() > on.deadline {
-                return Err(Refusal::new(SqlCode::TimeLimit, "it did not end in its time"));
+                return Err(EngineRefusal::new(SqlCode::TimeLimit, "it did not end in its time"));
             }
-            match self.prepared(&plain, on) {
-                Ok(bound) => return Ok(Bound { strings, ..bound }),
-                Err(refusal) => match self.quoted_string(&plain, &refusal) {
-                    Some(Ok(place)) if strings.len() < MOST_STRINGS => {
+            match self.bind_statement(&plain, on) {
+                Ok(bound) => return Ok(BoundStatement { double_quoted_strings: strings, ..bound }),
+                Err(refusal) => match self.classify_quoted_string(&plain, &refusal) {
+                    Some(Ok(place)) if strings.len() < MAX_STRINGS => {
                         // The replacement has the same length, so that other positions stay valid.
-                        let string = single_quoted(&plain[place.clone()]);
+                        let string = to_single_quoted(&plain[place.clone()]);
                         plain.replace_range(place.clone(), &string);
                         strings.push(place);
                     }
@@ -400,82 +417,95 @@ impl Engine for Sqlite {
         }
     }
 
-    fn begin(&mut self) -> Result<(), Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
-        rows::execute(&self.connection, "BEGIN")
+    fn begin(&mut self) -> Result<(), EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+        scratch_insertion::execute_cached(&self.connection, "BEGIN")
     }
 
-    fn rollback(&mut self) -> Result<(), Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + OURS);
+    fn rollback(&mut self) -> Result<(), EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
         // A failed statement may already have rolled back.
         if self.connection.is_autocommit() {
             return Ok(());
         }
-        rows::execute(&self.connection, "ROLLBACK")?;
-        if std::mem::take(&mut self.has_other_tables) { self.refresh() } else { Ok(()) }
+        scratch_insertion::execute_cached(&self.connection, "ROLLBACK")?;
+        if std::mem::take(&mut self.has_schema_changes) { self.refresh() } else { Ok(()) }
     }
 
-    fn extend(&mut self, schema: &[String], deadline: Instant) -> Result<(), Refusal> {
-        self.trust(true)?;
-        self.set_up(schema, deadline)?;
-        self.trust(false)
+    fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
+        self.set_trusted(true)?;
+        self.apply_schema(schema, deadline)?;
+        self.set_trusted(false)
     }
 
     fn is_restored(&self) -> bool {
         true
     }
 
-    fn run(&mut self, sql: &str, bound: &Bound, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
-        let has_strings = !bound.strings.is_empty();
-        let habit = |connection: &Connection, is_on| {
+    fn run(
+        &mut self,
+        sql: &str,
+        bound: &BoundStatement,
+        policy: SqlPolicy,
+        on: ExecutionBounds<'_>,
+    ) -> Result<StatementOutcome, EngineRefusal> {
+        let has_strings = !bound.double_quoted_strings.is_empty();
+        let set_string_compatibility = |connection: &Connection, is_on| {
             let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, is_on);
-            set.map_err(|error| messages::failed(&error))
+            set.map_err(|error| sqlite_errors::engine_failure(&error))
         };
         if has_strings {
-            habit(&self.connection, true)?;
+            set_string_compatibility(&self.connection, true)?;
         }
-        let ran = self.stepped(sql, policy, on);
+        let ran = self.execute_under_policy(sql, policy, on);
         if has_strings {
-            habit(&self.connection, false)?;
+            set_string_compatibility(&self.connection, false)?;
         }
-        if policy == Policy::Migrate && ran.is_ok() {
-            self.follow(sql, bound)?;
+        if policy == SqlPolicy::Migrate && ran.is_ok() {
+            self.update_catalog(sql, bound)?;
         }
         ran
     }
 
-    fn number(&mut self, sql: &str) -> Result<i64, Refusal> {
-        self.watch.begin(Mode::Ours, u64::MAX, Instant::now() + Duration::from_secs(5));
-        self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| messages::failed(&error))
+    fn query_number(&mut self, sql: &str) -> Result<i64, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + Duration::from_secs(5));
+        self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| sqlite_errors::engine_failure(&error))
     }
 
-    fn put(&mut self, sql: &str) -> bool {
-        self.watch.begin(Mode::Ours, 10_000_000, Instant::now() + Duration::from_secs(5));
+    fn execute_internal(&mut self, sql: &str) -> bool {
+        self.observer.begin_statement(StatementOrigin::Internal, 10_000_000, Instant::now() + Duration::from_secs(5));
         self.connection.execute_batch(sql).is_ok()
     }
 
-    fn is_empty(&mut self, table: &Table) -> bool {
+    fn is_table_empty(&mut self, table: &CatalogTable) -> bool {
         self.has_no_rows(table)
     }
 
-    fn insert(&mut self, table: &Table, rows: &[Vec<Value>]) {
+    fn insert_scratch_rows(&mut self, table: &CatalogTable, rows: &[Vec<ScratchValue>]) {
         self.insert_rows(table, rows);
     }
 
-    fn sources(&self, statements: &[&Bound]) -> Option<BTreeSet<String>> {
-        self.row_sources(statements)
+    fn source_tables(&self, statements: &[&BoundStatement]) -> Option<BTreeSet<String>> {
+        self.row_source_tables(statements)
     }
 }
 
 impl Sqlite {
-    fn stepped(&mut self, sql: &str, policy: Policy, on: RunOn<'_>) -> Result<Ran, Refusal> {
-        self.watch.begin(Mode::Policy(policy), on.limits.steps, on.deadline);
-        let refused = |error: &rusqlite::Error, watch: &Watch| messages::refusal(error, sql, watch.stopped());
+    fn execute_under_policy(
+        &mut self,
+        sql: &str,
+        policy: SqlPolicy,
+        on: ExecutionBounds<'_>,
+    ) -> Result<StatementOutcome, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Policy(policy), on.limits.steps, on.deadline);
+        let refused = |error: &rusqlite::Error, watch: &StatementObserver| {
+            sqlite_errors::refusal_from_error(error, sql, watch.interrupt_reason())
+        };
         let before = self.connection.total_changes();
-        let mut statement = self.connection.prepare(sql).map_err(|error| refused(&error, &self.watch))?;
+        let mut statement = self.connection.prepare(sql).map_err(|error| refused(&error, &self.observer))?;
         let is_readonly = statement.readonly();
         let columns = statement.column_count();
-        let mut ran = Ran::default();
+        let mut ran = StatementOutcome::default();
         let mut bytes = 0_u64;
         let mut rows = statement.raw_query();
         loop {
@@ -485,18 +515,18 @@ impl Sqlite {
                     // The rows that a write returns must all be read; otherwise SQLite does not complete the write.
                     if ran.rows == on.limits.rows && is_readonly {
                         ran.truncated = true;
-                        if on.is_to_end {
+                        if on.continues_past_row_limit {
                             continue;
                         }
                         break;
                     }
                     ran.rows += 1;
-                    bytes += size(row, columns);
+                    bytes += row_size(row, columns);
                     if bytes > on.limits.result {
-                        return Err(too_large(on.limits));
+                        return Err(result_too_large(on.limits));
                     }
                 }
-                Err(error) => return Err(refused(&error, &self.watch)),
+                Err(error) => return Err(refused(&error, &self.observer)),
             }
         }
         drop(rows);
@@ -507,12 +537,12 @@ impl Sqlite {
     }
 }
 
-fn too_large(limits: &Limits) -> Refusal {
-    Refusal::new(SqlCode::ResultLimit, format!("the result is larger than {} bytes", limits.result))
+fn result_too_large(limits: &SqlResourceLimits) -> EngineRefusal {
+    EngineRefusal::new(SqlCode::ResultLimit, format!("the result is larger than {} bytes", limits.result))
 }
 
 /// Returns the size of the values of a row, in bytes.
-fn size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
+fn row_size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
     use rusqlite::types::ValueRef;
     (0..columns)
         .map(|at| match row.get_ref(at) {
@@ -524,27 +554,28 @@ fn size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
 }
 
 /// Reports whether a statement contains `REPLACE INTO`, `INSERT OR REPLACE` or `UPDATE OR REPLACE`.
-fn replaces_by_its_words(sql: &str) -> bool {
-    has_pair(sql, &[("replace", "into"), ("or", "replace")])
+fn has_replace_clause(sql: &str) -> bool {
+    has_word_pair(sql, &[("replace", "into"), ("or", "replace")])
 }
 
 /// Reports whether the definition of a table contains `ON CONFLICT REPLACE`.
-fn replaces_on_conflict(sql: &str) -> bool {
-    has_pair(sql, &[("conflict", "replace")])
+fn has_replace_on_conflict(sql: &str) -> bool {
+    has_word_pair(sql, &[("conflict", "replace")])
 }
 
 /// Reports whether a text contains one of these pairs of adjacent words.
-fn has_pair(sql: &str, pairs: &[(&str, &str)]) -> bool {
-    let pieces = text::pieces(sql, Dialect::Sqlite);
-    let solid: Vec<&(Piece, Range<usize>)> =
-        pieces.iter().filter(|(piece, _)| !matches!(piece, Piece::Space | Piece::Comment)).collect();
-    let is =
-        |at: &(Piece, Range<usize>), word: &str| at.0 == Piece::Word && sql[at.1.clone()].eq_ignore_ascii_case(word);
+fn has_word_pair(sql: &str, pairs: &[(&str, &str)]) -> bool {
+    let pieces = lexer::tokenize(sql, Dialect::Sqlite);
+    let solid: Vec<&(SqlTokenKind, Range<usize>)> =
+        pieces.iter().filter(|(piece, _)| !matches!(piece, SqlTokenKind::Whitespace | SqlTokenKind::Comment)).collect();
+    let is = |at: &(SqlTokenKind, Range<usize>), word: &str| {
+        at.0 == SqlTokenKind::Word && sql[at.1.clone()].eq_ignore_ascii_case(word)
+    };
     solid.windows(2).any(|two| pairs.iter().any(|(first, second)| is(two[0], first) && is(two[1], second)))
 }
 
 /// Returns a single-quoted string for a double-quoted text, padded to the same length if it is shorter.
-fn single_quoted(token: &str) -> String {
+fn to_single_quoted(token: &str) -> String {
     let plain = token[1..token.len() - 1].replace("\"\"", "\"").replace('\'', " ");
     let mut string = format!("'{plain}'");
     while string.len() < token.len() {

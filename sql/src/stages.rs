@@ -1,35 +1,35 @@
 //! Contains the stages of the chain, one file for each.
 
-mod answers;
-mod asked;
 mod bind;
-pub(crate) mod dialects;
-mod edited;
+mod edited_text;
 mod extract;
-mod filter;
-mod names;
+mod filter_truth;
+pub(crate) mod foreign_constructs;
+mod misspelt_keywords;
+mod name_errors;
 mod parse;
-mod relations;
-mod rewrite;
+mod rewrite_extent;
 mod run;
 mod safety;
 mod semantic;
-mod slips;
+mod statement_binding;
+mod table_references;
 mod tokenize;
+mod wrapped_answer;
 
 use proctor_core::sql::StageName;
 
-use crate::stage::Stage;
+use crate::stage::SqlStage;
 
 /// Returns the built-in stage with this name.
-pub fn of(name: StageName) -> Box<dyn Stage + Send + Sync> {
+pub fn built_in_stage(name: StageName) -> Box<dyn SqlStage + Send + Sync> {
     match name {
-        StageName::Extract => Box::new(extract::Extract),
-        StageName::Tokenize => Box::new(tokenize::Tokenize),
-        StageName::Parse => Box::new(parse::Parse),
-        StageName::Bind => Box::new(bind::Bind),
-        StageName::Safety => Box::new(safety::Safety),
-        StageName::Run => Box::new(run::Run),
-        StageName::Semantic => Box::new(semantic::Semantic),
+        StageName::Extract => Box::new(extract::ExtractStage),
+        StageName::Tokenize => Box::new(tokenize::TokenizeStage),
+        StageName::Parse => Box::new(parse::ParseStage),
+        StageName::Bind => Box::new(bind::BindStage),
+        StageName::Safety => Box::new(safety::SafetyStage),
+        StageName::Run => Box::new(run::RunStage),
+        StageName::Semantic => Box::new(semantic::SemanticStage),
     }
 }

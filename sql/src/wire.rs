@@ -8,21 +8,21 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// The maximum size of a frame, in bytes.
-pub const MOST: usize = 64 << 20;
+pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// The message that a worker sends when it is ready.
-pub const HELLO: &str = "proctor-sql 1";
+pub const READY_MESSAGE: &str = "proctor-sql 1";
 
 /// The size of the length before the JSON of a frame, in bytes.
-const HEAD: usize = 4;
+const HEADER_BYTES: usize = 4;
 
 /// Returns a value as one frame.
 ///
 /// # Errors
-/// The frame is larger than [`MOST`].
-pub fn frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+/// The frame is larger than [`MAX_FRAME_BYTES`].
+pub fn encode_frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     let mut frame = Vec::new();
-    frame_into(&mut frame, value)?;
+    encode_frame_into(&mut frame, value)?;
     Ok(frame)
 }
 
@@ -30,31 +30,31 @@ pub fn frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 /// for the next frame.
 ///
 /// # Errors
-/// The frame is larger than [`MOST`].
-pub fn frame_into<T: Serialize>(frame: &mut Vec<u8>, value: &T) -> io::Result<()> {
-    empty(frame);
-    frame.resize(HEAD, 0);
+/// The frame is larger than [`MAX_FRAME_BYTES`].
+pub fn encode_frame_into<T: Serialize>(frame: &mut Vec<u8>, value: &T) -> io::Result<()> {
+    reset_buffer(frame);
+    frame.resize(HEADER_BYTES, 0);
     serde_json::to_writer(&mut *frame, value)?;
-    let length = frame.len() - HEAD;
-    let length = u32::try_from(length).ok().filter(|_| length <= MOST);
+    let length = frame.len() - HEADER_BYTES;
+    let length = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME_BYTES);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))?;
-    frame[..HEAD].copy_from_slice(&length.to_le_bytes());
+    frame[..HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
     Ok(())
 }
 
 /// Clears a buffer and reserves the usual size of a frame.
-fn empty(buffer: &mut Vec<u8>) {
+fn reset_buffer(buffer: &mut Vec<u8>) {
     buffer.clear();
-    buffer.shrink_to(KEPT);
-    buffer.reserve(USUAL);
+    buffer.shrink_to(MAX_KEPT_CAPACITY);
+    buffer.reserve(INITIAL_CAPACITY);
 }
 
 /// Writes one frame with a single write, so that the other side wakes up once.
 ///
 /// # Errors
-/// The frame is larger than [`MOST`], or the other side has closed the connection.
-pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
-    to.write_all(&frame(value)?)?;
+/// The frame is larger than [`MAX_FRAME_BYTES`], or the other side has closed the connection.
+pub fn write_frame<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
+    to.write_all(&encode_frame(value)?)?;
     to.flush()
 }
 
@@ -62,13 +62,13 @@ pub fn write<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()> {
 ///
 /// # Errors
 /// The connection ends within a frame, or the frame is invalid.
-pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
-    let mut head = [0; HEAD];
+pub fn read_frame<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
+    let mut head = [0; HEADER_BYTES];
     match from.read(&mut head)? {
         0 => return Ok(None),
         read => from.read_exact(&mut head[read..])?,
     }
-    let mut json = vec![0; length(head)?];
+    let mut json = vec![0; parse_length(head)?];
     from.read_exact(&mut json)?;
     Ok(Some(serde_json::from_slice(&json)?))
 }
@@ -78,36 +78,36 @@ pub fn read<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
 ///
 /// # Errors
 /// The connection ends within a frame, or the frame is invalid.
-pub async fn receive<T: DeserializeOwned>(
+pub async fn read_frame_async<T: DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
     bytes: &mut Vec<u8>,
 ) -> io::Result<Option<T>> {
-    empty(bytes);
+    reset_buffer(bytes);
     let mut whole = None;
     while whole.is_none_or(|whole| bytes.len() < whole) {
         if from.read_buf(bytes).await? == 0 {
             return if bytes.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
-        if let (None, Some(head)) = (whole, bytes.first_chunk::<HEAD>()) {
-            let length = HEAD + length(*head)?;
+        if let (None, Some(head)) = (whole, bytes.first_chunk::<HEADER_BYTES>()) {
+            let length = HEADER_BYTES + parse_length(*head)?;
             bytes.reserve(length.saturating_sub(bytes.len()));
             whole = Some(length);
         }
     }
     match whole {
-        Some(whole) if bytes.len() == whole => Ok(Some(serde_json::from_slice(&bytes[HEAD..])?)),
+        Some(whole) if bytes.len() == whole => Ok(Some(serde_json::from_slice(&bytes[HEADER_BYTES..])?)),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is more than one frame")),
     }
 }
 
 /// The capacity of a buffer before the length of a frame is known, in bytes.
-const USUAL: usize = 8 << 10;
+const INITIAL_CAPACITY: usize = 8 << 10;
 /// The largest capacity that a buffer keeps between two frames, in bytes.
-const KEPT: usize = 64 << 10;
+const MAX_KEPT_CAPACITY: usize = 64 << 10;
 
-fn length(head: [u8; HEAD]) -> io::Result<usize> {
+fn parse_length(head: [u8; HEADER_BYTES]) -> io::Result<usize> {
     let length = u32::from_le_bytes(head) as usize;
-    if length > MOST {
+    if length > MAX_FRAME_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"));
     }
     Ok(length)
@@ -118,37 +118,40 @@ mod tests {
     use super::*;
 
     async fn received(mut bytes: &[u8]) -> io::Result<Option<Vec<u32>>> {
-        receive(&mut bytes, &mut Vec::new()).await
+        read_frame_async(&mut bytes, &mut Vec::new()).await
     }
 
     #[tokio::test]
-    async fn a_buffer_holds_one_frame_after_another() {
+    async fn buffer_is_reused_between_frames() {
         let mut buffer = Vec::new();
         for length in [70_000, 3, 0] {
             let sent = vec![7_u32; length];
-            let bytes = frame(&sent).expect("small enough");
-            assert_eq!(receive::<Vec<u32>>(&mut bytes.as_slice(), &mut buffer).await.expect("a frame"), Some(sent));
+            let bytes = encode_frame(&sent).expect("small enough");
+            assert_eq!(
+                read_frame_async::<Vec<u32>>(&mut bytes.as_slice(), &mut buffer).await.expect("a frame"),
+                Some(sent)
+            );
         }
-        assert!(buffer.capacity() <= KEPT, "{} bytes are kept", buffer.capacity());
+        assert!(buffer.capacity() <= MAX_KEPT_CAPACITY, "{} bytes are kept", buffer.capacity());
     }
 
     #[tokio::test]
-    async fn a_frame_arrives_whole_however_it_is_cut() {
+    async fn reassembles_split_frames() {
         let sent: Vec<u32> = (0..3_000).collect();
-        let bytes = frame(&sent).expect("small enough");
+        let bytes = encode_frame(&sent).expect("small enough");
         assert_eq!(received(&bytes).await.expect("a frame"), Some(sent.clone()));
-        assert_eq!(read::<Vec<u32>>(bytes.as_slice()).expect("a frame"), Some(sent.clone()));
+        assert_eq!(read_frame::<Vec<u32>>(bytes.as_slice()).expect("a frame"), Some(sent.clone()));
         let (mut ours, mut theirs) = tokio::io::duplex(3);
         let mut buffer = Vec::new();
         let writes = async { tokio::io::AsyncWriteExt::write_all(&mut theirs, &bytes).await };
-        let (written, cut) = tokio::join!(writes, receive::<Vec<u32>>(&mut ours, &mut buffer));
+        let (written, cut) = tokio::join!(writes, read_frame_async::<Vec<u32>>(&mut ours, &mut buffer));
         written.expect("writes");
         assert_eq!(cut.expect("a frame"), Some(sent));
     }
 
     #[tokio::test]
-    async fn what_is_no_frame_is_an_error() {
-        let bytes = frame(&[7_u32]).expect("small enough");
+    async fn rejects_invalid_frames() {
+        let bytes = encode_frame(&[7_u32]).expect("small enough");
         assert!(received(&[]).await.expect("the end").is_none());
         for length in 1..bytes.len() {
             let error = received(&bytes[..length]).await.expect_err("it is cut off");

@@ -8,48 +8,48 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::sql::{Dialect, Judgement, Limits, Policy, Request, SqlCode, Verdict};
+use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
+use proctor_core::text::digest::Sha256Hex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::chain;
 use crate::duckdb::DuckDb;
-use crate::engine::{Engine, Refusal};
+use crate::engine::{EngineRefusal, SqlEngine};
 use crate::sqlite::Sqlite;
 use crate::wire;
 
 /// The maximum number of engines that are kept open.
-const MOST: usize = 8;
+const MAX_ENGINES: usize = 8;
 
 /// A cache of open engines, the most recently used last.
-pub struct Engines {
+pub struct EngineCache {
     duckdb: Result<PathBuf, String>,
-    warm: Vec<Warm>,
+    idle: Vec<IdleEngine>,
 }
 
 /// An idle engine.
-struct Warm {
-    key: Key,
-    engine: Box<dyn Engine>,
+struct IdleEngine {
+    key: EngineKey,
+    engine: Box<dyn SqlEngine>,
 }
 
 /// The parameters that an engine was opened with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Key {
-    of: Opened,
+struct EngineKey {
+    parameters: EngineParameters,
     /// The digest of each part of the schema.
     schema: Vec<Sha256Hex>,
 }
 
 /// The parameters of an engine other than its schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Opened {
+struct EngineParameters {
     dialect: Dialect,
     /// The database file, and its state if it can be read.
     file: Option<(String, Option<FileState>)>,
-    limits: Limits,
-    is_read: bool,
+    limits: SqlResourceLimits,
+    is_read_only: bool,
 }
 
 /// The state of a file, to detect that it was replaced or written.
@@ -58,68 +58,69 @@ struct FileState {
     inode: u64,
     bytes: u64,
     /// The modification time: seconds and nanoseconds.
-    written: (i64, i64),
+    modified: (i64, i64),
 }
 
-impl Engines {
+impl EngineCache {
     /// Creates an empty cache. `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, String>) -> Self {
-        Self { duckdb, warm: Vec::new() }
+        Self { duckdb, idle: Vec::new() }
     }
 
     /// Judges a text with an open engine if one matches. The time limit includes opening an engine.
-    pub fn judge(&mut self, request: &Request) -> Judgement {
+    pub fn judge(&mut self, request: &SqlRequest) -> Judgement {
         let begun = Instant::now();
-        let key = Key::of(request);
-        let warm = self.take(&key, request, begun + request.limits.time());
-        let mut engine = match warm.map_or_else(|| open(request, &self.duckdb), Ok) {
+        let key = EngineKey::from_request(request);
+        let warm = self.take_engine(&key, request, begun + request.limits.wall_time());
+        let mut engine = match warm.map_or_else(|| open_engine(request, &self.duckdb), Ok) {
             Ok(engine) => engine,
             Err(refusal) => {
-                return chain::unjudged(request, request.dialect.title(), refusal.code, refusal.message);
+                return chain::error_judgement(request, request.dialect.display_name(), refusal.code, refusal.message);
             }
         };
         let judgement = chain::judge_since(begun, request, engine.as_mut());
         // An engine that could not judge may be broken. An engine that ran out of memory may leave too little for the
         // next request.
         let was_full = judgement.diagnostics.iter().any(|found| found.code == SqlCode::MemoryLimit);
-        let is_sound = judgement.verdict != Verdict::Error && !was_full;
-        if is_sound && (request.policy != Policy::Migrate || engine.is_restored()) {
-            if self.warm.len() >= MOST {
-                self.warm.remove(0);
+        let is_sound = judgement.verdict != SqlVerdict::Error && !was_full;
+        if is_sound && (request.policy != SqlPolicy::Migrate || engine.is_restored()) {
+            if self.idle.len() >= MAX_ENGINES {
+                self.idle.remove(0);
             }
-            self.warm.push(Warm { key, engine });
+            self.idle.push(IdleEngine { key, engine });
         }
         judgement
     }
 
     /// Takes the engine that was opened with the same key. A migration may also take an engine whose schema is a prefix
     /// of the requested one; the missing parts are applied first.
-    fn take(&mut self, key: &Key, request: &Request, deadline: Instant) -> Option<Box<dyn Engine>> {
-        if let Some(at) = self.warm.iter().position(|warm| warm.key == *key) {
-            return Some(self.warm.remove(at).engine);
+    fn take_engine(&mut self, key: &EngineKey, request: &SqlRequest, deadline: Instant) -> Option<Box<dyn SqlEngine>> {
+        if let Some(at) = self.idle.iter().position(|warm| warm.key == *key) {
+            return Some(self.idle.remove(at).engine);
         }
-        let is_before = |warm: &Warm| warm.key.of == key.of && key.schema.starts_with(&warm.key.schema);
-        let at = self.warm.iter().rposition(is_before).filter(|_| request.policy == Policy::Migrate)?;
-        let Warm { key: before, mut engine } = self.warm.remove(at);
+        let is_before =
+            |warm: &IdleEngine| warm.key.parameters == key.parameters && key.schema.starts_with(&warm.key.schema);
+        let at = self.idle.iter().rposition(is_before).filter(|_| request.policy == SqlPolicy::Migrate)?;
+        let IdleEngine { key: before, mut engine } = self.idle.remove(at);
         // If this fails, a new engine is opened, which reports the error.
-        engine.extend(&request.schema[before.schema.len()..], deadline).is_ok().then_some(engine)
+        engine.extend_schema(&request.schema[before.schema.len()..], deadline).is_ok().then_some(engine)
     }
 }
 
-impl Key {
-    fn of(request: &Request) -> Self {
+impl EngineKey {
+    fn from_request(request: &SqlRequest) -> Self {
         let state = |meta: Metadata| FileState {
             inode: meta.ino(),
             bytes: meta.len(),
-            written: (meta.mtime(), meta.mtime_nsec()),
+            modified: (meta.mtime(), meta.mtime_nsec()),
         };
         let file = request.database.clone().map(|file| {
             let meta = std::fs::metadata(&file).ok();
             (file, meta.map(state))
         });
-        let (dialect, limits, is_read) = (request.dialect, request.limits, request.policy == Policy::Read);
-        let of = Opened { dialect, file, limits, is_read };
-        Self { of, schema: request.schema.iter().map(|part| Sha256Hex::of(part.as_bytes())).collect() }
+        let (dialect, limits, is_read) = (request.dialect, request.limits, request.policy == SqlPolicy::Read);
+        let of = EngineParameters { dialect, file, limits, is_read_only: is_read };
+        Self { parameters: of, schema: request.schema.iter().map(|part| Sha256Hex::digest(part.as_bytes())).collect() }
     }
 }
 
@@ -127,12 +128,15 @@ impl Key {
 ///
 /// # Errors
 /// The engine is missing, or the schema cannot be set up.
-pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<dyn Engine>, Refusal> {
+pub fn open_engine(
+    request: &SqlRequest,
+    duckdb: &Result<PathBuf, String>,
+) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
         Dialect::Duckdb => match duckdb {
             Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
-            Err(missing) => Err(Refusal::new(SqlCode::EngineMissing, missing.clone())),
+            Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.clone())),
         },
     }
 }
@@ -142,9 +146,9 @@ pub fn open(request: &Request, duckdb: &Result<PathBuf, String>) -> Result<Box<d
 /// A thread that sleeps in a read of a Unix socket wakes up each time that the other side reads, since the kernel then
 /// reports to every sleeper that the socket is writable. Each such wake-up costs both sides a context switch. A poll
 /// for input does not wake up.
-struct Awaited<'a>(&'a UnixStream);
+struct PolledReader<'a>(&'a UnixStream);
 
-impl io::Read for Awaited<'_> {
+impl io::Read for PolledReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match poll(&mut [PollFd::new(self.0, PollFlags::IN)], None) {
@@ -164,13 +168,13 @@ pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result
     // The library is loaded before the first request arrives, and stays loaded. If it cannot be loaded, each request
     // that needs it gets the error.
     let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
-    let mut engines = Engines::new(duckdb);
-    wire::write(socket, &wire::HELLO)?;
-    let mut requests = BufReader::new(Awaited(socket));
+    let mut engines = EngineCache::new(duckdb);
+    wire::write_frame(socket, &wire::READY_MESSAGE)?;
+    let mut requests = BufReader::new(PolledReader(socket));
     let (mut answers, mut frame) = (socket, Vec::new());
-    while let Some(request) = wire::read::<Request>(&mut requests)? {
+    while let Some(request) = wire::read_frame::<SqlRequest>(&mut requests)? {
         let judgement = engines.judge(&request);
-        wire::frame_into(&mut frame, &judgement)?;
+        wire::encode_frame_into(&mut frame, &judgement)?;
         answers.write_all(&frame)?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Dialect, Limits, Policy, Request, Verdict};
+use proctor_core::sql::{Dialect, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
 use proctor_sql::sqlite::Sqlite;
 use proptest::prelude::*;
 use rusqlite::Connection;
@@ -15,7 +15,7 @@ const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT); CREATE TAB
     CREATE VIEW v AS SELECT a FROM t; INSERT INTO t VALUES (1, 'x'), (2, 'y'); INSERT INTO u VALUES (1, 'z');";
 
 /// Fragments of texts: harmful statements, their beginnings and ends, and syntax that hides them.
-const PARTS: &[&str] = &[
+const FRAGMENTS: &[&str] = &[
     "SELECT",
     "a",
     "b",
@@ -111,18 +111,18 @@ thread_local! {
     static ENGINE: RefCell<Sqlite> = RefCell::new(Sqlite::open(&request("SELECT 1")).expect("opens"));
 }
 
-fn request(sql: &str) -> Request {
-    let limits = Limits { time_ms: 2_000, steps: 200_000, ..Limits::default() };
-    Request { schema: vec![SCHEMA.to_owned()], limits, ..Request::new(Dialect::Sqlite, sql) }
+fn request(sql: &str) -> SqlRequest {
+    let limits = SqlResourceLimits { time_ms: 2_000, steps: 200_000, ..SqlResourceLimits::default() };
+    SqlRequest { schema: vec![SCHEMA.to_owned()], limits, ..SqlRequest::new(Dialect::Sqlite, sql) }
 }
 
-fn judged(sql: &str, policy: Policy) -> Verdict {
-    let request = Request { policy, ..request(sql) };
+fn judge(sql: &str, policy: SqlPolicy) -> SqlVerdict {
+    let request = SqlRequest { policy, ..request(sql) };
     ENGINE.with_borrow_mut(|engine| proctor_sql::judge(&request, engine).verdict)
 }
 
 /// An independent authorizer that allows only reads.
-fn reads(context: &AuthContext<'_>) -> Authorization {
+fn authorize_reads(context: &AuthContext<'_>) -> Authorization {
     match context.action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => Authorization::Allow,
         AuthAction::Function { function_name } => match function_name.to_ascii_lowercase().as_str() {
@@ -138,11 +138,11 @@ fn reads(context: &AuthContext<'_>) -> Authorization {
 }
 
 /// Runs a text as a caller who trusts the verdict would. Returns what changed or was refused.
-fn harm(sql: &str) -> Option<String> {
+fn find_harm(sql: &str) -> Option<String> {
     let mut database = Connection::open_in_memory().expect("opens");
     database.execute_batch(SCHEMA).expect("a schema");
     let before = database.serialize("main").expect("bytes").to_vec();
-    database.authorizer(Some(|context: AuthContext<'_>| reads(&context))).expect("an authorizer");
+    database.authorizer(Some(|context: AuthContext<'_>| authorize_reads(&context))).expect("an authorizer");
     let until = Instant::now() + Duration::from_secs(2);
     database.progress_handler(1_000, Some(move || Instant::now() > until)).expect("a clock");
     let ran = database.execute_batch(sql);
@@ -160,32 +160,32 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_is_ok_does_harm(parts in prop::collection::vec(prop::sample::select(PARTS), 1..12)) {
+    fn accepted_reads_are_harmless(parts in prop::collection::vec(prop::sample::select(FRAGMENTS), 1..12)) {
         let sql = parts.join(" ");
-        if judged(&sql, Policy::Read) == Verdict::Ok {
-            prop_assert_eq!(harm(&sql), None, "{}", sql);
+        if judge(&sql, SqlPolicy::Read) == SqlVerdict::Ok {
+            prop_assert_eq!(find_harm(&sql), None, "{}", sql);
         }
     }
 
     #[test]
-    fn what_follows_a_good_statement_is_seen(tail in prop::collection::vec(prop::sample::select(PARTS), 1..6)) {
+    fn detects_harm_after_valid_statement(tail in prop::collection::vec(prop::sample::select(FRAGMENTS), 1..6)) {
         let sql = format!("SELECT a FROM t {}", tail.join(" "));
-        if judged(&sql, Policy::Read) == Verdict::Ok {
-            prop_assert_eq!(harm(&sql), None, "{}", sql);
+        if judge(&sql, SqlPolicy::Read) == SqlVerdict::Ok {
+            prop_assert_eq!(find_harm(&sql), None, "{}", sql);
         }
     }
 
     #[test]
-    fn no_policy_lets_a_transaction_or_a_setting_through(
+    fn every_policy_rejects_transactions_and_settings(
         harmful in prop::sample::select(&["COMMIT", "ATTACH 'x' AS x", "PRAGMA writable_schema = ON", "VACUUM", "DETACH main"][..]),
         head in prop::sample::select(&["", "SELECT 1;", "-- x\n", "/* x */", "EXPLAIN SELECT 1; "][..]),
-        policy in prop::sample::select(&Policy::ALL[..]),
+        policy in prop::sample::select(&SqlPolicy::ALL[..]),
     ) {
-        prop_assert_ne!(judged(&format!("{head}{harmful}"), policy), Verdict::Ok);
+        prop_assert_ne!(judge(&format!("{head}{harmful}"), policy), SqlVerdict::Ok);
     }
 
     #[test]
-    fn any_text_is_judged(text in "(?s).{0,60}") {
-        judged(&text, Policy::Write);
+    fn judges_any_text(text in "(?s).{0,60}") {
+        judge(&text, SqlPolicy::Write);
     }
 }

@@ -6,9 +6,9 @@ mod corpus;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use corpus::{Grammar, Numbers, OBJECTS, Strict};
-use proctor_core::sql::{Allow, Dialect, Judgement, Policy, Request, SqlCode, StageName, Verdict};
-use proctor_sql::Engine as _;
+use corpus::{Grammar, OBJECTS, RandomNumbers, StrictRefusals};
+use proctor_core::sql::{Dialect, Judgement, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlVerdict, StageName};
+use proctor_sql::SqlEngine as _;
 use proctor_sql::sqlite::Sqlite;
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -30,37 +30,38 @@ const SCHEMA: &str = "
     CREATE VIRTUAL TABLE notes USING fts5(body);
     CREATE VIRTUAL TABLE mirror USING fts5(pin, content='secret', content_rowid='id');";
 
-fn allow(tables: &str, columns: &str) -> Allow {
+fn allow(tables: &str, columns: &str) -> SqlAllow {
     let names = |list: &str| list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    Allow { tables: names(tables), columns: names(columns), ..Allow::default() }
+    SqlAllow { tables: names(tables), columns: names(columns), ..SqlAllow::default() }
 }
 
-fn judged(sql: &str, policy: Policy, allow: Allow) -> Judgement {
-    let request = Request { policy, allow, schema: vec![SCHEMA.to_owned()], ..Request::new(Dialect::Sqlite, sql) };
+fn judge(sql: &str, policy: SqlPolicy, allow: SqlAllow) -> Judgement {
+    let request =
+        SqlRequest { policy, allow, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Sqlite, sql) };
     let mut engine = Sqlite::open(&request).expect("opens");
     proctor_sql::judge(&request, &mut engine)
 }
 
-fn refuses(cases: &[(&str, &str, &str)], policy: Policy) {
+fn assert_refused(cases: &[(&str, &str, &str)], policy: SqlPolicy) {
     for (sql, tables, columns) in cases {
-        let judgement = judged(sql, policy, allow(tables, columns));
+        let judgement = judge(sql, policy, allow(tables, columns));
         let of_lists =
             |code: SqlCode| matches!(code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused);
         let is_refused = judgement.diagnostics.iter().any(|found| of_lists(found.code));
-        assert!(is_refused && judgement.verdict == Verdict::Reject, "{sql}: {:#?}", judgement.diagnostics);
+        assert!(is_refused && judgement.verdict == SqlVerdict::Reject, "{sql}: {:#?}", judgement.diagnostics);
     }
 }
 
-fn accepts(cases: &[(&str, &str, &str)], policy: Policy) {
+fn assert_accepted(cases: &[(&str, &str, &str)], policy: SqlPolicy) {
     for (sql, tables, columns) in cases {
-        let judgement = judged(sql, policy, allow(tables, columns));
-        assert_eq!(judgement.verdict, Verdict::Ok, "{sql}: {:#?}", judgement.diagnostics);
+        let judgement = judge(sql, policy, allow(tables, columns));
+        assert_eq!(judgement.verdict, SqlVerdict::Ok, "{sql}: {:#?}", judgement.diagnostics);
     }
 }
 
 #[test]
-fn refuses_reads_off_the_lists() {
-    refuses(
+fn rejects_reads_off_lists() {
+    assert_refused(
         &[
             ("SELECT g.pin FROM (SELECT '4711' AS pin) g JOIN secret USING (pin)", "orders", ""),
             ("SELECT g.pin FROM (SELECT '4711' AS pin) g NATURAL JOIN secret", "orders", ""),
@@ -82,13 +83,13 @@ fn refuses_reads_off_the_lists() {
             ("SELECT id FROM v WHERE total > 1", "", "v.id"),
             ("SELECT 1 FROM (SELECT 5 AS total) NATURAL JOIN v", "", "v.id"),
         ],
-        Policy::Read,
+        SqlPolicy::Read,
     );
 }
 
 #[test]
-fn refuses_metadata_off_the_lists() {
-    refuses(
+fn rejects_metadata_off_lists() {
+    assert_refused(
         &[
             ("PRAGMA table_info(secret)", "orders", ""),
             ("PRAGMA table_xinfo(secret)", "orders", ""),
@@ -108,12 +109,12 @@ fn refuses_metadata_off_the_lists() {
             ("SELECT * FROM notes_content", "notes", ""),
             ("SELECT 1 FROM (SELECT 1 AS id) JOIN notes_content USING (id)", "notes", ""),
         ],
-        Policy::Read,
+        SqlPolicy::Read,
     );
 }
 
 #[test]
-fn findings_do_not_describe_what_is_off_the_lists() {
+fn findings_hide_names_off_lists() {
     const CASES: &[(&str, &str, &str)] = &[
         ("SELECT * FROM nosuch", "orders", ""),
         ("SELECT id FROM orders INDEXED BY nosuch", "orders", ""),
@@ -138,16 +139,16 @@ fn findings_do_not_describe_what_is_off_the_lists() {
     ];
     let question = Some("How many secret customers with a pin, an ssn and a mask are there?".to_owned());
     for (sql, tables, columns) in CASES {
-        let request = Request {
-            policy: Policy::Write,
+        let request = SqlRequest {
+            policy: SqlPolicy::Write,
             allow: allow(tables, columns),
             schema: vec![SCHEMA.to_owned()],
             question: question.clone(),
-            ..Request::new(Dialect::Sqlite, *sql)
+            ..SqlRequest::new(Dialect::Sqlite, *sql)
         };
         let mut engine = Sqlite::open(&request).expect("opens");
         let judgement = proctor_sql::judge(&request, &mut engine);
-        assert_eq!(judgement.verdict, Verdict::Reject, "{sql}");
+        assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
         let hidden = ["secret", "pin", "ssn", "masked", "spare", "log", "mirror", "notes"].into_iter();
         let is_hidden =
             |name: &&str| if tables.is_empty() { ["ssn", "masked"].contains(name) } else { !tables.contains(name) };
@@ -155,8 +156,8 @@ fn findings_do_not_describe_what_is_off_the_lists() {
             for found in &judgement.diagnostics {
                 let suggested = format!("{:?} {:?} {:?}", found.candidates, found.advice, found.fix);
                 assert!(!suggested.contains(name), "{sql}: {name}: {found:#?}");
-                let told = format!("{} {:?} {:?}", found.message, found.engine_code, found.subject);
-                assert!(sql.contains(name) || !told.contains(name), "{sql}: {name}: {found:#?}");
+                let described = format!("{} {:?} {:?}", found.message, found.engine_code, found.subject);
+                assert!(sql.contains(name) || !described.contains(name), "{sql}: {name}: {found:#?}");
             }
             assert!(sql.contains(name) || !judgement.feedback.contains(name), "{sql}: {}", judgement.feedback);
             let reached = &judgement.statements[0].tables;
@@ -166,16 +167,16 @@ fn findings_do_not_describe_what_is_off_the_lists() {
 }
 
 #[test]
-fn a_hidden_column_is_not_named_though_another_table_shows_its_name() {
-    let judgement = judged("SELECT * FROM orders", Policy::Read, allow("", "orders.id"));
+fn hides_column_whose_name_another_table_shows() {
+    let judgement = judge("SELECT * FROM orders", SqlPolicy::Read, allow("", "orders.id"));
     assert!(!judgement.feedback.contains("total"), "{}", judgement.feedback);
-    let judgement = judged("SELECT total FROM orders", Policy::Read, allow("", "orders.id"));
+    let judgement = judge("SELECT total FROM orders", SqlPolicy::Read, allow("", "orders.id"));
     assert!(judgement.feedback.contains("orders.total"), "{}", judgement.feedback);
 }
 
 #[test]
-fn allows_what_is_on_the_lists() {
-    accepts(
+fn accepts_names_on_lists() {
+    assert_accepted(
         &[
             ("SELECT value FROM json_each('[1]')", "orders", ""),
             ("SELECT o.id, j.value FROM orders o, json_each('[1]') j", "orders", "orders.id"),
@@ -193,13 +194,13 @@ fn allows_what_is_on_the_lists() {
             ("SELECT \"name\" FROM customers WHERE name = \"x\"", "customers", "customers.name"),
             ("SELECT rank() OVER (ORDER BY id) FROM orders UNION SELECT id FROM spare", "orders,spare", ""),
         ],
-        Policy::Read,
+        SqlPolicy::Read,
     );
 }
 
 #[test]
-fn lists_hold_for_writes() {
-    refuses(
+fn lists_apply_to_writes() {
+    assert_refused(
         &[
             ("INSERT INTO spare SELECT * FROM orders", "spare", ""),
             ("INSERT INTO spare SELECT * FROM copies WHERE id IN (SELECT id FROM spare)", "spare", ""),
@@ -220,9 +221,9 @@ fn lists_hold_for_writes() {
             ),
             ("DELETE FROM orders WHERE id = 1", "orders", ""),
         ],
-        Policy::Write,
+        SqlPolicy::Write,
     );
-    accepts(
+    assert_accepted(
         &[
             ("INSERT INTO spare SELECT * FROM orders", "spare,orders", ""),
             ("INSERT INTO customers (id, name) VALUES (1, 'x') RETURNING id", "", "customers.id,customers.name"),
@@ -231,13 +232,13 @@ fn lists_hold_for_writes() {
             ("DELETE FROM spare WHERE id = 1", "spare", ""),
             ("UPDATE orders SET total = 1 WHERE id = 1", "orders", ""),
         ],
-        Policy::Write,
+        SqlPolicy::Write,
     );
 }
 
 #[test]
-fn lists_hold_for_bodies_of_migrations() {
-    refuses(
+fn lists_apply_to_migration_bodies() {
+    assert_refused(
         &[
             ("CREATE VIEW leak AS SELECT * FROM secret", "orders,leak", ""),
             ("CREATE VIEW leak AS SELECT id FROM orders JOIN secret USING (id)", "orders,leak", ""),
@@ -270,9 +271,9 @@ fn lists_hold_for_bodies_of_migrations() {
             ("ALTER TABLE customers RENAME COLUMN ssn TO id2", "", "customers.id"),
             ("CREATE INDEX i ON customers (upper(ssn))", "", "customers.id"),
         ],
-        Policy::Migrate,
+        SqlPolicy::Migrate,
     );
-    accepts(
+    assert_accepted(
         &[
             ("CREATE VIEW leak AS SELECT * FROM orders", "orders,leak", ""),
             (
@@ -293,12 +294,12 @@ fn lists_hold_for_bodies_of_migrations() {
             ("CREATE VIRTUAL TABLE f USING fts5(body)", "f", ""),
             ("ALTER TABLE orders RENAME COLUMN total TO sum", "orders", ""),
         ],
-        Policy::Migrate,
+        SqlPolicy::Migrate,
     );
 }
 
 #[test]
-fn refuses_rewriting_without_bounds() {
+fn rejects_unbounded_rewrites() {
     for sql in [
         "REPLACE INTO orders SELECT * FROM orders",
         "INSERT OR REPLACE INTO orders SELECT * FROM copies",
@@ -307,24 +308,24 @@ fn refuses_rewriting_without_bounds() {
         "UPDATE OR REPLACE orders SET total = 0",
         "INSERT INTO once SELECT * FROM once",
     ] {
-        let judgement = judged(sql, Policy::Write, Allow::default());
+        let judgement = judge(sql, SqlPolicy::Write, SqlAllow::default());
         let is_found = |code| matches!(code, SqlCode::UnboundedWrite | SqlCode::AlwaysTrueFilter);
         assert!(judgement.diagnostics.iter().any(|found| is_found(found.code)), "{sql}: {:#?}", judgement.diagnostics);
-        assert_eq!(judgement.verdict, Verdict::Reject, "{sql}");
+        assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
-    accepts(
+    assert_accepted(
         &[
             ("REPLACE INTO orders VALUES (1, 1, 5.0)", "", ""),
             ("INSERT INTO orders SELECT * FROM copies WHERE id = 1 ON CONFLICT (id) DO UPDATE SET total = 0", "", ""),
             ("INSERT INTO orders SELECT * FROM spare", "", ""),
         ],
-        Policy::Write,
+        SqlPolicy::Write,
     );
 }
 
 #[test]
-fn reports_tables_that_the_authorizer_does_not() {
-    let tables = |sql: &str| judged(sql, Policy::Write, Allow::default()).statements[0].tables.clone();
+fn reports_tables_missed_by_authorizer() {
+    let tables = |sql: &str| judge(sql, SqlPolicy::Write, SqlAllow::default()).statements[0].tables.clone();
     assert_eq!(tables("SELECT g.pin FROM (SELECT '4711' AS pin) g JOIN secret USING (pin)"), ["secret"]);
     assert_eq!(tables("SELECT o.id FROM orders o NATURAL JOIN spare"), ["orders", "spare"]);
     assert_eq!(tables("INSERT INTO spare SELECT * FROM orders"), ["orders", "spare"]);
@@ -344,7 +345,7 @@ fn database(changes: &[String]) -> Connection {
 }
 
 /// Returns the result of a statement and the listed content after it, and rolls back.
-fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<String>, String> {
+fn effect(connection: &Connection, sql: &str, allow: &SqlAllow) -> Result<Vec<String>, String> {
     let rows = |sql: &str| -> Result<Vec<String>, rusqlite::Error> {
         let mut statement = connection.prepare(sql)?;
         let columns = statement.column_count();
@@ -379,7 +380,7 @@ fn effect(connection: &Connection, sql: &str, allow: &Allow) -> Result<Vec<Strin
 }
 
 /// Returns the tables whose pages a program opens.
-fn opened(connection: &Connection, sql: &str) -> BTreeSet<String> {
+fn opened_tables(connection: &Connection, sql: &str) -> BTreeSet<String> {
     let mut statement =
         connection.prepare("SELECT rootpage, tbl_name FROM sqlite_master WHERE rootpage > 0").expect("asked");
     let roots: BTreeMap<i64, String> = statement
@@ -405,25 +406,25 @@ fn opened(connection: &Connection, sql: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_statement_of_a_corpus_slips_past_the_lists() {
-    const EACH: usize = 25;
+fn no_corpus_statement_bypasses_lists() {
+    const STATEMENTS_PER_LIST: usize = 25;
     let (mut numbers, mut grammar) =
-        (Numbers::new(corpus::seed()), Grammar::new(1_100 + corpus::seed(), Dialect::Sqlite));
-    let base = Request { schema: corpus::schema(), ..Request::new(Dialect::Sqlite, "SELECT 1") };
+        (RandomNumbers::new(corpus::seed()), Grammar::new(1_100 + corpus::seed(), Dialect::Sqlite));
+    let base = SqlRequest { schema: corpus::schema(), ..SqlRequest::new(Dialect::Sqlite, "SELECT 1") };
     let mut engine = Sqlite::open(&base).expect("opens");
     assert_eq!(engine.catalog().tables.len(), OBJECTS.len());
     let stages = vec![StageName::Parse, StageName::Bind, StageName::Safety];
-    let (mut judged, mut ok, mut strict) = (0, 0, Strict::default());
+    let (mut judged, mut ok, mut strict) = (0, 0, StrictRefusals::default());
     let mut slips = Vec::new();
     while judged < corpus::count(600) {
-        let allow = corpus::lists(&mut numbers);
+        let allow = corpus::random_lists(&mut numbers);
         let whole = database(&[]);
-        let others = [database(&corpus::removed(&allow)), database(&corpus::perturbed(&allow))];
-        for _ in 0..EACH {
+        let others = [database(&corpus::removals_off_lists(&allow)), database(&corpus::changes_off_lists(&allow))];
+        for _ in 0..STATEMENTS_PER_LIST {
             let sql = grammar.statement();
-            let request = Request {
+            let request = SqlRequest {
                 sql: sql.clone(),
-                policy: Policy::Write,
+                policy: SqlPolicy::Write,
                 allow: allow.clone(),
                 stages: Some(stages.clone()),
                 ..base.clone()
@@ -432,17 +433,17 @@ fn no_statement_of_a_corpus_slips_past_the_lists() {
             let judgement = proctor_sql::judge(&request, &mut engine);
             let expected = effect(&whole, &sql, &allow);
             let is_same = others.iter().all(|other| effect(other, &sql, &allow) == expected);
-            if judgement.verdict != Verdict::Ok {
-                let free = Request { allow: Allow::default(), ..request };
+            if judgement.verdict != SqlVerdict::Ok {
+                let free = SqlRequest { allow: SqlAllow::default(), ..request };
                 let is_harmless = is_same && expected.is_ok();
-                if is_harmless && proctor_sql::judge(&free, &mut engine).verdict == Verdict::Ok {
+                if is_harmless && proctor_sql::judge(&free, &mut engine).verdict == SqlVerdict::Ok {
                     strict.add(&judgement, &format!("{sql}\n    lists {allow:?}"));
                 }
                 continue;
             }
             ok += 1;
             let off: Vec<String> =
-                opened(&whole, &sql).into_iter().filter(|table| !corpus::is_listed(&allow, table)).collect();
+                opened_tables(&whole, &sql).into_iter().filter(|table| !corpus::is_listed(&allow, table)).collect();
             if !off.is_empty() || !is_same {
                 slips.push(format!("{sql}\n    lists {allow:?}, opens {off:?}, same: {is_same}"));
             }

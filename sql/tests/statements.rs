@@ -1,7 +1,7 @@
 //! Tests statements of SQLite with their expected verdicts: filters that exclude nothing, statements that never end,
 //! migrations, and fixes, each of which must correct its finding.
 
-use proctor_core::sql::{Dialect, Judgement, Policy, Request, Severity, SqlCode, Verdict};
+use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlSeverity, SqlVerdict};
 use proctor_sql::sqlite::Sqlite;
 
 const SCHEMA: &str = "
@@ -13,18 +13,18 @@ const SCHEMA: &str = "
     INSERT INTO books VALUES (1, 1, 'One', 5, '2020-01-01', 'new'), (2, 1, 'Two', 7.5, '2021-01-01', 'sold'),
         (3, 2, 'Three', 9, NULL, 'new');";
 
-fn judged(sql: &str, policy: Policy) -> Judgement {
-    let request = Request { policy, schema: vec![SCHEMA.to_owned()], ..Request::new(Dialect::Sqlite, sql) };
+fn judge(sql: &str, policy: SqlPolicy) -> Judgement {
+    let request = SqlRequest { policy, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Sqlite, sql) };
     let mut engine = Sqlite::open(&request).expect("a schema");
     proctor_sql::judge(&request, &mut engine)
 }
 
-fn has(judgement: &Judgement, code: SqlCode) -> bool {
-    judgement.diagnostics.iter().any(|found| found.code == code && found.severity == Severity::Error)
+fn has_error(judgement: &Judgement, code: SqlCode) -> bool {
+    judgement.diagnostics.iter().any(|found| found.code == code && found.severity == SqlSeverity::Error)
 }
 
 #[test]
-fn a_filter_that_leaves_no_row_out_is_refused() {
+fn rejects_filter_that_excludes_no_row() {
     for filter in [
         "EXISTS (SELECT 1)",
         "NOT EXISTS (SELECT 1 WHERE 1 = 0)",
@@ -38,13 +38,13 @@ fn a_filter_that_leaves_no_row_out_is_refused() {
         "id >= id",
         "state = 'new' OR coalesce(state, '') <> 'new'",
     ] {
-        let judgement = judged(&format!("DELETE FROM books WHERE {filter}"), Policy::Write);
-        assert!(has(&judgement, SqlCode::AlwaysTrueFilter), "{filter}: {:#?}", judgement.diagnostics);
+        let judgement = judge(&format!("DELETE FROM books WHERE {filter}"), SqlPolicy::Write);
+        assert!(has_error(&judgement, SqlCode::AlwaysTrueFilter), "{filter}: {:#?}", judgement.diagnostics);
     }
 }
 
 #[test]
-fn a_filter_that_leaves_a_row_out_is_none_of_these() {
+fn accepts_filter_that_excludes_rows() {
     for sql in [
         "UPDATE books SET state = 'lost' WHERE state <> 'lost'",
         "UPDATE books SET state = 'lost' WHERE state = 'sold'",
@@ -56,39 +56,39 @@ fn a_filter_that_leaves_a_row_out_is_none_of_these() {
         "DELETE FROM books WHERE id <> 1",
         "UPDATE books SET price = 10 WHERE price <> 10",
     ] {
-        let judgement = judged(sql, Policy::Write);
-        assert_eq!(judgement.verdict, Verdict::Ok, "{sql}: {:#?}", judgement.diagnostics);
+        let judgement = judge(sql, SqlPolicy::Write);
+        assert_eq!(judgement.verdict, SqlVerdict::Ok, "{sql}: {:#?}", judgement.diagnostics);
     }
 }
 
 #[test]
-fn what_never_ends_on_rows_of_ours_is_refused_though_rows_come() {
+fn rejects_endless_recursion_with_rows() {
     let numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)";
-    let endless = judged(&format!("{numbers} SELECT i FROM n"), Policy::Read);
-    assert!(has(&endless, SqlCode::EndlessRecursion), "{:#?}", endless.diagnostics);
-    let bounded = judged(&format!("{numbers} SELECT i FROM n LIMIT 20000"), Policy::Read);
-    assert_eq!(bounded.verdict, Verdict::Ok, "{:#?}", bounded.diagnostics);
+    let endless = judge(&format!("{numbers} SELECT i FROM n"), SqlPolicy::Read);
+    assert!(has_error(&endless, SqlCode::EndlessRecursion), "{:#?}", endless.diagnostics);
+    let bounded = judge(&format!("{numbers} SELECT i FROM n LIMIT 20000"), SqlPolicy::Read);
+    assert_eq!(bounded.verdict, SqlVerdict::Ok, "{:#?}", bounded.diagnostics);
     let execution = bounded.execution.expect("it ran");
     assert!(execution.truncated && execution.rows == 10_000);
 }
 
 #[test]
-fn what_needs_no_rows_fails_everywhere() {
-    let judgement = judged("SELECT abs(-9223372036854775808)", Policy::Read);
-    assert!(has(&judgement, SqlCode::RunFailed), "{:#?}", judgement.diagnostics);
-    let of_rows = judged("SELECT abs(-9223372036854775808) FROM books", Policy::Read);
-    assert_eq!(of_rows.verdict, Verdict::Ok, "{:#?}", of_rows.diagnostics);
+fn failure_without_rows_is_error() {
+    let judgement = judge("SELECT abs(-9223372036854775808)", SqlPolicy::Read);
+    assert!(has_error(&judgement, SqlCode::RunFailed), "{:#?}", judgement.diagnostics);
+    let of_rows = judge("SELECT abs(-9223372036854775808) FROM books", SqlPolicy::Read);
+    assert_eq!(of_rows.verdict, SqlVerdict::Ok, "{:#?}", of_rows.diagnostics);
 }
 
 #[test]
-fn brackets_have_a_depth() {
+fn limits_bracket_depth() {
     let nested = |depth: usize| format!("SELECT {}1{}", "(".repeat(depth), ")".repeat(depth));
-    assert_eq!(judged(&nested(40), Policy::Read).verdict, Verdict::Ok);
-    assert!(has(&judged(&nested(500), Policy::Read), SqlCode::TooDeep));
+    assert_eq!(judge(&nested(40), SqlPolicy::Read).verdict, SqlVerdict::Ok);
+    assert!(has_error(&judge(&nested(500), SqlPolicy::Read), SqlCode::TooDeep));
 }
 
 #[test]
-fn a_migration_may_alter_and_may_not_call() {
+fn migration_may_alter_but_not_call_unlisted_functions() {
     for sql in [
         "ALTER TABLE books RENAME COLUMN price TO cost",
         "ALTER TABLE books RENAME TO volumes",
@@ -97,8 +97,8 @@ fn a_migration_may_alter_and_may_not_call() {
         "CREATE VIEW dear AS SELECT upper(title) FROM books WHERE price > 8",
         "CREATE TRIGGER t AFTER INSERT ON books BEGIN UPDATE authors SET name = trim(name) WHERE id = new.author_id; END",
     ] {
-        let judgement = judged(sql, Policy::Migrate);
-        assert_eq!(judgement.verdict, Verdict::Ok, "{sql}: {:#?}", judgement.diagnostics);
+        let judgement = judge(sql, SqlPolicy::Migrate);
+        assert_eq!(judgement.verdict, SqlVerdict::Ok, "{sql}: {:#?}", judgement.diagnostics);
     }
     for sql in [
         "CREATE VIEW v AS SELECT load_extension('x')",
@@ -106,12 +106,12 @@ fn a_migration_may_alter_and_may_not_call() {
         "CREATE TRIGGER t AFTER INSERT ON books BEGIN SELECT load_extension('x'); END",
         "CREATE TRIGGER t AFTER INSERT ON books BEGIN SELECT readfile('/etc/passwd'); END",
     ] {
-        assert!(has(&judged(sql, Policy::Migrate), SqlCode::FunctionRefused), "{sql}");
+        assert!(has_error(&judge(sql, SqlPolicy::Migrate), SqlCode::FunctionRefused), "{sql}");
     }
 }
 
 #[test]
-fn each_fix_mends_what_it_stands_at() {
+fn each_fix_corrects_its_finding() {
     let broken = [
         "SELECT nmae FROM authors",
         "SELECT a.nmae, a.contry FROM authors a",
@@ -131,13 +131,13 @@ fn each_fix_mends_what_it_stands_at() {
     ];
     let mut fixes = 0;
     for sql in broken {
-        for found in judged(sql, Policy::Write).diagnostics {
+        for found in judge(sql, SqlPolicy::Write).diagnostics {
             let Some(fix) = &found.fix else { continue };
             let mut mended = sql.to_owned();
             mended.replace_range(fix.start..fix.end, &fix.replacement);
-            let again = judged(&mended, Policy::Write).diagnostics;
+            let again = judge(&mended, SqlPolicy::Write).diagnostics;
             let is_same = |one: &&_| {
-                let one: &proctor_core::sql::Diagnostic = one;
+                let one: &proctor_core::sql::SqlDiagnostic = one;
                 one.code == found.code && one.subject == found.subject
             };
             assert_eq!(again.iter().find(is_same), None, "{sql} -> {mended}");
@@ -149,17 +149,18 @@ fn each_fix_mends_what_it_stands_at() {
 
 /// Returns the errors: the text at each position, and the candidates.
 fn errors(sql: &str) -> Vec<(String, Vec<String>)> {
-    let judgement = judged(sql, Policy::Write);
-    let errors = judgement.diagnostics.iter().filter(|found| found.severity == Severity::Error);
-    let place = |found: &proctor_core::sql::Diagnostic| {
+    let judgement = judge(sql, SqlPolicy::Write);
+    let errors = judgement.diagnostics.iter().filter(|found| found.severity == SqlSeverity::Error);
+    let place = |found: &proctor_core::sql::SqlDiagnostic| {
         found.span.map_or_else(|| "nowhere".to_owned(), |span| sql[span.start..span.end].to_owned())
     };
     errors.map(|found| (place(found), found.candidates.clone())).collect()
 }
 
 /// Returns the text with every fix applied.
-fn mended(sql: &str) -> String {
-    let mut fixes: Vec<_> = judged(sql, Policy::Write).diagnostics.into_iter().filter_map(|found| found.fix).collect();
+fn apply_fixes(sql: &str) -> String {
+    let mut fixes: Vec<_> =
+        judge(sql, SqlPolicy::Write).diagnostics.into_iter().filter_map(|found| found.fix).collect();
     fixes.sort_by_key(|fix| std::cmp::Reverse(fix.start));
     fixes.iter().fold(sql.to_owned(), |mut text, fix| {
         text.replace_range(fix.start..fix.end, &fix.replacement);
@@ -168,7 +169,7 @@ fn mended(sql: &str) -> String {
 }
 
 #[test]
-fn an_unknown_table_does_not_end_the_list_of_mistakes() {
+fn reports_all_errors_after_unknown_table() {
     let cases: &[(&str, &[&str])] = &[
         (
             "SELECT a.nmae, b.titel FROM author a JOIN boooks b ON a.id = b.auther_id",
@@ -197,27 +198,27 @@ fn an_unknown_table_does_not_end_the_list_of_mistakes() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-    let fixed = mended("SELECT a.nmae, b.titel FROM author a JOIN boooks b ON a.id = b.auther_id");
-    assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{fixed}");
+    let fixed = apply_fixes("SELECT a.nmae, b.titel FROM author a JOIN boooks b ON a.id = b.auther_id");
+    assert_eq!(judge(&fixed, SqlPolicy::Read).verdict, SqlVerdict::Ok, "{fixed}");
 }
 
 #[test]
-fn an_alias_that_hides_a_table_is_the_reason() {
+fn explains_table_hidden_by_alias() {
     for sql in [
         "SELECT authors.name FROM authors a",
         "SELECT a.id FROM authors a JOIN books AS b ON books.author_id = a.id",
         "SELECT a.id FROM authors a WHERE a.id > 1 ORDER BY authors.name",
     ] {
-        let judgement = judged(sql, Policy::Read);
+        let judgement = judge(sql, SqlPolicy::Read);
         let found = judgement.diagnostics.first().expect("a finding");
         assert!(found.message.contains("has the alias `"), "{sql}: {found:#?}");
-        let fixed = mended(sql);
-        assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{sql} -> {fixed}");
+        let fixed = apply_fixes(sql);
+        assert_eq!(judge(&fixed, SqlPolicy::Read).verdict, SqlVerdict::Ok, "{sql} -> {fixed}");
     }
 }
 
 #[test]
-fn misspelt_keywords_have_a_suggestion_at_their_place() {
+fn suggests_misspelt_keywords_at_their_position() {
     let cases: &[(&str, &[&str])] = &[
         ("SELEC name FROM authors", &["SELEC"]),
         ("select name form authors", &["form"]),
@@ -237,13 +238,13 @@ fn misspelt_keywords_have_a_suggestion_at_their_place() {
         let found = errors(sql);
         let places: Vec<&str> = found.iter().map(|(place, _)| place.as_str()).collect();
         assert_eq!(places, *expected, "{sql}: {found:?}");
-        let fixed = mended(sql);
-        assert_eq!(judged(&fixed, Policy::Write).verdict, Verdict::Ok, "{sql} -> {fixed}");
+        let fixed = apply_fixes(sql);
+        assert_eq!(judge(&fixed, SqlPolicy::Write).verdict, SqlVerdict::Ok, "{sql} -> {fixed}");
     }
 }
 
 #[test]
-fn an_unfinished_statement_names_its_place() {
+fn locates_end_of_unfinished_statement() {
     for (sql, place) in [
         ("SELECT name FROM authors WHERE", "WHERE"),
         ("SELECT name FROM authors WHERE;", "WHERE"),
@@ -256,7 +257,7 @@ fn an_unfinished_statement_names_its_place() {
 }
 
 #[test]
-fn fences_and_words_around_a_statement_are_told_with_a_fix() {
+fn reports_fences_and_prose_with_fix() {
     let select = "SELECT name\nFROM authors\nWHERE country = 'GB';";
     let cases = [
         (format!("{select}\n```"), SqlCode::FencedText),
@@ -281,11 +282,11 @@ fn fences_and_words_around_a_statement_are_told_with_a_fix() {
         ("sql: \"SELECT name FROM authors\"".to_owned(), SqlCode::ProseAroundSql),
     ];
     for (sql, code) in cases {
-        let judgement = judged(&sql, Policy::Read);
+        let judgement = judge(&sql, SqlPolicy::Read);
         let found: Vec<SqlCode> = judgement.diagnostics.iter().map(|found| found.code).collect();
         assert_eq!(found, [code], "{sql}: {:#?}", judgement.diagnostics);
-        let fixed = mended(&sql);
-        assert_eq!(judged(&fixed, Policy::Read).verdict, Verdict::Ok, "{sql} -> {fixed}");
+        let fixed = apply_fixes(&sql);
+        assert_eq!(judge(&fixed, SqlPolicy::Read).verdict, SqlVerdict::Ok, "{sql} -> {fixed}");
     }
     // Statements that contain text that only looks like prose or a fence are accepted.
     for sql in [
@@ -296,6 +297,6 @@ fn fences_and_words_around_a_statement_are_told_with_a_fix() {
         "-- This query\nSELECT name FROM authors -- ```\n",
         "SELECT '```' AS fence",
     ] {
-        assert_eq!(judged(sql, Policy::Read).verdict, Verdict::Ok, "{sql}");
+        assert_eq!(judge(sql, SqlPolicy::Read).verdict, SqlVerdict::Ok, "{sql}");
     }
 }

@@ -1,7 +1,7 @@
 //! Tests lists of tables with views in SQLite: a view may be used only if the list contains it and everything that it
 //! reads.
 
-use proctor_core::sql::{Allow, Dialect, Policy, Request, SqlCode, Verdict};
+use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlVerdict};
 use proctor_sql::sqlite::Sqlite;
 
 const SCHEMA: &str = "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, pay INTEGER);
@@ -12,16 +12,17 @@ const SCHEMA: &str = "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, pa
     CREATE VIEW counted AS SELECT count(*) AS n FROM people;
     INSERT INTO people VALUES (1, 'Ann', 7), (2, 'Bo', 8); INSERT INTO towns VALUES (1, 'Ulm');";
 
-fn judged(sql: &str, tables: &[&str], policy: Policy) -> (Verdict, Vec<SqlCode>) {
-    let allow = Allow { tables: tables.iter().map(|name| (*name).to_owned()).collect(), ..Allow::default() };
-    let request = Request { allow, policy, schema: vec![SCHEMA.to_owned()], ..Request::new(Dialect::Sqlite, sql) };
+fn judge(sql: &str, tables: &[&str], policy: SqlPolicy) -> (SqlVerdict, Vec<SqlCode>) {
+    let allow = SqlAllow { tables: tables.iter().map(|name| (*name).to_owned()).collect(), ..SqlAllow::default() };
+    let request =
+        SqlRequest { allow, policy, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Sqlite, sql) };
     let mut engine = Sqlite::open(&request).expect("opens");
     let judgement = proctor_sql::judge(&request, &mut engine);
     (judgement.verdict, judgement.diagnostics.iter().map(|found| found.code).collect())
 }
 
 #[test]
-fn allows_a_view_whose_tables_are_listed_too() {
+fn accepts_view_with_listed_tables() {
     let cases: &[(&str, &[&str])] = &[
         ("SELECT * FROM names", &["names", "people"]),
         ("SELECT n.name FROM NAMES AS n WHERE n.id = 1", &["main.names", "main.people"]),
@@ -33,14 +34,14 @@ fn allows_a_view_whose_tables_are_listed_too() {
         ("SELECT * FROM names UNION ALL SELECT id, town FROM towns", &["names", "people", "towns"]),
     ];
     for (sql, tables) in cases {
-        assert_eq!(judged(sql, tables, Policy::Read).0, Verdict::Ok, "{sql}");
+        assert_eq!(judge(sql, tables, SqlPolicy::Read).0, SqlVerdict::Ok, "{sql}");
     }
     let write = "UPDATE towns SET town = 'x' WHERE id IN (SELECT id FROM names WHERE name = 'Ann')";
-    assert_eq!(judged(write, &["towns", "names", "people"], Policy::Write).0, Verdict::Ok);
+    assert_eq!(judge(write, &["towns", "names", "people"], SqlPolicy::Write).0, SqlVerdict::Ok);
 }
 
 #[test]
-fn refuses_a_view_with_a_table_off_the_list() {
+fn rejects_view_with_table_off_list() {
     let cases: &[(&str, &[&str])] = &[
         ("SELECT * FROM names", &["names"]),
         ("SELECT count(*) FROM names", &["names"]),
@@ -49,14 +50,14 @@ fn refuses_a_view_with_a_table_off_the_list() {
         ("SELECT t.id FROM towns t JOIN names USING (id)", &["towns", "names"]),
     ];
     for (sql, tables) in cases {
-        let (verdict, codes) = judged(sql, tables, Policy::Read);
-        assert_eq!(verdict, Verdict::Reject, "{sql}");
+        let (verdict, codes) = judge(sql, tables, SqlPolicy::Read);
+        assert_eq!(verdict, SqlVerdict::Reject, "{sql}");
         assert!(codes.contains(&SqlCode::TableRefused), "{sql}: {codes:?}");
     }
 }
 
 #[test]
-fn nothing_else_may_be_read_by_its_name() {
+fn view_name_gives_no_other_access() {
     let cases: &[(&str, &[&str])] = &[
         ("SELECT pay FROM people", &["names"]),
         ("SELECT * FROM names, people", &["names"]),
@@ -84,22 +85,22 @@ fn nothing_else_may_be_read_by_its_name() {
         ),
     ];
     for (sql, tables) in cases {
-        let (verdict, codes) = judged(sql, tables, Policy::Read);
-        assert_eq!(verdict, Verdict::Reject, "{sql}");
+        let (verdict, codes) = judge(sql, tables, SqlPolicy::Read);
+        assert_eq!(verdict, SqlVerdict::Reject, "{sql}");
         assert!(codes.contains(&SqlCode::TableRefused), "{sql}: {codes:?}");
     }
 }
 
 /// A migration could replace a listed view by another one.
 #[test]
-fn a_migration_reads_what_it_may_name_alone() {
+fn migration_cannot_replace_listed_view() {
     let cases = [
         "CREATE VIEW names2 AS SELECT 1 AS a; INSERT INTO towns (town) SELECT name FROM names",
         "DROP VIEW names; CREATE VIEW names AS SELECT pay FROM people; INSERT INTO towns (town) SELECT pay FROM names",
     ];
     for sql in cases {
-        let (verdict, codes) = judged(sql, &["names", "names2", "towns"], Policy::Migrate);
-        assert_eq!(verdict, Verdict::Reject, "{sql}");
+        let (verdict, codes) = judge(sql, &["names", "names2", "towns"], SqlPolicy::Migrate);
+        assert_eq!(verdict, SqlVerdict::Reject, "{sql}");
         assert!(codes.contains(&SqlCode::TableRefused), "{sql}: {codes:?}");
     }
 }

@@ -10,15 +10,15 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 /// Names that paths are made of. Git ignores `ign/` and `*.log`.
-pub(crate) const NAMES: [&str; 5] = ["a", "b", "ign", "c.log", "d"];
+pub(crate) const PATH_NAMES: [&str; 5] = ["a", "b", "ign", "c.log", "d"];
 /// Maximum number of names in a path.
-pub(crate) const DEPTH: usize = 3;
+pub(crate) const MAX_DEPTH: usize = 3;
 /// Contents of initial and written files; two have the same size.
 pub(crate) const CONTENTS: [&str; 5] = ["first\n", "FIRST\n", "", "second line\n", "x"];
 
 /// An edit.
 #[derive(Debug, Clone)]
-pub(crate) enum Edit {
+pub(crate) enum TreeEdit {
     Write(String, &'static str),
     Append(String),
     Truncate(String, u64),
@@ -34,47 +34,47 @@ pub(crate) enum Edit {
 }
 
 /// The edits of one step.
-pub(crate) type Script = Vec<Edit>;
+pub(crate) type EditScript = Vec<TreeEdit>;
 
 /// Generates scripts of up to a dozen edits.
-pub(crate) fn scripts() -> impl Strategy<Value = Script> {
-    prop::collection::vec(edit(), 1..12)
+pub(crate) fn edit_scripts() -> impl Strategy<Value = EditScript> {
+    prop::collection::vec(random_edit(), 1..12)
 }
 
-fn path() -> impl Strategy<Value = String> {
-    prop::collection::vec(prop::sample::select(&NAMES[..]), 1..=DEPTH).prop_map(|names| names.join("/"))
+fn random_path() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(&PATH_NAMES[..]), 1..=MAX_DEPTH).prop_map(|names| names.join("/"))
 }
 
-fn edit() -> impl Strategy<Value = Edit> {
+fn random_edit() -> impl Strategy<Value = TreeEdit> {
     let content = prop::sample::select(&CONTENTS[..]);
     let mode = prop::sample::select(&[0o644, 0o755, 0o600, 0o000, 0o700][..]);
     prop_oneof![
-        4 => (path(), content).prop_map(|(path, content)| Edit::Write(path, content)),
-        1 => path().prop_map(Edit::Append),
-        1 => (path(), 0..8_u64).prop_map(|(path, length)| Edit::Truncate(path, length)),
-        3 => path().prop_map(Edit::Remove),
-        2 => path().prop_map(Edit::Directory),
-        3 => (path(), path()).prop_map(|(from, to)| Edit::Rename(from, to)),
-        1 => (path(), path()).prop_map(|(from, to)| Edit::Exchange(from, to)),
-        1 => (path(), path()).prop_map(|(from, to)| Edit::Link(from, to)),
-        1 => (path(), prop::sample::select(&["a", "b", "ign/kept", "nowhere"][..])).prop_map(|(path, to)| Edit::Symlink(path, to)),
-        2 => (path(), mode).prop_map(|(path, mode)| Edit::Chmod(path, mode)),
-        1 => path().prop_map(Edit::Fifo),
-        1 => path().prop_map(Edit::Touch),
+        4 => (random_path(), content).prop_map(|(path, content)| TreeEdit::Write(path, content)),
+        1 => random_path().prop_map(TreeEdit::Append),
+        1 => (random_path(), 0..8_u64).prop_map(|(path, length)| TreeEdit::Truncate(path, length)),
+        3 => random_path().prop_map(TreeEdit::Remove),
+        2 => random_path().prop_map(TreeEdit::Directory),
+        3 => (random_path(), random_path()).prop_map(|(from, to)| TreeEdit::Rename(from, to)),
+        1 => (random_path(), random_path()).prop_map(|(from, to)| TreeEdit::Exchange(from, to)),
+        1 => (random_path(), random_path()).prop_map(|(from, to)| TreeEdit::Link(from, to)),
+        1 => (random_path(), prop::sample::select(&["a", "b", "ign/kept", "nowhere"][..])).prop_map(|(path, to)| TreeEdit::Symlink(path, to)),
+        2 => (random_path(), mode).prop_map(|(path, mode)| TreeEdit::Chmod(path, mode)),
+        1 => random_path().prop_map(TreeEdit::Fifo),
+        1 => random_path().prop_map(TreeEdit::Touch),
     ]
 }
 
-impl Edit {
+impl TreeEdit {
     /// Performs the edit below `top`.
-    pub(crate) fn run(&self, top: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(crate) fn apply(&self, top: BorrowedFd<'_>) -> Result<(), Errno> {
         match self {
-            Self::Write(path, content) => write(top, path, OFlags::TRUNC, content),
-            Self::Append(path) => write(top, path, OFlags::APPEND, "more\n"),
+            Self::Write(path, content) => write_file(top, path, OFlags::TRUNC, content),
+            Self::Append(path) => write_file(top, path, OFlags::APPEND, "more\n"),
             Self::Truncate(path, length) => {
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK;
                 rustix::fs::ftruncate(openat(top, path, flags, Mode::empty())?, *length)
             }
-            Self::Remove(path) => remove(top, path),
+            Self::Remove(path) => remove_recursively(top, path),
             Self::Directory(path) => mkdirat(top, path, Mode::from_raw_mode(0o755)),
             Self::Rename(from, to) => renameat(top, from, top, to),
             Self::Exchange(from, to) => renameat_with(top, from, top, to, RenameFlags::EXCHANGE),
@@ -91,13 +91,13 @@ impl Edit {
     }
 }
 
-fn write(top: BorrowedFd<'_>, path: &str, how: OFlags, content: &str) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | how;
+fn write_file(top: BorrowedFd<'_>, path: &str, extra_flags: OFlags, content: &str) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | extra_flags;
     let file = openat(top, path, flags, Mode::from_raw_mode(0o644))?;
     rustix::io::write(&file, content.as_bytes()).map(drop)
 }
 
-fn remove(top: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+fn remove_recursively(top: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
     match unlinkat(top, path, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
         other => return other,
@@ -106,7 +106,7 @@ fn remove(top: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
     for entry in rustix::fs::Dir::read_from(&dir)?.flatten() {
         let name = entry.file_name().to_str().expect("names of ours");
         if !matches!(name, "." | "..") {
-            remove(top, &format!("{path}/{name}"))?;
+            remove_recursively(top, &format!("{path}/{name}"))?;
         }
     }
     unlinkat(top, path, AtFlags::REMOVEDIR)

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::{Entry, EntryKind};
+use proctor_core::model::drift::{Entry, EntryKind};
+use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use sha2::{Digest as _, Sha256};
 
 /// The tag and the 32 bytes of an entry, as specified in docs/snapshot.md.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Leaf {
+pub(crate) struct ListedLeaf {
     tag: char,
     sha256: String,
 }
 
-impl From<&Entry> for Leaf {
+impl From<&Entry> for ListedLeaf {
     fn from(entry: &Entry) -> Self {
         let tag = match (entry.kind, entry.executable) {
             (EntryKind::File, false) => 'f',
@@ -31,9 +31,9 @@ impl From<&Entry> for Leaf {
 
 /// Leaves by path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Tree(BTreeMap<String, Leaf>);
+pub(crate) struct TreeListing(BTreeMap<String, ListedLeaf>);
 
-impl Tree {
+impl TreeListing {
     /// Reads all entries below an open directory, except the top-level `.git`.
     pub(crate) fn read(top: BorrowedFd<'_>) -> Self {
         let mut tree = Self::default();
@@ -49,7 +49,7 @@ impl Tree {
             }
             let path = format!("{prefix}{name}");
             let stat = statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW).expect("it stands there");
-            let leaf = |tag, content: &[u8]| Leaf { tag, sha256: hex(Sha256::digest(content).into()) };
+            let leaf = |tag, content: &[u8]| ListedLeaf { tag, sha256: to_hex(Sha256::digest(content).into()) };
             let leaf = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
                     let inner = openat(dir, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opens");
@@ -70,15 +70,15 @@ impl Tree {
     }
 
     /// Returns the part of the tree at the wanted paths.
-    pub(crate) fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
+    pub(crate) fn filter_paths(&self, wanted: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(path, _)| wanted(path)).map(|(path, leaf)| (path.clone(), leaf.clone())).collect())
     }
 
-    pub(crate) fn get(&self, path: &[u8]) -> Option<&Leaf> {
+    pub(crate) fn leaf(&self, path: &[u8]) -> Option<&ListedLeaf> {
         self.0.get(std::str::from_utf8(path).expect("names of ours"))
     }
 
-    pub(crate) fn put(&mut self, path: &[u8], leaf: Leaf) {
+    pub(crate) fn insert(&mut self, path: &[u8], leaf: ListedLeaf) {
         self.0.insert(String::from_utf8(path.to_vec()).expect("names of ours"), leaf);
     }
 
@@ -87,15 +87,15 @@ impl Tree {
     }
 
     /// Computes the identity of the tree.
-    pub(crate) fn id(&self) -> String {
-        let leaves: Vec<(&str, &Leaf)> = self.0.iter().map(|(path, leaf)| (path.as_str(), leaf)).collect();
-        format!("sha256:{}", hex(digest(&leaves)))
+    pub(crate) fn identity(&self) -> String {
+        let leaves: Vec<(&str, &ListedLeaf)> = self.0.iter().map(|(path, leaf)| (path.as_str(), leaf)).collect();
+        format!("sha256:{}", to_hex(identity_digest(&leaves)))
     }
 }
 
-fn digest(leaves: &[(&str, &Leaf)]) -> [u8; 32] {
+fn identity_digest(leaves: &[(&str, &ListedLeaf)]) -> [u8; 32] {
     let mut lines = Vec::new();
-    let mut inner: BTreeMap<&str, Vec<(&str, &Leaf)>> = BTreeMap::new();
+    let mut inner: BTreeMap<&str, Vec<(&str, &ListedLeaf)>> = BTreeMap::new();
     for (path, leaf) in leaves {
         match path.split_once('/') {
             Some((directory, rest)) => inner.entry(directory).or_default().push((rest, leaf)),
@@ -105,7 +105,7 @@ fn digest(leaves: &[(&str, &Leaf)]) -> [u8; 32] {
             }
         }
     }
-    lines.extend(inner.iter().map(|(directory, leaves)| (*directory, 'd', digest(leaves))));
+    lines.extend(inner.iter().map(|(directory, leaves)| (*directory, 'd', identity_digest(leaves))));
     lines.sort_unstable();
     let mut hasher = Sha256::new_with_prefix(b"proctor-tree-v1\0");
     for (name, tag, raw) in lines {
@@ -117,6 +117,6 @@ fn digest(leaves: &[(&str, &Leaf)]) -> [u8; 32] {
     hasher.finalize().into()
 }
 
-fn hex(raw: [u8; 32]) -> String {
+fn to_hex(raw: [u8; 32]) -> String {
     raw.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -7,7 +7,7 @@ use std::sync::{LazyLock, OnceLock};
 const PROGRAMS: [&str; 5] = ["proctor", "proctord", "proctor-sandbox", "proctor-git", "proctor-sql"];
 
 /// Directory of the built binaries.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+static BUILD_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     let this = std::env::current_exe().expect("the path of this test binary");
     let has_all = |dir: &&Path| PROGRAMS.iter().all(|program| dir.join(program).is_file());
     let found = this.ancestors().find(has_all);
@@ -15,54 +15,54 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 /// A copy of the binaries that all users can read, because the build may be in a private home directory.
-static SHARED: OnceLock<tempfile::TempDir> = OnceLock::new();
+static PUBLIC_PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
 
 /// A copy of the Rust toolchain that all users can read.
-static TOOLCHAIN: OnceLock<tempfile::TempDir> = OnceLock::new();
+static PUBLIC_TOOLCHAIN: OnceLock<tempfile::TempDir> = OnceLock::new();
 
 /// Returns the path of a client program that `scripts/clients` installs.
-pub(crate) fn client(path: &str) -> PathBuf {
-    BUILT.parent().unwrap_or(&BUILT).join("clients").join(path)
+pub(crate) fn client_program(path: &str) -> PathBuf {
+    BUILD_DIR.parent().unwrap_or(&BUILD_DIR).join("clients").join(path)
 }
 
 /// Returns the path of one of the binaries in the build directory.
-pub(crate) fn built(program: &str) -> PathBuf {
-    BUILT.join(program)
+pub(crate) fn built_program(program: &str) -> PathBuf {
+    BUILD_DIR.join(program)
 }
 
 /// Returns the path of one of the binaries, with its companions, in a directory that all users can read.
-pub(crate) fn for_all(program: &str) -> PathBuf {
-    SHARED.get_or_init(share).path().join(program)
+pub(crate) fn public_program(program: &str) -> PathBuf {
+    PUBLIC_PROGRAMS.get_or_init(copy_programs).path().join(program)
 }
 
 /// Returns a copy of the toolchain that all users can read. A copy is needed because the original's ownership must
 /// not change.
-pub(crate) fn toolchain_for_all(own: &Path) -> PathBuf {
-    let share = || {
-        let dir = open_dir();
-        crate::machine::copy_toolchain(own, dir.path());
+pub(crate) fn public_toolchain(original: &Path) -> PathBuf {
+    let copy_original = || {
+        let dir = public_temp_dir();
+        crate::machine::copy_toolchain(original, dir.path());
         dir
     };
-    TOOLCHAIN.get_or_init(share).path().to_owned()
+    PUBLIC_TOOLCHAIN.get_or_init(copy_original).path().to_owned()
 }
 
-fn open_dir() -> tempfile::TempDir {
+fn public_temp_dir() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("proctor-bin-").tempdir().expect("a directory for binaries");
-    crate::machine::open_to_all(dir.path());
+    crate::machine::make_dir_public(dir.path());
     dir
 }
 
-fn share() -> tempfile::TempDir {
-    let dir = open_dir();
+fn copy_programs() -> tempfile::TempDir {
+    let dir = public_temp_dir();
     for program in PROGRAMS {
-        std::fs::copy(BUILT.join(program), dir.path().join(program)).expect("a copy of a binary");
+        std::fs::copy(BUILD_DIR.join(program), dir.path().join(program)).expect("a copy of a binary");
     }
     dir
 }
 
 /// Removes the copies, because statics are never dropped.
-pub(crate) fn clean_up() {
-    for dir in [SHARED.get(), TOOLCHAIN.get()].into_iter().flatten() {
+pub(crate) fn remove_copies() {
+    for dir in [PUBLIC_PROGRAMS.get(), PUBLIC_TOOLCHAIN.get()].into_iter().flatten() {
         // Ignore the error: at worst a few files stay in the temporary directory.
         let _ = std::fs::remove_dir_all(dir.path());
     }

@@ -141,21 +141,21 @@ def prepare():
 
 def tmpfiles():
     modes = [stat.S_IMODE(os.stat(path).st_mode) for path in ("/run/proctor", "/var/lib/proctor")]
-    say(modes == [0o755, 0o700], "tmpfiles make the directories", modes)
+    say(modes == [0o755, 0o700], "systemd-tmpfiles creates the directories", modes)
 
 
 def activation():
     sh("systemctl", "enable", "--now", "proctord.socket")
     found = os.stat(SOCKET)
     group = subprocess.run(["stat", "-c", "%G", SOCKET], capture_output=True, text=True).stdout.strip()
-    say((stat.S_IMODE(found.st_mode), group) == (0o660, "proctor"), "the socket is the group's", (found, group))
+    say((stat.S_IMODE(found.st_mode), group) == (0o660, "proctor"), "the socket belongs to the group", (found, group))
     say(show("proctord.service", "ActiveState") == "inactive", "the daemon has not been started yet")
     status, health = ask("GET", "/healthz")
     say(status == 200 and health["status"] == "ok", "a connection starts the daemon", health)
-    say(show("proctord.service", "ActiveState") == "active", "systemd knows that it is ready")
+    say(show("proctord.service", "ActiveState") == "active", "the unit is active once the daemon is ready")
     say(health["pid"] == int(show("proctord.service", "MainPID")), "the daemon is the unit's main process", health)
     state = show("proctord.service", "StatusText")
-    say(SOCKET in state, "the daemon says where it listens", state)
+    say(SOCKET in state, "the status text contains the socket", state)
 
 
 def run():
@@ -164,7 +164,7 @@ def run():
     say(found.get("verdict") == "passed", "a run passes under the unit's hardening", found)
     evidence = f"{repo}/changes/001_x/verify/verify.it.json"
     owner = pwd.getpwuid(os.stat(evidence).st_uid).pw_name if os.path.exists(evidence) else None
-    say(owner == "ann", "the evidence is the owner's", owner)
+    say(owner == "ann", "the evidence belongs to the owner of the repository", owner)
     output = sh("/usr/bin/python3", "-c", CLIENT, SOCKET, "GET", f"/v1/runs/{found['id']}/steps/0/stdout", "", user="ann")
     say(str(pwd.getpwnam("ann").pw_uid) in output, "the step runs as the owner of the repository", output)
     by_name = enforcement(found)
@@ -172,7 +172,7 @@ def run():
     # If the unit has no control group with limits in this container, the daemon cannot create any.
     given = writable_groups(show("proctord.service", "MainPID"))
     say("cgroup" in by_name and lacking == ([] if given else ["cgroup"]),
-        "every control of the sandbox holds, a control group where the unit has one", (given, by_name))
+        "every control of the sandbox is enforced, and control groups if the unit has one", (given, by_name))
 
 
 def enforcement(found):
@@ -209,13 +209,13 @@ def writable_groups(pid):
 
 def who_may():
     status, answer = ask("POST", "/v1/runs", {"repo": "/home/ann/repo", "profile": "pr"}, user="bob")
-    say(status in (403, 422), "nobody verifies the repository of another", (status, answer))
+    say(status in (403, 422), "a user cannot verify the repository of another user", (status, answer))
     status, answer = ask("GET", "/healthz", user="eve", check=False)
-    say(status != 200, "who is in the group and not listed is refused", (status, answer))
+    say(status != 200, "a group member that is not in allow_users is rejected", (status, answer))
     sh("groupadd", "mal")
     sh("useradd", "-m", "-g", "mal", "mal")
     status, answer = ask("GET", "/healthz", user="mal", check=False)
-    say(status is None and "PermissionError" in answer, "who is not in the group does not reach the socket", answer)
+    say(status is None and "PermissionError" in answer, "a user outside of the group cannot connect to the socket", answer)
 
 
 PROBE = """
@@ -226,32 +226,32 @@ for place in ("/run/proctor/proctord.sock", "/proc/1/root/run/proctor/proctord.s
     except OSError as error:
         print(ascii(place), error)
     else:
-        sys.exit(f"{place!a} can be reached")
+        sys.exit(f"{place!a} accepts connections")
 if os.path.exists("/run/proctor") and os.listdir("/run/proctor"):
-    sys.exit("what is beside the socket can be seen")
+    sys.exit("/run/proctor is visible to the step")
 """
 
 
 def unreachable():
     repo = repository("/home/bob/repo", "bob", "/usr/bin/python3", "probe.py", files={"probe.py": PROBE})
     found = ended(submit(repo, "bob"), "bob")
-    say(found.get("verdict") == "passed", "a step does not reach the socket", found)
+    say(found.get("verdict") == "passed", "a step cannot connect to the socket", found)
 
 
 def reload():
     configure(f"[daemon]\nallow_users = ['{SECRET}']\n")
     refused = subprocess.run(["systemctl", "reload", "proctord.service"], capture_output=True, timeout=PATIENCE)
-    say(refused.returncode != 0, "a reload of a config that is not valid fails", refused.returncode)
+    say(refused.returncode != 0, "a reload with an invalid config fails", refused.returncode)
     until(lambda: "not valid" in show("proctord.service", "StatusText"))
     status = show("proctord.service", "StatusText")
-    say("the old one holds" in status, "a config that is not valid is refused", status)
-    say(ask("GET", "/healthz", user="ann")[0] == 200, "the old config still holds")
-    say("proctor_config_last_reload_successful 0" in ask("GET", "/metrics")[1], "the metrics show a refused reload")
+    say("the old one holds" in status, "an invalid config is rejected", status)
+    say(ask("GET", "/healthz", user="ann")[0] == 200, "the old config still applies")
+    say("proctor_config_last_reload_successful 0" in ask("GET", "/metrics")[1], "the metrics report the failed reload")
     configure(LISTED.replace("'bob'", "'eve'"))
     sh("systemctl", "reload", "proctord.service")
     until(lambda: show("proctord.service", "StatusText") == "the new config holds")
     answers = [ask("GET", "/healthz", user=user, check=False)[0] for user in ("ann", "eve", "bob")]
-    say(answers[:2] == [200, 200] and answers[2] != 200, "the new config holds", answers)
+    say(answers[:2] == [200, 200] and answers[2] != 200, "the new config applies", answers)
     say(show("proctord.service", "ActiveState") == "active", "the unit is active after a reload")
     configure(LISTED)
     sh("systemctl", "reload", "proctord.service")
@@ -261,25 +261,25 @@ def below(daemon, step):
     """Checks that each attempt has its own group below the unit's group, in each hierarchy that has one."""
     given, of_step = writable_groups(daemon), dict(groups(step))
     held = [of_step[controllers].startswith(f"{path.rstrip('/')}/proctor-") for controllers, path in given]
-    say(all(held), "a step is in a group of its own below that of the unit", (given, of_step))
+    say(all(held), "each attempt has its own control group below the unit's group", (given, of_step))
 
 
 def watchdog():
     repo = repository("/home/ann/watched", "ann", "sleep", "600.31415")
     run = submit(repo, "ann")
-    say(until(lambda: running("31415")), "a run is under way")
+    say(until(lambda: running("31415")), "a run is active")
     before = int(show("proctord.service", "MainPID"))
     below(before, running("31415")[0])
     os.kill(before, 19)  # SIGSTOP
     until(lambda: show("proctord.service", "MainPID") not in (str(before), "0"))
     after = int(show("proctord.service", "MainPID"))
-    say(after not in (0, before), "the watchdog ends a daemon that says nothing, and another begins", (before, after))
-    say(show("proctord.service", "NRestarts") == "1", "it was restarted once", show("proctord.service", "NRestarts"))
+    say(after not in (0, before), "the watchdog kills a daemon that does not respond, and systemd starts another", (before, after))
+    say(show("proctord.service", "NRestarts") == "1", "systemd restarted the daemon once", show("proctord.service", "NRestarts"))
     found = ended(run, "ann")
     doubts = json.dumps(found.get("doubts"))
     say((found.get("verdict"), found.get("exit_code")) == ("inconclusive", 130) and "interrupted" in doubts,
-        "the next daemon says that the run was interrupted", found)
-    say(until(lambda: not running("31415")), "no process of the run is left", running("31415"))
+        "the next daemon reports that the run was interrupted", found)
+    say(until(lambda: not running("31415")), "no process of the run remains", running("31415"))
     again = ended(submit("/home/ann/repo", "ann"), "ann")
     say(again.get("verdict") == "passed", "the next daemon verifies", again)
 
@@ -290,8 +290,8 @@ def restart():
     until(lambda: ask("GET", f"/v1/runs/{run}", user="ann")[1]["state"] == "running")
     sh("systemctl", "restart", "proctord.service")
     found = ended(run, "ann")
-    say(found.get("verdict") == "passed", "a restart lets a run end", found)
-    say(show("proctord.service", "NRestarts") == "0", "a restart is no failure")
+    say(found.get("verdict") == "passed", "a restart waits for a run to end", found)
+    say(show("proctord.service", "NRestarts") == "0", "a restart does not count as a failure")
     sh("systemctl", "stop", "proctord.service")
     result = show("proctord.service", "Result")
     say(os.path.exists(SOCKET) and result == "success", "the socket outlives the daemon", result)
@@ -307,24 +307,24 @@ def broken_config():
     other = ask("GET", "/healthz", user="eve", check=False)
     say(other[0] == 503 and "no-such-account" not in other[1]["detail"], "others get no part of the config", other)
     started = subprocess.run(["systemctl", "start", "proctord.service"], capture_output=True, timeout=PATIENCE)
-    say(started.returncode != 0, "a start with a config that is not valid fails", started.returncode)
+    say(started.returncode != 0, "a start with an invalid config fails", started.returncode)
     # More failed starts than any start limit allows.
     answers = {ask("GET", "/healthz", check=False)[0] for _ in range(12)}
     state = show("proctord.socket", "ActiveState"), show("proctord.socket", "Result")
     say((answers, state) == ({503}, ("active", "success")), "the socket survives failed starts", (answers, state))
     configure(LISTED)
     found = until(lambda: ask("GET", "/healthz", user="ann", check=False)[0] == 200)
-    say(found, "a fixed config is enough", show("proctord.service", "ActiveState"))
+    say(found, "the daemon starts once the config is fixed", show("proctord.service", "ActiveState"))
 
 
 def idle():
     configure(LISTED + "idle_exit_ms = 300\n")
     sh("systemctl", "reload", "proctord.service")
-    say(until(lambda: show("proctord.service", "ActiveState") == "inactive"), "an idle daemon ends",
+    say(until(lambda: show("proctord.service", "ActiveState") == "inactive"), "an idle daemon exits",
         show("proctord.service", "ActiveState"))
-    say(show("proctord.service", "Result") == "success", "and that is no failure")
+    say(show("proctord.service", "Result") == "success", "an idle exit is not a failure")
     configure(LISTED)
-    say(ask("GET", "/healthz")[0] == 200, "the next connection starts it again")
+    say(ask("GET", "/healthz")[0] == 200, "the next connection starts the daemon again")
 
 
 def journal():
@@ -333,11 +333,11 @@ def journal():
     records = [json.loads(line) for line in lines if line.startswith("{")]
     ours = [record for record in records if "PROCTOR_TARGET" in record]
     said = [record["MESSAGE"] for record in ours]
-    say(any("the daemon listens" in message for message in said), "the journal has the daemon's fields", said)
+    say(any("the daemon listens" in message for message in said), "the journal contains the fields of the daemon", said)
     text = sh("journalctl", "-o", "export", "-u", "proctord.service", "--no-pager")
-    say(SECRET not in text and "[redacted]" in text, "no secret of the daemon is in the journal", text[-2000:])
+    say(SECRET not in text and "[redacted]" in text, "the journal contains no secret of the daemon", text[-2000:])
     raw = [message for message in said if re.search(r"[\x00-\x1f\x7f-\x9f]", str(message))]
-    say(not raw, "no control character is in the journal", raw)
+    say(not raw, "the journal contains no control character", raw)
 
 
 def of_user():
@@ -349,15 +349,15 @@ def of_user():
     sh("systemctl", "--user", "enable", "--now", "proctord.socket", **manage)
     where = f"{runtime}/proctor/proctord.sock"
     modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (where, os.path.dirname(where))]
-    say(modes == [0o600, 0o700], "a user's socket is for that user alone", [oct(mode) for mode in modes])
+    say(modes == [0o600, 0o700], "only the user can connect to the socket of a user's daemon", [oct(mode) for mode in modes])
     health = ask("GET", "/healthz", user="ann", where=where)[1]
-    say(isinstance(health, dict) and health["uid"] == uid, "a user's daemon is started by a connection", health)
+    say(isinstance(health, dict) and health["uid"] == uid, "a connection starts a user's daemon", health)
     asked = {"repo": "/home/ann/repo", "profile": "pr", "reuse": "never"}
     answer = ask("POST", "/v1/runs", asked, user="ann", where=where)[1]
     found = ended(answer["run"]["id"], "ann", where)
     say(found.get("verdict") == "passed", "a user's daemon verifies under its unit's hardening", found)
     sh("systemctl", "--user", "restart", "proctord.service", **manage)
-    say(ended(answer["run"]["id"], "ann", where).get("verdict") == "passed", "a user's daemon remembers")
+    say(ended(answer["run"]["id"], "ann", where).get("verdict") == "passed", "a user's daemon keeps its runs over a restart")
     refused = ask("GET", "/healthz", where=where, check=False)
     say(refused[0] != 200, "a user's daemon does not serve root", refused)
 
@@ -370,7 +370,7 @@ def exposure():
                                    ("a user's unit", MOST_EXPOSED_OF_A_USER, of_user, dict(user="ann", env=env))):
         text = sh("systemd-analyze", "security", *words, check=False, **how)
         found = re.search(r"level for proctord.service: ([0-9.]+)", text)
-        say(found and float(found[1]) <= most, f"{name} is no more exposed than {most}", text[-500:])
+        say(found and float(found[1]) <= most, f"the exposure level of {name} is at most {most}", text[-500:])
 
 
 def main():
@@ -379,7 +379,7 @@ def main():
         try:
             step()
         except Exception as error:  # the report contains every error
-            say(False, f"{step.__name__} goes on to its end", f"{type(error).__name__}: {error}")
+            say(False, f"{step.__name__} completes", f"{type(error).__name__}: {error}")
             report.write(sh("journalctl", "--no-pager", "-n", "40", check=False))
     report.write("done\n")
 

@@ -1,161 +1,161 @@
 //! All cases, grouped by topic.
 
-mod abuse;
 mod access;
-mod adversary;
-mod applying;
+mod apply_changes;
 mod caches;
-mod callers;
+mod caller_process;
 mod changesets;
-mod client;
 mod commands;
+mod concurrent_edits;
 mod contention;
 mod crash;
 mod daemon_cli;
-mod degrading;
+mod daemon_client;
+mod daemon_lifecycle;
+mod daemon_observability;
 mod drift;
-mod environment;
+mod drift_methods;
 mod evidence;
 mod exec;
-mod explaining;
-mod faults;
-mod formats;
+mod explanations;
+mod fault_injection;
 mod fuzz;
 mod gate;
-mod generated;
+mod generated_clients;
 mod harness;
-mod hiding;
+mod hidden_changes;
 mod hooks;
-mod hostile;
+mod hostile_clients;
+mod hostile_mcp_clients;
+mod html_report;
 mod http;
+mod human_output;
 mod import;
 mod init;
 mod interruption;
-mod judging;
-mod layouts;
-mod life;
 mod limits;
 mod live_output;
+mod live_terminal;
+mod local_attacks;
+mod maintenance;
 mod mcp;
-mod meanwhile;
-mod mistakes;
-mod misuse;
+mod missing_controls;
 mod network;
-mod order;
-mod output;
 mod packaging;
-mod pages;
 mod patches;
-mod places;
-mod private_tree;
-mod refusal;
-mod reports;
-mod repositories;
+mod path_swaps;
+mod predecessor_format;
+mod predecessor_mistakes;
+mod prior_results;
+mod private_copy;
+mod refused_requests;
+mod report_formats;
+mod repository_formats;
+mod repository_locations;
 mod rerun;
-mod results;
-mod reuse;
 mod revisions;
-mod room;
-mod runs;
-mod screen;
-mod screens;
+mod run_requests;
+mod screen_snapshots;
+mod skill_order;
 mod spec;
 mod sql;
+mod sql_steps;
+mod step_environment;
+mod step_output;
+mod step_reports;
 mod stress;
-mod swaps;
 mod systemd;
 mod telemetry;
-mod telling;
-mod terminal;
 mod timeout;
 mod toolchain;
 mod tools;
 mod tutorial;
 mod unprivileged;
-mod upkeep;
+mod unusual_repositories;
+mod unwritable_storage;
 mod verdict;
 mod visibility;
 
-use crate::needs::Case;
+use crate::needs::CaseDefinition;
 
 /// Returns all cases.
-pub(crate) fn all() -> Vec<&'static Case> {
-    let groups: Vec<&'static [Case]> = vec![
+pub(crate) fn all_cases() -> Vec<&'static CaseDefinition> {
+    let groups: Vec<&'static [CaseDefinition]> = vec![
         access::CASES,
-        abuse::CASES,
-        adversary::CASES,
-        applying::CASES,
+        hostile_clients::CASES,
+        drift_methods::CASES,
+        apply_changes::CASES,
         caches::CASES,
-        callers::CASES,
+        caller_process::CASES,
         changesets::CASES,
-        client::CASES,
+        daemon_client::CASES,
         commands::CASES,
         contention::CASES,
         daemon_cli::CASES,
         crash::CASES,
-        degrading::CASES,
+        missing_controls::CASES,
         drift::CASES,
-        environment::CASES,
+        step_environment::CASES,
         evidence::CASES,
         exec::CASES,
-        exec::OF_A_DAEMON,
-        explaining::CASES,
-        faults::CASES,
-        formats::CASES,
+        exec::DAEMON_CASES,
+        explanations::CASES,
+        fault_injection::CASES,
+        repository_formats::CASES,
         fuzz::CASES,
         gate::CASES,
-        generated::CASES,
+        generated_clients::CASES,
         harness::CASES,
-        hiding::CASES,
+        hidden_changes::CASES,
         hooks::CASES,
-        hostile::CASES,
+        local_attacks::CASES,
         http::CASES,
         import::CASES,
         init::CASES,
         interruption::CASES,
-        judging::CASES,
-        layouts::CASES,
-        life::CASES,
+        sql_steps::CASES,
+        predecessor_format::CASES,
+        daemon_lifecycle::CASES,
         limits::CASES,
         live_output::CASES,
         mcp::CASES,
-        meanwhile::CASES,
-        mistakes::CASES,
-        misuse::CASES,
+        concurrent_edits::CASES,
+        predecessor_mistakes::CASES,
+        hostile_mcp_clients::CASES,
         network::CASES,
-        order::CASES,
-        output::CASES,
-        pages::CASES,
+        skill_order::CASES,
+        step_output::CASES,
+        html_report::CASES,
         packaging::CASES,
         patches::CASES,
-        places::CASES,
-        private_tree::CASES,
-        refusal::CASES,
-        reports::CASES,
-        repositories::CASES,
+        repository_locations::CASES,
+        private_copy::CASES,
+        refused_requests::CASES,
+        step_reports::CASES,
+        unusual_repositories::CASES,
         rerun::CASES,
-        rerun::OF_A_SERVICE,
-        results::CASES,
-        reuse::CASES,
+        rerun::SERVICE_CASES,
+        report_formats::CASES,
+        prior_results::CASES,
         revisions::CASES,
-        room::CASES,
-        runs::CASES,
-        screen::CASES,
-        screens::CASES,
+        unwritable_storage::CASES,
+        run_requests::CASES,
+        live_terminal::CASES,
+        screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
         stress::CASES,
-        swaps::CASES,
+        path_swaps::CASES,
         systemd::CASES,
         telemetry::CASES,
-        telling::CASES,
-        terminal::CASES,
+        daemon_observability::CASES,
+        human_output::CASES,
         timeout::CASES,
         toolchain::CASES,
         tools::CASES,
         tutorial::CASES,
         unprivileged::CASES,
-        upkeep::CASES,
+        maintenance::CASES,
         verdict::CASES,
         visibility::CASES,
     ];
@@ -165,61 +165,61 @@ pub(crate) fn all() -> Vec<&'static Case> {
 /// Returns the cases that run a second time through a daemon. These are the cases in which the daemon could change
 /// the result: requests, reports, refusals, interruptions and records. Behaviour inside a sandbox is not repeated,
 /// because the engine is the same.
-pub(crate) fn served() -> Vec<&'static Case> {
-    let groups: Vec<&'static [Case]> = vec![
-        applying::CASES,
-        callers::CASES,
+pub(crate) fn daemon_cases() -> Vec<&'static CaseDefinition> {
+    let groups: Vec<&'static [CaseDefinition]> = vec![
+        apply_changes::CASES,
+        caller_process::CASES,
         changesets::CASES,
-        degrading::CASES,
+        missing_controls::CASES,
         drift::CASES,
-        environment::CASES,
+        step_environment::CASES,
         evidence::CASES,
         exec::CASES,
-        formats::CASES,
+        repository_formats::CASES,
         gate::CASES,
         interruption::CASES,
-        judging::CASES,
-        mistakes::CASES,
-        order::CASES,
-        output::CASES,
+        sql_steps::CASES,
+        predecessor_mistakes::CASES,
+        skill_order::CASES,
+        step_output::CASES,
         patches::CASES,
-        refusal::CASES,
-        reports::CASES,
+        refused_requests::CASES,
+        step_reports::CASES,
         rerun::CASES,
         revisions::CASES,
         timeout::CASES,
         toolchain::CASES,
-        upkeep::SERVED,
+        maintenance::DAEMON_CASES,
         verdict::CASES,
     ];
-    groups.into_iter().flatten().filter(|case| !OF_THIS_PROCESS.contains(&case.name)).collect()
+    groups.into_iter().flatten().filter(|case| !LOCAL_ONLY_CASES.contains(&case.name)).collect()
 }
 
 /// Cases that only apply to a `proctor` that does the work itself.
-const OF_THIS_PROCESS: [&str; 20] = [
+const LOCAL_ONLY_CASES: [&str; 20] = [
     // A daemon keeps a history.
-    "changesets::ids_that_climb_or_hide_are_refused",
-    "gate::nothing_on_record_is_no_pass",
+    "changesets::invalid_ids_are_refused",
+    "gate::tree_without_a_recorded_run_is_refused",
     // A daemon has its own config and state directory.
     "exec::has_limits_below_the_ceiling",
-    "degrading::the_operator_can_forbid_best_effort",
-    "degrading::without_a_control_group",
-    "refusal::an_operators_config_that_is_wrong_is_no_config",
-    "degrading::the_operator_says_what_may_be_missing",
-    "degrading::what_was_found_out_before_makes_no_record",
-    "degrading::what_is_missing_with_another_is_demanded_too",
-    "gate::another_spec_profile_or_plan_is_not_what_ran",
-    "gate::the_tier_and_the_age_are_bounded",
-    "gate::strict_inputs_refuse_a_run_over_the_worktree_itself",
-    "refusal::the_operator_is_the_ceiling",
-    "refusal::the_state_may_not_lie_in_the_repository",
+    "missing_controls::operator_can_forbid_best_effort",
+    "missing_controls::without_a_control_group",
+    "refused_requests::invalid_operator_config_is_refused",
+    "missing_controls::operator_sets_which_controls_may_be_missing",
+    "missing_controls::outdated_probe_result_is_not_recorded",
+    "missing_controls::control_lost_through_another_missing_control_is_required",
+    "gate::other_spec_profile_or_plan_is_refused",
+    "gate::maximum_tier_and_age_are_enforced",
+    "gate::strict_inputs_refuse_a_run_on_a_shared_worktree",
+    "refused_requests::operator_config_limits_every_spec",
+    "refused_requests::state_directory_inside_the_repository_is_refused",
     // Work in a daemon does not end with the client.
-    "interruption::a_second_sigint_leaves_at_once",
-    "interruption::sigkill_ends_what_asked_to_outlive_its_parent",
-    "interruption::sigkill_leaves_no_process_and_a_whole_status",
+    "interruption::second_sigint_exits_immediately",
+    "interruption::sigkill_ends_detached_processes_of_a_step",
+    "interruption::sigkill_leaves_no_process_and_a_complete_status_file",
     // The standard streams of `proctor` do not matter to a daemon.
-    "callers::a_result_that_cannot_be_written_is_no_pass",
-    "callers::open_files_are_not_handed_on",
+    "caller_process::result_that_cannot_be_written_is_inconclusive",
+    "caller_process::open_files_are_not_inherited",
     // A daemon combines two equal requests into one run.
     "revisions::two_runs_of_one_commit_share_its_checkout",
 ];

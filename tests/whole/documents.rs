@@ -3,25 +3,25 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::canonical::Json;
-use proctor_core::digest::Sha256Hex;
-use proctor_core::evidence::{self, Document, SkillEvidence, ToolchainEvidence};
+use proctor_core::record::evidence::{self, Document, SkillEvidence, ToolchainEvidence};
+use proctor_core::text::canonical::Json;
+use proctor_core::text::digest::Sha256Hex;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{machine, schemas};
 
 /// Checks all documents of Proctor below `dir`, which is a repository or a state directory.
-pub(crate) fn check_all(dir: &Path) {
+pub(crate) fn check_all_documents(dir: &Path) {
     for path in machine::walk(dir) {
         if path.components().any(|part| part.as_os_str() == ".git") {
             continue;
         }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match name {
-            "_toolchain.json" => check::<ToolchainEvidence>("toolchain-evidence", &path),
+            "_toolchain.json" => check_document::<ToolchainEvidence>("toolchain-evidence", &path),
             "05-status.json" => check_status(&path),
-            _ if is_skill_evidence(&path) => check::<SkillEvidence>("skill-evidence", &path),
+            _ if is_skill_evidence(&path) => check_document::<SkillEvidence>("skill-evidence", &path),
             _ => {}
         }
     }
@@ -35,22 +35,22 @@ fn is_skill_evidence(path: &Path) -> bool {
 }
 
 /// Reads a JSON file.
-pub(crate) fn read(path: &Path) -> Value {
+pub(crate) fn read_json(path: &Path) -> Value {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn check<D: Document + DeserializeOwned>(schema: &str, path: &Path) {
+fn check_document<D: Document + DeserializeOwned>(schema: &str, path: &Path) {
     let bytes = std::fs::read(path).expect("the walk found it");
-    demand_canonical(path, &bytes);
-    schemas::demand(schema, &read(path), &path.display());
+    assert_canonical(path, &bytes);
+    schemas::assert_valid(schema, &read_json(path), &path.display());
     let document: D = serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(evidence::to_bytes(&document) == bytes, "{}: the type does not carry all of the document", path.display());
     let sealed = evidence::to_bytes(&evidence::seal(document));
     assert!(sealed == bytes, "{}: `sha256` is not that of the stable part", path.display());
 }
 
-fn demand_canonical(path: &Path, bytes: &[u8]) {
+fn assert_canonical(path: &Path, bytes: &[u8]) {
     let json = Json::parse(bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(json.to_vec() == bytes, "{}: not canonical: {}", path.display(), String::from_utf8_lossy(bytes));
 }
@@ -61,12 +61,12 @@ fn check_status(path: &Path) {
     let Ok(bytes) = std::fs::read(path) else { return };
     let Ok(status) = serde_json::from_slice::<Value>(&bytes) else { return };
     let Some(cited) = status.pointer("/verification/last_run/evidence") else { return };
-    schemas::demand("status", &status, &path.display());
+    schemas::assert_valid("status", &status, &path.display());
     for (file, sha256) in cited.as_object().expect("the schema says so") {
         let cited_path = path.with_file_name(file);
         let found =
             std::fs::read(&cited_path).unwrap_or_else(|error| panic!("cited {}: {error}", cited_path.display()));
-        assert_eq!(Some(Sha256Hex::of(&found).as_str()), sha256.as_str(), "{file} is not what the status cites");
+        assert_eq!(Some(Sha256Hex::digest(&found).as_str()), sha256.as_str(), "{file} is not what the status cites");
     }
 }
 
@@ -76,22 +76,22 @@ pub(crate) fn check_events(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     let mut lines = text.lines().map(parse);
     let first = lines.next().unwrap_or_else(|| panic!("there is no line"));
-    assert_eq!(first["schema"], schemas::read("event")["$id"]);
+    assert_eq!(first["schema"], schemas::read_schema("event")["$id"]);
     let events: Vec<Value> = lines.filter(|line| line.get("error").is_none()).collect();
     for event in &events {
-        schemas::demand("event", event, event);
+        schemas::assert_valid("event", event, event);
     }
     assert_eq!(events.last().map(|event| &event["event"]), Some(&"run_finished".into()), "{text}");
     events
 }
 
 /// Reads the evidence of a skill in a directory that contains `verify/`.
-pub(crate) fn skill(dir: &Path, skill: &str) -> Value {
-    read(&dir.join("verify").join(format!("{skill}.json")))
+pub(crate) fn read_skill_evidence(dir: &Path, skill: &str) -> Value {
+    read_json(&dir.join("verify").join(format!("{skill}.json")))
 }
 
 /// Returns the only run directory below a state directory, which is the one that contains `verify/`.
-pub(crate) fn only_run(state: &Path) -> PathBuf {
+pub(crate) fn only_run_dir(state: &Path) -> PathBuf {
     let runs: Vec<PathBuf> = machine::walk(state)
         .into_iter()
         .filter(|path| path.is_dir() && path.file_name().is_some_and(|name| name == "verify"))
@@ -102,7 +102,7 @@ pub(crate) fn only_run(state: &Path) -> PathBuf {
 }
 
 /// Returns the bytes of the stable part of a document.
-pub(crate) fn stable_bytes(path: &Path) -> Vec<u8> {
+pub(crate) fn read_stable_bytes(path: &Path) -> Vec<u8> {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let document: SkillEvidence = serde_json::from_slice(&bytes).expect("skill evidence");
     evidence::stable_part(&document).to_vec()

@@ -12,14 +12,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::needs::{self, Actor, Format};
-use crate::process::{Finished, Running};
-use crate::served::Served;
-use crate::spec::{Spec, Step};
+use crate::case_daemon::CaseDaemon;
+use crate::needs::{self, Actor, GitFormat};
+use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_spec::{TestSpec, TestStep};
 use crate::{binaries, documents, machine};
 
 /// Time within which the kernel must kill the processes of a killed program.
-const KILLED: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The changeset that every test repository has.
 pub(crate) const CHANGESET: &str = "009_x";
@@ -28,11 +28,11 @@ pub(crate) const CHANGESET: &str = "009_x";
 pub(crate) struct TestEnvironment {
     /// The daemon that serves the case, if any, once it has started. The field is dropped first, so that the daemon
     /// exits before its directory is deleted.
-    pub(crate) served: Option<RefCell<Option<Served>>>,
+    pub(crate) case_daemon: Option<RefCell<Option<CaseDaemon>>>,
     root: TempDir,
     actor: Actor,
     marker: String,
-    format: Format,
+    format: GitFormat,
     caller_env: RefCell<Vec<(String, String)>>,
 }
 
@@ -45,29 +45,29 @@ pub(crate) struct Repo<'e> {
 impl TestEnvironment {
     /// Creates an empty environment, owned by the actor.
     pub(crate) fn new(actor: Actor) -> Self {
-        Self::with_git(actor, &[])
+        Self::with_git_format(actor, &[])
     }
 
     /// Creates an empty environment in which git creates repositories in this format.
-    pub(crate) fn with_git(actor: Actor, format: Format) -> Self {
+    pub(crate) fn with_git_format(actor: Actor, format: GitFormat) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = tempfile::Builder::new().prefix("proctor-test-").tempdir().expect("a directory for a case");
-        machine::open_to_all(root.path());
+        machine::make_dir_public(root.path());
         let marker = format!("pt{}x{}e", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let env = Self { root, actor, marker, format, caller_env: RefCell::default(), served: None };
-        machine::write(&env.home().join("secret.txt"), "a secret in the home of the caller\n");
+        let env = Self { root, actor, marker, format, caller_env: RefCell::default(), case_daemon: None };
+        machine::write(&env.home_dir().join("secret.txt"), "a secret in the home of the caller\n");
         machine::write(&env.root().join("sibling/secret.txt"), "a secret beside the repository\n");
-        env.hand_over(env.root());
+        env.give_to_actor(env.root());
         env
     }
 
     /// Makes a daemon serve the requests of this environment.
-    pub(crate) fn served(self) -> Self {
-        Self { served: Some(RefCell::new(None)), ..self }
+    pub(crate) fn with_daemon(self) -> Self {
+        Self { case_daemon: Some(RefCell::new(None)), ..self }
     }
 
     /// Adds a variable to the caller's environment.
-    pub(crate) fn caller_has(&self, name: &str, value: &str) {
+    pub(crate) fn set_caller_var(&self, name: &str, value: &str) {
         self.caller_env.borrow_mut().push((name.to_owned(), value.to_owned()));
     }
 
@@ -83,12 +83,12 @@ impl TestEnvironment {
     }
 
     /// Returns the caller's home.
-    pub(crate) fn home(&self) -> PathBuf {
+    pub(crate) fn home_dir(&self) -> PathBuf {
         self.root().join("home")
     }
 
     /// Returns the state directory.
-    pub(crate) fn state(&self) -> PathBuf {
+    pub(crate) fn state_dir(&self) -> PathBuf {
         self.root().join("state")
     }
 
@@ -103,48 +103,48 @@ impl TestEnvironment {
     }
 
     /// Runs `proctor` outside any repository.
-    pub(crate) fn proctor<const N: usize>(&self, arguments: [&str; N]) -> Finished {
+    pub(crate) fn proctor<const N: usize>(&self, arguments: [&str; N]) -> FinishedProcess {
         self.proctor_in(self.root(), &arguments)
     }
 
     /// Runs `proctor` in a directory.
-    pub(crate) fn proctor_in(&self, dir: &Path, arguments: &[&str]) -> Finished {
+    pub(crate) fn proctor_in(&self, dir: &Path, arguments: &[&str]) -> FinishedProcess {
         self.finish(self.start_in(dir, arguments))
     }
 
     /// Starts `proctor` in a directory.
-    pub(crate) fn start_in(&self, dir: &Path, arguments: &[&str]) -> Running {
+    pub(crate) fn start_in(&self, dir: &Path, arguments: &[&str]) -> RunningProcess {
         self.start_through(dir, &[], arguments)
     }
 
     /// Starts `proctor` through a wrapper program that executes it. Commands that need a state directory get the one
     /// of this environment.
-    pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> Running {
+    pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> RunningProcess {
         let asks = |command: &&str| matches!(*command, "run" | "doctor" | "gate" | "exec");
         let asks = arguments.first().is_some_and(asks);
         // A command with its own operator config cannot use the daemon, which has another config.
         let is_own = arguments.first() == Some(&"exec") && arguments.contains(&"--config");
-        let is_served = self.served.is_some() && asks && !is_own;
+        let is_served = self.case_daemon.is_some() && asks && !is_own;
         let mut command = self.command_through(dir, if is_served { &[] } else { wrapper });
         command.args(arguments.iter().take(1));
         match (asks, is_own) {
-            (true, true) => drop(command.arg("--state-dir").arg(self.state())),
-            (true, false) => drop(command.args(self.way(wrapper))),
+            (true, true) => drop(command.arg("--state-dir").arg(self.state_dir())),
+            (true, false) => drop(command.args(self.state_or_socket_args(wrapper))),
             (false, _) => {}
         }
         command.args(arguments.iter().skip(1));
-        Running::start(command)
+        RunningProcess::start(command)
     }
 
     /// Waits for a `proctor` to exit, and inspects what it left. After a kill, the kernel needs a moment to end the
     /// other processes.
-    pub(crate) fn finish(&self, running: Running) -> Finished {
+    pub(crate) fn finish(&self, running: RunningProcess) -> FinishedProcess {
         let finished = running.wait();
-        let moment = if finished.code.is_none() { KILLED } else { Duration::ZERO };
-        if let Err(left) = machine::wait_until_gone(&self.marker, moment) {
+        let timeout = if finished.code.is_none() { KILL_TIMEOUT } else { Duration::ZERO };
+        if let Err(left) = machine::wait_for_processes_to_exit(&self.marker, timeout) {
             panic!("processes {left:?} outlived their run\n{finished}");
         }
-        documents::check_all(self.root());
+        documents::check_all_documents(self.root());
         finished
     }
 
@@ -154,17 +154,18 @@ impl TestEnvironment {
     }
 
     fn command_through(&self, dir: &Path, wrapper: &[&str]) -> Command {
-        self.command_of("proctor", dir, wrapper)
+        self.program_command("proctor", dir, wrapper)
     }
 
     /// Returns the command for one of the binaries in a directory, as the actor, in a cleared environment, started
     /// through a wrapper program that executes it.
-    pub(crate) fn command_of(&self, program: &str, dir: &Path, wrapper: &[&str]) -> Command {
-        let program = if self.changes_user() { binaries::for_all(program) } else { binaries::built(program) };
+    pub(crate) fn program_command(&self, program: &str, dir: &Path, wrapper: &[&str]) -> Command {
+        let program =
+            if self.changes_user() { binaries::public_program(program) } else { binaries::built_program(program) };
         let words: Vec<&OsStr> = wrapper.iter().map(OsStr::new).chain([program.as_os_str()]).collect();
-        let mut command = self.as_actor(words[0]);
+        let mut command = self.command_as_actor(words[0]);
         command.args(&words[1..]);
-        command.current_dir(dir).env("HOME", self.home()).env("LANG", "C.UTF-8");
+        command.current_dir(dir).env("HOME", self.home_dir()).env("LANG", "C.UTF-8");
         for (name, below) in [("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")] {
             command.env(format!("XDG_{name}_HOME"), self.root().join(below));
         }
@@ -173,15 +174,15 @@ impl TestEnvironment {
     }
 
     /// Returns the lowest possible effective tier on this machine.
-    pub(crate) fn least_tier(&self) -> u8 {
+    pub(crate) fn lowest_tier(&self) -> u8 {
         if needs::has_control_groups(self.actor) { 1 } else { 2 }
     }
 
     /// Returns the expected reasons for a raised tier: `reasons`, and the missing control groups if the actor has
     /// none.
     pub(crate) fn tier_reasons(&self, reasons: &[&str]) -> Value {
-        let lacks = if needs::has_control_groups(self.actor) { None } else { Some("control_not_enforced") };
-        reasons.iter().copied().chain(lacks).collect()
+        let missing_control = if needs::has_control_groups(self.actor) { None } else { Some("control_not_enforced") };
+        reasons.iter().copied().chain(missing_control).collect()
     }
 
     /// Checks whether `proctor` runs as another user than the tests.
@@ -190,11 +191,11 @@ impl TestEnvironment {
     }
 
     /// Returns the command for a system program, as the actor.
-    pub(crate) fn program_of_actor(&self, program: &str) -> Command {
-        self.as_actor(OsStr::new(program))
+    pub(crate) fn system_command_as_actor(&self, program: &str) -> Command {
+        self.command_as_actor(OsStr::new(program))
     }
 
-    fn as_actor(&self, program: &OsStr) -> Command {
+    fn command_as_actor(&self, program: &OsStr) -> Command {
         if !self.changes_user() {
             return machine::command(program);
         }
@@ -205,55 +206,55 @@ impl TestEnvironment {
     }
 
     /// Changes the owner of files to the actor.
-    pub(crate) fn hand_over(&self, path: &Path) {
+    pub(crate) fn give_to_actor(&self, path: &Path) {
         if self.changes_user() {
-            machine::give_to(path, machine::UNPRIVILEGED_ID);
+            machine::change_owner(path, machine::UNPRIVILEGED_ID);
         }
     }
 
     /// Runs git as the actor, with a fixed identity and date.
     pub(crate) fn git(&self, dir: &Path, arguments: &[&str]) -> String {
-        let mut command = self.as_actor(OsStr::new("git"));
-        command.current_dir(dir).args(arguments).env("HOME", self.home());
+        let mut command = self.command_as_actor(OsStr::new("git"));
+        command.current_dir(dir).args(arguments).env("HOME", self.home_dir());
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
         command.envs(self.format.iter().copied());
-        for who in ["AUTHOR", "COMMITTER"] {
-            command.env(format!("GIT_{who}_NAME"), "A Tester").env(format!("GIT_{who}_EMAIL"), "tester@example.com");
-            command.env(format!("GIT_{who}_DATE"), "2026-01-02T03:04:05Z");
+        for role in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{role}_NAME"), "A Tester").env(format!("GIT_{role}_EMAIL"), "tester@example.com");
+            command.env(format!("GIT_{role}_DATE"), "2026-01-02T03:04:05Z");
         }
-        let finished = Running::start(command).wait();
+        let finished = RunningProcess::start(command).wait();
         assert_eq!(finished.code, Some(0), "git {arguments:?}\n{finished}");
         finished.stdout
     }
 
     /// Creates the usual repository with a spec and the usual files, committed.
-    pub(crate) fn repo(&self, spec: &Spec) -> Repo<'_> {
+    pub(crate) fn repo(&self, spec: &TestSpec) -> Repo<'_> {
         self.repo_at("repo", spec)
     }
 
     /// Creates the usual repository at another path below the root.
-    pub(crate) fn repo_at(&self, path: &str, spec: &Spec) -> Repo<'_> {
+    pub(crate) fn repo_at(&self, path: &str, spec: &TestSpec) -> Repo<'_> {
         let repo = self.empty_repo_at(path);
         repo.write("README.md", "# A repository\n\nfirst line\nsecond line\n");
         repo.write(".gitignore", "target/\n*.log\n");
         repo.write("src/lib.rs", "pub fn one() -> u32 {\n    1\n}\n");
         repo.write(&format!("changes/{CHANGESET}/00-meta.json"), "{\"title\":\"a change\"}\n");
-        repo.write("spec/verification.yaml", spec.text(&self.marker));
+        repo.write("spec/verification.yaml", spec.to_yaml(&self.marker));
         repo.commit();
         repo
     }
 
     /// Creates a repository from a directory of `fixtures/`.
-    pub(crate) fn repo_from(&self, fixture: &str) -> Repo<'_> {
+    pub(crate) fn repo_from_fixture(&self, fixture: &str) -> Repo<'_> {
         let repo = self.empty_repo_at("repo");
-        let source = crate::schemas::project().join("fixtures").join(fixture);
+        let source = crate::schemas::workspace_root().join("fixtures").join(fixture);
         for file in machine::walk(&source).into_iter().filter(|path| path.is_file()) {
             let below = file.strip_prefix(&source).expect("the walk began there").to_str().expect("a UTF-8 name");
             let target = repo.file(below);
             std::fs::create_dir_all(target.parent().expect("a file has a directory")).expect("a directory");
             std::fs::copy(&file, target).expect("a copy of a fixture, with its mode");
         }
-        self.hand_over(repo.path());
+        self.give_to_actor(repo.path());
         repo.commit();
         repo
     }
@@ -262,7 +263,7 @@ impl TestEnvironment {
     pub(crate) fn empty_repo_at(&self, path: &str) -> Repo<'_> {
         let path = self.root().join(path);
         std::fs::create_dir_all(&path).expect("a directory for a repository");
-        self.hand_over(self.root());
+        self.give_to_actor(self.root());
         self.git(&path, &["init", "--quiet", "--initial-branch=main"]);
         Repo { env: self, path }
     }
@@ -287,13 +288,13 @@ impl<'e> Repo<'e> {
     /// Writes a file into the worktree.
     pub(crate) fn write(&self, path: &str, bytes: impl AsRef<[u8]>) {
         machine::write(&self.file(path), bytes);
-        self.env.hand_over(&self.path);
+        self.env.give_to_actor(&self.path);
     }
 
     /// Creates a symbolic link in the worktree.
     pub(crate) fn link(&self, path: &str, target: &Path) {
         std::os::unix::fs::symlink(target, self.file(path)).expect("a link of the test");
-        self.env.hand_over(&self.path);
+        self.env.give_to_actor(&self.path);
     }
 
     /// Reads a file as text.
@@ -314,43 +315,43 @@ impl<'e> Repo<'e> {
 
     /// Returns the changed and new files according to git, except Proctor's documents.
     pub(crate) fn changes_seen_by_git(&self) -> Vec<String> {
-        let ours = |path: &str| path.contains("/verify/") || path.ends_with("/05-status.json");
+        let is_document = |path: &str| path.contains("/verify/") || path.ends_with("/05-status.json");
         let status = self.git(&["status", "--porcelain", "--untracked-files=all"]);
-        status.lines().map(|line| line[3..].to_owned()).filter(|path| !ours(path)).collect()
+        status.lines().map(|line| line[3..].to_owned()).filter(|path| !is_document(path)).collect()
     }
 
     /// Runs `proctor run` for the usual changeset.
-    pub(crate) fn run(&self) -> Finished {
+    pub(crate) fn run(&self) -> FinishedProcess {
         self.run_with(&[])
     }
 
     /// Runs `proctor run` for the usual changeset with more arguments.
-    pub(crate) fn run_with(&self, arguments: &[&str]) -> Finished {
+    pub(crate) fn run_with(&self, arguments: &[&str]) -> FinishedProcess {
         self.env.finish(self.start(arguments))
     }
 
     /// Starts `proctor run`, for a case that acts while it runs.
-    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+    pub(crate) fn start(&self, arguments: &[&str]) -> RunningProcess {
         let words = [&["--profile", "pr", "--changeset", CHANGESET], arguments].concat();
-        self.start_bare(&words)
+        self.start_run_with_only(&words)
     }
 
     /// Runs `proctor run` with only these arguments.
-    pub(crate) fn run_bare(&self, arguments: &[&str]) -> Finished {
-        self.env.finish(self.start_bare(arguments))
+    pub(crate) fn run_with_only(&self, arguments: &[&str]) -> FinishedProcess {
+        self.env.finish(self.start_run_with_only(arguments))
     }
 
-    fn start_bare(&self, arguments: &[&str]) -> Running {
+    fn start_run_with_only(&self, arguments: &[&str]) -> RunningProcess {
         self.env.start_in(&self.path, &[&["run"], arguments].concat())
     }
 
     /// Runs another `proctor` command in the worktree.
-    pub(crate) fn proctor(&self, arguments: &[&str]) -> Finished {
+    pub(crate) fn proctor(&self, arguments: &[&str]) -> FinishedProcess {
         self.env.proctor_in(&self.path, arguments)
     }
 
     /// Starts another `proctor` command in the worktree; the case waits for it and inspects the documents.
-    pub(crate) fn start_other(&self, arguments: &[&str]) -> Running {
+    pub(crate) fn start_proctor(&self, arguments: &[&str]) -> RunningProcess {
         self.env.start_in(&self.path, arguments)
     }
 
@@ -361,7 +362,7 @@ impl<'e> Repo<'e> {
 
     /// Reads the evidence of a skill.
     pub(crate) fn evidence(&self, skill: &str) -> Value {
-        documents::skill(&self.changeset(), skill)
+        documents::read_skill_evidence(&self.changeset(), skill)
     }
 
     /// Reads the evidence of one step of `verify.it`.
@@ -374,18 +375,18 @@ impl<'e> Repo<'e> {
 
     /// Reads `verification.last_run` of the status file.
     pub(crate) fn last_run(&self) -> Value {
-        documents::read(&self.changeset().join("05-status.json"))["verification"]["last_run"].clone()
+        documents::read_json(&self.changeset().join("05-status.json"))["verification"]["last_run"].clone()
     }
 
     /// Checks that Proctor has written nothing to the changeset.
-    pub(crate) fn is_untouched(&self) -> bool {
+    pub(crate) fn has_no_documents(&self) -> bool {
         !self.changeset().join("verify").exists() && !self.changeset().join("05-status.json").exists()
     }
 }
 
-/// Returns a step that waits until the case calls [`release`] or [`fail`].
-pub(crate) fn waiting_step(env: &TestEnvironment, name: &str) -> Step {
-    Step::argv(name, &waiting_command(env).each_ref().map(String::as_str))
+/// Returns a step that waits until the case calls [`release_step`] or [`fail_step`].
+pub(crate) fn waiting_step(env: &TestEnvironment, name: &str) -> TestStep {
+    TestStep::argv(name, &waiting_command(env).each_ref().map(String::as_str))
 }
 
 /// Returns the command of a waiting step.
@@ -396,29 +397,33 @@ pub(crate) fn waiting_command(env: &TestEnvironment) -> [String; 4] {
 }
 
 /// An attempt of a waiting step that is ready for the signal.
-pub(crate) struct Waiting {
-    pub(crate) process: u32,
-    child: u32,
+pub(crate) struct WaitingAttempt {
+    pub(crate) main_pid: u32,
+    ready_pid: u32,
 }
 
 /// Waits until the waiting step is ready for the signal.
-pub(crate) fn wait_for_step(env: &TestEnvironment, running: &mut Running) -> Waiting {
-    wait_for_attempt_after(env, running, &Waiting { process: 0, child: 0 })
+pub(crate) fn wait_for_step(env: &TestEnvironment, running: &mut RunningProcess) -> WaitingAttempt {
+    wait_for_attempt_after(env, running, &WaitingAttempt { main_pid: 0, ready_pid: 0 })
 }
 
 /// Waits for an attempt after an earlier one.
-pub(crate) fn wait_for_attempt_after(env: &TestEnvironment, running: &mut Running, earlier: &Waiting) -> Waiting {
-    let child = running.wait_for_process_but(&format!("{}-ready", env.marker()), earlier.child);
-    let process = running.wait_for_process_but(&format!("{}-main", env.marker()), earlier.process);
-    Waiting { process, child }
+pub(crate) fn wait_for_attempt_after(
+    env: &TestEnvironment,
+    running: &mut RunningProcess,
+    earlier: &WaitingAttempt,
+) -> WaitingAttempt {
+    let child = running.wait_for_other_process(&format!("{}-ready", env.marker()), earlier.ready_pid);
+    let process = running.wait_for_other_process(&format!("{}-main", env.marker()), earlier.main_pid);
+    WaitingAttempt { main_pid: process, ready_pid: child }
 }
 
 /// Lets the waiting step pass.
-pub(crate) fn release(step: &Waiting) {
-    machine::signal(step.process, Signal::USR1);
+pub(crate) fn release_step(step: &WaitingAttempt) {
+    machine::send_signal(step.main_pid, Signal::USR1);
 }
 
 /// Lets the waiting step fail.
-pub(crate) fn fail(step: &Waiting) {
-    machine::signal(step.process, Signal::USR2);
+pub(crate) fn fail_step(step: &WaitingAttempt) {
+    machine::send_signal(step.main_pid, Signal::USR2);
 }

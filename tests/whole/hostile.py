@@ -635,7 +635,7 @@ ATTACKS["growing_ignored_file"] = lambda: growing("grows.log")
 
 def main():
     if os.geteuid() == 0:
-        sys.exit("hostile.py attacks as a user: do not run it as root")
+        sys.exit("hostile.py must run as an unprivileged user, not as root")
     signal.alarm(LIFETIME)
     os.chdir(sys.argv[2])
     attack = ATTACKS[sys.argv[1]]()

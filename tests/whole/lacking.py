@@ -2,7 +2,7 @@
 
     python3 -c "$(cat lacking.py)" LACK... -- PROGRAM ARGUMENT...
 
-A LACK is one of
+The caller lists the missing features. A LACK is one of
 
     CALL=ERRNO              the system call fails with that error
     CALL:NUMBER&MASK=ERRNO  fails only if the argument with that number has one of these bits
@@ -11,7 +11,8 @@ A LACK is one of
     namespaces              no further user namespace can be created
     cgroups                 no control group is mounted, as in a container without any; needs root
 
-by a seccomp filter, which whatever is started inherits, or in namespaces of an ordinary user's.
+The script blocks system calls with a seccomp filter, which all descendants inherit. For `mask:` and `namespaces`, it
+creates a user namespace.
 """
 
 import ctypes
@@ -73,12 +74,12 @@ def refuse(lacks):
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
     head = struct.pack("HP", len(code), ctypes.addressof(program))
     demand(libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    demand(libc.prctl(SET_SECCOMP, FILTER, head, 0, 0), "the filter")
+    demand(libc.prctl(SET_SECCOMP, FILTER, head, 0, 0), "seccomp filter")
 
 
 def unshare(kinds):
     uid, gid = os.getuid(), os.getgid()
-    demand(libc.unshare(NEW_USER | kinds), "namespaces")
+    demand(libc.unshare(NEW_USER | kinds), "unshare")
     for name, text in [("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1"), ("uid_map", f"{uid} {uid} 1")]:
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
@@ -103,7 +104,7 @@ def mounted(kinds):
 
 
 def hide_cgroups():
-    demand(libc.unshare(NEW_MOUNT), "a mount namespace")
+    demand(libc.unshare(NEW_MOUNT), "mount namespace")
     own_mounts()
     for path in mounted({"cgroup", "cgroup2"}):
         demand(libc.umount2(path.encode(), DETACH), path)

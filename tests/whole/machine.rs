@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::binaries;
-use crate::process::Running;
+use crate::process::RunningProcess;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -29,8 +29,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 /// Returns a command for a client that `scripts/clients` installs. Programs for Node find the Node that was installed
 /// with them.
 pub(crate) fn client_command(path: &str) -> Command {
-    let mut command = command(binaries::client(path));
-    let node = binaries::client("node/node_modules/.bin");
+    let mut command = command(binaries::client_program(path));
+    let node = binaries::client_program("node/node_modules/.bin");
     command.env("PATH", format!("{}:{PATH}", node.display()));
     command
 }
@@ -43,12 +43,12 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) {
 }
 
 /// Makes a directory readable for all users.
-pub(crate) fn open_to_all(dir: &Path) {
+pub(crate) fn make_dir_public(dir: &Path) {
     std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("a mode for a directory of the test");
 }
 
 /// Makes a file readable for all users.
-pub(crate) fn open_file_to_all(path: &Path) {
+pub(crate) fn make_file_public(path: &Path) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).expect("a mode for a file of the test");
 }
 
@@ -59,11 +59,11 @@ pub(crate) fn is_root() -> bool {
 
 /// Checks whether a program exists in [`PATH`], or at the path `name`.
 pub(crate) fn has_program(name: &str) -> bool {
-    program(name).is_some()
+    find_program(name).is_some()
 }
 
 /// Returns the path of a program, with links resolved.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let found = PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())?;
     found.canonicalize().ok()
 }
@@ -81,7 +81,7 @@ fn rustup() -> Option<PathBuf> {
 }
 
 /// Creates a home in which rustup's proxies use an existing toolchain.
-pub(crate) fn rust_home(home: &Path, toolchain: &Path) {
+pub(crate) fn create_rust_home(home: &Path, toolchain: &Path) {
     let (bin, toolchains) = (home.join(".cargo/bin"), home.join(".rustup/toolchains"));
     for dir in [&bin, &toolchains] {
         std::fs::create_dir_all(dir).expect("a directory of the test");
@@ -109,14 +109,14 @@ pub(crate) fn copy_toolchain(from: &Path, to: &Path) {
 }
 
 /// Returns the user id of a system account.
-pub(crate) fn uid_of(account: &str) -> u32 {
-    let mut asked = command("id");
-    asked.args(["-u", account]);
-    Running::start(asked).wait().exits(0).stdout.trim().parse().expect("a number")
+pub(crate) fn account_uid(account: &str) -> u32 {
+    let mut id_command = command("id");
+    id_command.args(["-u", account]);
+    RunningProcess::start(id_command).wait().exits(0).stdout.trim().parse().expect("a number")
 }
 
 /// Checks whether files can be given to another user, which fails for root inside a sandbox.
-pub(crate) fn can_give_away() -> bool {
+pub(crate) fn can_change_owner() -> bool {
     static ANSWER: LazyLock<bool> = LazyLock::new(|| {
         let dir = tempfile::tempdir().expect("a directory for a probe");
         std::os::unix::fs::lchown(dir.path(), Some(UNPRIVILEGED_ID), Some(UNPRIVILEGED_ID)).is_ok()
@@ -130,7 +130,7 @@ pub(crate) fn make_executable(path: &Path) {
 }
 
 /// Changes the owner of `dir` and everything below it.
-pub(crate) fn give_to(dir: &Path, id: u32) {
+pub(crate) fn change_owner(dir: &Path, id: u32) {
     for path in walk(dir) {
         std::os::unix::fs::lchown(&path, Some(id), Some(id)).expect("root may change owners");
     }
@@ -148,7 +148,7 @@ pub(crate) fn walk(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the processes whose command line or environment contains `marker`.
-pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
+pub(crate) fn processes_with_marker(marker: &str) -> Vec<u32> {
     let this = std::process::id();
     let pids = std::fs::read_dir("/proc")
         .expect("/proc")
@@ -165,39 +165,39 @@ fn has_marker(pid: u32, marker: &str) -> bool {
 }
 
 /// Returns a process other than `seen` that has `marker` as an argument.
-pub(crate) fn process_called(marker: &str, seen: u32) -> Option<u32> {
+pub(crate) fn process_with_argument(marker: &str, excluded_pid: u32) -> Option<u32> {
     let in_cmdline = |pid: &u32| {
         let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         bytes.split(|byte| *byte == 0).any(|word| word == marker.as_bytes())
     };
-    processes_with(marker).into_iter().filter(|pid| *pid != seen).find(in_cmdline)
+    processes_with_marker(marker).into_iter().filter(|pid| *pid != excluded_pid).find(in_cmdline)
 }
 
 /// Returns the effective user id of a process on the host.
-pub(crate) fn host_uid_of(pid: u32) -> u32 {
+pub(crate) fn host_uid(pid: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a Uid line");
     line.split_whitespace().nth(1).and_then(|id| id.parse().ok()).expect("an effective uid")
 }
 
 /// Sends a signal to a process that a case started.
-pub(crate) fn signal(pid: u32, signal: Signal) {
+pub(crate) fn send_signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
     rustix::process::kill_process(pid, signal).expect("a signal to a process of this test");
 }
 
 /// Sends a signal to a process that may have exited.
-pub(crate) fn signal_if_there(pid: u32, signal: Signal) {
+pub(crate) fn send_signal_if_alive(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
 /// Waits at most `bound` until all processes with `marker` have exited.
-pub(crate) fn wait_until_gone(marker: &str, bound: Duration) -> Result<(), Vec<u32>> {
+pub(crate) fn wait_for_processes_to_exit(marker: &str, bound: Duration) -> Result<(), Vec<u32>> {
     let deadline = Instant::now() + bound;
     loop {
-        let left = processes_with(marker);
+        let left = processes_with_marker(marker);
         let Some(first) = left.first() else { return Ok(()) };
         let remaining = deadline.saturating_duration_since(Instant::now());
         if remaining.is_zero() {

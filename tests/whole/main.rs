@@ -4,18 +4,18 @@
 //! their own crates.
 
 mod binaries;
+mod case_daemon;
 mod cases;
 mod daemon;
 mod documents;
 mod environment;
+mod in_process_service;
 mod machine;
 mod needs;
+mod panic_capture;
 mod process;
-mod report;
 mod schemas;
-mod served;
-mod serving;
-mod spec;
+mod test_spec;
 mod tracer;
 
 use std::process::ExitCode;
@@ -23,34 +23,39 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 use crate::environment::TestEnvironment;
-use crate::needs::Case;
+use crate::needs::CaseDefinition;
 
 fn main() -> ExitCode {
-    if let Some(code) = tracer::role() {
+    if let Some(code) = tracer::run_if_tracer() {
         return code;
     }
     let arguments = Arguments::from_args();
-    report::keep_panic_locations();
-    let trials = cases::all().into_iter().map(trial).chain(cases::served().into_iter().map(served_trial)).collect();
+    panic_capture::install_panic_hook();
+    let trials =
+        cases::all_cases().into_iter().map(trial).chain(cases::daemon_cases().into_iter().map(daemon_trial)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    binaries::clean_up();
+    binaries::remove_copies();
     conclusion.exit_code()
 }
 
 /// Returns the trial of a case. If a need is not met, the trial is ignored and its name says why.
-fn trial(case: &'static Case) -> Trial {
-    trial_called(case.name.to_owned(), case, || TestEnvironment::with_git(case.actor, case.format))
+fn trial(case: &'static CaseDefinition) -> Trial {
+    named_trial(case.name.to_owned(), case, || TestEnvironment::with_git_format(case.actor, case.format))
 }
 
 /// Returns the trial of a case that runs through a daemon.
-fn served_trial(case: &'static Case) -> Trial {
+fn daemon_trial(case: &'static CaseDefinition) -> Trial {
     let name = format!("{} (by the daemon)", case.name);
-    trial_called(name, case, || TestEnvironment::with_git(case.actor, case.format).served())
+    named_trial(name, case, || TestEnvironment::with_git_format(case.actor, case.format).with_daemon())
 }
 
-fn trial_called(name: String, case: &'static Case, env: impl FnOnce() -> TestEnvironment + Send + 'static) -> Trial {
-    match case.unmet() {
+fn named_trial(
+    name: String,
+    case: &'static CaseDefinition,
+    env: impl FnOnce() -> TestEnvironment + Send + 'static,
+) -> Trial {
+    match case.unmet_need() {
         Some(reason) => Trial::test(format!("{name} (skipped: needs {reason})"), || Ok(())).with_ignored_flag(true),
-        None => Trial::test(name, move || report::run(case, env)),
+        None => Trial::test(name, move || panic_capture::run_case(case, env)),
     }
 }

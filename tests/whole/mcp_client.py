@@ -36,17 +36,17 @@ def resolve(value, answers):
 async def call(client, name, arguments):
     progress = []
 
-    async def told(done, total, message):
+    async def on_progress(done, total, message):
         progress.append([done, total, message])
 
-    result = await client.call_tool(name, arguments, progress_callback=told)
+    result = await client.call_tool(name, arguments, progress_callback=on_progress)
     return plain(result) | {"progress": progress}
 
 
 async def call_off(client, name, arguments, shared):
     runs, scope, seen = anyio.Event(), anyio.CancelScope(), {"called_off": True}
 
-    async def told(done, total, message):
+    async def on_progress(done, total, message):
         if message.endswith(" runs"):
             runs.set()
 
@@ -59,8 +59,8 @@ async def call_off(client, name, arguments, shared):
     async with anyio.create_task_group() as others:
         others.start_soon(wait_then_cancel)
         with scope:
-            await client.call_tool(name, arguments, progress_callback=told)
-            raise RuntimeError("it was not called off")
+            await client.call_tool(name, arguments, progress_callback=on_progress)
+            raise RuntimeError("the call was not cancelled")
     return seen
 
 

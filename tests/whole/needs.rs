@@ -6,9 +6,9 @@ use std::sync::{LazyLock, Mutex};
 use rustix::process::{Resource, getrlimit};
 
 use crate::environment::TestEnvironment;
-use crate::process::Running;
-use crate::spec::Spec;
-use crate::tracer::Trace;
+use crate::process::RunningProcess;
+use crate::test_spec::TestSpec;
+use crate::tracer::TraceOptions;
 use crate::{binaries, machine};
 
 /// The user who runs `proctor` in a case.
@@ -30,7 +30,7 @@ pub(crate) enum Needs {
     /// A program in one of the directories of [`machine::PATH`].
     Program(&'static str),
     /// A command that succeeds outside of any sandbox, given as a program with its arguments.
-    Works(&'static [&'static str]),
+    WorkingCommand(&'static [&'static str]),
     /// Control groups for steps.
     ControlGroups,
     /// Tracing the system calls of a child process.
@@ -47,50 +47,50 @@ pub(crate) enum Needs {
 }
 
 /// The format in which git creates the repositories of a case, as environment variables.
-pub(crate) type Format = &'static [(&'static str, &'static str)];
+pub(crate) type GitFormat = &'static [(&'static str, &'static str)];
 
 /// Repositories with SHA-256 object ids.
-pub(crate) const SHA256: Format = &[("GIT_DEFAULT_HASH", "sha256")];
+pub(crate) const SHA256: GitFormat = &[("GIT_DEFAULT_HASH", "sha256")];
 /// Repositories with reftables.
-pub(crate) const REFTABLE: Format = &[("GIT_DEFAULT_REF_FORMAT", "reftable")];
+pub(crate) const REFTABLE: GitFormat = &[("GIT_DEFAULT_REF_FORMAT", "reftable")];
 /// Requirements of cases with such repositories.
 pub(crate) const NEEDS_SHA256: &[Needs] =
-    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
+    &[Needs::Sandbox, Needs::WorkingCommand(&["sh", "-c", "cd $(mktemp -d) && git init -q --object-format=sha256 ."])];
 pub(crate) const NEEDS_REFTABLE: &[Needs] =
-    &[Needs::Sandbox, Needs::Works(&["sh", "-c", "cd $(mktemp -d) && git init -q --ref-format=reftable ."])];
+    &[Needs::Sandbox, Needs::WorkingCommand(&["sh", "-c", "cd $(mktemp -d) && git init -q --ref-format=reftable ."])];
 
 /// A test case: its name, its requirements, and the function to run in its own environment.
-pub(crate) struct Case {
+pub(crate) struct CaseDefinition {
     pub(crate) name: &'static str,
     pub(crate) actor: Actor,
     pub(crate) needs: &'static [Needs],
-    pub(crate) format: Format,
+    pub(crate) format: GitFormat,
     pub(crate) run: fn(&TestEnvironment),
 }
 
 /// Declares a case that runs in the sandbox as the user who runs the tests.
-pub(crate) const fn case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
-    Case { name, actor: Actor::Caller, needs: &[Needs::Sandbox], format: &[], run }
+pub(crate) const fn case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
+    CaseDefinition { name, actor: Actor::Caller, needs: &[Needs::Sandbox], format: &[], run }
 }
 
 /// Declares a case in which no step runs.
-pub(crate) const fn dry_case(name: &'static str, run: fn(&TestEnvironment)) -> Case {
-    Case { name, actor: Actor::Caller, needs: &[], format: &[], run }
+pub(crate) const fn dry_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
+    CaseDefinition { name, actor: Actor::Caller, needs: &[], format: &[], run }
 }
 
-impl Case {
+impl CaseDefinition {
     /// Replaces the requirements.
     pub(crate) const fn needs(self, needs: &'static [Needs]) -> Self {
         Self { needs, ..self }
     }
 
     /// Uses repositories with SHA-256 object ids.
-    pub(crate) const fn of_sha256(self) -> Self {
+    pub(crate) const fn with_sha256(self) -> Self {
         Self { format: SHA256, needs: NEEDS_SHA256, ..self }
     }
 
     /// Uses repositories with reftables.
-    pub(crate) const fn of_reftables(self) -> Self {
+    pub(crate) const fn with_reftables(self) -> Self {
         Self { format: REFTABLE, needs: NEEDS_REFTABLE, ..self }
     }
 
@@ -100,153 +100,165 @@ impl Case {
     }
 
     /// Returns the first requirement that the machine lacks.
-    pub(crate) fn unmet(&self) -> Option<String> {
-        let lacks = if self.actor == Actor::Unprivileged { change_of_user_lacks() } else { None };
-        lacks.or_else(|| self.needs.iter().find_map(|need| need.unmet(self.actor)))
+    pub(crate) fn unmet_need(&self) -> Option<String> {
+        let missing = if self.actor == Actor::Unprivileged { missing_user_change() } else { None };
+        missing.or_else(|| self.needs.iter().find_map(|need| need.missing_requirement(self.actor)))
     }
 }
 
 impl Needs {
-    fn unmet(self, actor: Actor) -> Option<String> {
+    fn missing_requirement(self, actor: Actor) -> Option<String> {
         match self {
-            Self::Sandbox => sandbox_lacks(actor),
-            Self::Root => (!machine::is_root()).then(|| "root".to_owned()).or_else(giving_away_lacks),
+            Self::Sandbox => missing_sandbox(actor),
+            Self::Root => (!machine::is_root()).then(|| "root".to_owned()).or_else(missing_owner_change),
             Self::Program(name) => (!machine::has_program(name)).then(|| format!("the program {name}")),
-            Self::Client(command) => (!works_as_client(command))
+            Self::Client(command) => (!client_works(command))
                 .then(|| format!("`{}`, which scripts/clients installs, to work", command.join(" "))),
-            Self::Duckdb => (!binaries::client(DUCKDB).is_file())
+            Self::Duckdb => (!binaries::client_program(DUCKDB_LIBRARY).is_file())
                 .then(|| "DuckDB's library, which scripts/clients installs".to_owned()),
-            Self::Works(command) => (!works(command)).then(|| format!("`{}` to work", command.join(" "))),
+            Self::WorkingCommand(command) => {
+                (!command_works(command)).then(|| format!("`{}` to work", command.join(" ")))
+            }
             Self::ControlGroups => (!has_control_groups(actor)).then(|| "control groups that can be made".to_owned()),
-            Self::Tracing => tracing_lacks(),
-            Self::OpenFiles(count) => files_lack(count),
+            Self::Tracing => missing_tracing(),
+            Self::OpenFiles(count) => missing_open_files(count),
             Self::Cargo => machine::rust_toolchain().is_none().then(|| "a Rust toolchain of rustup".to_owned()),
         }
     }
 }
 
 /// Returns why root cannot switch to the unprivileged user. Other users do not need to switch.
-fn change_of_user_lacks() -> Option<String> {
+fn missing_user_change() -> Option<String> {
     /// The same command as in [`TestEnvironment`].
-    const CHANGE: &[&str] = &["setpriv", "--reuid=1001", "--regid=1001", "--clear-groups", "--", "true"];
+    const CHANGE_USER: &[&str] = &["setpriv", "--reuid=1001", "--regid=1001", "--clear-groups", "--", "true"];
     if !machine::is_root() {
         return None;
     }
-    if !machine::has_program(CHANGE[0]) {
+    if !machine::has_program(CHANGE_USER[0]) {
         return Some("setpriv of util-linux, to become another user".to_owned());
     }
-    if works(CHANGE) { giving_away_lacks() } else { Some("to become another user, which a sandbox refuses".to_owned()) }
+    if command_works(CHANGE_USER) {
+        missing_owner_change()
+    } else {
+        Some("to become another user, which a sandbox refuses".to_owned())
+    }
 }
 
-fn giving_away_lacks() -> Option<String> {
-    (!machine::can_give_away()).then(|| "to give files to another user, which a sandbox refuses".to_owned())
+fn missing_owner_change() -> Option<String> {
+    (!machine::can_change_owner()).then(|| "to give files to another user, which a sandbox refuses".to_owned())
 }
 
-fn files_lack(count: u64) -> Option<String> {
-    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    (most < count).then(|| format!("{count} open files, and {most} are allowed"))
+fn missing_open_files(count: u64) -> Option<String> {
+    let maximum = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    (maximum < count).then(|| format!("{count} open files, and {maximum} are allowed"))
 }
 
 /// Checks whether a command succeeds; the result is cached.
-fn works(command: &'static [&'static str]) -> bool {
+fn command_works(command: &'static [&'static str]) -> bool {
     static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
     let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
     *answers.entry(command).or_insert_with(|| {
         machine::has_program(command[0]) && {
             let mut started = machine::command(command[0]);
             started.args(&command[1..]).env("HOME", "/nonexistent");
-            Running::start(started).wait().code == Some(0)
+            RunningProcess::start(started).wait().code == Some(0)
         }
     })
 }
 
 /// Returns why no program can be traced; the result is cached.
-fn tracing_lacks() -> Option<String> {
+fn missing_tracing() -> Option<String> {
     static ANSWER: LazyLock<Option<String>> = LazyLock::new(|| {
         let dir = tempfile::tempdir().expect("a directory for a probe");
         let report = dir.path().join("report");
-        let words = Trace { at: 0, torn: false, report: &report, below: dir.path() }.words();
+        let words =
+            TraceOptions { kill_at: 0, tear_write: false, call_log: &report, traced_dir: dir.path() }.to_arguments();
         let mut started = machine::command(&words[0]);
         started.args(&words[1..]).args(["sh", "-c", "echo > \"$1\"", "sh"]).arg(dir.path().join("x"));
-        let finished = Running::start(started).wait();
-        let seen = std::fs::read_to_string(report).unwrap_or_default();
-        let works = finished.code == Some(0) && seen.contains("/x\n");
+        let finished = RunningProcess::start(started).wait();
+        let traced_calls = std::fs::read_to_string(report).unwrap_or_default();
+        let works = finished.code == Some(0) && traced_calls.contains("/x\n");
         (!works).then(|| format!("to trace a program: {}", finished.stderr.lines().next().unwrap_or("nothing is seen")))
     });
     ANSWER.clone()
 }
 
 /// Checks whether a client's command succeeds; the result is cached.
-fn works_as_client(command: &'static [&'static str]) -> bool {
+fn client_works(command: &'static [&'static str]) -> bool {
     static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
     let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
     *answers.entry(command).or_insert_with(|| {
-        binaries::client(command[0]).is_file() && {
+        binaries::client_program(command[0]).is_file() && {
             let mut started = machine::client_command(command[0]);
             started.args(&command[1..]).env("HOME", "/nonexistent");
-            Running::start(started).wait().code == Some(0)
+            RunningProcess::start(started).wait().code == Some(0)
         }
     })
 }
 
 /// The result of `proctor doctor`, cached for each actor.
 #[derive(Clone)]
-struct Doctor {
+struct DoctorResult {
     /// The reason why no step can run; `None` if steps can run.
-    lacks: Option<String>,
+    missing_control: Option<String>,
     has_control_groups: bool,
 }
 
-fn doctor(actor: Actor) -> Doctor {
-    static ANSWERS: LazyLock<Mutex<BTreeMap<Actor, Doctor>>> = LazyLock::new(Mutex::default);
+fn doctor_result(actor: Actor) -> DoctorResult {
+    static ANSWERS: LazyLock<Mutex<BTreeMap<Actor, DoctorResult>>> = LazyLock::new(Mutex::default);
     let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
-    answers.entry(actor).or_insert_with(|| probe(actor)).clone()
+    answers.entry(actor).or_insert_with(|| run_doctor(actor)).clone()
 }
 
-fn sandbox_lacks(actor: Actor) -> Option<String> {
-    doctor(actor).lacks
+fn missing_sandbox(actor: Actor) -> Option<String> {
+    doctor_result(actor).missing_control
 }
 
 /// Checks whether control groups can be created. Without them, every result has tier 2.
 pub(crate) fn has_control_groups(actor: Actor) -> bool {
-    doctor(actor).has_control_groups
+    doctor_result(actor).has_control_groups
 }
 
-fn probe(actor: Actor) -> Doctor {
+fn run_doctor(actor: Actor) -> DoctorResult {
     let env = TestEnvironment::new(actor);
-    let doctor = env.repo(&Spec::of_script("true")).proctor(&["doctor"]);
+    let doctor = env.repo(&TestSpec::from_script("true")).proctor(&["doctor"]);
     let lines = || doctor.stdout.lines().chain(doctor.stderr.lines());
     let reason = lines().find(|line| line.starts_with("error")).or_else(|| lines().next()).unwrap_or("no answer");
     let root = env.root().to_str().unwrap_or_default();
-    let lacks = (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")));
-    Doctor { lacks, has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")) }
+    let missing_control =
+        (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")));
+    DoctorResult {
+        missing_control,
+        has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")),
+    }
 }
 
 /// DuckDB's shared library, below the clients' directory.
-pub(crate) const DUCKDB: &str = "duckdb/libduckdb.so";
+pub(crate) const DUCKDB_LIBRARY: &str = "duckdb/libduckdb.so";
 /// Requirements of a case that calls git.
 pub(crate) const NEEDS_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 /// The Python interpreter with the official SDK of the Model Context Protocol.
-pub(crate) const MCP_SDK: &str = "python/bin/python";
+pub(crate) const MCP_SDK_PYTHON: &str = "python/bin/python";
 /// The Inspector of the Model Context Protocol.
 pub(crate) const MCP_INSPECTOR: &str = "node/node_modules/.bin/mcp-inspector";
 /// Requirements of a case that uses the MCP SDK.
-pub(crate) const NEEDS_MCP_SDK: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_SDK, "-c", "import mcp, httpx2"])];
+pub(crate) const NEEDS_MCP_SDK: &[Needs] =
+    &[Needs::Sandbox, Needs::Client(&[MCP_SDK_PYTHON, "-c", "import mcp, httpx2"])];
 /// Requirements of a case that uses the MCP Inspector.
 pub(crate) const NEEDS_MCP_INSPECTOR: &[Needs] = &[Needs::Sandbox, Needs::Client(&[MCP_INSPECTOR, "--cli", "--help"])];
 /// The Python interpreter with LangChain, its MCP adapters, and two model providers.
-pub(crate) const LANGCHAIN: &str = "langchain/bin/python";
+pub(crate) const LANGCHAIN_PYTHON: &str = "langchain/bin/python";
 /// Requirements of a case that uses LangChain.
 pub(crate) const NEEDS_LANGCHAIN: &[Needs] = &[
     Needs::Sandbox,
-    Needs::Client(&[LANGCHAIN, "-c", "import langchain_mcp_adapters, langchain_openai, langchain_anthropic"]),
+    Needs::Client(&[LANGCHAIN_PYTHON, "-c", "import langchain_mcp_adapters, langchain_openai, langchain_anthropic"]),
 ];
 /// The Python interpreter with OpenTelemetry's message definitions.
-pub(crate) const OPENTELEMETRY: &str = "opentelemetry/bin/python";
+pub(crate) const OPENTELEMETRY_PYTHON: &str = "opentelemetry/bin/python";
 /// Requirements of a case that receives spans with these definitions.
 pub(crate) const NEEDS_OPENTELEMETRY: &[Needs] = &[
     Needs::Sandbox,
-    Needs::Client(&[OPENTELEMETRY, "-c", "import opentelemetry.proto.collector.trace.v1.trace_service_pb2"]),
+    Needs::Client(&[OPENTELEMETRY_PYTHON, "-c", "import opentelemetry.proto.collector.trace.v1.trace_service_pb2"]),
 ];
 /// Requirements of a case whose steps misbehave in ways that need more than a shell.
 pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

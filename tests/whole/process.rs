@@ -13,24 +13,24 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::machine;
 
 /// Time limit for a process; even on a busy machine no case takes longer.
-const WATCHDOG: Duration = Duration::from_secs(120);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(120);
 /// Polling interval for conditions without a file descriptor.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running process.
-pub(crate) struct Running {
+pub(crate) struct RunningProcess {
     child: Child,
     pidfd: OwnedFd,
-    stdout: Drain<ChildStdout>,
-    stderr: Drain<ChildStderr>,
+    stdout: DrainedPipe<ChildStdout>,
+    stderr: DrainedPipe<ChildStderr>,
     started: Instant,
-    watchdog: Duration,
+    timeout: Duration,
     peak_kib: u64,
 }
 
 /// The result of a process.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedProcess {
     /// The exit code; `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -42,18 +42,18 @@ pub(crate) struct Finished {
 }
 
 /// A pipe with the bytes read from it so far.
-struct Drain<R> {
+struct DrainedPipe<R> {
     pipe: Option<R>,
     bytes: Vec<u8>,
 }
 
-impl<R: Read + AsFd> Drain<R> {
+impl<R: Read + AsFd> DrainedPipe<R> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
     /// Reads available bytes. The pipe must be readable; otherwise this blocks.
-    fn take(&mut self) {
+    fn read_available(&mut self) {
         let Some(pipe) = &mut self.pipe else { return };
         let mut chunk = [0; 64 << 10];
         match pipe.read(&mut chunk) {
@@ -67,7 +67,7 @@ impl<R: Read + AsFd> Drain<R> {
     }
 }
 
-impl Running {
+impl RunningProcess {
     /// Starts a command with piped output and empty input.
     pub(crate) fn start(command: Command) -> Self {
         Self::start_with(command, Stdio::null())
@@ -79,26 +79,26 @@ impl Running {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd of our own child");
-        let stdout = Drain { pipe: child.stdout.take(), bytes: Vec::new() };
-        let stderr = Drain { pipe: child.stderr.take(), bytes: Vec::new() };
-        Self { child, pidfd, stdout, stderr, started, watchdog: WATCHDOG, peak_kib: 0 }
+        let stdout = DrainedPipe { pipe: child.stdout.take(), bytes: Vec::new() };
+        let stderr = DrainedPipe { pipe: child.stderr.take(), bytes: Vec::new() };
+        Self { child, pidfd, stdout, stderr, started, timeout: PROCESS_TIMEOUT, peak_kib: 0 }
     }
 
     /// Starts a command whose input is a file.
-    pub(crate) fn start_reading(command: Command, input: &Path) -> Self {
+    pub(crate) fn start_with_input_file(command: Command, input: &Path) -> Self {
         Self::start_with(command, File::open(input).expect("a file of the test").into())
     }
 
     /// Starts a command whose standard output is closed on the reading side.
-    pub(crate) fn start_unread(command: Command) -> Self {
+    pub(crate) fn start_with_closed_stdout(command: Command) -> Self {
         let mut running = Self::start(command);
         running.stdout.pipe = None;
         running
     }
 
     /// Extends the time limit.
-    pub(crate) fn patient(mut self, more: Duration) -> Self {
-        self.watchdog += more;
+    pub(crate) fn with_extended_timeout(mut self, more: Duration) -> Self {
+        self.timeout += more;
         self
     }
 
@@ -109,62 +109,62 @@ impl Running {
 
     /// Drains the output until a process of a step has `word` in its command line, and returns its process id.
     pub(crate) fn wait_for_process(&mut self, word: &str) -> u32 {
-        self.wait_for_process_but(word, 0)
+        self.wait_for_other_process(word, 0)
     }
 
     /// Waits for such a process other than `seen`.
-    pub(crate) fn wait_for_process_but(&mut self, word: &str, seen: u32) -> u32 {
+    pub(crate) fn wait_for_other_process(&mut self, word: &str, excluded_pid: u32) -> u32 {
         let mut found = None;
-        self.pump(|_| {
-            found = machine::process_called(word, seen);
+        self.drain_until(|_| {
+            found = machine::process_with_argument(word, excluded_pid);
             found.is_some()
         });
         found.unwrap_or_else(|| panic!("it ended before {word} ran\n{}\n{}", self.stdout.text(), self.stderr.text()))
     }
 
     /// Returns the process id.
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Drains available output, and returns whether the process has exited and its pipes are closed.
-    pub(crate) fn is_over(&mut self) -> bool {
-        self.step()
+    pub(crate) fn poll_finished(&mut self) -> bool {
+        self.poll_once()
     }
 
     /// Drains the output until a condition holds or the process has exited.
     pub(crate) fn wait_until(&mut self, mut holds: impl FnMut() -> bool) {
-        self.pump(|_| holds());
+        self.drain_until(|_| holds());
     }
 
     /// Sends a signal; if the process has exited it is a zombie, and the signal has no effect.
-    pub(crate) fn signal_if_there(&self, signal: Signal) {
+    pub(crate) fn signal_if_alive(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
     /// Drains the output until standard error contains `text`.
-    pub(crate) fn wait_for_message(&mut self, text: &str) {
-        self.pump(|running| running.stderr.text().contains(text));
+    pub(crate) fn wait_for_stderr(&mut self, text: &str) {
+        self.drain_until(|running| running.stderr.text().contains(text));
         assert!(self.stderr.text().contains(text), "it ended without {text:?}:\n{}", self.stderr.text());
     }
 
     /// Drains the output until standard output contains `text`.
-    pub(crate) fn wait_for_output(&mut self, text: &str) {
-        self.pump(|running| running.stdout.text().contains(text));
-        let (said, errors) = (self.stdout.text(), self.stderr.text());
-        assert!(said.contains(text), "it ended without {text:?}:\n{said}\n{errors}");
+    pub(crate) fn wait_for_stdout(&mut self, text: &str) {
+        self.drain_until(|running| running.stdout.text().contains(text));
+        let (output, errors) = (self.stdout.text(), self.stderr.text());
+        assert!(output.contains(text), "it ended without {text:?}:\n{output}\n{errors}");
     }
 
     /// Returns the standard output read so far.
-    pub(crate) fn output(&self) -> String {
+    pub(crate) fn stdout_so_far(&self) -> String {
         self.stdout.text()
     }
 
     /// Drains the output until the process has exited and its pipes are closed.
-    pub(crate) fn wait(mut self) -> Finished {
-        self.pump(|_| false);
+    pub(crate) fn wait(mut self) -> FinishedProcess {
+        self.drain_until(|_| false);
         let status = self.child.wait().expect("our own child");
-        Finished {
+        FinishedProcess {
             code: status.code(),
             stdout: self.stdout.text(),
             stderr: self.stderr.text(),
@@ -174,30 +174,30 @@ impl Running {
     }
 
     /// Drains the output until `done`, or until the process has exited and both pipes are closed.
-    fn pump(&mut self, mut done: impl FnMut(&Self) -> bool) {
-        while !done(self) && !self.step() {
-            if self.started.elapsed() > self.watchdog {
+    fn drain_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        while !done(self) && !self.poll_once() {
+            if self.started.elapsed() > self.timeout {
                 self.child.kill().expect("our own child");
-                panic!("still running after {:?}:\n{}\n{}", self.watchdog, self.stdout.text(), self.stderr.text());
+                panic!("still running after {:?}:\n{}\n{}", self.timeout, self.stdout.text(), self.stderr.text());
             }
         }
     }
 
     /// Waits briefly for output or the exit, and returns whether both are over.
-    fn step(&mut self) -> bool {
-        self.peak_kib = self.peak_kib.max(peak_of(self.child.id()));
-        let [out, err] = self.readable();
+    fn poll_once(&mut self) -> bool {
+        self.peak_kib = self.peak_kib.max(peak_memory_kib(self.child.id()));
+        let [out, err] = self.poll_pipes();
         if out {
-            self.stdout.take();
+            self.stdout.read_available();
         }
         if err {
-            self.stderr.take();
+            self.stderr.read_available();
         }
-        self.stdout.pipe.is_none() && self.stderr.pipe.is_none() && self.has_ended()
+        self.stdout.pipe.is_none() && self.stderr.pipe.is_none() && self.has_exited()
     }
 
-    fn readable(&self) -> [bool; 2] {
-        let timeout = Timespec::try_from(LOOK_AGAIN).expect("a short time");
+    fn poll_pipes(&self) -> [bool; 2] {
+        let timeout = Timespec::try_from(POLL_INTERVAL).expect("a short time");
         let (out, err) = (self.stdout.fd(), self.stderr.fd());
         let pidfd = self.pidfd.as_fd();
         // The pidfd fills the place of a closed pipe, and its result is ignored.
@@ -207,15 +207,15 @@ impl Running {
         [out.is_some() && !polled[0].revents().is_empty(), err.is_some() && !polled[1].revents().is_empty()]
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_exited(&self) -> bool {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let timeout = Timespec::try_from(LOOK_AGAIN).expect("a short time");
+        let timeout = Timespec::try_from(POLL_INTERVAL).expect("a short time");
         poll(&mut polled, Some(&timeout)).expect("poll") > 0
     }
 }
 
 /// Ends the process if a case fails early.
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -223,13 +223,13 @@ impl Drop for Running {
 }
 
 /// Returns the peak resident set of a process in KiB, or 0 if it has exited.
-fn peak_of(pid: u32) -> u64 {
+fn peak_memory_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-impl Finished {
+impl FinishedProcess {
     /// Asserts the exit code, and shows all output if it differs.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
@@ -239,7 +239,7 @@ impl Finished {
 
     /// Asserts that standard output contains each of `words`.
     #[track_caller]
-    pub(crate) fn says(self, words: &[&str]) -> Self {
+    pub(crate) fn prints(self, words: &[&str]) -> Self {
         let missing: Vec<_> = words.iter().filter(|word| !self.stdout.contains(**word)).collect();
         assert!(missing.is_empty(), "stdout lacks {missing:?}\n{self}");
         self
@@ -247,19 +247,19 @@ impl Finished {
 
     /// Asserts that standard error contains each of `words`.
     #[track_caller]
-    pub(crate) fn complains(self, words: &[&str]) -> Self {
+    pub(crate) fn prints_to_stderr(self, words: &[&str]) -> Self {
         let missing: Vec<_> = words.iter().filter(|word| !self.stderr.contains(**word)).collect();
         assert!(missing.is_empty(), "stderr lacks {missing:?}\n{self}");
         self
     }
 
     /// Returns the whole output.
-    pub(crate) fn everything(&self) -> String {
+    pub(crate) fn all_output(&self) -> String {
         format!("{}\n{}", self.stdout, self.stderr)
     }
 }
 
-impl std::fmt::Display for Finished {
+impl std::fmt::Display for FinishedProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { code, stdout, stderr, elapsed, .. } = self;
         let clip = |text: &str| text.chars().take(6_000).collect::<String>();

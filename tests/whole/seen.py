@@ -63,8 +63,8 @@ def interfaces():
 
 def kernel_files():
     """Returns whether kernel files reveal nothing, and no setting of the kernel is writable."""
-    told = [path for path in ["/proc/kallsyms", "/proc/keys", "/proc/kmsg"] if answers(lambda: open(path).read(1)) == 0]
-    return read_only("/proc/sys") and not told and not open("/proc/cmdline").read(1)
+    found = [path for path in ["/proc/kallsyms", "/proc/keys", "/proc/kmsg"] if answers(lambda: open(path).read(1)) == 0]
+    return read_only("/proc/sys") and not found and not open("/proc/cmdline").read(1)
 
 
 vsock = answers(lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close())

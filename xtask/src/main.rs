@@ -3,7 +3,7 @@
 
 mod book;
 mod files;
-mod page;
+mod run_page;
 mod schemas;
 mod test_run;
 mod tidy;
@@ -15,20 +15,20 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "usage: cargo xtask <task>
 
-  book [supports X]   what mdBook has the manual go through: links that lead out of docs/
-                      lead to where the repository is published
-  page                the page on a run, from the record that `proctor run --format json`
-                      prints: one to standard output, the other from standard input
+  book [supports X]   preprocess the manual for mdBook: replace links to files outside of
+                      docs/ by links to the published repository
+  page                write the HTML page of a run to standard output; reads the record
+                      that `proctor run --format json` prints from standard input
   schemas [--check]   write schemas/*.json from the types of `proctor-core`;
-                      with --check, say which files differ and write nothing
-  tidy                the rules of the house that no lint knows; it writes nothing, so
-                      --check is accepted and changes nothing
-  test [-- ARGS]      build all programs, run all tests, end with their counts;
-                      ARGS go to `cargo test`";
+                      with --check, list the files that differ and write nothing
+  tidy [--check]      check the rules of this repository that no lint covers; writes
+                      nothing, with or without --check
+  test [-- ARGS]      build all programs, run all tests, and print their counts;
+                      passes ARGS to `cargo test`";
 
 /// The requested task.
 #[derive(Debug, PartialEq, Eq)]
-enum Task {
+enum XtaskCommand {
     Book,
     /// The question whether the preprocessor supports a renderer, which mdBook asks first. It supports all of them.
     BookSupports,
@@ -42,7 +42,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match parse(&arguments).and_then(|task| perform(task, &root())) {
+    match parse_arguments(&arguments).and_then(|task| run_task(task, &root())) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -51,39 +51,39 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(arguments: &[String]) -> Result<Task> {
+fn parse_arguments(arguments: &[String]) -> Result<XtaskCommand> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
-        ["book"] => Task::Book,
-        ["book", "supports", _] => Task::BookSupports,
-        ["page"] => Task::Page,
-        ["schemas"] => Task::WriteSchemas,
-        ["schemas", "--check"] => Task::CheckSchemas,
-        ["tidy"] | ["tidy", "--check"] => Task::Tidy,
-        ["test"] => Task::Test(Vec::new()),
-        ["test", "--", rest @ ..] => Task::Test(rest.iter().map(|&word| word.to_owned()).collect()),
-        ["help" | "--help" | "-h"] => Task::Help,
-        [] => bail!("no task was named\n{USAGE}"),
-        _ => bail!("`{}` is no task\n{USAGE}", words.join(" ")),
+        ["book"] => XtaskCommand::Book,
+        ["book", "supports", _] => XtaskCommand::BookSupports,
+        ["page"] => XtaskCommand::Page,
+        ["schemas"] => XtaskCommand::WriteSchemas,
+        ["schemas", "--check"] => XtaskCommand::CheckSchemas,
+        ["tidy"] | ["tidy", "--check"] => XtaskCommand::Tidy,
+        ["test"] => XtaskCommand::Test(Vec::new()),
+        ["test", "--", rest @ ..] => XtaskCommand::Test(rest.iter().map(|&word| word.to_owned()).collect()),
+        ["help" | "--help" | "-h"] => XtaskCommand::Help,
+        [] => bail!("no task was given\n{USAGE}"),
+        _ => bail!("unknown task `{}`\n{USAGE}", words.join(" ")),
     })
 }
 
-fn perform(task: Task, root: &Path) -> Result<ExitCode> {
+fn run_task(task: XtaskCommand, root: &Path) -> Result<ExitCode> {
     match task {
-        Task::Book => {
-            book::links(std::io::stdin().lock(), std::io::stdout().lock())?;
+        XtaskCommand::Book => {
+            book::rewrite_links(std::io::stdin().lock(), std::io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::BookSupports => Ok(ExitCode::SUCCESS),
-        Task::Page => {
-            page::write(std::io::stdin().lock(), std::io::stdout().lock())?;
+        XtaskCommand::BookSupports => Ok(ExitCode::SUCCESS),
+        XtaskCommand::Page => {
+            run_page::write(std::io::stdin().lock(), std::io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::WriteSchemas => schemas::write(root),
-        Task::CheckSchemas => schemas::check(root),
-        Task::Tidy => tidy::check(root),
-        Task::Test(arguments) => test_run::run(root, &arguments),
-        Task::Help => {
+        XtaskCommand::WriteSchemas => schemas::write(root),
+        XtaskCommand::CheckSchemas => schemas::check(root),
+        XtaskCommand::Tidy => tidy::check(root),
+        XtaskCommand::Test(arguments) => test_run::run(root, &arguments),
+        XtaskCommand::Help => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)
         }
@@ -100,20 +100,20 @@ fn root() -> PathBuf {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Task> {
-        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse_line(line: &str) -> Result<XtaskCommand> {
+        parse_arguments(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn tasks_are_told_apart_and_nothing_else_is_taken() {
-        assert_eq!(parsed("schemas --check").expect("a task"), Task::CheckSchemas);
-        assert_eq!(parsed("tidy --check").expect("a task"), Task::Tidy);
+    fn parses_known_tasks_only() {
+        assert_eq!(parse_line("schemas --check").expect("a task"), XtaskCommand::CheckSchemas);
+        assert_eq!(parse_line("tidy --check").expect("a task"), XtaskCommand::Tidy);
         assert_eq!(
-            parsed("test -- --test system x").expect("a task"),
-            Task::Test(vec!["--test".into(), "system".into(), "x".into()])
+            parse_line("test -- --test system x").expect("a task"),
+            XtaskCommand::Test(vec!["--test".into(), "system".into(), "x".into()])
         );
         for bad in ["", "schema", "schemas --chek", "test --lib", "tidy now"] {
-            assert!(parsed(bad).is_err(), "{bad}");
+            assert!(parse_line(bad).is_err(), "{bad}");
         }
     }
 }

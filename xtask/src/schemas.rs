@@ -2,20 +2,20 @@
 //! of `proctor-core`, and checks that the files are up to date. Each schema is validated as well. Also generates
 //! `docs/spec-reference.md` and `docs/man/verification.yaml.5` from the schema of the spec.
 
-mod manual;
-mod reference;
+mod spec_man_page;
+mod spec_reference;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use proctor_core::api::openapi;
-use proctor_core::event::RunEvent;
-use proctor_core::evidence::{SkillEvidence, ToolchainEvidence};
-use proctor_core::exec::ExecRecord;
-use proctor_core::gate::GateAnswer;
-use proctor_core::plan::Plan;
-use proctor_core::status::LastRun;
+use proctor_core::decision::gate::GateAnswer;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::exec::ExecRecord;
+use proctor_core::model::plan::Plan;
+use proctor_core::record::evidence::{SkillEvidence, ToolchainEvidence};
+use proctor_core::record::status::LastRun;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -26,47 +26,67 @@ use crate::files;
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
 /// A document that has a schema.
-struct Document {
+struct SchemaDocument {
     /// The schema's file is `schemas/<name>.schema.json`.
     name: &'static str,
     title: &'static str,
     schema: fn() -> Value,
 }
 
-const DOCUMENTS: [Document; 13] = [
-    Document { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
-    Document { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
-    Document { name: "plan", title: "A plan: spec × profile, every default applied", schema: written::<Plan> },
-    Document { name: "skill-evidence", title: "changes/<id>/verify/<skill>.json", schema: written::<SkillEvidence> },
-    Document {
+const DOCUMENTS: [SchemaDocument; 13] = [
+    SchemaDocument { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
+    SchemaDocument { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
+    SchemaDocument {
+        name: "plan",
+        title: "A plan: spec × profile, every default applied",
+        schema: output_schema::<Plan>,
+    },
+    SchemaDocument {
+        name: "skill-evidence",
+        title: "changes/<id>/verify/<skill>.json",
+        schema: output_schema::<SkillEvidence>,
+    },
+    SchemaDocument {
         name: "toolchain-evidence",
         title: "changes/<id>/verify/_toolchain.json",
-        schema: written::<ToolchainEvidence>,
+        schema: output_schema::<ToolchainEvidence>,
     },
-    Document {
+    SchemaDocument {
         name: "status-last-run",
         title: "`verification.last_run` of changes/<id>/05-status.json",
-        schema: written::<LastRun>,
+        schema: output_schema::<LastRun>,
     },
-    Document { name: "status", title: "changes/<id>/05-status.json", schema: status },
-    Document { name: "event", title: "One line of `proctor run --format jsonl`", schema: written::<RunEvent> },
-    Document { name: "exec", title: "Output of `proctor exec --format json`", schema: written::<ExecRecord> },
-    Document {
+    SchemaDocument { name: "status", title: "changes/<id>/05-status.json", schema: status_schema },
+    SchemaDocument {
+        name: "event",
+        title: "One line of `proctor run --format jsonl`",
+        schema: output_schema::<RunEvent>,
+    },
+    SchemaDocument {
+        name: "exec",
+        title: "Output of `proctor exec --format json`",
+        schema: output_schema::<ExecRecord>,
+    },
+    SchemaDocument {
         name: "comparison",
         title: "Output of `proctor compare --format json`",
-        schema: written::<proctor_core::compare::Comparison>,
+        schema: output_schema::<proctor_core::decision::compare::Comparison>,
     },
-    Document {
+    SchemaDocument {
         name: "sql-judgement",
         title: "Output of `proctor sql verify --format json`, and answer of `POST /v1/sql/verify`",
-        schema: written::<proctor_core::sql::Judgement>,
+        schema: output_schema::<proctor_core::sql::Judgement>,
     },
-    Document {
+    SchemaDocument {
         name: "sql-request",
         title: "Body of `POST /v1/sql/verify`",
-        schema: accepted::<proctor_core::sql::Request>,
+        schema: input_schema::<proctor_core::sql::SqlRequest>,
     },
-    Document { name: "gate", title: "Output of `proctor gate --format json`", schema: written::<GateAnswer> },
+    SchemaDocument {
+        name: "gate",
+        title: "Output of `proctor gate --format json`",
+        schema: output_schema::<GateAnswer>,
+    },
 ];
 
 /// The description of the daemon's HTTP API.
@@ -80,7 +100,7 @@ const ERRORS: &str = "docs/errors.md";
 /// # Errors
 /// A schema is not valid, or a file cannot be written.
 pub(crate) fn write(root: &Path) -> Result<ExitCode> {
-    for (name, text) in generated()? {
+    for (name, text) in generated_files()? {
         let path = root.join(&name);
         if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
@@ -92,23 +112,23 @@ pub(crate) fn write(root: &Path) -> Result<ExitCode> {
 }
 
 /// Returns each generated file, relative to the repository, with its contents.
-fn generated() -> Result<Vec<(String, String)>> {
+fn generated_files() -> Result<Vec<(String, String)>> {
     let schemas = DOCUMENTS.iter().map(|document| Ok((document.path(), document.text()?)));
     let spec = proctor_core::spec::schema();
     let others = [
-        Ok((OPENAPI.to_owned(), api()?)),
-        Ok((reference::PAGE.to_owned(), reference::page(&spec))),
-        Ok((manual::PAGE.to_owned(), manual::page(&spec))),
-        Ok((ERRORS.to_owned(), proctor_core::code::page())),
+        Ok((OPENAPI.to_owned(), openapi_text()?)),
+        Ok((spec_reference::PAGE.to_owned(), spec_reference::page(&spec))),
+        Ok((spec_man_page::PAGE.to_owned(), spec_man_page::page(&spec))),
+        Ok((ERRORS.to_owned(), proctor_core::code::render_manual_page())),
     ];
     schemas.chain(others).collect()
 }
 
 /// Returns the description of the API, after validating each schema in it.
-fn api() -> Result<String> {
+fn openapi_text() -> Result<String> {
     let document = openapi::document();
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
-    for (name, schema) in schemas.context("it has schemas")? {
+    for (name, schema) in schemas.context("the API description has no schemas")? {
         if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
             bail!("the schema `{name}` of {OPENAPI}, at `{}`: {error}", error.instance_path());
         }
@@ -121,47 +141,47 @@ fn api() -> Result<String> {
 /// # Errors
 /// A schema is not valid, or the directory cannot be listed.
 pub(crate) fn check(root: &Path) -> Result<ExitCode> {
-    let mut complaints = Vec::new();
-    let generated = generated()?;
+    let mut problems = Vec::new();
+    let generated = generated_files()?;
     for (name, text) in &generated {
         match std::fs::read_to_string(root.join(name)) {
             Ok(found) if found == *text => {}
-            Ok(_) => complaints.push(format!("{name} differs from the types of `proctor-core`")),
-            Err(error) => complaints.push(format!("{name} cannot be read: {error}")),
+            Ok(_) => problems.push(format!("{name} differs from the types of `proctor-core`")),
+            Err(error) => problems.push(format!("{name} cannot be read: {error}")),
         }
     }
-    for path in files::all(&root.join("schemas"))? {
+    for path in files::list_files(&root.join("schemas"))? {
         let name = path.to_string_lossy();
         let stem = name.strip_suffix(".schema.json");
         if stem.is_some_and(|stem| DOCUMENTS.iter().all(|document| document.name != stem)) {
-            complaints.push(format!("schemas/{name} belongs to no document"));
+            problems.push(format!("schemas/{name} has no document in xtask/src/schemas.rs"));
         }
     }
-    for complaint in &complaints {
+    for complaint in &problems {
         eprintln!("error: {complaint}");
     }
-    if complaints.is_empty() {
+    if problems.is_empty() {
         println!("schemas: {} files match the types", generated.len());
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("hint: run `cargo xtask schemas` and read the difference");
+    eprintln!("hint: run `cargo xtask schemas` and review the diff");
     Ok(ExitCode::FAILURE)
 }
 
-impl Document {
+impl SchemaDocument {
     /// Returns the schema's file, relative to the repository.
     fn path(&self) -> String {
         format!("schemas/{}.schema.json", self.name)
     }
 
     fn id(&self) -> String {
-        id_of(self.name)
+        schema_id(self.name)
     }
 
     /// Returns the schema with its id and title, with sorted keys.
     fn value(&self) -> Result<Value> {
         let mut value = (self.schema)();
-        let members = value.as_object_mut().context("a schema is an object")?;
+        let members = value.as_object_mut().context("the schema is not an object")?;
         members.insert("$id".to_owned(), json!(self.id()));
         members.insert("title".to_owned(), json!(self.title));
         value.sort_all_objects();
@@ -174,23 +194,23 @@ impl Document {
     }
 }
 
-fn id_of(name: &str) -> String {
+fn schema_id(name: &str) -> String {
     format!("{}/schemas/{name}.schema.json", env!("CARGO_PKG_REPOSITORY"))
 }
 
-/// Returns the schema of `T` as we write it: members that are always present are required.
-fn written<T: JsonSchema>() -> Value {
+/// Returns the schema of a document that Proctor writes: members that are always present are required.
+fn output_schema<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// Returns the schema of a document that others send: members with a default are optional.
-fn accepted<T: JsonSchema>() -> Value {
+/// Returns the schema of a document that a client sends: members with a default are optional.
+fn input_schema<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12().for_deserialize().into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// Returns the schema of the status file. The file belongs to others; only one object in it is ours.
-fn status() -> Value {
-    let mut ours = written::<LastRun>();
+/// Returns the schema of the status file. Other tools own the file; Proctor writes only one object in it.
+fn status_schema() -> Value {
+    let mut ours = output_schema::<LastRun>();
     let members = ours.as_object_mut();
     let definitions = members.and_then(|members| {
         members.remove("$schema");
@@ -198,8 +218,8 @@ fn status() -> Value {
     });
     json!({
         "$schema": DRAFT,
-        "description": "Others own this file. What is ours in it is `verification.last_run`; \
-                        every other field may hold anything and stays as it was.",
+        "description": "Other tools own this file. Proctor writes only `verification.last_run`, \
+                        and keeps all other fields, whatever they contain.",
         "type": "object",
         "properties": {
             "verification": { "type": "object", "properties": { "last_run": ours } }
@@ -211,13 +231,13 @@ fn status() -> Value {
 /// Checks that `schema` is a valid schema of draft 2020-12 and can be compiled.
 fn validate(schema: &Value) -> Result<()> {
     if schema.get("$schema").and_then(Value::as_str) != Some(DRAFT) {
-        bail!("it does not say that it is one of draft 2020-12");
+        bail!("`$schema` is not `{DRAFT}`");
     }
     if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
         bail!("at `{}`: {error}", error.instance_path());
     }
     if let Err(error) = jsonschema::draft202012::new(schema) {
-        bail!("it cannot be compiled: {error}");
+        bail!("the schema cannot be compiled: {error}");
     }
     Ok(())
 }

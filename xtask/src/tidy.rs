@@ -18,27 +18,27 @@ use crate::files;
 
 /// Every text file by its path relative to the repository, with `/` between components. Files that are not UTF-8
 /// have an empty text, so links to them are valid.
-type Texts = BTreeMap<String, String>;
+type SourceTexts = BTreeMap<String, String>;
 
-/// Violations of a rule; each sentence begins with a location.
-type Findings = Vec<String>;
+/// Violations of a rule; each message starts with a location.
+type TidyFindings = Vec<String>;
 
 /// Every rule, in the order of the output.
-const RULES: [fn(&Texts) -> Findings; 14] = [
-    sources::headers,
-    sources::lengths,
-    sources::words,
+const RULES: [fn(&SourceTexts) -> TidyFindings; 14] = [
+    sources::source_headers,
+    sources::source_lengths,
+    sources::forbidden_words,
     sources::pure_core,
-    sources::unsafe_has_its_places,
-    dependencies::documented,
-    dependencies::used,
-    dependencies::directions,
-    links::relative,
+    sources::unsafe_only_where_allowed,
+    dependencies::dependencies_documented,
+    dependencies::dependencies_used,
+    dependencies::dependency_directions,
+    links::relative_links,
     links::make_targets,
     links::named_sources,
-    book::complete,
-    book::anchors,
-    prose::plain,
+    book::contents_list_every_page,
+    book::heading_links,
+    prose::plain_language,
 ];
 
 /// Checks every rule and prints all violations.
@@ -47,21 +47,21 @@ const RULES: [fn(&Texts) -> Findings; 14] = [
 /// The repository cannot be read.
 pub(crate) fn check(root: &Path) -> Result<ExitCode> {
     let texts = read(root)?;
-    let findings: Findings = RULES.iter().flat_map(|rule| rule(&texts)).collect();
+    let findings: TidyFindings = RULES.iter().flat_map(|rule| rule(&texts)).collect();
     for finding in &findings {
         eprintln!("error: {finding}");
     }
     if findings.is_empty() {
-        println!("tidy: {} rules hold", RULES.len());
+        println!("tidy: {} rules checked, no violations", RULES.len());
         Ok(ExitCode::SUCCESS)
     } else {
         Ok(ExitCode::FAILURE)
     }
 }
 
-fn read(root: &Path) -> Result<Texts> {
-    let mut texts = Texts::new();
-    for path in files::all(root)? {
+fn read(root: &Path) -> Result<SourceTexts> {
+    let mut texts = SourceTexts::new();
+    for path in files::list_files(root)? {
         let bytes = files::read(&root.join(&path))?;
         texts.insert(path.to_string_lossy().into_owned(), String::from_utf8(bytes).unwrap_or_default());
     }
@@ -69,12 +69,12 @@ fn read(root: &Path) -> Result<Texts> {
 }
 
 /// Returns our own Rust sources; sources in fixtures may violate the rules on purpose.
-fn rust(texts: &Texts) -> impl Iterator<Item = (&str, &str)> {
+fn rust_sources(texts: &SourceTexts) -> impl Iterator<Item = (&str, &str)> {
     let ours = |path: &str| path.ends_with(".rs") && !path.starts_with("fixtures/");
     texts.iter().filter(move |(path, _)| ours(path)).map(|(path, text)| (path.as_str(), text.as_str()))
 }
 
 #[cfg(test)]
-fn texts(files: &[(&str, &str)]) -> Texts {
+fn texts(files: &[(&str, &str)]) -> SourceTexts {
     files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }

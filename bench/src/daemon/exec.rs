@@ -4,52 +4,52 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use proctor_snapshot::Settling;
+use proctor_snapshot::RacyWindow;
 use tokio::runtime::Runtime;
 
-use super::place::{Daemon, Place, beside};
+use super::daemon_fixture::{DaemonFixture, DaemonProcess, sibling_program};
 use crate::attempt::{COMMAND, bubblewrap};
-use crate::figures::{Bars, Sample, heading, ratio, row};
 use crate::program;
+use crate::samples::{LimitChecks, Sample, heading, ratio, row};
 
 /// Number of files in the repository, unless `FILES` sets it.
 const FILES: usize = 1_000;
 /// Number of rounds before the measurement starts.
 const WARM_UP: usize = 10;
 /// Maximum duration relative to bubblewrap with a daemon, which keeps a prepared sandbox.
-const BY_DAEMON: f64 = 1.2;
+const MAX_WITH_DAEMON: f64 = 1.2;
 /// Maximum duration relative to bubblewrap without a daemon: the command also starts its helper processes, reads the
 /// repository, and takes a snapshot.
-const HERE: f64 = 4.0;
+const MAX_WITHOUT_DAEMON: f64 = 4.0;
 
 /// Measures, prints, and compares the medians with the limits. RUNS is the number of rounds (100), FILES the number
 /// of files in the repository.
 ///
 /// # Errors
 /// A program cannot be run or fails.
-pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
+pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let (runs, files): (usize, usize) = (program::setting("RUNS", 100)?, program::setting("FILES", FILES)?);
-    if !program::is_there("bwrap") {
+    if !program::is_installed("bwrap") {
         println!("skipped: bench/exec needs bwrap, the peer that it measures against (`apt-get install bubblewrap`)");
         return Ok(());
     }
-    let place = Place::with_files(files)?;
+    let fixture = DaemonFixture::with_files(files)?;
     let runtime = Runtime::new().context("the runtime cannot be started")?;
-    let daemon = runtime.block_on(Daemon::start(&place))?;
+    let daemon = runtime.block_on(DaemonProcess::start(&fixture))?;
     let socket = daemon.socket.display().to_string();
-    let state = place.path("state").display().to_string();
-    let mut peer = bubblewrap(&place.path("repository").display().to_string());
-    let mut asking = proctor(&place, &["exec", "--socket", &socket])?;
-    let mut working = proctor(&place, &["exec", "--no-daemon", "--state-dir", &state])?;
-    let mut starting = proctor(&place, &["--version"])?;
-    settle();
+    let state = fixture.path("state").display().to_string();
+    let mut peer = bubblewrap(&fixture.path("repository").display().to_string());
+    let mut with_daemon = proctor_command(&fixture, &["exec", "--socket", &socket])?;
+    let mut without_daemon = proctor_command(&fixture, &["exec", "--no-daemon", "--state-dir", &state])?;
+    let mut version = proctor_command(&fixture, &["--version"])?;
+    wait_for_racy_window();
     let [mut bwrap, mut asked, mut worked, mut started] = [const { Sample::new() }; 4];
     for round in 0..WARM_UP + runs {
         let took = [
-            program::timed(&mut peer)?,
-            program::timed(&mut asking)?,
-            program::timed(&mut working)?,
-            program::timed(&mut starting)?,
+            program::run_timed(&mut peer)?,
+            program::run_timed(&mut with_daemon)?,
+            program::run_timed(&mut without_daemon)?,
+            program::run_timed(&mut version)?,
         ];
         if round >= WARM_UP {
             let samples = [&mut bwrap, &mut asked, &mut worked, &mut started];
@@ -66,24 +66,24 @@ pub(crate) fn measure(bars: &mut Bars) -> Result<()> {
     for (name, sample) in rows {
         println!("{} {:>7.2} x bubblewrap", row(name, sample), ratio(sample.median(), bwrap.median()));
     }
-    bars.at_most("exec by a daemon to bubblewrap", ratio(asked.median(), bwrap.median()), BY_DAEMON);
-    bars.at_most("exec without a daemon to bubblewrap", ratio(worked.median(), bwrap.median()), HERE);
+    bars.at_most("exec by a daemon to bubblewrap", ratio(asked.median(), bwrap.median()), MAX_WITH_DAEMON);
+    bars.at_most("exec without a daemon to bubblewrap", ratio(worked.median(), bwrap.median()), MAX_WITHOUT_DAEMON);
     Ok(())
 }
 
 /// Waits until all files are old enough to be trusted by their times; a snapshot reads younger files every time. In
 /// a tree in daily use, only a few files are that young.
 #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
-fn settle() {
-    std::thread::sleep(Settling::default().0);
+fn wait_for_racy_window() {
+    std::thread::sleep(RacyWindow::default().0);
 }
 
 /// Returns a `proctor` command in the repository; `exec` gets [`COMMAND`] as its command.
-fn proctor(place: &Place, words: &[&str]) -> Result<Command> {
-    let mut command = program::quiet(&beside("proctor")?.display().to_string(), words);
+fn proctor_command(fixture: &DaemonFixture, words: &[&str]) -> Result<Command> {
+    let mut command = program::silent_command(&sibling_program("proctor")?.display().to_string(), words);
     if words[0] == "exec" {
         command.args(["--", COMMAND]);
     }
-    command.current_dir(place.path("repository"));
+    command.current_dir(fixture.path("repository"));
     Ok(command)
 }

@@ -6,34 +6,34 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_snapshot::{IgnoredContent, ScanBounds, Snapshot, Spare, scan_layer_sparing};
+use proctor_snapshot::{IgnoredContent, ScanBounds, Snapshot, SparingRules, scan_layer_sparing};
 use tokio::time::Instant;
 
-use super::{CHANGED, Ground};
-use crate::figures::{Bars, Sample, heading, millis, row};
-use crate::{arena, machine, program};
+use super::{CHANGED, SnapshotFixture};
+use crate::samples::{LimitChecks, Sample, heading, millis, row};
+use crate::{engine_fixture, host_state, program};
 
 /// Minimum number of files from which the limits apply.
-const FILES: usize = 1_000_000;
+const LIMIT_FROM_FILES: usize = 1_000_000;
 /// Number of files in a directory.
 const FILES_OF_A_DIRECTORY: usize = 1_000;
 /// Number of tracked files in addition.
-const TRACKED: usize = 1_000;
+const TRACKED_FILES: usize = 1_000;
 /// Number of measured rounds, and of rounds before the measurement starts.
 const ROUNDS: usize = 5;
 const WARM_UP: usize = 1;
 
 /// A scan mode, with its maximum duration in milliseconds and maximum memory in MiB.
-struct Way {
+struct ScanMode {
     name: &'static str,
     content: IgnoredContent,
-    most_ms: f64,
-    most_mib: f64,
+    max_ms: f64,
+    max_mib: f64,
 }
 
-const WAYS: [Way; 2] = [
-    Way { name: "nothing of them is read", content: IgnoredContent::Skipped, most_ms: 10.0, most_mib: 8.0 },
-    Way { name: "their names are read", content: IgnoredContent::Listed, most_ms: 3_500.0, most_mib: 220.0 },
+const SCAN_MODES: [ScanMode; 2] = [
+    ScanMode { name: "nothing of them is read", content: IgnoredContent::Skipped, max_ms: 10.0, max_mib: 8.0 },
+    ScanMode { name: "their names are read", content: IgnoredContent::Listed, max_ms: 3_500.0, max_mib: 220.0 },
 ];
 
 /// Measures, prints, and compares the cost of a million files with the limits. This runs before the measurements of
@@ -42,62 +42,62 @@ const WAYS: [Way; 2] = [
 ///
 /// # Errors
 /// A program cannot be run.
-pub(super) fn measure(bars: &mut Bars) -> Result<()> {
+pub(super) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let files: usize = program::setting("IGNORED", 0)?;
     if files == 0 {
         return Ok(());
     }
-    let ground = Ground::make(TRACKED)?;
-    leave(ground.upper.path(), files)?;
-    let known = ground.settled(&ground.store()?)?;
+    let fixture = SnapshotFixture::create(TRACKED_FILES)?;
+    create_ignored_files(fixture.upper.path(), files)?;
+    let known = fixture.settled_snapshot(&fixture.store()?)?;
     println!("{}", heading(&format!("{files} ignored files of a step, ms")));
-    for way in WAYS {
+    for mode in SCAN_MODES {
         let (mut took, mut most) = (Sample::default(), 0);
         for round in 0..WARM_UP + ROUNDS {
-            machine::forget_peak()?;
-            let before = machine::peak_memory()?;
+            host_state::reset_peak()?;
+            let before = host_state::peak_memory()?;
             let began = Instant::now();
-            ground.look(&known, way.content, files)?;
+            fixture.scan_and_check(&known, mode.content, files)?;
             let elapsed = began.elapsed();
-            most = most.max(machine::peak_memory()?.saturating_sub(before));
+            most = most.max(host_state::peak_memory()?.saturating_sub(before));
             if round >= WARM_UP {
                 took.push(elapsed);
             }
         }
         let mib = (most >> 10) as f64 / 1024.0;
-        println!("{} {mib:>9.1} MiB", row(way.name, &took));
-        if files >= FILES {
-            let what = format!("{files} ignored files, {}", way.name);
-            bars.at_most(&format!("milliseconds, {what}"), millis(took.median()), way.most_ms);
-            bars.at_most(&format!("MiB, {what}"), mib, way.most_mib);
+        println!("{} {mib:>9.1} MiB", row(mode.name, &took));
+        if files >= LIMIT_FROM_FILES {
+            let what = format!("{files} ignored files, {}", mode.name);
+            bars.at_most(&format!("milliseconds, {what}"), millis(took.median()), mode.max_ms);
+            bars.at_most(&format!("MiB, {what}"), mib, mode.max_mib);
         }
     }
     Ok(())
 }
 
 /// Creates the ignored files of the step, in addition to its changed files.
-fn leave(upper: &Path, files: usize) -> Result<()> {
-    let room = rustix::fs::statvfs(upper).context("the tmpfs cannot be asked for its room")?;
+fn create_ignored_files(upper: &Path, files: usize) -> Result<()> {
+    let free_inodes = rustix::fs::statvfs(upper).context("the tmpfs cannot be asked for its room")?;
     // An unlimited tmpfs reports zero inodes.
-    let room = if room.f_files == 0 { usize::MAX } else { usize::try_from(room.f_ffree)? };
-    ensure!(room > files + files / 100, "/dev/shm has room for {room} more files");
+    let free_inodes = if free_inodes.f_files == 0 { usize::MAX } else { usize::try_from(free_inodes.f_ffree)? };
+    ensure!(free_inodes > files + files / 100, "/dev/shm has room for {free_inodes} more files");
     for number in 0..files {
         let directory = upper.join(format!("target/d{}", number / FILES_OF_A_DIRECTORY));
         if number % FILES_OF_A_DIRECTORY == 0 {
             std::fs::create_dir_all(&directory)?;
         }
-        arena::write(&directory.join(format!("object_{number}.o")), b"")?;
+        engine_fixture::write(&directory.join(format!("object_{number}.o")), b"")?;
     }
     Ok(())
 }
 
-impl Ground {
+impl SnapshotFixture {
     /// Scans the layer and finds the changes: those of tracked files, and none of ignored files.
-    fn look(&self, known: &Arc<Snapshot>, content: IgnoredContent, files: usize) -> Result<()> {
-        let step = self.after_a_step(known)?;
-        let spare = Spare { view: &step.view, ignored: &step.ignored, content };
+    fn scan_and_check(&self, known: &Arc<Snapshot>, content: IgnoredContent, files: usize) -> Result<()> {
+        let step = self.step_layer(known)?;
+        let spare = SparingRules { view: &step.view, ignored: &step.ignored, content };
         let scan = scan_layer_sparing(step.upper.as_fd(), ScanBounds::default(), spare)?;
-        let changes = step.changes(&scan)?;
+        let changes = step.count_changes(&scan)?;
         ensure!(changes == CHANGED, "{changes} changes were found");
         let (entries, is_listed) = (scan.entries.len(), content == IgnoredContent::Listed);
         ensure!((entries >= files) == is_listed, "{entries} entries of {files} files were read");

@@ -8,8 +8,8 @@ use sqlparser::ast::{
     Query, Select, SetExpr, Statement, TableFactor, VisitMut as _, VisitorMut,
 };
 
-use super::rows::Random;
-use super::sets::Database;
+use super::question_sets::SetDatabase;
+use super::random_rows::SplitMix64;
 
 /// A query with one change.
 pub(super) struct Mutant {
@@ -20,14 +20,14 @@ pub(super) struct Mutant {
 
 /// The clause that contains an expression.
 #[derive(Clone, Copy)]
-enum Clause {
+enum MutatedClause {
     Select,
     Inner,
     Having,
     OrderBy,
 }
 
-impl Clause {
+impl MutatedClause {
     fn as_str(self) -> &'static str {
         match self {
             Self::Select => "SELECT",
@@ -38,31 +38,31 @@ impl Clause {
     }
 }
 
-const FIGURES: [&str; 5] = ["count", "sum", "avg", "max", "min"];
+const AGGREGATE_FUNCTIONS: [&str; 5] = ["count", "sum", "avg", "max", "min"];
 
 /// Returns every mutant of a statement.
-pub(super) fn mutants(statement: &Statement, database: &Database, random: &mut Random) -> Vec<Mutant> {
-    let mut found = aggregates(statement, database, random);
-    found.extend(others(statement, database));
+pub(super) fn mutants(statement: &Statement, database: &SetDatabase, random: &mut SplitMix64) -> Vec<Mutant> {
+    let mut found = aggregate_mutants(statement, database, random);
+    found.extend(other_mutants(statement, database));
     found
 }
 
 /// Applies `edit` to the queries of a copy; `edit` returns the name of what it changed.
-fn edited(statement: &Statement, mut edit: impl FnMut(&mut Query, usize) -> Option<String>) -> Option<Mutant> {
+fn edit_copy(statement: &Statement, mut edit: impl FnMut(&mut Query, usize) -> Option<String>) -> Option<Mutant> {
     let mut copy = statement.clone();
-    let mut queries = Queries { edit: &mut edit, depth: 0, kind: None };
+    let mut queries = QueryEditor { edit: &mut edit, depth: 0, kind: None };
     let _ = copy.visit(&mut queries);
     let kind = queries.kind?;
     Some(Mutant { kind, sql: copy.to_string() })
 }
 
-struct Queries<'a> {
+struct QueryEditor<'a> {
     edit: &'a mut dyn FnMut(&mut Query, usize) -> Option<String>,
     depth: usize,
     kind: Option<String>,
 }
 
-impl VisitorMut for Queries<'_> {
+impl VisitorMut for QueryEditor<'_> {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
@@ -90,25 +90,25 @@ fn selects(body: &mut SetExpr) -> Vec<&mut Select> {
 }
 
 /// Changes an aggregate in place, given its clause and the relations in scope; returns the kind of the change.
-type Edit<'a> = dyn FnMut(Clause, &mut Function, &[(String, String)]) -> Option<String> + 'a;
+type AggregateEdit<'a> = dyn FnMut(MutatedClause, &mut Function, &[(String, String)]) -> Option<String> + 'a;
 
 /// Calls `edit` with each aggregate of a query's own clauses, until it changes one.
-fn each_aggregate(query: &mut Query, depth: usize, edit: &mut Edit<'_>) -> Option<String> {
+fn edit_aggregate(query: &mut Query, depth: usize, edit: &mut AggregateEdit<'_>) -> Option<String> {
     let mut scope = Vec::new();
     for select in selects(&mut query.body) {
         scope = relations(select);
-        let clause = if depth == 0 { Clause::Select } else { Clause::Inner };
-        let mut visit = Aggregates { clause, scope: &scope, edit, depth: 0, kind: None };
+        let clause = if depth == 0 { MutatedClause::Select } else { MutatedClause::Inner };
+        let mut visit = AggregateEditor { clause, scope: &scope, edit, depth: 0, kind: None };
         let _ = select.projection.visit(&mut visit);
         if visit.kind.is_none() {
-            visit.clause = Clause::Having;
+            visit.clause = MutatedClause::Having;
             let _ = select.having.visit(&mut visit);
         }
         if visit.kind.is_some() {
             return visit.kind;
         }
     }
-    let mut visit = Aggregates { clause: Clause::OrderBy, scope: &scope, edit, depth: 0, kind: None };
+    let mut visit = AggregateEditor { clause: MutatedClause::OrderBy, scope: &scope, edit, depth: 0, kind: None };
     let _ = query.order_by.visit(&mut visit);
     visit.kind
 }
@@ -130,15 +130,15 @@ fn relations(select: &Select) -> Vec<(String, String)> {
         .collect()
 }
 
-struct Aggregates<'a> {
-    clause: Clause,
+struct AggregateEditor<'a> {
+    clause: MutatedClause,
     scope: &'a [(String, String)],
-    edit: &'a mut Edit<'a>,
+    edit: &'a mut AggregateEdit<'a>,
     depth: usize,
     kind: Option<String>,
 }
 
-impl VisitorMut for Aggregates<'_> {
+impl VisitorMut for AggregateEditor<'_> {
     type Break = ();
 
     fn pre_visit_query(&mut self, _query: &mut Query) -> ControlFlow<()> {
@@ -155,7 +155,7 @@ impl VisitorMut for Aggregates<'_> {
         if self.depth == 0
             && let Expr::Function(function) = expr
             && function.over.is_none()
-            && FIGURES.contains(&function.name.to_string().to_lowercase().as_str())
+            && AGGREGATE_FUNCTIONS.contains(&function.name.to_string().to_lowercase().as_str())
         {
             self.kind = (self.edit)(self.clause, function, self.scope);
             if self.kind.is_some() {
@@ -167,21 +167,21 @@ impl VisitorMut for Aggregates<'_> {
 }
 
 /// Returns mutants with each aggregate replaced by each other one.
-fn aggregates(statement: &Statement, database: &Database, random: &mut Random) -> Vec<Mutant> {
+fn aggregate_mutants(statement: &Statement, database: &SetDatabase, random: &mut SplitMix64) -> Vec<Mutant> {
     let mut found = Vec::new();
     for site in 0.. {
         let mut is_there = false;
-        for figure in FIGURES {
-            let draw = random.below(1 << 20);
+        for figure in AGGREGATE_FUNCTIONS {
+            let draw = random.next_below(1 << 20);
             let mut at = 0;
-            let mutant = edited(statement, |query, depth| {
-                each_aggregate(query, depth, &mut |clause, function, scope| {
+            let mutant = edit_copy(statement, |query, depth| {
+                edit_aggregate(query, depth, &mut |clause, function, scope| {
                     at += 1;
                     if at != site + 1 {
                         return None;
                     }
                     is_there = true;
-                    replaced(clause, function, scope, figure, database, draw)
+                    replace_aggregate(clause, function, scope, figure, database, draw)
                 })
             });
             found.extend(mutant);
@@ -193,12 +193,12 @@ fn aggregates(statement: &Statement, database: &Database, random: &mut Random) -
     found
 }
 
-fn replaced(
-    clause: Clause,
+fn replace_aggregate(
+    clause: MutatedClause,
     function: &mut Function,
     scope: &[(String, String)],
     figure: &str,
-    database: &Database,
+    database: &SetDatabase,
     draw: u64,
 ) -> Option<String> {
     let old = function.name.to_string().to_uppercase();
@@ -225,22 +225,22 @@ fn replaced(
 }
 
 /// Returns the mutants of other kinds.
-fn others(statement: &Statement, database: &Database) -> Vec<Mutant> {
+fn other_mutants(statement: &Statement, database: &SetDatabase) -> Vec<Mutant> {
     let some = |name: &str, is_changed: bool| is_changed.then(|| name.to_owned());
     let mut found: Vec<Option<Mutant>> = vec![
-        edited(statement, |query, _| {
+        edit_copy(statement, |query, _| {
             let is_changed = selects(&mut query.body).into_iter().any(|select| select.distinct.take().is_some());
             some("distinct dropped", is_changed)
         }),
-        edited(statement, |query, depth| {
-            each_aggregate(query, depth, &mut |_, function, _| match &mut function.args {
+        edit_copy(statement, |query, depth| {
+            edit_aggregate(query, depth, &mut |_, function, _| match &mut function.args {
                 FunctionArguments::List(list) => {
                     some("distinct dropped in COUNT", list.duplicate_treatment.take().is_some())
                 }
                 _ => None,
             })
         }),
-        edited(statement, |query, _| {
+        edit_copy(statement, |query, _| {
             let is_limited = query.limit_clause.is_some();
             let key: Option<&mut OrderByExpr> = query.order_by.as_mut().and_then(|order| match &mut order.kind {
                 OrderByKind::Expressions(keys) => keys.first_mut(),
@@ -253,24 +253,24 @@ fn others(statement: &Statement, database: &Database) -> Vec<Mutant> {
             };
             some(if is_limited { "order flipped with LIMIT" } else { "order flipped" }, true)
         }),
-        edited(statement, |query, _| some("order dropped", query.order_by.take().is_some())),
-        edited(statement, |query, _| {
+        edit_copy(statement, |query, _| some("order dropped", query.order_by.take().is_some())),
+        edit_copy(statement, |query, _| {
             let is_changed =
                 query.limit_clause.take().is_some_and(|limit| matches!(limit, LimitClause::LimitOffset { .. }));
             some("limit dropped", is_changed)
         }),
-        edited(statement, |query, _| {
+        edit_copy(statement, |query, _| {
             let is_changed = selects(&mut query.body).into_iter().any(|select| match &mut select.group_by {
                 GroupByExpr::Expressions(list, _) => !std::mem::take(list).is_empty(),
                 GroupByExpr::All(_) => false,
             });
             some("group by dropped", is_changed)
         }),
-        edited(statement, |query, _| {
+        edit_copy(statement, |query, _| {
             let is_changed = selects(&mut query.body).into_iter().any(|select| select.selection.take().is_some());
             some("filter dropped", is_changed)
         }),
-        edited(statement, |query, _| {
+        edit_copy(statement, |query, _| {
             let joins = selects(&mut query.body)
                 .into_iter()
                 .flat_map(|select| &mut select.from)
@@ -289,7 +289,7 @@ fn others(statement: &Statement, database: &Database) -> Vec<Mutant> {
         }),
     ];
     for table in &database.tables {
-        found.push(edited(statement, |query, _| {
+        found.push(edit_copy(statement, |query, _| {
             let from = selects(&mut query.body).into_iter().flat_map(|select| &mut select.from).next()?;
             let TableFactor::Table { name, .. } = &mut from.relation else { return None };
             let is_other = !name.to_string().eq_ignore_ascii_case(&table.name);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Format, RepoArgs, SocketArgs, StateArgs};
+use super::{OutputFormat, RepoArgs, SocketArgs, StateArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -22,7 +22,7 @@ pub(crate) struct CompareArgs {
     pub after: String,
     /// The format of the differences on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]

@@ -1,9 +1,9 @@
 //! The arguments of commands that only a daemon can carry out: about its runs, their output, and the daemon itself.
 
 use clap::{Args, Subcommand};
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 
-use super::{Format, RepoArgs, ReportsArgs, SocketArgs, StateArgs, run_id};
+use super::{OutputFormat, RepoArgs, ReportsArgs, SocketArgs, StateArgs, run_id};
 
 /// `proctor status`.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub(crate) struct StatusArgs {
     pub all: bool,
     /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub daemon: SocketArgs,
 }
@@ -117,7 +117,7 @@ pub(crate) struct StopArgs {
 pub(crate) struct DaemonStatusArgs {
     /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub daemon: SocketArgs,
 }

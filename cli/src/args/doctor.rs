@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Format, RepoArgs, SandboxArgs, WayArgs};
+use super::{BackendArgs, OutputFormat, RepoArgs, SandboxArgs};
 
 const DOCTOR_EXIT_CODES: &str = "\
 Exit codes:
@@ -29,11 +29,11 @@ pub(crate) struct DoctorArgs {
     pub deep: bool,
     /// The format of the findings on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub sandbox: SandboxArgs,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub way: WayArgs,
+    pub backend: BackendArgs,
 }

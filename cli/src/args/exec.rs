@@ -4,55 +4,56 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use proctor_core::enforcement::SandboxMode;
-use proctor_core::names::VarName;
-use proctor_core::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
+use proctor_core::model::enforcement::SandboxMode;
+use proctor_core::model::names::VarName;
+use proctor_core::model::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 
 use super::{
-    Cli, ColorWhen, Command, DaemonArgs, Format, OperatorArgs, RepoArgs, SandboxArgs, StateArgs, WayArgs, assignment,
-    count, leaks, network, read_only, rel_path,
+    BackendArgs, Cli, CliCommand, ColorWhen, DaemonArgs, OperatorArgs, OutputFormat, RepoArgs, SandboxArgs, StateArgs,
+    assignment, count, leaks, network, read_only, rel_path,
 };
 
 /// The same command line with one command: [`Cli`] takes longer to build than such a command to be asked for.
 #[derive(Debug, Parser)]
 #[command(name = "proctor", disable_help_flag = true, disable_help_subcommand = true)]
-struct CliOfExec {
+struct ExecOnlyCli {
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     color: ColorWhen,
     #[command(subcommand)]
-    command: CommandOfExec,
+    command: ExecOnlyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum CommandOfExec {
+enum ExecOnlyCommand {
     Exec(ExecArgs),
 }
 
 impl Cli {
     /// Parses `proctor exec …` without building the whole [`Cli`]. Returns `None` for other commands, and for a
     /// command line that needs an error or help message: the full parser produces those.
-    pub(crate) fn of_exec() -> Option<Self> {
+    pub(crate) fn parse_exec() -> Option<Self> {
         let words: Vec<OsString> = std::env::args_os().collect();
-        Self::of_exec_in(words)
+        Self::parse_exec_from(words)
     }
 
-    fn of_exec_in(words: Vec<OsString>) -> Option<Self> {
+    fn parse_exec_from(words: Vec<OsString>) -> Option<Self> {
         if words.get(1).is_none_or(|word| word != "exec") {
             return None;
         }
-        let plain = Plain::read(&words).map(|plain| (ColorWhen::Auto, plain.into_args()));
-        let (color, args) = plain.or_else(|| {
-            let CliOfExec { color, command: CommandOfExec::Exec(args) } = CliOfExec::try_parse_from(words).ok()?;
+        let parsed = CommonExecOptions::parse(&words).map(|plain| (ColorWhen::Auto, plain.into_args()));
+        let (color, args) = parsed.or_else(|| {
+            let ExecOnlyCli { color, command: ExecOnlyCommand::Exec(args) } =
+                ExecOnlyCli::try_parse_from(words).ok()?;
             Some((color, args))
         })?;
-        Some(Self { color, command: Command::Exec(args) })
+        Some(Self { color, command: CliCommand::Exec(args) })
     }
 }
 
 /// The few options of most `exec` commands, with the command after `--`. This parser takes a tenth of the time of the
 /// full parser and must agree with it.
 #[derive(Debug, Default)]
-struct Plain {
+struct CommonExecOptions {
     repo: Option<PathBuf>,
     socket: Option<PathBuf>,
     state_dir: Option<PathBuf>,
@@ -62,29 +63,29 @@ struct Plain {
     cmd: Vec<String>,
 }
 
-impl Plain {
+impl CommonExecOptions {
     /// Returns `None` for every other form of command line; the full parser handles those, including errors.
-    fn read(words: &[OsString]) -> Option<Self> {
-        let mut plain = Self::default();
+    fn parse(words: &[OsString]) -> Option<Self> {
+        let mut options = Self::default();
         let mut words = words.get(2..)?.iter().map(|word| word.to_str());
         loop {
             match words.next()?? {
-                "--repo" => set(&mut plain.repo, words.next()??)?,
-                "--socket" => set(&mut plain.socket, words.next()??)?,
-                "--state-dir" => set(&mut plain.state_dir, words.next()??)?,
-                "--daemon" => plain.daemon = (!plain.daemon).then_some(true)?,
-                "--no-daemon" => plain.no_daemon = (!plain.no_daemon).then_some(true)?,
-                "--no-spec" => plain.no_spec = (!plain.no_spec).then_some(true)?,
+                "--repo" => set_once(&mut options.repo, words.next()??)?,
+                "--socket" => set_once(&mut options.socket, words.next()??)?,
+                "--state-dir" => set_once(&mut options.state_dir, words.next()??)?,
+                "--daemon" => options.daemon = (!options.daemon).then_some(true)?,
+                "--no-daemon" => options.no_daemon = (!options.no_daemon).then_some(true)?,
+                "--no-spec" => options.no_spec = (!options.no_spec).then_some(true)?,
                 "--" => break,
                 _ => return None,
             }
         }
-        plain.cmd = words.map(|word| word.map(str::to_owned)).collect::<Option<_>>()?;
-        let is_command = !plain.cmd.is_empty() && !plain.cmd.iter().any(|word| word == "--");
-        (is_command && !plain.contradicts_itself()).then_some(plain)
+        options.cmd = words.map(|word| word.map(str::to_owned)).collect::<Option<_>>()?;
+        let is_command = !options.cmd.is_empty() && !options.cmd.iter().any(|word| word == "--");
+        (is_command && !options.has_conflict()).then_some(options)
     }
 
-    fn contradicts_itself(&self) -> bool {
+    fn has_conflict(&self) -> bool {
         self.no_daemon && (self.daemon || self.socket.is_some())
             || self.state_dir.is_some() && (self.daemon || self.socket.is_some())
     }
@@ -101,11 +102,11 @@ impl Plain {
             env: Vec::new(),
             limits: LimitArgs::default(),
             no_spec,
-            format: Format::Human,
+            format: OutputFormat::Human,
             raw: false,
             sandbox: SandboxArgs { sandbox: SandboxMode::Strict },
             repo: RepoArgs { repo },
-            way: WayArgs {
+            backend: BackendArgs {
                 state: StateArgs { state_dir },
                 operator: OperatorArgs { config: None },
                 daemon: DaemonArgs { no_daemon, daemon, socket },
@@ -117,9 +118,9 @@ impl Plain {
 
 /// Sets an option that is not set yet. Returns `None` for a repeated option, and for a value that could be another
 /// option.
-fn set(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
-    let is_plain = option.is_none() && !value.is_empty() && !value.starts_with('-');
-    is_plain.then(|| *option = Some(value.into()))
+fn set_once(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
+    let is_accepted = option.is_none() && !value.is_empty() && !value.starts_with('-');
+    is_accepted.then(|| *option = Some(value.into()))
 }
 
 /// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
@@ -153,7 +154,7 @@ pub(crate) struct ExecArgs {
     pub no_spec: bool,
     /// The format of the result on standard output; `human` is the command's own output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     /// Do not escape control characters in the output
     #[arg(long, conflicts_with = "format")]
     pub raw: bool,
@@ -162,7 +163,7 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub way: WayArgs,
+    pub backend: BackendArgs,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub cmd: Vec<String>,
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     /// Returns every combination of up to four of these parts after `exec`, with and without a command.
-    fn sentences() -> Vec<Vec<OsString>> {
+    fn option_combinations() -> Vec<Vec<OsString>> {
         let parts: [&[&str]; 14] = [
             &["--repo", "/r"],
             &["--repo=/r"],
@@ -216,34 +217,36 @@ mod tests {
         let mut all: Vec<Vec<OsString>> = vec![["proctor", "exec"].map(Into::into).into()];
         let mut last = all.clone();
         for _ in 0..4 {
-            last = last.iter().flat_map(|words| parts.iter().map(|part| said(words, part))).collect();
+            last = last.iter().flat_map(|words| parts.iter().map(|part| append_words(words, part))).collect();
             all.extend(last.clone());
         }
         all
     }
 
-    fn said(words: &[OsString], more: &[&str]) -> Vec<OsString> {
+    fn append_words(words: &[OsString], more: &[&str]) -> Vec<OsString> {
         words.iter().cloned().chain(more.iter().map(Into::into)).collect()
     }
 
     #[test]
-    fn plain_words_mean_what_the_reader_of_all_options_says() {
-        let mut plain = 0;
-        for words in sentences() {
-            let Some(read) = Plain::read(&words) else { continue };
-            let all = CliOfExec::try_parse_from(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
-            let CliOfExec { color: ColorWhen::Auto, command: CommandOfExec::Exec(args) } = all else {
+    fn fast_parser_agrees_with_full_parser() {
+        let mut compared = 0;
+        for words in option_combinations() {
+            let Some(read) = CommonExecOptions::parse(&words) else { continue };
+            let all = ExecOnlyCli::try_parse_from(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+            let ExecOnlyCli { color: ColorWhen::Auto, command: ExecOnlyCommand::Exec(args) } = all else {
                 panic!("{words:?}: coloured")
             };
             assert_eq!(format!("{:?}", read.into_args()), format!("{args:?}"), "{words:?}");
-            plain += 1;
+            compared += 1;
         }
-        assert!(plain > 50, "{plain} sentences are plain");
+        assert!(compared > 50, "{compared} sentences are plain");
     }
 
     #[test]
-    fn common_commands_are_plain_and_others_are_not() {
-        let is_plain = |words: &[&str]| Plain::read(&said(&["proctor", "exec"].map(OsString::from), words)).is_some();
+    fn fast_parser_accepts_only_common_commands() {
+        let is_plain = |words: &[&str]| {
+            CommonExecOptions::parse(&append_words(&["proctor", "exec"].map(OsString::from), words)).is_some()
+        };
         for words in
             [&["--", "ls", "-l", ""][..], &["--socket", "s", "--repo", "r", "--", "ls"], &["--no-daemon", "--", "x"]]
         {

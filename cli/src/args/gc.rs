@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Format, OperatorArgs, StateArgs};
+use super::{OperatorArgs, OutputFormat, StateArgs};
 
 /// `proctor gc`.
 #[derive(Debug, Args)]
@@ -12,7 +12,7 @@ pub(crate) struct GcArgs {
     pub all: bool,
     /// The format of the result on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub state: StateArgs,
     #[command(flatten)]

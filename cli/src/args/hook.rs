@@ -1,9 +1,9 @@
 //! The arguments of `proctor hook`.
 
 use clap::{Args, Subcommand, ValueEnum};
-use proctor_core::names::ProfileName;
+use proctor_core::model::names::ProfileName;
 
-use super::{RepoArgs, SandboxArgs, WayArgs};
+use super::{BackendArgs, RepoArgs, SandboxArgs};
 
 /// `proctor hook`.
 #[derive(Debug, Args)]
@@ -119,5 +119,5 @@ pub(crate) struct HookRunArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]
-    pub way: WayArgs,
+    pub backend: BackendArgs,
 }

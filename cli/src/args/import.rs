@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use proctor_core::import::Source;
-use proctor_core::names::ProfileName;
+use proctor_core::adopt::import::Source;
+use proctor_core::model::names::ProfileName;
 
-use super::{Format, RepoArgs};
+use super::{OutputFormat, RepoArgs};
 
 /// `proctor import`.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub(crate) struct ImportArgs {
     /// The tool that the configuration belongs to [default: detected from its name, or else from its
     /// content]
     #[arg(long, value_name = "TOOL")]
-    pub from: Option<From>,
+    pub from: Option<ImportTool>,
     /// Print the spec to standard output instead of writing a file
     #[arg(long)]
     pub dry_run: bool,
@@ -29,21 +29,21 @@ pub(crate) struct ImportArgs {
     pub profile: ProfileName,
     /// The format of the list of converted hooks on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
+    pub format: OutputFormat,
     #[command(flatten)]
     pub repo: RepoArgs,
 }
 
 /// A tool whose configuration can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum From {
+pub(crate) enum ImportTool {
     /// `.pre-commit-config.yaml`.
     PreCommit,
     /// `lefthook.yml`.
     Lefthook,
 }
 
-impl From {
+impl ImportTool {
     /// Returns the core type of the same tool.
     pub(crate) fn source(self) -> Source {
         match self {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use proctor_core::sql::{Batch, Dialect, Percent, Policy, StageName};
+use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
 
-use super::{OperatorArgs, StateArgs, WayArgs};
+use super::{BackendArgs, OperatorArgs, StateArgs};
 
 /// `proctor sql`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ impl SqlArgs {
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
             SqlCommand::Verify(args) => args.format != SqlFormat::Human,
-            SqlCommand::Advice(args) => args.format == super::Format::Json,
+            SqlCommand::Advice(args) => args.format == super::OutputFormat::Json,
             SqlCommand::Engines(_) => false,
         }
     }
@@ -54,7 +54,7 @@ pub(crate) struct SqlVerifyArgs {
     pub db: Option<PathBuf>,
     /// What a statement may do: `read`, `write` rows, or `migrate` the schema
     #[arg(long, value_name = "POLICY", default_value = "read", value_parser = policy)]
-    pub policy: Policy,
+    pub policy: SqlPolicy,
     /// The question that the SQL has to answer
     #[arg(long, value_name = "TEXT")]
     pub question: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) struct SqlVerifyArgs {
     pub stages: Vec<StageName>,
     /// The number of statements in a text [default: one; `migrate` allows many]
     #[arg(long, value_name = "BATCH", value_parser = batch)]
-    pub batch: Option<Batch>,
+    pub batch: Option<SqlBatch>,
     /// A limit as NAME=VALUE: `time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`
     #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
     pub limit: Vec<String>,
@@ -86,7 +86,7 @@ pub(crate) struct SqlVerifyArgs {
     #[arg(long, value_name = "FILE")]
     pub duckdb: Option<PathBuf>,
     #[command(flatten)]
-    pub way: WayArgs,
+    pub backend: BackendArgs,
 }
 
 /// Where engines run and are found.
@@ -112,7 +112,7 @@ pub(crate) struct SqlAdviceArgs {
     pub dialect: Option<Dialect>,
     /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: super::Format,
+    pub format: super::OutputFormat,
 }
 
 /// How a judgement is told.
@@ -130,16 +130,16 @@ fn dialect(text: &str) -> Result<Dialect, String> {
     one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
 }
 
-fn policy(text: &str) -> Result<Policy, String> {
-    one_of(text, Policy::ALL.map(|policy| (policy.as_str(), policy)))
+fn policy(text: &str) -> Result<SqlPolicy, String> {
+    one_of(text, SqlPolicy::ALL.map(|policy| (policy.as_str(), policy)))
 }
 
 fn stage(text: &str) -> Result<StageName, String> {
     one_of(text, StageName::ALL.map(|stage| (stage.as_str(), stage)))
 }
 
-fn batch(text: &str) -> Result<Batch, String> {
-    one_of(text, [("one", Batch::One), ("many", Batch::Many)])
+fn batch(text: &str) -> Result<SqlBatch, String> {
+    one_of(text, [("one", SqlBatch::One), ("many", SqlBatch::Many)])
 }
 
 fn one_of<T: Copy, const N: usize>(text: &str, known: [(&'static str, T); N]) -> Result<T, String> {

@@ -6,7 +6,7 @@ use crate::args::CancelArgs;
 use crate::caller::Caller;
 use crate::daemon::{self, Purpose, client_error};
 use crate::error::CliError;
-use crate::runs;
+use crate::run_display;
 use crate::screen::Screen;
 
 /// Requests the cancellation and returns without waiting for the end of the run. A run that has already ended is left
@@ -15,10 +15,12 @@ use crate::screen::Screen;
 /// # Errors
 /// No daemon responds, or the daemon does not know the run.
 pub(crate) async fn cancel(args: &CancelArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
+    let daemon = daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await?;
     let run = daemon.client.cancel(&args.run).await.map_err(client_error)?;
     screen.out(&match run.state {
-        RunState::Finished => format!("run {} has ended: {}\n", run.id, runs::word(run.state, run.verdict, 0)),
+        RunState::Finished => {
+            format!("run {} has ended: {}\n", run.id, run_display::state_label(run.state, run.verdict, 0))
+        }
         RunState::Queued | RunState::Running => format!("run {} is asked to end\n", run.id),
     });
     Ok(0)

@@ -1,16 +1,16 @@
 //! Implements `proctor explain P0123` and `proctor explain --codes`, which explain the codes of messages.
 
-use proctor_core::code::{Code, Explanation, all};
-use proctor_core::spec::nearest;
+use proctor_core::code::{CodeExplanation, ErrorCode, all};
+use proctor_core::spec::closest_match;
 
 use crate::args::ExplainArgs;
 use crate::error::CliError;
 use crate::screen::Screen;
 use crate::style::{DIM, STRONG, paint};
-use crate::text::{shown_line, wrapped};
+use crate::text::{escape_line, wrap};
 
 /// Width of the labels before the explanation of a code, in columns.
-const LABEL: usize = 10;
+const LABEL_WIDTH: usize = 10;
 
 impl ExplainArgs {
     /// Checks whether the arguments ask about a code, as opposed to a step of a repository.
@@ -32,29 +32,29 @@ fn is_code(target: &str) -> bool {
 /// The code does not exist.
 pub(crate) fn explain(args: &ExplainArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let Some(target) = &args.target else {
-        screen.out(&list(screen.width()));
+        screen.out(&render_list(screen.width()));
         return Ok(0);
     };
-    let code = Code::find(target).ok_or_else(|| unknown(target))?;
-    screen.out(&block(code, screen.width()));
+    let code = ErrorCode::find(target).ok_or_else(|| unknown_code_error(target))?;
+    screen.out(&render_code(code, screen.width()));
     Ok(0)
 }
 
-fn unknown(target: &str) -> CliError {
+fn unknown_code_error(target: &str) -> CliError {
     let codes = all();
-    let near = nearest(target, codes.iter().map(|code| code.name()));
+    let near = closest_match(target, codes.iter().map(|code| code.name()));
     let hint = match near {
         Some(name) => format!("did you mean `{name}`? `proctor explain --codes` lists all of them"),
         None => "`proctor explain --codes` lists all of them".to_owned(),
     };
-    CliError::Usage { message: format!("there is no code `{}`", shown_line(target)), hint }
+    CliError::Usage { message: format!("there is no code `{}`", escape_line(target)), hint }
 }
 
-fn block(code: Code, width: usize) -> String {
-    let Explanation { means, why, mend, example } = code.explanation();
+fn render_code(code: ErrorCode, width: usize) -> String {
+    let CodeExplanation { meaning: means, reason: why, remedy: mend, example } = code.explanation();
     let mut text = format!("{} {}\n", paint(STRONG, code), paint(DIM, code.name()));
-    for (label, said) in [("meaning", means), ("why", why), ("to do", mend)] {
-        for (index, line) in wrapped(said, width.saturating_sub(LABEL)).iter().enumerate() {
+    for (label, content) in [("meaning", means), ("why", why), ("to do", mend)] {
+        for (index, line) in wrap(content, width.saturating_sub(LABEL_WIDTH)).iter().enumerate() {
             let label = if index == 0 { label } else { "" };
             text.push_str(&format!("  {}{line}\n", paint(DIM, format!("{label:<8}"))));
         }
@@ -65,11 +65,11 @@ fn block(code: Code, width: usize) -> String {
 }
 
 /// Renders a line for each code.
-fn list(width: usize) -> String {
+fn render_list(width: usize) -> String {
     let codes = all();
     let name = codes.iter().map(|code| code.name().len()).max().unwrap_or(0);
-    let line = |code: &Code| {
-        let means = crate::text::cut(code.explanation().means, width.saturating_sub(name + 9));
+    let line = |code: &ErrorCode| {
+        let means = crate::text::truncate(code.explanation().meaning, width.saturating_sub(name + 9));
         format!("{}  {:<name$}  {means}", paint(STRONG, code), code.name()).trim_end().to_owned() + "\n"
     };
     codes.iter().map(line).collect()
@@ -78,24 +78,24 @@ fn list(width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::plain;
+    use crate::text::strip_colours;
 
     #[test]
-    fn a_code_is_explained() {
-        let code = Code::find("P0116").expect("known");
-        insta::assert_snapshot!(plain(&block(code, 80)));
-        insta::assert_snapshot!(plain(&block(code, 40)));
+    fn explains_a_code() {
+        let code = ErrorCode::find("P0116").expect("known");
+        insta::assert_snapshot!(strip_colours(&render_code(code, 80)));
+        insta::assert_snapshot!(strip_colours(&render_code(code, 40)));
     }
 
     #[test]
-    fn all_of_them_fit_the_screen() {
-        let text = plain(&list(80));
+    fn list_fits_the_screen() {
+        let text = strip_colours(&render_list(80));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(text.lines().count(), all().len());
     }
 
     #[test]
-    fn steps_are_no_codes() {
+    fn step_names_are_not_codes() {
         for (target, expected) in
             [("P0116", true), ("p0001", true), ("spec::alias", true), ("P01", false), ("env", false), ("a::b/s", false)]
         {
@@ -104,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_code_has_a_suggestion() {
-        let error = unknown("spec::unknown_kye");
+    fn suggests_nearest_code() {
+        let error = unknown_code_error("spec::unknown_kye");
         assert!(error.render().contains("did you mean `spec::unknown_key`?"), "{}", error.render());
     }
 }

@@ -3,18 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::compare::{Comparison, Difference, RunDocuments, compare as compared};
-use proctor_core::names::RunId;
+use proctor_core::decision::compare::{Comparison, Difference, RunDocuments, compare as compared};
+use proctor_core::model::names::RunId;
 
-use crate::args::{CompareArgs, Format};
+use crate::args::{CompareArgs, OutputFormat};
 use crate::caller::Caller;
 use crate::daemon::{self, Purpose};
 use crate::error::CliError;
 use crate::installation;
-use crate::recorded;
+use crate::run_documents;
 use crate::screen::Screen;
 use crate::style::{ADDED, DIM, GOOD, REMOVED, STRONG, UNSURE, paint};
-use crate::text::{count, cut, shown_line};
+use crate::text::{count, escape_line, truncate};
 
 /// Exit code for runs that differ.
 const EXIT_DIFFERENT: u8 = 1;
@@ -24,32 +24,32 @@ const EXIT_DIFFERENT: u8 = 1;
 /// # Errors
 /// A run cannot be found or read.
 pub(crate) async fn compare(args: &CompareArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let before = documents(&args.before, args, caller).await?;
-    let after = documents(&args.after, args, caller).await?;
+    let before = load_documents(&args.before, args, caller).await?;
+    let after = load_documents(&args.after, args, caller).await?;
     let comparison = compared(&before, &after);
     match args.format {
-        Format::Human => screen.out(&render(&comparison, screen.width())),
-        Format::Json => screen.out_canonical(&comparison),
+        OutputFormat::Human => screen.out(&render(&comparison, screen.width())),
+        OutputFormat::Json => screen.out_canonical(&comparison),
     }
     Ok(if comparison.same { 0 } else { EXIT_DIFFERENT })
 }
 
 /// Loads the documents of the named run or directory.
-async fn documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<RunDocuments, CliError> {
-    if let Some(dir) = directory(named, caller) {
-        return recorded::load(&dir);
+async fn load_documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<RunDocuments, CliError> {
+    if let Some(dir) = documents_directory(named, caller) {
+        return run_documents::load(&dir);
     }
     let run = RunId::new(named).map_err(|bad| CliError::Usage {
-        message: format!("`{}` is neither a run nor a directory: {bad}", shown_line(named)),
+        message: format!("`{}` is neither a run nor a directory: {bad}", escape_line(named)),
         hint: "`proctor status` lists runs; write a directory with a `/`, such as `./verify`".to_owned(),
     })?;
     let state = installation::state_dir(&args.state, caller)?;
     let repo = installation::repository(&args.repo, caller).ok();
-    if let Some(dir) = recorded::find(&run, &state, repo.as_deref()) {
-        return recorded::load(&dir);
+    if let Some(dir) = run_documents::find_directory(&run, &state, repo.as_deref()) {
+        return run_documents::load(&dir);
     }
-    match daemon::of(&args.daemon, Purpose::Look, caller).await {
-        Ok(daemon) => recorded::fetch(&daemon.client, &run).await,
+    match daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await {
+        Ok(daemon) => run_documents::fetch(&daemon.client, &run).await,
         Err(error) => Err(CliError::Usage {
             message: format!("no documents of the run {run} are here, and no daemon can be asked: {error}"),
             hint: format!(
@@ -62,7 +62,7 @@ async fn documents(named: &str, args: &CompareArgs, caller: &Caller) -> Result<R
 
 /// Returns a directory if `named` is a path, which a `/` distinguishes from a run id. For the inner directory
 /// `verify` the parent is returned.
-fn directory(named: &str, caller: &Caller) -> Option<PathBuf> {
+fn documents_directory(named: &str, caller: &Caller) -> Option<PathBuf> {
     if !named.contains('/') && named != "." {
         return None;
     }
@@ -72,11 +72,11 @@ fn directory(named: &str, caller: &Caller) -> Option<PathBuf> {
 }
 
 fn render(comparison: &Comparison, width: usize) -> String {
-    let (what, measured): (Vec<_>, Vec<_>) = comparison.differences.iter().partition(|it| !it.measured);
-    let mut text = what.iter().map(|difference| block(difference, width)).collect::<String>();
+    let (unmeasured, measured): (Vec<_>, Vec<_>) = comparison.differences.iter().partition(|it| !it.measured);
+    let mut text = unmeasured.iter().map(|difference| render_difference(difference, width)).collect::<String>();
     if !measured.is_empty() {
         text.push_str(&format!("{}\n", paint(DIM, "measured, which equal inputs need not reproduce:")));
-        text.extend(measured.iter().map(|difference| block(difference, width)));
+        text.extend(measured.iter().map(|difference| render_difference(difference, width)));
     }
     if comparison.omitted > 0 {
         text.push_str(&format!("and {} more\n", comparison.omitted));
@@ -86,7 +86,7 @@ fn render(comparison: &Comparison, width: usize) -> String {
         true => format!("{}: {before} and {after}", paint(GOOD, "the same")),
         false => {
             let hidden = usize::try_from(comparison.omitted).unwrap_or(usize::MAX);
-            let number = count(what.len().saturating_add(hidden), "difference");
+            let number = count(unmeasured.len().saturating_add(hidden), "difference");
             format!("{}: {number} from {before} to {after}", paint(UNSURE, "different"))
         }
     };
@@ -94,14 +94,14 @@ fn render(comparison: &Comparison, width: usize) -> String {
 }
 
 /// Renders a difference with the value before and after.
-fn block(difference: &Difference, width: usize) -> String {
+fn render_difference(difference: &Difference, width: usize) -> String {
     let Difference { kind, at, field, before, after, .. } = difference;
-    let place: Vec<&str> = [at.as_str(), field.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
-    let place = shown_line(&place.join(" "));
+    let position: Vec<&str> = [at.as_str(), field.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+    let place = escape_line(&position.join(" "));
     let head = format!("{} {place}", paint(STRONG, kind.as_str()));
     let line = |sign: char, style, value: &Option<String>| {
-        let value = value.as_deref().map_or_else(|| "(not there)".to_owned(), shown_line);
-        format!("  {}\n", paint(style, cut(&format!("{sign} {value}"), width.saturating_sub(2))))
+        let value = value.as_deref().map_or_else(|| "(not there)".to_owned(), escape_line);
+        format!("  {}\n", paint(style, truncate(&format!("{sign} {value}"), width.saturating_sub(2))))
     };
     head.trim_end().to_owned() + "\n" + &line('-', REMOVED, before) + &line('+', ADDED, after)
 }
@@ -109,8 +109,8 @@ fn block(difference: &Difference, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::plain;
-    use proctor_core::compare::{DifferenceKind, VERSION};
+    use crate::text::strip_colours;
+    use proctor_core::decision::compare::{DifferenceKind, VERSION};
 
     fn difference(kind: DifferenceKind, at: &str, field: &str, before: &str, after: Option<&str>) -> Difference {
         Difference {
@@ -129,22 +129,22 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_before_what_was_measured() {
+    fn shows_differences_before_measured_values() {
         let differences = vec![
             difference(DifferenceKind::Verdict, "", "", "passed", Some("failed")),
             difference(DifferenceKind::Duration, "a/s", "", "100 ms", Some("900 ms")),
             difference(DifferenceKind::Drift, "a/s", "src/\u{1b}x.rs", "modified", None),
             difference(DifferenceKind::Output, "a/s", "stdout", &"e".repeat(200), Some("f")),
         ];
-        insta::assert_snapshot!(plain(&render(&comparison(false, differences), 80)));
-        assert_eq!(plain(&render(&comparison(true, vec![]), 80)), "the same: r1 and r2\n");
+        insta::assert_snapshot!(strip_colours(&render(&comparison(false, differences), 80)));
+        assert_eq!(strip_colours(&render(&comparison(true, vec![]), 80)), "the same: r1 and r2\n");
     }
 
     #[test]
-    fn a_directory_is_told_from_a_run_by_its_slash() {
+    fn slash_distinguishes_directory_from_run() {
         let caller = Caller::for_tests(&[]);
-        assert_eq!(directory("20260102T030405Z-1", &caller), None);
-        assert_eq!(directory("changes/x/verify", &caller), Some("/changes/x".into()));
-        assert_eq!(directory("/a/b", &caller), Some("/a/b".into()));
+        assert_eq!(documents_directory("20260102T030405Z-1", &caller), None);
+        assert_eq!(documents_directory("changes/x/verify", &caller), Some("/changes/x".into()));
+        assert_eq!(documents_directory("/a/b", &caller), Some("/a/b".into()));
     }
 }

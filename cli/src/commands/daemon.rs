@@ -8,14 +8,14 @@ use proctor_core::api::{Health, HealthStatus};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{DaemonCommand, DaemonStatusArgs, Format};
+use crate::args::{DaemonCommand, DaemonStatusArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, Daemon, Purpose};
+use crate::daemon::{self, Purpose, ReachableDaemon};
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style::{DIM, GOOD, UNSURE, paint};
-use crate::text::{duration, shown_line};
+use crate::text::{duration, escape_line};
 
 /// The output of `proctor daemon status --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -35,30 +35,30 @@ pub(crate) async fn daemon(command: &DaemonCommand, caller: &Caller, screen: &mu
     match command {
         DaemonCommand::Start(args) => start::start(args, caller, screen).await,
         DaemonCommand::Stop(args) => stop::stop(args, caller, screen).await,
-        DaemonCommand::Status(args) => status(args, caller, screen).await,
+        DaemonCommand::Status(args) => show_status(args, caller, screen).await,
     }
 }
 
-async fn status(args: &DaemonStatusArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+async fn show_status(args: &DaemonStatusArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.daemon.operator, caller)?;
-    let places = daemon::places(args.daemon.socket.as_deref(), &operator, caller);
-    let daemon = match daemon::demanded(&places, Purpose::Itself).await {
+    let candidates = daemon::all_candidates(args.daemon.socket.as_deref(), &operator, caller);
+    let daemon = match daemon::require_daemon(&candidates, Purpose::Manage).await {
         Ok(daemon) => daemon,
         Err(error) => {
-            let holder = daemon::lock_holder(&places);
-            return Err(holder.map_or(error, |(socket, pid)| daemon::unreachable_at(&socket, pid)));
+            let holder = daemon::lock_holder(&candidates);
+            return Err(holder.map_or(error, |(socket, pid)| daemon::locked_socket_error(&socket, pid)));
         }
     };
     match args.format {
-        Format::Human => screen.out(&block(&daemon)),
-        Format::Json => {
+        OutputFormat::Human => screen.out(&render_status(&daemon)),
+        OutputFormat::Json => {
             screen.out_json(&DaemonRecord { socket: show(daemon.socket()), health: daemon.health })?;
         }
     }
     Ok(0)
 }
 
-fn block(daemon: &Daemon) -> String {
+fn render_status(daemon: &ReachableDaemon) -> String {
     let health = &daemon.health;
     let word = match health.status {
         HealthStatus::Ok => paint(GOOD, "running"),
@@ -67,7 +67,7 @@ fn block(daemon: &Daemon) -> String {
     let rows = [
         ("daemon", word),
         ("socket", show(daemon.socket())),
-        ("version", shown_line(&health.version)),
+        ("version", escape_line(&health.version)),
         ("process", format!("{} of user {}", health.pid, health.uid)),
         ("for", duration(health.uptime_ms)),
         ("runs", format!("{} under way, {} waiting", health.runs.running, health.runs.queued)),

@@ -2,33 +2,33 @@
 //! whether that is sufficient.
 
 mod fix;
-mod machine;
+mod machine_facts;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use proctor_core::api::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
 use proctor_core::code::{Coded as _, EngineCode};
-use proctor_core::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
-use proctor_core::spec::Operator;
-use proctor_core::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
+use proctor_core::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
+use proctor_core::model::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
+use proctor_core::spec::OperatorConfig;
 use proctor_runner::EngineError;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tempfile::TempDir;
 
 use crate::apparmor;
-use crate::args::{DoctorArgs, Format};
+use crate::args::{DoctorArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, Wanted, client_error};
+use crate::daemon::{self, BackendCriteria, client_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style::{self, BAD, DIM, GOOD, paint};
-use crate::text::{shown, shown_line};
-use fix::{FixRecord, Places};
-use machine::Machine;
+use crate::text::{escape_line, escape_text};
+use fix::{FixRecord, ShellPaths};
+use machine_facts::MachineFacts;
 
 /// The output of `proctor doctor --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -76,7 +76,7 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    fn of(report: &DoctorAnswer) -> Self {
+    fn from_answer(report: &DoctorAnswer) -> Self {
         let missing: Vec<Control> = report.enforcement.missing().map(|(control, _)| control).collect();
         // A control that is missing from the report is unknown, so the machine cannot count as complete.
         let is_whole = Control::ALL.iter().all(|control| report.enforcement.0.contains_key(control));
@@ -90,7 +90,7 @@ impl Reach {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Self::Full => "full",
             Self::FullWithoutCgroup => "full without control group; results are of tier 2",
@@ -141,31 +141,33 @@ pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Scre
     let repo = match (&args.repo.repo, found) {
         (_, Ok(repo)) => repo,
         (Some(_), Err(error)) => return Err(error),
-        (None, Err(_)) if args.way.daemon.daemon || is_fit(&caller.cwd, args, caller)? => caller.cwd.clone(),
+        (None, Err(_)) if args.backend.daemon.daemon || is_suitable_directory(&caller.cwd, args, caller)? => {
+            caller.cwd.clone()
+        }
         (None, Err(_)) => {
             empty = empty_directory()?;
             empty.path().to_owned()
         }
     };
-    let operator = installation::operator(&args.way.operator, caller)?;
-    let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
+    let operator = installation::operator(&args.backend.operator, caller)?;
+    let wanted = BackendCriteria { options: &args.backend, operator: &operator, repo: &repo };
     let scope = DoctorScope::from_deep(args.deep);
     // A daemon only inspects repositories of its callers, no other directories.
-    let asks = is_found || args.way.daemon.daemon;
-    let answer = match if asks { daemon::who_does_it(wanted, caller, screen).await? } else { None } {
-        Some(daemon) => daemon.client.doctor(&daemon::repo_text(&repo)?, scope).await.map_err(client_error)?,
-        None => tried_here(args, operator, &repo, caller, screen).await?,
+    let may_use_daemon = is_found || args.backend.daemon.daemon;
+    let answer = match if may_use_daemon { daemon::select_backend(wanted, caller, screen).await? } else { None } {
+        Some(daemon) => daemon.client.doctor(&daemon::repo_utf8(&repo)?, scope).await.map_err(client_error)?,
+        None => run_trial(args, operator, &repo, caller, screen).await?,
     };
     let mode = args.sandbox.sandbox;
-    let tolerated = answer.tolerated(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
-    let mut record = record(answer, &Demand { mode, tolerated }, &repo);
-    record.fixes = fix::fixes(&record.findings, &Machine::read(caller), &places(&repo, caller));
+    let tolerated = answer.tolerated_controls(mode).ok_or_else(|| engine_error(EngineError::BestEffortForbidden))?;
+    let mut record = build_record(answer, &StepRequirements { mode, tolerated }, &repo);
+    record.fixes = fix::fixes(&record.findings, &MachineFacts::read(caller), &shell_paths(&repo, caller));
     // Added after the fixes were computed, because a damaged copy needs no action.
     record.findings.extend(record.copies.iter().flatten().filter_map(copy_finding));
     match args.format {
-        Format::Human if args.fix => screen.out(&fix::render(&record.fixes)),
-        Format::Human => screen.out(&render(&record)),
-        Format::Json => screen.out_json(&record)?,
+        OutputFormat::Human if args.fix => screen.out(&fix::render(&record.fixes)),
+        OutputFormat::Human => screen.out(&render(&record)),
+        OutputFormat::Json => screen.out_json(&record)?,
     }
     Ok(exit_code(&record))
 }
@@ -205,8 +207,8 @@ fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
 /// Checks whether the trial can use a directory that is not in a repository. The caller must own it, and it must not
 /// contain the home or state directory, which are hidden from steps. The second rule excludes the directory in which
 /// a login shell starts.
-fn is_fit(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, CliError> {
-    let state = installation::state_dir(&args.way.state, caller)?;
+fn is_suitable_directory(directory: &Path, args: &DoctorArgs, caller: &Caller) -> Result<bool, CliError> {
+    let state = installation::state_dir(&args.backend.state, caller)?;
     let is_ours = std::fs::metadata(directory).is_ok_and(|found| found.uid() == caller.uid);
     let hides = [caller.home.as_deref(), Some(state.as_path())].into_iter().flatten();
     Ok(is_ours && !hides.into_iter().any(|hidden| hidden.starts_with(directory)))
@@ -221,9 +223,9 @@ fn empty_directory() -> Result<TempDir, CliError> {
     })
 }
 
-async fn tried_here(
+async fn run_trial(
     args: &DoctorArgs,
-    operator: Operator,
+    operator: OperatorConfig,
     repo: &Path,
     caller: &Caller,
     screen: &mut Screen,
@@ -231,8 +233,8 @@ async fn tried_here(
     if operator.tolerated(args.sandbox.sandbox).is_none() {
         return Err(engine_error(EngineError::BestEffortForbidden));
     }
-    let state_dir = installation::state_dir(&args.way.state, caller)?;
-    let engine = engine::open(&args.way.state, operator.clone(), caller, screen)?;
+    let state_dir = installation::state_dir(&args.backend.state, caller)?;
+    let engine = engine::open(&args.backend.state, operator.clone(), caller, screen)?;
     let report = engine.doctor(repo).await.map_err(engine_error)?;
     let copies = match DoctorScope::from_deep(args.deep) {
         DoctorScope::Machine => None,
@@ -242,52 +244,53 @@ async fn tried_here(
 }
 
 /// The requirements of a step.
-struct Demand {
+struct StepRequirements {
     mode: SandboxMode,
     tolerated: Tolerated,
 }
 
-fn record(answer: DoctorAnswer, demand: &Demand, repo: &Path) -> DoctorRecord {
-    let (reach, missing) = (Reach::of(&answer), missing(&answer.enforcement, &demand.tolerated));
-    let has_all = answer.enforcement.missing().all(|(control, _)| demand.tolerated.contains(control));
+fn build_record(answer: DoctorAnswer, requirements: &StepRequirements, repo: &Path) -> DoctorRecord {
+    let (reach, missing) =
+        (Reach::from_answer(&answer), missing_control_findings(&answer.enforcement, &requirements.tolerated));
+    let has_all = answer.enforcement.missing().all(|(control, _)| requirements.tolerated.contains(control));
     DoctorRecord {
         ready: reach != Reach::Refused && has_all,
         reach,
-        sandbox: demand.mode,
+        sandbox: requirements.mode,
         control_groups: answer.control_groups,
         root: answer.root,
         user: answer.user.map(|StepAccount { uid, gid }| UserRecord { uid, gid }),
         repo: show(repo),
         state_dir: answer.state_dir,
         enforcement: answer.enforcement,
-        findings: answer.findings.into_iter().map(finding).chain(missing).collect(),
+        findings: answer.findings.into_iter().map(to_finding_record).chain(missing).collect(),
         fixes: Vec::new(),
         copies: answer.copies,
     }
 }
 
 /// Returns the paths of the program and of the repository, quoted for a shell.
-fn places(repo: &Path, caller: &Caller) -> Places {
-    Places { proctor: quoted(&caller.bin_dir.join("proctor")), repo: quoted(repo) }
+fn shell_paths(repo: &Path, caller: &Caller) -> ShellPaths {
+    ShellPaths { proctor: shell_quote(&caller.bin_dir.join("proctor")), repo: shell_quote(repo) }
 }
 
 /// Quotes a path as one word for a shell, see `sh`(1p), 2.2.2.
-fn quoted(path: &Path) -> String {
+fn shell_quote(path: &Path) -> String {
     let text = show(path);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-fn missing(enforcement: &Enforcement, tolerated: &Tolerated) -> Vec<FindingRecord> {
-    let of = |(control, reason): (Control, &str)| {
+fn missing_control_findings(enforcement: &Enforcement, tolerated: &Tolerated) -> Vec<FindingRecord> {
+    let to_record = |(control, reason): (Control, &str)| {
         let hint = enforcement.hint(control).unwrap_or_default().to_owned();
         let refuses = !tolerated.contains(control);
         FindingRecord { control: Some(control), message: reason.to_owned(), hint, refuses }
     };
-    enforcement.missing().map(of).collect()
+    enforcement.missing().map(to_record).collect()
 }
 
-fn finding(finding: DoctorFinding) -> FindingRecord {
+fn to_finding_record(finding: DoctorFinding) -> FindingRecord {
     FindingRecord { control: finding.control, message: finding.message, hint: finding.hint, refuses: true }
 }
 
@@ -299,19 +302,19 @@ fn render(record: &DoctorRecord) -> String {
     record.copies.iter().flatten().for_each(|copy| text.push_str(&copy_line(copy)));
     for finding in &record.findings {
         let control = finding.control.map(|control| format!("{}: ", control.as_str())).unwrap_or_default();
-        let hints: Vec<String> = Some(shown(&finding.hint)).filter(|hint| !hint.is_empty()).into_iter().collect();
-        let message = format!("{control}{}", shown(&finding.message));
+        let hints: Vec<String> = Some(escape_text(&finding.hint)).filter(|hint| !hint.is_empty()).into_iter().collect();
+        let message = format!("{control}{}", escape_text(&finding.message));
         text.push_str(&match finding.refuses {
             true => style::error(EngineCode::ControlsMissing.code(), &message, &hints),
-            false => style::warning_with(&message, &hints),
+            false => style::warning_with_hints(&message, &hints),
         });
     }
-    text.push_str(&facts(record));
-    text.push_str(&verdict(record));
+    text.push_str(&facts_block(record));
+    text.push_str(&verdict_line(record));
     text
 }
 
-fn verdict(record: &DoctorRecord) -> String {
+fn verdict_line(record: &DoctorRecord) -> String {
     let what = match (record.ready, record.reach) {
         (true, Reach::Full) => "steps run here with every control enforced",
         (true, _) => "steps run here, and each record says what was missing",
@@ -328,7 +331,7 @@ fn control_line(control: Control, state: &ControlState) -> String {
         ControlState::NotEnforced { reason, .. } => (BAD, "missing", reason),
         ControlState::NotRequested { reason } => (DIM, "not asked", reason),
     };
-    format!("{}  {:<18}  {}\n", paint(style, format!("{word:<9}")), control.as_str(), paint(DIM, shown(why)))
+    format!("{}  {:<18}  {}\n", paint(style, format!("{word:<9}")), control.as_str(), paint(DIM, escape_text(why)))
 }
 
 fn copy_line(report: &CopyReport) -> String {
@@ -339,64 +342,66 @@ fn copy_line(report: &CopyReport) -> String {
         CopyState::Unverified => (BAD, "unknown"),
     };
     let why = if report.state == CopyState::Held { "; a run holds it, so it was not verified" } else { "" };
-    let shown = paint(DIM, format!("{}{why}", shown_line(&report.copy)));
+    let shown = paint(DIM, format!("{}{why}", escape_line(&report.copy)));
     format!("{}  {:<18}  {shown}\n", paint(style, format!("{word:<9}")), "private copy")
 }
 
-fn facts(record: &DoctorRecord) -> String {
-    let we = if record.root { "root" } else { "an ordinary user" };
+fn facts_block(record: &DoctorRecord) -> String {
+    let account = if record.root { "root" } else { "an ordinary user" };
     let user = match &record.user {
         Some(user) => format!("uid {}, gid {}", user.uid, user.gid),
         None => "nobody: no step can run".to_owned(),
     };
     let groups = record.control_groups.as_deref().unwrap_or("none; limits hold for each process, and are watched over");
     let rows = [
-        ("we are", we),
+        ("we are", account),
         ("steps run as", &user),
         ("tried over", &record.repo),
         ("state in", &record.state_dir),
         ("groups", groups),
-        ("reach", record.reach.words()),
+        ("reach", record.reach.description()),
     ];
     rows.iter()
-        .map(|(label, value)| format!("{} {}\n", paint(DIM, format!("{label:<13}")), shown_line(value)))
+        .map(|(label, value)| format!("{} {}\n", paint(DIM, format!("{label:<13}")), escape_line(value)))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use proctor_runner::{DoctorReport, Finding};
+    use proctor_runner::{DoctorReport, UnmetRequirement};
 
     use super::*;
 
-    fn report(missing: &[Control]) -> DoctorReport {
+    fn report_with_missing(missing: &[Control]) -> DoctorReport {
         let mut enforcement = Enforcement::default();
-        Control::ALL.into_iter().for_each(|control| enforcement.enforced(control, "x"));
-        missing.iter().for_each(|control| enforcement.not_enforced_unless(*control, "no", "mend it"));
+        Control::ALL.into_iter().for_each(|control| enforcement.record_enforced(control, "x"));
+        missing.iter().for_each(|control| enforcement.record_not_enforced_with_hint(*control, "no", "mend it"));
         let control_groups = Ok("cgroup v2".to_owned());
         DoctorReport { root: false, user: None, control_groups, enforcement, findings: Vec::new() }
     }
 
-    fn judged(report: DoctorReport, mode: SandboxMode, tolerated: Tolerated) -> DoctorRecord {
-        let answer = report.answer(&Operator::default(), Path::new("/s"));
-        super::record(answer, &Demand { mode, tolerated }, Path::new("/r"))
+    fn record_for(report: DoctorReport, mode: SandboxMode, tolerated: Tolerated) -> DoctorRecord {
+        let answer = report.answer(&OperatorConfig::default(), Path::new("/s"));
+        super::build_record(answer, &StepRequirements { mode, tolerated }, Path::new("/r"))
     }
 
     #[test]
-    fn what_is_missing_says_what_the_machine_is_enough_for() {
+    fn missing_controls_determine_reach_and_readiness() {
         let cases: [(&[Control], Reach, bool); 3] = [
             (&[], Reach::Full, true),
             (&[Control::Cgroup], Reach::FullWithoutCgroup, true),
             (&[Control::Cgroup, Control::Landlock], Reach::Degraded, false),
         ];
         for (missing, reach, ready) in cases {
-            let strict = judged(report(missing), SandboxMode::Strict, Tolerated::default());
+            let strict = record_for(report_with_missing(missing), SandboxMode::Strict, Tolerated::default());
             assert_eq!((strict.reach, strict.ready, strict.findings.len()), (reach, ready, missing.len()));
             assert_eq!(strict.findings.iter().all(|finding| !finding.refuses), ready);
-            let least = judged(report(missing), SandboxMode::BestEffort, Tolerated::everything());
+            let least = record_for(report_with_missing(missing), SandboxMode::BestEffort, Tolerated::all());
             assert!(least.ready, "{missing:?}");
         }
-        assert!(!judged(report(&[Control::Cgroup]), SandboxMode::Strict, Tolerated::from_iter([])).ready);
+        assert!(
+            !record_for(report_with_missing(&[Control::Cgroup]), SandboxMode::Strict, Tolerated::from_iter([])).ready
+        );
     }
 
     fn copy(state: CopyState, removed: bool) -> CopyReport {
@@ -405,9 +410,9 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_copy_changes_the_exit_code_and_refuses_no_step() {
+    fn damaged_copy_changes_only_the_exit_code() {
         let code = |copies: Vec<CopyReport>, missing: &[Control]| {
-            let mut record = judged(report(missing), SandboxMode::Strict, Tolerated::default());
+            let mut record = record_for(report_with_missing(missing), SandboxMode::Strict, Tolerated::default());
             record.copies = Some(copies);
             exit_code(&record)
         };
@@ -425,12 +430,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_on_which_nothing_runs_is_never_enough() {
-        let finding = Finding { control: None, message: "no".to_owned(), hint: String::new() };
-        let refused = DoctorReport { findings: vec![finding], ..report(&[]) };
-        let silent = DoctorReport { enforcement: Enforcement::default(), ..report(&[]) };
+    fn machine_that_runs_no_step_is_never_ready() {
+        let finding = UnmetRequirement { control: None, message: "no".to_owned(), hint: String::new() };
+        let refused = DoctorReport { findings: vec![finding], ..report_with_missing(&[]) };
+        let silent = DoctorReport { enforcement: Enforcement::default(), ..report_with_missing(&[]) };
         for report in [refused, silent] {
-            let record = judged(report, SandboxMode::BestEffort, Tolerated::everything());
+            let record = record_for(report, SandboxMode::BestEffort, Tolerated::all());
             assert_eq!((record.reach, record.ready), (Reach::Refused, false));
         }
     }

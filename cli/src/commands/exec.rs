@@ -2,44 +2,46 @@
 //! corresponding streams, or with `--format json` its record goes to standard output. The outcome goes to standard
 //! error.
 
-mod remote;
+mod daemon_exec;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proctor_core::api::ExecSubmission;
-use proctor_core::evidence::{StepEvidence, StreamEvidence, escape_output};
-use proctor_core::exec::{DoubtRecord, ExecRecord};
-use proctor_core::outcome::Outcome;
-use proctor_core::plan::Argv;
-use proctor_core::spec::{LimitSettings, Operator};
+use proctor_core::decision::verdict::InconclusiveDetail;
+use proctor_core::model::exec::ExecRecord;
+use proctor_core::model::outcome::Outcome;
+use proctor_core::model::plan::Argv;
+use proctor_core::record::evidence::{StepEvidence, StreamEvidence, escape_output};
+use proctor_core::spec::{LimitSettings, OperatorConfig};
 use proctor_daemon::client::Client;
-use proctor_runner::{ExecReport, ExecRequest, HeldSignals};
+use proctor_runner::{BlockedSignals, ExecOutput, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{block_on, block_on_one_thread, start_log};
-use crate::args::{ExecArgs, Format, LimitArgs};
+use crate::args::{ExecArgs, LimitArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, Daemon, Greeted, Wanted, client_error};
+use crate::daemon::{self, BackendCriteria, PendingHealthCheck, ReachableDaemon, client_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
-use crate::installation;
-use crate::interrupt::{self, Asked, Interrupts};
-use crate::progress::{HEARTBEAT, Progress};
-use crate::report::{
-    doubt_block, drift_block, leak_hint, limit_hint, limits_met, missing_controls, outcome_words, stream_block, why,
+use crate::human_report::{
+    drift_block, inconclusive_block, leak_hint, limit_hint, limits_hit_phrase, missing_controls, outcome_label,
+    outcome_reason, stream_block,
 };
-use crate::screen::{Room, Screen};
+use crate::installation;
+use crate::interrupt::{self, Interrupts, SignalEffect};
+use crate::progress::{HEARTBEAT, ProgressDisplay};
+use crate::screen::{Screen, TextLayout};
 use crate::style::{self, paint};
-use crate::text::{shown, shown_line, size};
+use crate::text::{escape_line, escape_text, size};
 
 /// Time to wait for a daemon's command before starting a runtime, which takes longer than a short command. Signals
 /// are blocked during this time.
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 /// The result of a command, from a daemon or from this process.
-struct Ended {
+struct CompletedExec {
     record: ExecRecord,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -51,59 +53,64 @@ struct Ended {
 /// The command could not be run, or the spec that provides the defaults is wrong.
 pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let operator = installation::operator(&args.way.operator, caller)?;
+    let operator = installation::operator(&args.backend.operator, caller)?;
     // Contact the daemon first, so that it responds while the request is built.
-    let greeted = daemon::greet(Wanted { way: &args.way, operator: &operator, repo: &repo }, caller);
+    let health_check = daemon::start_health_check(
+        BackendCriteria { options: &args.backend, operator: &operator, repo: &repo },
+        caller,
+    );
     let submission = submission(args, &repo)?;
-    let asked = at_once(args, greeted, &submission, (caller, screen))?;
-    let ended = asked.map_or_else(|| at_length(args, operator, (repo, &submission), caller, screen), Ok)?;
-    tell(ended, args, screen)
+    let quick_result = run_without_runtime(args, health_check, &submission, (caller, screen))?;
+    let ended =
+        quick_result.map_or_else(|| run_with_runtime(args, operator, (repo, &submission), caller, screen), Ok)?;
+    print_result(ended, args, screen)
 }
 
 /// Searches for a daemon with all checks and runs the command there, or else in this process.
-fn at_length(
+fn run_with_runtime(
     args: &ExecArgs,
-    operator: Operator,
+    operator: OperatorConfig,
     (repo, submission): (PathBuf, &ExecSubmission),
     caller: &Caller,
     screen: &mut Screen,
-) -> Result<Ended, CliError> {
+) -> Result<CompletedExec, CliError> {
     start_log(caller);
-    match block_on_one_thread(by_daemon(args, &operator, (&repo, submission), caller, screen))? {
+    match block_on_one_thread(run_in_daemon(args, &operator, (&repo, submission), caller, screen))? {
         Some(ended) => Ok(ended),
-        None => block_on(here(args, operator, submission, repo, (caller, screen))),
+        None => block_on(run_in_process(args, operator, submission, repo, (caller, screen))),
     }
 }
 
-/// Runs the command in the daemon that [`daemon::greet`] contacted, without a runtime if the command is short.
-/// Returns `None` if there is no such daemon; then no command was sent.
-fn at_once(
+/// Runs the command in the daemon that [`daemon::start_health_check`] contacted, without a runtime if the command is
+/// short. Returns `None` if there is no such daemon; then no command was sent.
+fn run_without_runtime(
     args: &ExecArgs,
-    greeted: Option<Greeted>,
+    health_check: Option<PendingHealthCheck>,
     submission: &ExecSubmission,
     (caller, screen): (&Caller, &mut Screen),
-) -> Result<Option<Ended>, CliError> {
-    let Some(link) = greeted.and_then(Greeted::link) else { return Ok(None) };
-    engine::warn_of_unreadable(caller, screen);
-    let client = Client::new(link.place().clone());
+) -> Result<Option<CompletedExec>, CliError> {
+    let Some(link) = health_check.and_then(PendingHealthCheck::into_ready_link) else { return Ok(None) };
+    engine::warn_about_unreadable_env(caller, screen);
+    let client = Client::new(link.address().clone());
     let submission = ExecSubmission { env: Some(caller.env.clone()), ..submission.clone() };
-    let held = proctor_runner::hold_signals().map_err(|error| CliError::Internal(error.to_string()))?;
+    let held = proctor_runner::block_termination_signals().map_err(|error| CliError::Internal(error.to_string()))?;
     let mut execution = link.exec(&submission).map_err(client_error)?;
-    let is_over = execution.wait(SHORT);
+    let is_over = execution.wait(SHORT_WAIT);
     let cancel = CancellationToken::new();
-    let asking = async move { execution.head().await.map(|()| execution) };
-    let work = remote::run(client, asking, cancel.clone());
+    let request = async move { execution.head().await.map(|()| execution) };
+    let work = daemon_exec::follow_request(client, request, cancel.clone());
     if is_over {
-        return without_waiting(work)
+        return poll_once(work)
             .unwrap_or_else(|| Err(CliError::Internal("the answer is not whole".to_owned())))
             .map(Some);
     }
     start_log(caller);
-    block_on_one_thread(follow(work, (program(args), submission.timeout_ms), (cancel, Some(held)), screen)).map(Some)
+    block_on_one_thread(show_progress(work, (program(args), submission.timeout_ms), (cancel, Some(held)), screen))
+        .map(Some)
 }
 
 /// Polls the future once. Returns `None` if it would have to wait.
-fn without_waiting<T>(work: impl Future<Output = T>) -> Option<T> {
+fn poll_once<T>(work: impl Future<Output = T>) -> Option<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(work).poll(&mut context) {
         std::task::Poll::Ready(done) => Some(done),
@@ -112,47 +119,47 @@ fn without_waiting<T>(work: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Runs the command in a daemon; returns `None` if this process must do it.
-async fn by_daemon(
+async fn run_in_daemon(
     args: &ExecArgs,
-    operator: &Operator,
+    operator: &OperatorConfig,
     (repo, submission): (&Path, &ExecSubmission),
     caller: &Caller,
     screen: &mut Screen,
-) -> Result<Option<Ended>, CliError> {
-    let wanted = Wanted { way: &args.way, operator, repo };
-    let Some(Daemon { client, .. }) = daemon::who_does_it_with_env(wanted, caller, screen).await? else {
+) -> Result<Option<CompletedExec>, CliError> {
+    let wanted = BackendCriteria { options: &args.backend, operator, repo };
+    let Some(ReachableDaemon { client, .. }) = daemon::select_backend_with_env(wanted, caller, screen).await? else {
         return Ok(None);
     };
-    let (repo, env) = (daemon::repo_text(repo)?, Some(caller.env.clone()));
+    let (repo, env) = (daemon::repo_utf8(repo)?, Some(caller.env.clone()));
     let submission = ExecSubmission { repo, env, ..submission.clone() };
     let (cancel, timeout_ms) = (CancellationToken::new(), submission.timeout_ms);
-    let asked = client.clone();
-    let asking = async move { asked.exec(&submission).await };
-    let work = remote::run(client, asking, cancel.clone());
-    follow(work, (program(args), timeout_ms), (cancel, None), screen).await.map(Some)
+    let request_client = client.clone();
+    let request = async move { request_client.exec(&submission).await };
+    let work = daemon_exec::follow_request(client, request, cancel.clone());
+    show_progress(work, (program(args), timeout_ms), (cancel, None), screen).await.map(Some)
 }
 
-async fn here(
+async fn run_in_process(
     args: &ExecArgs,
-    operator: Operator,
+    operator: OperatorConfig,
     submission: &ExecSubmission,
     repo: PathBuf,
     (caller, screen): (&Caller, &mut Screen),
-) -> Result<Ended, CliError> {
-    let engine = engine::open(&args.way.state, operator, caller, screen)?;
-    let planned = engine.adhoc_step(&repo, &submission.adhoc(), args.no_spec);
-    let step = planned.map_err(|error| engine_error(error).with_paths_from(&caller.cwd))?;
+) -> Result<CompletedExec, CliError> {
+    let engine = engine::open(&args.backend.state, operator, caller, screen)?;
+    let planned = engine.adhoc_step(&repo, &submission.to_adhoc(), args.no_spec);
+    let step = planned.map_err(|error| engine_error(error).with_path_relative_to(&caller.cwd))?;
     // Variables passed by name may be as secret as the caller's environment.
     let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
-    let engine = engine.hiding(&given.collect());
+    let engine = engine.with_redacted_variables(&given.collect());
     let (sandbox, timeout_ms) = (args.sandbox.sandbox, Some(step.timeout_ms));
     let cancel = CancellationToken::new();
     let (request, cancelled) = (ExecRequest { repo, step, sandbox }, cancel.clone());
     let work = async move {
-        let ExecReport { step, stdout, stderr } = engine.exec(request, cancelled).await.map_err(engine_error)?;
-        Ok(Ended { record: step.into_record(sandbox), stdout, stderr })
+        let ExecOutput { step, stdout, stderr } = engine.exec(request, cancelled).await.map_err(engine_error)?;
+        Ok(CompletedExec { record: step.into_record(sandbox), stdout, stderr })
     };
-    follow(work, (program(args), timeout_ms), (cancel, None), screen).await
+    show_progress(work, (program(args), timeout_ms), (cancel, None), screen).await
 }
 
 fn program(args: &ExecArgs) -> &str {
@@ -160,14 +167,16 @@ fn program(args: &ExecArgs) -> &str {
 }
 
 /// Prints the command's output and outcome, and returns the exit code.
-fn tell(ended: Ended, args: &ExecArgs, screen: &mut Screen) -> Result<u8, CliError> {
+fn print_result(ended: CompletedExec, args: &ExecArgs, screen: &mut Screen) -> Result<u8, CliError> {
     match args.format {
-        Format::Human => streams(&ended).into_iter().for_each(|(s, bytes, to)| show(s, bytes, to, args.raw, screen)),
-        Format::Json => screen.err(&excerpts(&ended.record.step)),
+        OutputFormat::Human => {
+            streams(&ended).into_iter().for_each(|(s, bytes, to)| print_stream(s, bytes, to, args.raw, screen));
+        }
+        OutputFormat::Json => screen.err(&excerpts(&ended.record.step)),
     }
     let record = ended.record;
-    screen.err(&remarks(&record.step, &record.doubts));
-    if args.format == Format::Json {
+    screen.err(&outcome_text(&record.step, &record.doubts));
+    if args.format == OutputFormat::Json {
         screen.out_json(&record)?;
     }
     Ok(record.exit_code)
@@ -175,7 +184,7 @@ fn tell(ended: Ended, args: &ExecArgs, screen: &mut Screen) -> Result<u8, CliErr
 
 /// Renders excerpts of both streams for a human reader while a program reads the record.
 fn excerpts(step: &StepEvidence) -> String {
-    stream_block("stdout", &step.stdout, Room::LOG) + &stream_block("stderr", &step.stderr, Room::LOG)
+    stream_block("stdout", &step.stdout, TextLayout::LOG) + &stream_block("stderr", &step.stderr, TextLayout::LOG)
 }
 
 /// Builds the request, which is the same for a daemon and for this process.
@@ -214,16 +223,16 @@ fn limits(args: &LimitArgs) -> LimitSettings {
 }
 
 /// Shows the progress of the running command. `timeout_ms` is known only if this process runs the command.
-async fn follow(
-    work: impl Future<Output = Result<Ended, CliError>> + Send + 'static,
+async fn show_progress(
+    work: impl Future<Output = Result<CompletedExec, CliError>> + Send + 'static,
     (program, timeout_ms): (&str, Option<u64>),
-    (cancel, held): (CancellationToken, Option<HeldSignals>),
+    (cancel, held): (CancellationToken, Option<BlockedSignals>),
     screen: &mut Screen,
-) -> Result<Ended, CliError> {
+) -> Result<CompletedExec, CliError> {
     let mut interrupts = Interrupts::listen(cancel).map_err(|error| CliError::Internal(error.to_string()))?;
     // From here on `interrupts` receives the signals that arrived while they were blocked.
     drop(held);
-    let mut progress = Progress::on(screen);
+    let mut progress = ProgressDisplay::for_screen(screen);
     let start = Instant::now();
     progress.begin(program, timeout_ms, Duration::ZERO);
     let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
@@ -232,14 +241,14 @@ async fn follow(
         tokio::select! {
             joined = &mut task => break joined,
             asked = interrupts.next() => match asked {
-                Asked::ToEnd(signal) => {
+                SignalEffect::Cancel(signal) => {
                     let line = format!("{signal}: ending the command; press Ctrl-C again to leave at once\n");
-                    progress.show(&line, |line| screen.err(line));
+                    progress.print_above_rows(&line, |line| screen.err(line));
                 }
-                Asked::Again => {}
-                Asked::ToLeave => {
+                SignalEffect::Repeated => {}
+                SignalEffect::ExitNow => {
                     progress.clear();
-                    interrupt::leave()
+                    interrupt::exit_interrupted()
                 }
             },
             _ = heartbeat.tick() => {
@@ -258,45 +267,49 @@ async fn follow(
 
 /// The destination of a stream of the command.
 #[derive(Clone, Copy)]
-enum To {
+enum StreamDestination {
     Stdout,
     Stderr,
 }
 
-fn streams(ended: &Ended) -> [(&StreamEvidence, &[u8], To); 2] {
+fn streams(ended: &CompletedExec) -> [(&StreamEvidence, &[u8], StreamDestination); 2] {
     let step = &ended.record.step;
-    [(&step.stdout, ended.stdout.as_slice(), To::Stdout), (&step.stderr, ended.stderr.as_slice(), To::Stderr)]
+    [
+        (&step.stdout, ended.stdout.as_slice(), StreamDestination::Stdout),
+        (&step.stderr, ended.stderr.as_slice(), StreamDestination::Stderr),
+    ]
 }
 
-fn show(stream: &StreamEvidence, bytes: &[u8], to: To, raw: bool, screen: &mut Screen) {
+fn print_stream(stream: &StreamEvidence, bytes: &[u8], to: StreamDestination, raw: bool, screen: &mut Screen) {
     match (raw, to) {
-        (true, To::Stdout) => screen.out_raw(bytes),
-        (true, To::Stderr) => screen.err_raw(bytes),
-        (false, To::Stdout) => screen.out(&shown(&escape_output(bytes))),
-        (false, To::Stderr) => screen.err(&shown(&escape_output(bytes))),
+        (true, StreamDestination::Stdout) => screen.out_raw(bytes),
+        (true, StreamDestination::Stderr) => screen.err_raw(bytes),
+        (false, StreamDestination::Stdout) => screen.out(&escape_text(&escape_output(bytes))),
+        (false, StreamDestination::Stderr) => screen.err(&escape_text(&escape_output(bytes))),
     }
     if stream.kept_bytes < stream.bytes {
         let lost = size(stream.bytes - stream.kept_bytes);
-        let what = "more of its output were hashed and not kept (`limits.output`, `--output`)";
-        screen.err(&style::warning(&format!("{lost} {what}")));
+        let note = "more of its output were hashed and not kept (`limits.output`, `--output`)";
+        screen.err(&style::warning(&format!("{lost} {note}")));
     }
 }
 
 /// Renders the outcome of the command; empty if it passed without remarks.
-fn remarks(step: &StepEvidence, doubts: &[DoubtRecord]) -> String {
-    let mut text: String = doubts.iter().map(|DoubtRecord { doubt, message }| doubt_block(*doubt, message)).collect();
+fn outcome_text(step: &StepEvidence, doubts: &[InconclusiveDetail]) -> String {
+    let mut text: String =
+        doubts.iter().map(|InconclusiveDetail { doubt, message }| inconclusive_block(*doubt, message)).collect();
     if step.outcome != Outcome::Passed {
-        let word = paint(style::of_outcome(step.outcome), outcome_words(step.outcome));
-        text.push_str(&format!("{word}: {}\n", why(step)));
+        let word = paint(style::outcome_style(step.outcome), outcome_label(step.outcome));
+        text.push_str(&format!("{word}: {}\n", outcome_reason(step)));
         text.push_str(&limit_hint(step));
         text.push_str(&leak_hint(step));
     }
     if let Some(warning) = step.leak_warning() {
-        text.push_str(&style::warning(&shown_line(&format!("the command {warning}"))));
+        text.push_str(&style::warning(&escape_line(&format!("the command {warning}"))));
     }
-    if let Some(met) = limits_met(step) {
+    if let Some(met) = limits_hit_phrase(step) {
         text.push_str(&style::warning(&format!("the command {met}")));
     }
     text.push_str(&missing_controls([step]));
-    text + &drift_block(step, Room::LOG)
+    text + &drift_block(step, TextLayout::LOG)
 }

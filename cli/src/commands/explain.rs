@@ -6,29 +6,29 @@ mod variable;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use proctor_core::names::SkillName;
-use proctor_core::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, PlannedStep};
-use proctor_core::spec::{Profile, Resolved, Sourced, Spec};
-use proctor_core::tier::Tier;
-use proctor_runner::environment::{Environment, Origin, why_missing};
-use proctor_runner::{Engine, Preview};
+use proctor_core::model::names::SkillName;
+use proctor_core::model::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, PlannedStep};
+use proctor_core::model::tier::Tier;
+use proctor_core::spec::{Profile, ResolvedPlan, SourcedValue, Spec};
+use proctor_runner::environment::{Environment, VariableOrigin, explain_missing};
+use proctor_runner::{Engine, SandboxPreview};
 
 use crate::args::ExplainArgs;
 use crate::caller::Caller;
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
+use crate::loaded_spec::LoadedSpec;
 use crate::screen::Screen;
-use crate::specfile::Specification;
 use crate::style::{DIM, STRONG, paint};
-use crate::text::shown_line;
+use crate::text::escape_line;
 
 /// Target that selects the environment.
 const ENV: &str = "env";
 /// Target that selects the sandbox setup.
 const SANDBOX: &str = "sandbox";
 /// Number of steps that a message lists.
-const NAMED: usize = 10;
+const MAX_LISTED_STEPS: usize = 10;
 
 /// Explains a step, its environment, or its sandbox.
 ///
@@ -37,47 +37,51 @@ const NAMED: usize = 10;
 pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.operator, caller)?;
-    let spec = Specification::of_repository(&repo, caller)?;
+    let spec = LoadedSpec::from_repository(&repo, caller)?;
     let resolved = spec.resolve(&args.profile, &operator, caller)?;
-    let subjects = subjects(&resolved.plan)?;
+    let steps = steps_by_path(&resolved.plan)?;
     let target = args.target.as_deref().unwrap_or_default();
     // If a subject has this exact name, the target means that subject.
-    let alone = Alone::named(target).filter(|_| !subjects.contains_key(target));
-    if let (None, Some(extra)) = (alone, &args.step) {
+    let aspect = ExplainedAspect::parse(target).filter(|_| !steps.contains_key(target));
+    if let (None, Some(extra)) = (aspect, &args.step) {
         return Err(CliError::Usage {
-            message: format!("`{}` stands behind a step", shown_line(extra)),
+            message: format!("`{}` stands behind a step", escape_line(extra)),
             hint: format!("name one step, or `{ENV}` or `{SANDBOX}` with a step"),
         });
     }
-    if let (None | Some(Alone::Sandbox), Some(name)) = (alone, &args.var) {
+    if let (None | Some(ExplainedAspect::Sandbox), Some(name)) = (aspect, &args.var) {
         return Err(CliError::Usage {
             message: format!("`--var {name}` requires `{ENV}`"),
             hint: format!("run `proctor explain {ENV} --var {name}`"),
         });
     }
-    let wanted = if alone.is_some() { args.step.as_deref() } else { Some(target) };
-    let chosen = choose(&subjects, wanted).map_err(|error| elsewhere(&spec.spec, wanted).unwrap_or(error))?;
+    let wanted = if aspect.is_some() { args.step.as_deref() } else { Some(target) };
+    let chosen =
+        select_steps(&steps, wanted).map_err(|error| other_profile_error(&spec.spec, wanted).unwrap_or(error))?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
     let previews = previews(&engine, &repo, &chosen)?;
-    if alone.is_none() {
-        screen.out(&format!("{}\n{}", paint(STRONG, "the run"), sourced(resolved.provenance.of_run())));
+    if aspect.is_none() {
+        screen.out(&format!("{}\n{}", paint(STRONG, "the run"), origin_table(resolved.provenance.run_values())));
     }
     for (path, subject, preview) in &previews {
-        if alone.is_none() {
-            screen.out(&values(path, &resolved));
-            screen.out(&environment(&preview.environment, &subject.step, caller));
-            screen.out(&sandbox(preview));
+        if aspect.is_none() {
+            screen.out(&render_values(path, &resolved));
+            screen.out(&render_environment(&preview.environment, &subject.step, caller));
+            screen.out(&render_sandbox(preview));
         }
     }
-    match (alone, &args.var) {
-        (Some(Alone::Env), Some(name)) => screen.out(&grouped(&previews, |subject, preview| {
-            variable::explained(name, &preview.environment, &subject.step, caller)
+    match (aspect, &args.var) {
+        (Some(ExplainedAspect::Env), Some(name)) => screen.out(&render_groups(&previews, |subject, preview| {
+            variable::explain_variable(name, &preview.environment, &subject.step, caller)
         })),
-        (Some(Alone::Env), None) => {
-            screen
-                .out(&grouped(&previews, |subject, preview| environment(&preview.environment, &subject.step, caller)));
+        (Some(ExplainedAspect::Env), None) => {
+            screen.out(&render_groups(&previews, |subject, preview| {
+                render_environment(&preview.environment, &subject.step, caller)
+            }));
         }
-        (Some(Alone::Sandbox), _) => screen.out(&grouped(&previews, |_, preview| sandbox(preview))),
+        (Some(ExplainedAspect::Sandbox), _) => {
+            screen.out(&render_groups(&previews, |_, preview| render_sandbox(preview)));
+        }
         (None, _) => {}
     }
     Ok(0)
@@ -85,13 +89,13 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
 
 /// An aspect that is explained without the values of the step, for one step or for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Alone {
+enum ExplainedAspect {
     Env,
     Sandbox,
 }
 
-impl Alone {
-    fn named(target: &str) -> Option<Self> {
+impl ExplainedAspect {
+    fn parse(target: &str) -> Option<Self> {
         match target {
             ENV => Some(Self::Env),
             SANDBOX => Some(Self::Sandbox),
@@ -104,51 +108,54 @@ impl Alone {
 fn previews<'a>(
     engine: &Engine,
     repo: &Path,
-    chosen: &[(&'a str, &'a Subject)],
-) -> Result<Vec<Previewed<'a>>, CliError> {
+    chosen: &[(&'a str, &'a ExplainedStep)],
+) -> Result<Vec<StepPreview<'a>>, CliError> {
     chosen.iter().map(|(path, subject)| Ok((*path, *subject, subject.preview(engine, repo)?))).collect()
 }
 
 /// A step with its path and what the engine would use for it.
-type Previewed<'a> = (&'a str, &'a Subject, Preview);
+type StepPreview<'a> = (&'a str, &'a ExplainedStep, SandboxPreview);
 
 /// Renders several steps; steps with the same text share one heading.
-fn grouped(previews: &[Previewed<'_>], told: impl Fn(&Subject, &Preview) -> String) -> String {
+fn render_groups(previews: &[StepPreview<'_>], render: impl Fn(&ExplainedStep, &SandboxPreview) -> String) -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for (path, subject, preview) in previews {
-        let text = told(subject, preview);
+        let text = render(subject, preview);
         match groups.iter_mut().find(|(_, other)| *other == text) {
             Some((paths, _)) => paths.push(path),
             None => groups.push((vec![path], text)),
         }
     }
     let group =
-        |(paths, text): (Vec<&str>, String)| format!("{} {}\n{text}", paint(DIM, "of"), shown_line(&paths.join(", ")));
+        |(paths, text): (Vec<&str>, String)| format!("{} {}\n{text}", paint(DIM, "of"), escape_line(&paths.join(", ")));
     groups.into_iter().map(group).collect()
 }
 
 /// A step that can be explained, with its skill.
-struct Subject {
+struct ExplainedStep {
     skill: PlannedSkill,
     step: PlannedStep,
 }
 
-impl Subject {
-    fn preview(&self, engine: &Engine, repo: &Path) -> Result<Preview, CliError> {
-        engine.preview(repo, &self.skill, &self.step).map_err(engine_error)
+impl ExplainedStep {
+    fn preview(&self, engine: &Engine, repo: &Path) -> Result<SandboxPreview, CliError> {
+        engine.preview_step(repo, &self.skill, &self.step).map_err(engine_error)
     }
 }
 
 /// Returns all steps and toolchain checks of a plan, by the path that the plan's provenance uses.
-fn subjects(plan: &Plan) -> Result<BTreeMap<String, Subject>, CliError> {
+fn steps_by_path(plan: &Plan) -> Result<BTreeMap<String, ExplainedStep>, CliError> {
     let mut subjects = BTreeMap::new();
     for check in &plan.toolchain {
         let skill = check_skill(check)?;
-        subjects.insert(format!("{}/{}", check.toolchain, check.run.name), Subject { skill, step: check.run.clone() });
+        subjects.insert(
+            format!("{}/{}", check.toolchain, check.run.name),
+            ExplainedStep { skill, step: check.run.clone() },
+        );
     }
     for skill in &plan.skills {
         for step in &skill.steps {
-            let subject = Subject { skill: skill.clone(), step: step.clone() };
+            let subject = ExplainedStep { skill: skill.clone(), step: step.clone() };
             subjects.insert(format!("{}/{}", skill.name, step.name), subject);
         }
     }
@@ -170,49 +177,54 @@ fn check_skill(check: &PlannedCheck) -> Result<PlannedSkill, CliError> {
     })
 }
 
-fn choose<'a>(
-    subjects: &'a BTreeMap<String, Subject>,
+fn select_steps<'a>(
+    subjects: &'a BTreeMap<String, ExplainedStep>,
     wanted: Option<&str>,
-) -> Result<Vec<(&'a str, &'a Subject)>, CliError> {
+) -> Result<Vec<(&'a str, &'a ExplainedStep)>, CliError> {
     let all = || subjects.iter().map(|(path, subject)| (path.as_str(), subject));
     let Some(wanted) = wanted else { return Ok(all().collect()) };
     let found: Vec<_> = all().filter(|(path, _)| *path == wanted).collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let names: Vec<String> = subjects.keys().take(NAMED).map(|path| format!("`{}`", shown_line(path))).collect();
-    let more = if subjects.len() > NAMED { format!(" and {} more", subjects.len() - NAMED) } else { String::new() };
+    let names: Vec<String> =
+        subjects.keys().take(MAX_LISTED_STEPS).map(|path| format!("`{}`", escape_line(path))).collect();
+    let more = if subjects.len() > MAX_LISTED_STEPS {
+        format!(" and {} more", subjects.len() - MAX_LISTED_STEPS)
+    } else {
+        String::new()
+    };
     Err(CliError::Usage {
-        message: format!("the profile has no step `{}`", shown_line(wanted)),
+        message: format!("the profile has no step `{}`", escape_line(wanted)),
         hint: format!("there are {}{more}, and `{ENV}` and `{SANDBOX}`", names.join(", ")),
     })
 }
 
 /// Returns a better error if another profile has the step: it names that profile.
-fn elsewhere(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
+fn other_profile_error(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
     let (skill, step) = wanted?.rsplit_once('/')?;
     spec.skills.get(skill)?.steps.value.iter().find(|written| written.name.value.as_str() == step)?;
     let includes = |profile: &Profile| profile.include.value.iter().any(|name| name.value.as_str() == skill);
     let hint = match spec.profiles.iter().find(|(_, profile)| includes(profile)) {
-        Some((name, _)) => format!("the profile `{0}` has it; say `--profile {0}`", shown_line(name.value.as_str())),
-        None => format!("no profile includes the skill `{}`", shown_line(skill)),
+        Some((name, _)) => format!("the profile `{0}` has it; say `--profile {0}`", escape_line(name.value.as_str())),
+        None => format!("no profile includes the skill `{}`", escape_line(skill)),
     };
     Some(CliError::Usage {
-        message: format!("the profile has no step `{}`", shown_line(&format!("{skill}/{step}"))),
+        message: format!("the profile has no step `{}`", escape_line(&format!("{skill}/{step}"))),
         hint,
     })
 }
 
-fn values(path: &str, resolved: &Resolved) -> String {
-    let mut text = format!("{}\n", paint(STRONG, shown_line(path)));
-    let fields: &[Sourced] = resolved.provenance.get(path).unwrap_or_default();
-    text.push_str(&sourced(fields));
+fn render_values(path: &str, resolved: &ResolvedPlan) -> String {
+    let mut text = format!("{}\n", paint(STRONG, escape_line(path)));
+    let fields: &[SourcedValue] = resolved.provenance.step_values(path).unwrap_or_default();
+    text.push_str(&origin_table(fields));
     text
 }
 
-fn sourced(fields: &[Sourced]) -> String {
+fn origin_table(fields: &[SourcedValue]) -> String {
     let rows: Vec<[String; 3]> =
-        fields.iter().map(|field| [field.field.clone(), field.origin.to_string(), shown_line(&field.value)]).collect();
+        fields.iter().map(|field| [field.field.clone(), field.origin.to_string(), escape_line(&field.value)]).collect();
     table(&rows)
 }
 
@@ -226,30 +238,32 @@ fn table(rows: &[[String; 3]]) -> String {
     rows.iter().map(line).collect()
 }
 
-fn environment(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
+fn render_environment(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
     let rows: Vec<[String; 3]> = environment
         .iter()
-        .map(|(name, (value, origin))| [shown_line(name), origin.to_string(), value_of(value, *origin)])
+        .map(|(name, (value, origin))| [escape_line(name), origin.to_string(), displayed_value(value, *origin)])
         .collect();
-    format!("{}\n{}{}", paint(STRONG, "environment"), table(&rows), absent(environment, step, caller))
+    format!("{}\n{}{}", paint(STRONG, "environment"), table(&rows), render_missing_variables(environment, step, caller))
 }
 
 /// Returns the displayed value. Values from the caller are hidden: they may be secret, and screens end up in logs.
-fn value_of(value: &str, origin: Origin) -> String {
+fn displayed_value(value: &str, origin: VariableOrigin) -> String {
     match origin {
-        Origin::Allowed => "(the caller's)".to_owned(),
-        Origin::Given | Origin::Toolchain | Origin::Spec | Origin::Trace => shown_line(value),
+        VariableOrigin::Caller => "(the caller's)".to_owned(),
+        VariableOrigin::Standard | VariableOrigin::Toolchain | VariableOrigin::Spec | VariableOrigin::Trace => {
+            escape_line(value)
+        }
     }
 }
 
 /// Renders the reasons for missing variables: the caller's variables grouped by reason, and allowed variables that
 /// the caller does not have.
-fn absent(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
+fn render_missing_variables(environment: &Environment, step: &PlannedStep, caller: &Caller) -> String {
     let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in caller.env.keys().filter(|name| !environment.contains_key(*name)) {
-        let why = why_missing(name, environment);
+        let why = explain_missing(name, environment);
         let reason = why.split_once(" is missing: ").map_or(why.as_str(), |(_, reason)| reason);
-        reasons.entry(reason.to_owned()).or_default().push(shown_line(name));
+        reasons.entry(reason.to_owned()).or_default().push(escape_line(name));
     }
     for name in step.env_allowlist.iter().filter(|name| !caller.env.contains_key(name.as_str())) {
         let reason = "it is in `env_allowlist`, and the caller does not have it".to_owned();
@@ -263,11 +277,11 @@ fn absent(environment: &Environment, step: &PlannedStep, caller: &Caller) -> Str
     if blocks.is_empty() { blocks } else { format!("{}\n{blocks}", paint(STRONG, "not passed on")) }
 }
 
-fn sandbox(preview: &Preview) -> String {
+fn render_sandbox(preview: &SandboxPreview) -> String {
     let lines = preview
         .ops
         .iter()
         .enumerate()
-        .map(|(index, op)| format!("  {:>3}  {}\n", index + 1, shown_line(&op.to_string())));
+        .map(|(index, op)| format!("  {:>3}  {}\n", index + 1, escape_line(&op.to_string())));
     format!("{}\n{}", paint(STRONG, "sandbox, in this order"), lines.collect::<String>())
 }

@@ -3,21 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::GateAsked;
-use proctor_core::gate::{Demands, GateAnswer, GateFinding, GateRun, MaxAge, RequiredInputs, Unattested};
-use proctor_core::spec::Operator;
-use proctor_core::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::decision::gate::{
+    GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MaxAge, UnattestedPolicy,
+};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::spec::OperatorConfig;
 use proctor_runner::{Clock, Gate, GateRequest};
 
-use crate::args::{Format, GateArgs};
+use crate::args::{GateArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, Daemon, Wanted, client_error};
+use crate::daemon::{self, BackendCriteria, ReachableDaemon, client_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
+use crate::human_report::serialized_name;
 use crate::installation;
-use crate::report::word;
 use crate::screen::Screen;
 use crate::style::{self, BAD, GOOD, UNSURE, paint};
-use crate::text::{count, duration, shown_line};
+use crate::text::{count, duration, escape_line};
 
 /// Number of paths of one finding that are shown.
 const SHOWN_PATHS: usize = 10;
@@ -28,46 +30,51 @@ const SHOWN_PATHS: usize = 10;
 /// The repository, a valid spec, the profile or the changeset is missing, or the tree cannot be read.
 pub(crate) async fn gate(args: &GateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let operator = installation::operator(&args.way.operator, caller)?;
-    let wanted = Wanted { way: &args.way, operator: &operator, repo: &repo };
-    let answer = match daemon::who_does_it(wanted, caller, screen).await? {
-        Some(daemon) => asked_of(&daemon, args, &repo).await,
-        None => asked_here(args, operator, repo, caller),
+    let operator = installation::operator(&args.backend.operator, caller)?;
+    let wanted = BackendCriteria { options: &args.backend, operator: &operator, repo: &repo };
+    let answer = match daemon::select_backend(wanted, caller, screen).await? {
+        Some(daemon) => evaluate_in_daemon(&daemon, args, &repo).await,
+        None => evaluate_in_process(args, operator, repo, caller),
     };
-    let answer = answer.map_err(|error| error.with_paths_from(&caller.cwd))?;
+    let answer = answer.map_err(|error| error.with_path_relative_to(&caller.cwd))?;
     match args.format {
-        Format::Human => screen.out(&render(&answer)),
-        Format::Json => screen.out_canonical(&answer),
+        OutputFormat::Human => screen.out(&render(&answer)),
+        OutputFormat::Json => screen.out_canonical(&answer),
     }
     Ok(answer.exit_code)
 }
 
-fn asked_here(args: &GateArgs, operator: Operator, repo: PathBuf, caller: &Caller) -> Result<GateAnswer, CliError> {
-    let gate = Gate::new(engine::config(&args.way.state, operator, caller)?, Clock::system());
-    let demands = Demands {
+fn evaluate_in_process(
+    args: &GateArgs,
+    operator: OperatorConfig,
+    repo: PathBuf,
+    caller: &Caller,
+) -> Result<GateAnswer, CliError> {
+    let gate = Gate::new(engine::config(&args.backend.state, operator, caller)?, Clock::system());
+    let demands = GateRequirements {
         profile: args.profile.clone(),
         changeset: args.changeset.clone(),
         max_tier: args.max_tier,
         max_age: args.max_age,
-        unattested: if args.accept_unattested { Unattested::Accept } else { Unattested::Refuse },
+        unattested: if args.accept_unattested { UnattestedPolicy::Accept } else { UnattestedPolicy::Refuse },
         max_cache_trust: args.max_cache_trust,
-        inputs: RequiredInputs::from_strict(args.strict_inputs),
+        inputs: InputRequirement::from_strict(args.strict_inputs),
     };
-    gate.ask(&GateRequest { repo, demands }).map_err(engine_error)
+    gate.check(&GateRequest { repo, demands }).map_err(engine_error)
 }
 
-async fn asked_of(daemon: &Daemon, args: &GateArgs, repo: &Path) -> Result<GateAnswer, CliError> {
-    let asked = GateAsked {
-        repo: daemon::repo_text(repo)?,
+async fn evaluate_in_daemon(daemon: &ReachableDaemon, args: &GateArgs, repo: &Path) -> Result<GateAnswer, CliError> {
+    let request = GateAsked {
+        repo: daemon::repo_utf8(repo)?,
         profile: args.profile.clone(),
         changeset_id: args.changeset.clone(),
         max_tier: args.max_tier,
-        max_age: Some(age_text(args.max_age)),
+        max_age: Some(format_max_age(args.max_age)),
         accept_unattested: args.accept_unattested,
         max_cache_trust: args.max_cache_trust,
         strict_inputs: args.strict_inputs,
     };
-    let answer = daemon.client.gate(&asked).await.map_err(client_error)?;
+    let answer = daemon.client.gate(&request).await.map_err(client_error)?;
     if answer.pass != (answer.exit_code == 0) {
         return Err(CliError::Internal("the gate's answer contradicts itself".to_owned()));
     }
@@ -75,7 +82,7 @@ async fn asked_of(daemon: &Daemon, args: &GateArgs, repo: &Path) -> Result<GateA
 }
 
 /// Formats an age limit in the syntax that the daemon parses.
-fn age_text(age: MaxAge) -> String {
+fn format_max_age(age: MaxAge) -> String {
     match age {
         MaxAge::Unlimited => "unlimited".to_owned(),
         MaxAge::Within(bound) => format!("{}s {}ns", bound.as_secs(), bound.subsec_nanos()),
@@ -90,20 +97,20 @@ fn render(answer: &GateAnswer) -> String {
     }
     let mut hints: Vec<String> = Vec::new();
     for finding in answer.findings.iter().filter(|finding| !finding.accepted) {
-        let hint = shown_line(&finding.hint);
+        let hint = escape_line(&finding.hint);
         if !hints.contains(&hint) {
             hints.push(hint);
         }
     }
-    text + &style::lines_of(&hints) + &last_line(answer)
+    text + &style::hint_lines(&hints) + &last_line(answer)
 }
 
 fn finding_block(finding: &GateFinding) -> String {
-    let name = word(&finding.name);
+    let name = serialized_name(&finding.name);
     let (style, accepted) = if finding.accepted { (UNSURE, " (accepted)") } else { (BAD, "") };
     let mut text =
-        format!("{} {}{accepted}\n", paint(style, format!("{name}[{}]:", finding.code)), shown_line(&finding.message));
-    text.extend(finding.paths.iter().take(SHOWN_PATHS).map(|path| format!("    {}\n", shown_line(path))));
+        format!("{} {}{accepted}\n", paint(style, format!("{name}[{}]:", finding.code)), escape_line(&finding.message));
+    text.extend(finding.paths.iter().take(SHOWN_PATHS).map(|path| format!("    {}\n", escape_line(path))));
     let more = finding.omitted + finding.paths.len().saturating_sub(SHOWN_PATHS) as u64;
     if more > 0 {
         text.push_str(&format!("    and {more} more\n"));
@@ -112,8 +119,8 @@ fn finding_block(finding: &GateFinding) -> String {
 }
 
 fn last_line(answer: &GateAnswer) -> String {
-    let profile = shown_line(answer.profile.as_str());
-    let run = answer.run.as_ref().map(|run| format!(", {}", run_words(run))).unwrap_or_default();
+    let profile = escape_line(answer.profile.as_str());
+    let run = answer.run.as_ref().map(|run| format!(", {}", run_summary(run))).unwrap_or_default();
     match answer.exit_code {
         0 => format!("{}: profile {profile}{run}\n", paint(GOOD, "verified")),
         EXIT_INCONCLUSIVE => format!("{}: profile {profile}{run}\n", paint(UNSURE, "inconclusive")),
@@ -126,7 +133,7 @@ fn last_line(answer: &GateAnswer) -> String {
     }
 }
 
-fn run_words(run: &GateRun) -> String {
+fn run_summary(run: &GateRun) -> String {
     let ago = run.age_ms.map(|age| format!(" {} ago", duration(age))).unwrap_or_default();
     format!("run {} {}{ago}, tier {}", run.run_id, run.outcome.as_str(), run.tier)
 }
@@ -134,11 +141,11 @@ fn run_words(run: &GateRun) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::digest::{Sha256Hex, SnapshotId};
-    use proctor_core::gate::{GateCode, VERSION};
-    use proctor_core::names::{ProfileName, RunId};
-    use proctor_core::tier::Tier;
-    use proctor_core::verdict::Verdict;
+    use proctor_core::decision::gate::{GateCode, VERSION};
+    use proctor_core::decision::verdict::Verdict;
+    use proctor_core::model::names::{ProfileName, RunId};
+    use proctor_core::model::tier::Tier;
+    use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
     fn finding(code: GateCode, message: &str, paths: usize, accepted: bool) -> GateFinding {
         let paths = (0..paths).map(|number| format!("src/{number}\u{1b}")).collect();
@@ -147,7 +154,7 @@ mod tests {
     }
 
     fn answer(exit_code: u8, findings: Vec<GateFinding>) -> GateAnswer {
-        let sha256 = Sha256Hex::of(b"x");
+        let sha256 = Sha256Hex::digest(b"x");
         GateAnswer {
             version: VERSION,
             pass: exit_code == 0,
@@ -170,26 +177,26 @@ mod tests {
         }
     }
 
-    fn plain(answer: &GateAnswer) -> String {
+    fn render_plain(answer: &GateAnswer) -> String {
         anstream::adapter::strip_str(&render(answer)).to_string()
     }
 
     #[test]
-    fn an_age_means_the_same_to_the_daemon() {
+    fn formatted_age_parses_to_the_same_value() {
         for text in ["unlimited", "24h", "90s", "1500ms", "0s"] {
             let age: MaxAge = text.parse().expect("an age");
-            assert_eq!(age_text(age).parse(), Ok(age), "{text}");
+            assert_eq!(format_max_age(age).parse(), Ok(age), "{text}");
         }
     }
 
     #[test]
-    fn the_answer_is_the_last_line() {
-        assert_eq!(plain(&answer(0, vec![])), "verified: profile pr, run r1 passed 1m01s ago, tier 1\n");
+    fn shows_the_answer_on_the_last_line() {
+        assert_eq!(render_plain(&answer(0, vec![])), "verified: profile pr, run r1 passed 1m01s ago, tier 1\n");
         let changed = finding(GateCode::TreeChanged, "the tree was changed", 11, false);
         let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);
-        insta::assert_snapshot!(plain(&answer(1, vec![changed, again])));
+        insta::assert_snapshot!(render_plain(&answer(1, vec![changed, again])));
         let accepted = finding(GateCode::Unattested, "it is unknown", 0, true);
-        assert!(plain(&answer(0, vec![accepted])).starts_with("unattested[P0326]: it is unknown (accepted)\n"));
-        assert!(plain(&answer(5, vec![])).starts_with("inconclusive: profile pr"));
+        assert!(render_plain(&answer(0, vec![accepted])).starts_with("unattested[P0326]: it is unknown (accepted)\n"));
+        assert!(render_plain(&answer(5, vec![])).starts_with("inconclusive: profile pr"));
     }
 }

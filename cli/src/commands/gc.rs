@@ -1,20 +1,20 @@
 //! Implements `proctor gc`, which removes from the state directory everything beyond the bounds, or everything that
 //! can be recreated.
 
-use proctor_core::gc::{Collected, Freed};
-use proctor_core::words::size;
+use proctor_core::decision::gc::{Collected, Freed};
+use proctor_core::text::humanize::size;
 use proctor_runner::{EngineError, GcExtent, collect_garbage};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{Format, GcArgs};
+use crate::args::{GcArgs, OutputFormat};
 use crate::caller::Caller;
 use crate::engine::engine_error;
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style::{DIM, paint};
-use crate::text::shown_line;
+use crate::text::escape_line;
 
 /// The output of `proctor gc --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -46,20 +46,20 @@ pub(crate) fn gc(args: &GcArgs, caller: &Caller, screen: &mut Screen) -> Result<
     };
     let record = GcRecord { all: args.all, state_dir: show(&state_dir), freed, bytes: freed.bytes() };
     match args.format {
-        Format::Human => screen.out(&render(&record)),
-        Format::Json => screen.out_json(&record)?,
+        OutputFormat::Human => screen.out(&render(&record)),
+        OutputFormat::Json => screen.out_json(&record)?,
     }
     Ok(0)
 }
 
 fn render(record: &GcRecord) -> String {
     let kinds = record.freed.kinds();
-    let mut text: String = kinds.iter().map(|(kind, freed)| line(kind, *freed)).collect();
-    text.push_str(&format!("freed {} in {}\n", size(record.bytes), shown_line(&record.state_dir)));
+    let mut text: String = kinds.iter().map(|(kind, freed)| kind_line(kind, *freed)).collect();
+    text.push_str(&format!("freed {} in {}\n", size(record.bytes), escape_line(&record.state_dir)));
     text
 }
 
-fn line(kind: &str, freed: Freed) -> String {
+fn kind_line(kind: &str, freed: Freed) -> String {
     let in_use = match freed.in_use {
         0 => String::new(),
         held => paint(DIM, format!(" ({held} in use)")),
@@ -78,7 +78,7 @@ mod tests {
         freed.copies.in_use = 2;
         freed.caches.add_bytes(1 << 20);
         let record = GcRecord { all: true, state_dir: "/s".to_owned(), bytes: freed.bytes(), freed };
-        let text = crate::text::plain(&render(&record));
+        let text = crate::text::strip_colours(&render(&record));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "private copies       1 removed, 3 MiB (2 in use)");
         assert_eq!(lines[1], "caches               0 removed, 1 MiB");

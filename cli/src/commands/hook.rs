@@ -1,23 +1,23 @@
 //! Implements `proctor hook`, which makes git and coding agents verify the work before they continue.
 
-mod agent;
-mod git;
+mod agent_hook;
+mod git_command;
+mod git_environment;
+mod hook_directory;
+mod hook_file;
+mod hook_script;
 mod install;
-mod place;
-mod push;
-mod refs;
-mod script;
-mod slot;
-mod staged;
+mod pre_commit;
+mod pre_push;
+mod pushed_refs;
 mod status;
-mod surroundings;
 
 use crate::args::{HookCommand, HookName, HookRunArgs, RepoArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
 use crate::screen::Screen;
-use git::Git;
-use place::Place;
+use git_command::GitContext;
+use hook_directory::HookDirectory;
 
 /// Runs the subcommand.
 ///
@@ -25,22 +25,22 @@ use place::Place;
 /// The subcommand fails.
 pub(crate) async fn hook(command: &HookCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
-        HookCommand::Install(args) => install::install(args, &place(&args.repo, caller)?, caller, screen),
-        HookCommand::Uninstall(args) => install::uninstall(args, &place(&args.repo, caller)?, screen),
-        HookCommand::Status(args) => Ok(status::status(&place(&args.repo, caller)?, caller, screen)),
+        HookCommand::Install(args) => install::install(args, &find_hook_directory(&args.repo, caller)?, caller, screen),
+        HookCommand::Uninstall(args) => install::uninstall(args, &find_hook_directory(&args.repo, caller)?, screen),
+        HookCommand::Status(args) => Ok(status::status(&find_hook_directory(&args.repo, caller)?, caller, screen)),
         HookCommand::Run(args) => run(args, caller, screen).await,
     }
 }
 
-fn place(repo: &RepoArgs, caller: &Caller) -> Result<Place, CliError> {
+fn find_hook_directory(repo: &RepoArgs, caller: &Caller) -> Result<HookDirectory, CliError> {
     let at = repo.repo.as_ref().map_or_else(|| caller.cwd.clone(), |named| caller.cwd.join(named));
-    Place::find(Git { at: &at, is_named: repo.repo.is_some(), caller })
+    HookDirectory::find(GitContext { directory: &at, is_directory_named: repo.repo.is_some(), caller })
 }
 
 async fn run(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match args.hook {
-        Some(HookName::PrePush) => push::push(args, caller, screen).await,
-        Some(HookName::PreCommit) => staged::staged(args, caller, screen).await,
-        None => agent::agent(args, caller, screen).await,
+        Some(HookName::PrePush) => pre_push::verify_push(args, caller, screen).await,
+        Some(HookName::PreCommit) => pre_commit::verify_staged(args, caller, screen).await,
+        None => agent_hook::verify_for_agent(args, caller, screen).await,
     }
 }

@@ -1,27 +1,27 @@
 //! Implements `proctor import`, which converts the hooks of another hook runner to a spec. The core converts the
 //! hooks; this module reads and writes the files and reports the result.
 
-mod config;
-mod place;
+mod hook_runner_config;
+mod imported_spec_file;
 
 use std::path::Path;
 
+use proctor_core::adopt::import::{self, Carried, ImportError, ImportRequest, Imported, Left, Setting, Tool};
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::import::{self, Carried, ImportError, ImportRequest, Imported, Left, Setting, Tool};
+use proctor_core::decision::verdict::EXIT_USAGE;
 use proctor_core::spec::{self, Code};
-use proctor_core::verdict::EXIT_USAGE;
 use proctor_runner::Directory;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{Format, ImportArgs};
+use crate::args::{ImportArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::error::{CliError, seen_from};
+use crate::error::{CliError, relative_to};
 use crate::installation;
 use crate::screen::Screen;
-use crate::style::{DIM, GOOD, STRONG, UNSURE, paint, warning_with};
-use crate::text::{count, shown_line};
-use config::Config;
+use crate::style::{DIM, GOOD, STRONG, UNSURE, paint, warning_with_hints};
+use crate::text::{count, escape_line};
+use hook_runner_config::HookRunnerConfig;
 
 /// The output of `proctor import --format json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -44,42 +44,46 @@ pub(crate) struct ImportRecord {
 /// written.
 pub(crate) fn import(args: &ImportArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
-    let directory = Directory::open(&repo).map_err(|error| place::refused(&error))?;
-    let config = Config::find(args, &directory, caller)?;
-    let file = seen_from(&config.path, &caller.cwd);
+    let directory = Directory::open(&repo).map_err(|error| imported_spec_file::store_error(&error))?;
+    let config = HookRunnerConfig::find(args, &directory, caller)?;
+    let file = relative_to(&config.path, &caller.cwd);
     let name = installation::show(&file);
     // The spec names the configuration relative to the repository, independent of the current directory.
     let below = config.path.strip_prefix(&repo).ok().or(config.path.file_name().map(Path::new));
-    let called = below.map_or_else(|| name.clone(), installation::show);
-    let request = ImportRequest { source: config.source, file: &called, profile: &args.profile };
-    let imported = import::import(&config.bytes, &request).map_err(|error| problem(error, &config, caller))?;
+    let source_name = below.map_or_else(|| name.clone(), installation::show);
+    let request = ImportRequest { source: config.source, file: &source_name, profile: &args.profile };
+    let imported = import::import(&config.bytes, &request).map_err(|error| command_error(error, &config, caller))?;
     let written = match &imported.spec {
         Some(text) if !args.dry_run => {
-            place::write(&directory, text, args.force)?;
+            imported_spec_file::write(&directory, text, args.force)?;
             Some(spec::PATH.to_owned())
         }
         _ => None,
     };
-    let missing = imported.tools.iter().filter(|tool| !config::is_there(tool, caller)).map(|tool| tool.name.clone());
+    let missing = imported
+        .tools
+        .iter()
+        .filter(|tool| !hook_runner_config::is_installed(tool, caller))
+        .map(|tool| tool.name.clone());
     let mut missing: Vec<String> = missing.collect();
     missing.sort_unstable();
     missing.dedup();
     let record = ImportRecord { file: name, written, missing, imported };
     match args.format {
-        Format::Json => screen.out_json(&record)?,
-        Format::Human => tell(&record, args, screen),
+        OutputFormat::Json => screen.out_json(&record)?,
+        OutputFormat::Human => print_result(&record, args, screen),
     }
     Ok(if record.imported.spec.is_some() { 0 } else { EXIT_USAGE })
 }
 
 /// Converts an import error to an error of the command.
-fn problem(error: ImportError, config: &Config, caller: &Caller) -> CliError {
+fn command_error(error: ImportError, config: &HookRunnerConfig, caller: &Caller) -> CliError {
     match error {
-        ImportError::Invalid(diagnostics) => {
+        ImportError::InvalidConfig(diagnostics) => {
             let text = String::from_utf8_lossy(&config.bytes).into_owned();
-            CliError::Invalid { file: config.path.clone(), text, diagnostics }.with_paths_from(&caller.cwd)
+            CliError::Invalid { file: config.path.clone(), text, diagnostics }.with_path_relative_to(&caller.cwd)
         }
-        ImportError::Unusable { diagnostics, .. } => {
+        ImportError::InvalidSpec { diagnostics, .. } => {
             let large = |code: &Code| matches!(code, Code::TooLarge | Code::TooManyValues);
             let first = diagnostics.first();
             match first.filter(|first| large(&first.code)) {
@@ -98,20 +102,20 @@ fn problem(error: ImportError, config: &Config, caller: &Caller) -> CliError {
 
 /// Prints the human-readable result. If the spec is not written to a file, it goes to standard output and the rest to
 /// standard error.
-fn tell(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
+fn print_result(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
     let Imported { carried, left, settings, spec, .. } = &record.imported;
     let mut text = format!(
         "{}: {}, {} carried over, {} not\n",
-        paint(STRONG, shown_line(&record.file)),
+        paint(STRONG, escape_line(&record.file)),
         count(carried.len() + left.len(), "hook"),
         carried.len(),
         left.len()
     );
     text.extend(carried.iter().map(carried_lines));
-    text.extend(left.iter().map(left_lines));
+    text.extend(left.iter().map(skipped_lines));
     text.extend(settings.iter().map(setting_lines));
     if let Some(path) = &record.written {
-        let profile = shown_line(args.profile.as_str());
+        let profile = escape_line(args.profile.as_str());
         text.push_str(&format!("{} {}\n", paint(GOOD, "wrote"), paint(STRONG, path)));
         text.push_str(&format!("next: proctor validate, then proctor run --profile {profile}\n"));
     }
@@ -123,9 +127,9 @@ fn tell(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
         _ => screen.out(&text),
     }
     if !record.missing.is_empty() {
-        let names = shown_line(&record.missing.join(", "));
+        let names = escape_line(&record.missing.join(", "));
         let hint = "install them; every run is inconclusive without them".to_owned();
-        screen.err(&warning_with(&format!("not on this machine: {names}"), &[hint]));
+        screen.err(&warning_with_hints(&format!("not on this machine: {names}"), &[hint]));
     }
     if spec.is_none() {
         let hint = "`proctor init` inspects the repository itself".to_owned();
@@ -138,25 +142,25 @@ fn tell(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
 }
 
 fn carried_lines(carried: &Carried) -> String {
-    let mut text = format!("  {} {}\n", paint(GOOD, "✓"), step_of(carried));
-    text.extend(carried.notes.iter().map(|note| format!("      {}\n", paint(DIM, shown_line(note)))));
+    let mut text = format!("  {} {}\n", paint(GOOD, "✓"), step_label(carried));
+    text.extend(carried.notes.iter().map(|note| format!("      {}\n", paint(DIM, escape_line(note)))));
     text
 }
 
 /// Formats `black → pre-commit.black`, with the step if it has another name.
-fn step_of(carried: &Carried) -> String {
-    let name = shown_line(&carried.name);
+fn step_label(carried: &Carried) -> String {
+    let name = escape_line(&carried.name);
     let alone = carried.skill.ends_with(&format!(".{}", carried.step));
     let step = if alone { String::new() } else { format!("/{}", carried.step) };
     format!("{name} {}", paint(DIM, format!("→ {}{step}", carried.skill)))
 }
 
-fn left_lines(left: &Left) -> String {
-    let place = paint(DIM, format!("(line {})", left.line));
-    format!("  {} {} {place}\n      {}\n", paint(UNSURE, "–"), shown_line(&left.name), shown_line(&left.reason))
+fn skipped_lines(left: &Left) -> String {
+    let line_note = paint(DIM, format!("(line {})", left.line));
+    format!("  {} {} {line_note}\n      {}\n", paint(UNSURE, "–"), escape_line(&left.name), escape_line(&left.reason))
 }
 
 fn setting_lines(setting: &Setting) -> String {
-    let key = shown_line(&setting.key);
-    format!("  {} {key} {}\n      {}\n", paint(DIM, "·"), paint(DIM, "(setting)"), shown_line(&setting.note))
+    let key = escape_line(&setting.key);
+    format!("  {} {key} {}\n      {}\n", paint(DIM, "·"), paint(DIM, "(setting)"), escape_line(&setting.note))
 }

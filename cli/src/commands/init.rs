@@ -1,12 +1,12 @@
 //! Implements `proctor init`, which generates a spec from the files of a repository. The core recognises the files
 //! and drafts the spec; this module reads and writes the files and reports the result.
 
-mod place;
-mod walk;
+mod new_spec_file;
+mod repository_scan;
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::init::{self, Draft, Found, InitError, Note, Planned};
+use proctor_core::adopt::init::{self, DetectedProject, DraftedSkill, InitError, InitNote, SpecDraft};
 use proctor_core::spec;
 use proctor_runner::Directory;
 
@@ -15,8 +15,8 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
-use crate::style::{DIM, GOOD, STRONG, paint, warning, warning_with};
-use crate::text::{count, shown_line};
+use crate::style::{DIM, GOOD, STRONG, paint, warning, warning_with_hints};
+use crate::text::{count, escape_line};
 
 /// The shortest valid spec, as an example for users who write their own.
 const SHORTEST: &str = "{version: 1, profiles: {pr: {include: [verify.test]}}, \
@@ -30,28 +30,28 @@ const MAX_NOTES: usize = 20;
 /// # Errors
 /// There is no repository, nothing in it is recognised, it already has a spec, or the spec cannot be written.
 pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let repo = installation::repository(&args.repo, caller).map_err(or_make_one)?;
-    demand_git(&repo)?;
-    let directory = Directory::open(&repo).map_err(|error| place::refused(&error))?;
+    let repo = installation::repository(&args.repo, caller).map_err(add_git_init_hint)?;
+    check_git_top_directory(&repo)?;
+    let directory = Directory::open(&repo).map_err(|error| new_spec_file::store_error(&error))?;
     if !args.dry_run {
-        place::demand_room(&directory, args.force)?;
+        new_spec_file::check_writable(&directory, args.force)?;
     }
-    let tree = walk::walk(&directory, caller)?;
-    let draft = init::draft(&tree).map_err(|error| no_draft(&error))?;
-    let found: String = draft.found.iter().map(found_line).collect();
+    let tree = repository_scan::scan_repository(&directory, caller)?;
+    let draft = init::draft_spec(&tree).map_err(|error| draft_error(&error))?;
+    let found: String = draft.projects.iter().map(found_line).collect();
     if args.dry_run {
         screen.err(&(found + &warnings(&draft.notes)));
         screen.out(&draft.text);
         return Ok(0);
     }
-    place::write(&directory, &draft.text, args.force)?;
-    screen.out(&(found + &written(&draft)));
+    new_spec_file::write(&directory, &draft.text, args.force)?;
+    screen.out(&(found + &summary(&draft)));
     screen.err(&warnings(&draft.notes));
     Ok(0)
 }
 
 /// Adds a hint for users who have no repository yet.
-fn or_make_one(error: CliError) -> CliError {
+fn add_git_init_hint(error: CliError) -> CliError {
     match error {
         CliError::Usage { message, hint } => {
             CliError::Usage { message, hint: format!("{hint}; `git init` creates one") }
@@ -61,7 +61,7 @@ fn or_make_one(error: CliError) -> CliError {
 }
 
 /// Checks that the directory is the top of a git repository: runs only cover files that git knows.
-fn demand_git(repo: &Path) -> Result<(), CliError> {
+fn check_git_top_directory(repo: &Path) -> Result<(), CliError> {
     let is_top = |dir: &Path| dir.join(".git").symlink_metadata().is_ok();
     if is_top(repo) {
         return Ok(());
@@ -82,25 +82,25 @@ fn demand_git(repo: &Path) -> Result<(), CliError> {
     })
 }
 
-fn no_draft(error: &InitError) -> CliError {
+fn draft_error(error: &InitError) -> CliError {
     match error {
-        InitError::Nothing { notes } => {
+        InitError::NoProjects { notes } => {
             let seen: String = notes.iter().take(MAX_NOTES).map(|note| format!("\n  {}", note.message)).collect();
             CliError::Usage {
                 message: format!("{error}: no Cargo, npm, pnpm, yarn, Python, Go, Make or shell checks{seen}"),
                 hint: format!("write `{}` yourself; the shortest spec is: {SHORTEST}", spec::PATH),
             }
         }
-        InitError::Unsound(_) => CliError::Internal(error.to_string()),
+        InitError::InvalidDraft(_) => CliError::Internal(error.to_string()),
     }
 }
 
-fn found_line(found: &Found) -> String {
-    let files = shown_line(&found.files.join(", "));
-    format!("found {} in `{}` {}\n", found.title, shown_line(&found.dir), paint(DIM, format!("({files})")))
+fn found_line(found: &DetectedProject) -> String {
+    let files = escape_line(&found.files.join(", "));
+    format!("found {} in `{}` {}\n", found.title, escape_line(&found.dir), paint(DIM, format!("({files})")))
 }
 
-fn written(draft: &Draft) -> String {
+fn summary(draft: &SpecDraft) -> String {
     let width = draft.skills.iter().map(|skill| skill.name.len()).max().unwrap_or_default();
     let skills: String = draft.skills.iter().map(|skill| skill_line(skill, width)).collect();
     let path = paint(STRONG, spec::PATH);
@@ -115,14 +115,14 @@ fn written(draft: &Draft) -> String {
     )
 }
 
-fn skill_line(skill: &Planned, width: usize) -> String {
+fn skill_line(skill: &DraftedSkill, width: usize) -> String {
     let mark = if skill.is_quick { '*' } else { ' ' };
-    format!("  {mark} {:width$}  {}\n", skill.name, shown_line(&skill.about))
+    format!("  {mark} {:width$}  {}\n", skill.name, escape_line(&skill.description))
 }
 
 /// Renders at most [`MAX_NOTES`] notes as warnings.
-fn warnings(notes: &[Note]) -> String {
-    let line = |note: &Note| warning_with(&shown_line(&note.message), &[shown_line(&note.hint)]);
+fn warnings(notes: &[InitNote]) -> String {
+    let line = |note: &InitNote| warning_with_hints(&escape_line(&note.message), &[escape_line(&note.hint)]);
     let mut text: String = notes.iter().take(MAX_NOTES).map(line).collect();
     if notes.len() > MAX_NOTES {
         text.push_str(&warning(&format!("and {} more of this kind", notes.len() - MAX_NOTES)));
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_spec_is_one() {
-        let reading = spec::read(SHORTEST.as_bytes()).expect("a spec");
+    fn shortest_spec_is_valid() {
+        let reading = spec::parse(SHORTEST.as_bytes()).expect("a spec");
         assert_eq!(reading.warnings, []);
     }
 }

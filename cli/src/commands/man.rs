@@ -16,16 +16,16 @@ const MANUAL: &str = "Proctor";
 const SPEC_PAGE: (&str, &str) = ("verification.yaml.5", include_str!("../../../docs/man/verification.yaml.5"));
 
 /// A manual page.
-struct Page {
+struct ManPage {
     /// Title without the section, such as `proctor-run`.
     name: String,
     section: &'static str,
     command: Command,
 }
 
-impl Page {
+impl ManPage {
     /// Returns the file name, such as `proctor-run.1`.
-    fn file(&self) -> String {
+    fn file_name(&self) -> String {
         format!("{}.{}", self.name, self.section)
     }
 }
@@ -37,7 +37,7 @@ impl Page {
 pub(crate) fn man(args: &ManArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let pages = pages();
     let Some(wanted) = &args.page else {
-        screen.out(&pages.iter().map(|page| format!("{}\n", page.file())).collect::<String>());
+        screen.out(&pages.iter().map(|page| format!("{}\n", page.file_name())).collect::<String>());
         screen.out(&format!("{}\n", SPEC_PAGE.0));
         return Ok(0);
     };
@@ -45,37 +45,37 @@ pub(crate) fn man(args: &ManArgs, screen: &mut Screen) -> Result<u8, CliError> {
         screen.out(SPEC_PAGE.1);
         return Ok(0);
     }
-    let is_it = |page: &&Page| page.file() == *wanted || page.name == *wanted;
-    let page = pages.iter().find(is_it).ok_or_else(|| CliError::Usage {
-        message: format!("there is no page `{}`", crate::text::shown_line(wanted)),
+    let is_wanted = |page: &&ManPage| page.file_name() == *wanted || page.name == *wanted;
+    let page = pages.iter().find(is_wanted).ok_or_else(|| CliError::Usage {
+        message: format!("there is no page `{}`", crate::text::escape_line(wanted)),
         hint: "`proctor man` lists the pages".to_owned(),
     })?;
-    screen.out_bytes(&written(page).map_err(|error| CliError::Internal(error.to_string()))?);
+    screen.out_bytes(&render_page(page).map_err(|error| CliError::Internal(error.to_string()))?);
     Ok(0)
 }
 
 /// Returns all pages, in the order of `--help`.
-fn pages() -> Vec<Page> {
+fn pages() -> Vec<ManPage> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
-    let daemon = proctor_daemon::life::command();
-    let daemon = Page { name: "proctord".to_owned(), section: "8", command: daemon };
-    below("", &cli).into_iter().chain([daemon]).collect()
+    let daemon = proctor_daemon::lifecycle::command();
+    let daemon = ManPage { name: "proctord".to_owned(), section: "8", command: daemon };
+    pages_of("", &cli).into_iter().chain([daemon]).collect()
 }
 
 /// Returns the page of a command, followed by the pages of its subcommands.
-fn below(parents: &str, command: &Command) -> Vec<Page> {
+fn pages_of(parents: &str, command: &Command) -> Vec<ManPage> {
     let name = match parents {
         "" => command.get_name().to_owned(),
         parents => format!("{parents}-{}", command.get_name()),
     };
     let own = command.clone().display_name(name.clone()).bin_name(name.replace('-', " "));
-    let page = Page { name: name.clone(), section: "1", command: own };
-    let rest = command.get_subcommands().flat_map(|sub| below(&name, sub));
+    let page = ManPage { name: name.clone(), section: "1", command: own };
+    let rest = command.get_subcommands().flat_map(|sub| pages_of(&name, sub));
     [page].into_iter().chain(rest).collect()
 }
 
-fn written(page: &Page) -> std::io::Result<Vec<u8>> {
+fn render_page(page: &ManPage) -> std::io::Result<Vec<u8>> {
     let command = &page.command;
     let version = format!("proctor {}", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.clone()).title(page.name.to_uppercase()).section(page.section);
@@ -96,7 +96,7 @@ fn written(page: &Page) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn commands(page: &Page) -> Roff {
+fn commands(page: &ManPage) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["COMMANDS"]);
     for command in page.command.get_subcommands() {
@@ -124,8 +124,8 @@ fn exit_codes(command: &Command) -> Roff {
     roff
 }
 
-fn see_also(page: &Page) -> Roff {
-    let others = ["proctor.1", SPEC_PAGE.0, "proctord.8"].into_iter().filter(|other| *other != page.file());
+fn see_also(page: &ManPage) -> Roff {
+    let others = ["proctor.1", SPEC_PAGE.0, "proctord.8"].into_iter().filter(|other| *other != page.file_name());
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
     let mut line = Vec::new();
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_has_its_page() {
-        let files: Vec<String> = pages().into_iter().map(|page| page.file()).collect();
+    fn each_command_has_a_page() {
+        let files: Vec<String> = pages().into_iter().map(|page| page.file_name()).collect();
         assert_eq!(files.iter().collect::<BTreeSet<_>>().len(), files.len());
         for file in ["proctor.1", "proctor-run.1", "proctor-daemon-start.1", "proctord.8"] {
             assert!(files.iter().any(|name| name == file), "{file} of {files:?}");
@@ -154,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_its_parts_and_the_codes() {
+    fn page_has_sections_and_exit_codes() {
         let page = |name: &str| {
-            let found = pages().into_iter().find(|page| page.file() == name).expect("a page");
-            String::from_utf8(written(&found).expect("it is written")).expect("UTF-8")
+            let found = pages().into_iter().find(|page| page.file_name() == name).expect("a page");
+            String::from_utf8(render_page(&found).expect("it is written")).expect("UTF-8")
         };
         let all = page("proctor.1");
         for part in [".TH PROCTOR 1", ".SH SYNOPSIS", "\\fBproctor\\-run\\fR(1)", ".SH \"EXIT STATUS\"", "interrupted"]

@@ -1,52 +1,52 @@
 //! Implements `proctor mcp`, which serves the Model Context Protocol on standard input and output. It uses the daemon
 //! if one responds, otherwise a service in this process.
 
-use proctor_core::verdict::EXIT_INTERRUPTED;
-use proctor_daemon::mcp::{Local, Remote, Session, StdioError, serve_stdio};
+use proctor_core::decision::verdict::EXIT_INTERRUPTED;
+use proctor_daemon::mcp::{LocalBackend, McpSession, RemoteBackend, StdioError, serve_stdio};
 use proctor_daemon::service::StartError;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{RepoArgs, WayArgs};
+use crate::args::{BackendArgs, RepoArgs};
 use crate::caller::Caller;
-use crate::daemon::{Daemon, Wanted, who_does_it_with_env};
+use crate::daemon::{BackendCriteria, ReachableDaemon, select_backend_with_env};
 use crate::engine;
 use crate::error::CliError;
 use crate::installation::{self, show};
-use crate::interrupt::{Asked, Interrupts, leave};
+use crate::interrupt::{Interrupts, SignalEffect, exit_interrupted};
 use crate::screen::Screen;
-use crate::text::shown_line;
+use crate::text::escape_line;
 
 /// Serves one client until it closes its side, or until Ctrl-C (exit code 130).
 ///
 /// # Errors
 /// A daemon is required and none responds, the state directory cannot be used, or the client violates the protocol.
-pub(crate) async fn mcp(args: &WayArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) async fn mcp(args: &BackendArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    let wanted = Wanted { way: args, operator: &operator, repo: &caller.cwd };
+    let wanted = BackendCriteria { options: args, operator: &operator, repo: &caller.cwd };
     let stop = CancellationToken::new();
-    let daemon = who_does_it_with_env(wanted, caller, screen).await?;
+    let daemon = select_backend_with_env(wanted, caller, screen).await?;
     let session = session(args, daemon.as_ref(), caller);
     screen.err(&format!("proctor mcp: {}\n", session.runs_by.as_deref().unwrap_or_default()));
     if let Some(daemon) = daemon {
-        let remote = Remote::new(daemon.client, caller.env.clone());
+        let remote = RemoteBackend::new(daemon.client, caller.env.clone());
         return serve(serve_stdio(remote, session, stop.clone()), stop).await;
     }
-    engine::warn_of_unreadable(caller, screen);
+    engine::warn_about_unreadable_env(caller, screen);
     let config = engine::config(&args.state, operator, caller)?;
-    let local = Local::open(config, caller.uid).await.map_err(start_error)?;
+    let local = LocalBackend::open(config, caller.uid).await.map_err(start_error)?;
     let served = serve(serve_stdio(local.backend(), session, stop.clone()), stop).await;
     local.close().await;
     served
 }
 
 /// Builds the session information for the client: who runs the checks, and the default repository.
-fn session(args: &WayArgs, daemon: Option<&Daemon>, caller: &Caller) -> Session {
+fn session(args: &BackendArgs, daemon: Option<&ReachableDaemon>, caller: &Caller) -> McpSession {
     let runs_by = match daemon {
         Some(daemon) => {
             let (socket, health) = (show(daemon.socket()), &daemon.health);
             format!(
                 "The daemon at {socket} (proctor {}, process {}) runs the checks.",
-                shown_line(&health.version),
+                escape_line(&health.version),
                 health.pid
             )
         }
@@ -57,7 +57,7 @@ fn session(args: &WayArgs, daemon: Option<&Daemon>, caller: &Caller) -> Session 
     };
     let work_tree = installation::repository(&RepoArgs { repo: None }, caller).ok();
     let work_tree = work_tree.and_then(|path| path.to_str().map(str::to_owned));
-    Session { work_tree, runs_by: Some(runs_by), can_ask: true }
+    McpSession { work_tree, runs_by: Some(runs_by), can_send_requests: true }
 }
 
 fn start_error(error: StartError) -> CliError {
@@ -82,12 +82,12 @@ async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: Canc
     let served = loop {
         tokio::select! {
             served = &mut serving => break served,
-            asked = interrupts.next() => if asked == Asked::ToLeave {
-                leave();
+            asked = interrupts.next() => if asked == SignalEffect::ExitNow {
+                exit_interrupted();
             },
         }
     };
-    match (served, interrupts.first()) {
+    match (served, interrupts.first_signal()) {
         (_, Some(_)) => Ok(EXIT_INTERRUPTED),
         (Ok(()), None) => Ok(0),
         (Err(error @ StdioError::NoHandshake(_)), None) => Err(CliError::Usage {

@@ -1,19 +1,19 @@
 //! Implements `proctor plan`, which shows the resolved plan of a profile. Nothing runs.
 
-use proctor_core::plan::{
+use proctor_core::model::plan::{
     Ignored, Inputs, Leaks, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
 };
 
-use crate::args::{Format, PlanArgs};
+use crate::args::{OutputFormat, PlanArgs};
 use crate::caller::Caller;
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
+use crate::human_report::{command_line, serialized_name};
 use crate::installation;
-use crate::report::{command_line, word};
+use crate::loaded_spec::LoadedSpec;
 use crate::screen::Screen;
-use crate::specfile::Specification;
 use crate::style::{DIM, STRONG, paint};
-use crate::text::{bound, count, shown_line, size};
+use crate::text::{count, escape_line, exact_duration, size};
 
 /// Resolves a profile and shows the plan. The JSON form is the plan's canonical JSON, whose sha256 is the plan's
 /// digest.
@@ -23,16 +23,16 @@ use crate::text::{bound, count, shown_line, size};
 pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
-    let spec = Specification::of_repository(&repo, caller)?;
+    let spec = LoadedSpec::from_repository(&repo, caller)?;
     let mut plan = spec.resolve(&args.profile, &operator, caller)?.plan;
     if args.last_failed {
         let engine = engine::open(&args.state, operator, caller, screen)?;
-        plan = engine.not_passed(&repo, plan).map_err(engine_error)?.0;
+        plan = engine.select_not_passed(&repo, plan).map_err(engine_error)?.0;
     }
     match args.format {
-        Format::Human => screen.out(&render(&plan)),
-        Format::Json => {
-            screen.out_bytes(&proctor_core::canonical::to_vec(&plan));
+        OutputFormat::Human => screen.out(&render(&plan)),
+        OutputFormat::Json => {
+            screen.out_bytes(&proctor_core::text::canonical::to_vec(&plan));
             if caller.stdout_is_terminal {
                 screen.out("\n");
             }
@@ -44,7 +44,7 @@ pub(crate) fn plan(args: &PlanArgs, caller: &Caller, screen: &mut Screen) -> Res
 /// Renders a plan as human-readable text.
 pub(crate) fn render(plan: &Plan) -> String {
     let steps: usize = plan.skills.iter().map(|skill| skill.steps.len()).sum();
-    let profile = paint(STRONG, shown_line(plan.profile.as_str()));
+    let profile = paint(STRONG, escape_line(plan.profile.as_str()));
     let order = match plan.order {
         SkillOrder::Sequence => "one after the other".to_owned(),
         SkillOrder::Graph { parallel } => format!("by what they need, at most {parallel} at once"),
@@ -61,7 +61,7 @@ pub(crate) fn render(plan: &Plan) -> String {
     }
     if !plan.left_out.is_empty() {
         let left_out: Vec<&str> = plan.left_out.iter().map(|name| name.as_str()).collect();
-        text.push_str(&format!("{} {}\n", paint(DIM, "left out:"), shown_line(&left_out.join(", "))));
+        text.push_str(&format!("{} {}\n", paint(DIM, "left out:"), escape_line(&left_out.join(", "))));
     }
     for checks in plan.toolchain.chunk_by(|a, b| a.toolchain == b.toolchain) {
         text.push_str(&checks_block(checks));
@@ -73,11 +73,11 @@ pub(crate) fn render(plan: &Plan) -> String {
 /// Renders the checks of one toolchain.
 fn checks_block(checks: &[PlannedCheck]) -> String {
     let Some(first) = checks.first() else { return String::new() };
-    let mut text = format!("\ntoolchain {}\n", paint(STRONG, shown_line(first.toolchain.as_str())));
+    let mut text = format!("\ntoolchain {}\n", paint(STRONG, escape_line(first.toolchain.as_str())));
     for check in checks {
         let demand = match &check.version {
             VersionDemand::Any => String::new(),
-            VersionDemand::Range { range } => format!(", version `{}`", shown_line(range)),
+            VersionDemand::Range { range } => format!(", version `{}`", escape_line(range)),
         };
         text.push_str(&step_block(&check.run, &demand));
     }
@@ -85,16 +85,16 @@ fn checks_block(checks: &[PlannedCheck]) -> String {
 }
 
 fn skill_block(skill: &PlannedSkill) -> String {
-    let name = paint(STRONG, shown_line(skill.name.as_str()));
-    let mut text = format!("\nskill {name}, {}, tier {}\n", word(&skill.determinism), skill.declared_tier);
+    let name = paint(STRONG, escape_line(skill.name.as_str()));
+    let mut text = format!("\nskill {name}, {}, tier {}\n", serialized_name(&skill.determinism), skill.declared_tier);
     if !skill.description.is_empty() {
-        text.push_str(&format!("  {}\n", paint(DIM, shown_line(&skill.description))));
+        text.push_str(&format!("  {}\n", paint(DIM, escape_line(&skill.description))));
     }
     let needs: Vec<&str> = skill.needs.iter().map(|name| name.as_str()).collect();
     let caches: Vec<&str> = skill.caches.iter().map(|path| path.as_str()).collect();
     for (label, list) in [("needs", needs), ("caches", caches)] {
         if !list.is_empty() {
-            text.push_str(&format!("  {label} {}\n", shown_line(&list.join(", "))));
+            text.push_str(&format!("  {label} {}\n", escape_line(&list.join(", "))));
         }
     }
     text.extend(skill.steps.iter().map(|step| step_block(step, "")));
@@ -108,8 +108,8 @@ fn step_block(step: &PlannedStep, demand: &str) -> String {
 }
 
 fn rule_row(step: &PlannedStep) -> String {
-    let (network, read_only) = (word(&step.network), word(&step.read_only));
-    let (timeout, grace) = (bound(step.timeout_ms), bound(step.grace_ms));
+    let (network, read_only) = (serialized_name(&step.network), serialized_name(&step.read_only));
+    let (timeout, grace) = (exact_duration(step.timeout_ms), exact_duration(step.grace_ms));
     format!("timeout {timeout} + {grace} grace, network {network}, read_only {read_only}")
 }
 
@@ -122,19 +122,19 @@ fn environment_row(step: &PlannedStep) -> String {
 
 fn limits_row(step: &PlannedStep) -> String {
     let limits = &step.limits;
-    let number = |limit| say(limit, |number| number.to_string());
+    let number = |limit| limit_text(limit, |number| number.to_string());
     format!(
         "limits memory {}, processes {}, disk {}, output {}, cpu {}, open files {}",
-        say(limits.memory, size),
+        limit_text(limits.memory, size),
         number(limits.pids),
-        say(limits.disk, size),
-        say(limits.output, size),
-        say(limits.cpu_seconds, |seconds| format!("{seconds} s")),
+        limit_text(limits.disk, size),
+        limit_text(limits.output, size),
+        limit_text(limits.cpu_seconds, |seconds| format!("{seconds} s")),
         number(limits.open_files)
     )
 }
 
-fn say(limit: Limit, words: impl Fn(u64) -> String) -> String {
+fn limit_text(limit: Limit, words: impl Fn(u64) -> String) -> String {
     match limit {
         Limit::Max(bound) => words(bound),
         Limit::Unlimited => "unlimited".to_owned(),
@@ -155,12 +155,12 @@ fn exceptions_row(step: &PlannedStep) -> String {
         parts.push(format!("expects exit code {}", codes.join(" or ")));
     }
     if let Inputs::Globs(globs) = &step.inputs {
-        parts.push(format!("depends on {}", shown_line(&globs.join(", "))));
+        parts.push(format!("depends on {}", escape_line(&globs.join(", "))));
     }
     parts.extend(
         step.reports
             .iter()
-            .map(|report| format!("writes {} {}", word(&report.format), shown_line(report.path.as_str()))),
+            .map(|report| format!("writes {} {}", serialized_name(&report.format), escape_line(report.path.as_str()))),
     );
     parts.join(", ")
 }
@@ -169,10 +169,10 @@ fn exceptions_row(step: &PlannedStep) -> String {
 mod tests {
     use super::*;
     use crate::fixture::planned;
-    use proctor_core::digest::Sha256Hex;
-    use proctor_core::names::{EnvName, ProfileName, SkillName, ToolchainName, VarName};
-    use proctor_core::plan::{Determinism, RelPath, ReportFile, ReportFormat};
-    use proctor_core::tier::Tier;
+    use proctor_core::model::names::{EnvName, ProfileName, SkillName, ToolchainName, VarName};
+    use proctor_core::model::plan::{Determinism, RelPath, ReportFile, ReportFormat};
+    use proctor_core::model::tier::Tier;
+    use proctor_core::text::digest::Sha256Hex;
     use std::collections::BTreeMap;
 
     fn check(name: &str, range: &str) -> PlannedCheck {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_shows_what_would_run_with_what() {
+    fn renders_a_plan() {
         let mut step = planned("test", &["sh", "-c", "echo 'a b' | cat\u{1b}"]);
         step.env = BTreeMap::from([(VarName::new("A").expect("a name"), "secret\nvalue".to_owned())]);
         step.env_allowlist = vec![EnvName::new("CI").expect("a name")];
@@ -208,7 +208,7 @@ mod tests {
         let plan = Plan {
             version: 1,
             profile: ProfileName::new("pr").expect("a profile"),
-            spec_sha256: Sha256Hex::of(b"spec"),
+            spec_sha256: Sha256Hex::digest(b"spec"),
             order: SkillOrder::Graph { parallel: 2 },
             ignored: Ignored::Hidden,
             toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],

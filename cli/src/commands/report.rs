@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use proctor_core::api::{LoggedEvent, RunState};
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::event::RunEvent;
-use proctor_core::record::RunRecord;
+use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
+use proctor_core::model::event::RunEvent;
+use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::ReportedRun;
-use proctor_core::verdict::EXIT_INCONCLUSIVE;
 use proctor_daemon::client::Client;
 
 use crate::args::{ReportArgs, RunFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, Purpose, client_error, lost, problem_error};
+use crate::daemon::{self, Purpose, client_error, lost_run_error, problem_error};
 use crate::error::CliError;
-use crate::report::outputs::Outputs;
-use crate::report::{self as screen_report, Detail, View};
-use crate::reports::{Keeper, Reports, Told, refusal};
+use crate::human_report::failed_outputs::FailedOutputs;
+use crate::human_report::{self as screen_report, Detail, ReportOptions};
+use crate::report_outputs::{ReportOutputs, ReportedResult, ToolReportSource, refusal};
 use crate::screen::{self, Screen};
 
 /// Writes the report. The code is 0 if the report was written, whatever the result of the run.
@@ -25,17 +25,22 @@ use crate::screen::{self, Screen};
 /// # Errors
 /// No daemon responds, the run does not exist, or it has not ended.
 pub(crate) async fn report(args: &ReportArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let mut reports = Reports::new(args.reports.format, screen)?;
-    let done = tell(args, caller, &mut reports, screen).await;
-    if let Err(error) = &done {
-        reports.refused(error, screen);
+    let mut reports = ReportOutputs::new(args.reports.format, screen)?;
+    let result = write_report(args, caller, &mut reports, screen).await;
+    if let Err(error) = &result {
+        reports.write_refusal(error, screen);
     }
-    done
+    result
 }
 
-async fn tell(args: &ReportArgs, caller: &Caller, reports: &mut Reports, screen: &mut Screen) -> Result<u8, CliError> {
-    reports.find(&args.reports.report, caller)?;
-    let daemon = daemon::of(&args.daemon, Purpose::Look, caller).await?;
+async fn write_report(
+    args: &ReportArgs,
+    caller: &Caller,
+    reports: &mut ReportOutputs,
+    screen: &mut Screen,
+) -> Result<u8, CliError> {
+    reports.add_files(&args.reports.report, caller)?;
+    let daemon = daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await?;
     let view = daemon.client.run(&args.run).await.map_err(client_error)?;
     if view.state != RunState::Finished {
         return Err(CliError::Usage {
@@ -43,40 +48,41 @@ async fn tell(args: &ReportArgs, caller: &Caller, reports: &mut Reports, screen:
             hint: "wait for it with `proctor logs --follow`".to_owned(),
         });
     }
-    reports.of_repository(std::path::Path::new(&view.asked.repo), caller);
-    let log = log_of(&daemon.client, args).await?;
-    let (run, json) = match began(&log) {
+    reports.set_repository(std::path::Path::new(&view.asked.repo), caller);
+    let log = fetch_log(&daemon.client, args).await?;
+    let (run, json) = match check_started(&log) {
         Ok(()) => {
             let record = fold(&log);
             log.iter()
-                .filter(|logged| is_the_runs(&logged.event))
-                .try_for_each(|logged| reports.event(&logged.event, screen))?;
-            show(args.reports.format, &record, screen)?;
-            let json = screen::json(&record)?;
-            (reports.run(None, record, Keeper::Daemon(&daemon.client)).await, json)
+                .filter(|logged| is_run_event(&logged.event))
+                .try_for_each(|logged| reports.write_event(&logged.event, screen))?;
+            print_record(args.reports.format, &record, screen)?;
+            let json = screen::to_json_line(&record)?;
+            (reports.build_reported_run(None, record, ToolReportSource::Daemon(&daemon.client)).await, json)
         }
         Err(error) => {
             screen.err(&error.render());
-            reports.no_run(&error, screen)?;
+            reports.write_failed_start(&error, screen)?;
             if args.reports.format == RunFormat::Json {
-                screen.out_json(&error.record())?;
+                screen.out_json(&error.to_record())?;
             }
-            let run = ReportedRun { commit: None, came_to: refusal(&error), files: Vec::new() };
-            (run, screen::json(&error.record())?)
+            let run = ReportedRun { commit: None, result: refusal(&error), tool_reports: Vec::new() };
+            (run, screen::to_json_line(&error.to_record())?)
         }
     };
     let runs = [run];
     let exit_code = view.exit_code.unwrap_or(EXIT_INCONCLUSIVE);
-    let is_written = reports.write(Told { runs: &runs, left_out: 0, exit_code, json: &json }, screen);
+    let is_written = reports.write_all(ReportedResult { runs: &runs, left_out: 0, exit_code, json: &json }, screen);
     Ok(if is_written { 0 } else { EXIT_INCONCLUSIVE })
 }
 
-fn show(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> Result<(), CliError> {
+fn print_record(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> Result<(), CliError> {
     match format {
         RunFormat::Human => {
-            let outputs = Outputs::default();
-            let view = View { detail: Detail::Normal, room: screen.room(), outputs: &outputs, logs_options: "" };
-            screen.out(&screen_report::report(record, &view));
+            let outputs = FailedOutputs::default();
+            let view =
+                ReportOptions { detail: Detail::Normal, layout: screen.layout(), outputs: &outputs, logs_options: "" };
+            screen.out(&screen_report::render_report(record, &view));
         }
         RunFormat::Json => screen.out_json(record)?,
         _ => {}
@@ -84,10 +90,10 @@ fn show(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> Result<()
     Ok(())
 }
 
-async fn log_of(client: &Client, args: &ReportArgs) -> Result<Vec<LoggedEvent>, CliError> {
+async fn fetch_log(client: &Client, args: &ReportArgs) -> Result<Vec<LoggedEvent>, CliError> {
     let mut events = client.events(&args.run, 0);
     let mut log = Vec::new();
-    while let Some(logged) = events.next().await.map_err(|error| lost(error, &args.run))? {
+    while let Some(logged) = events.next().await.map_err(|error| lost_run_error(error, &args.run))? {
         let is_last = matches!(logged.event, RunEvent::RunFinished { .. });
         log.push(logged);
         if is_last {
@@ -98,12 +104,12 @@ async fn log_of(client: &Client, args: &ReportArgs) -> Result<Vec<LoggedEvent>, 
 }
 
 /// Checks whether a run in this process would have the event too; events about the daemon's queue are excluded.
-fn is_the_runs(event: &RunEvent) -> bool {
+fn is_run_event(event: &RunEvent) -> bool {
     !matches!(event, RunEvent::RunQueued { .. } | RunEvent::RunRefused { .. })
 }
 
 /// Checks that the run actually started.
-fn began(log: &[LoggedEvent]) -> Result<(), CliError> {
+fn check_started(log: &[LoggedEvent]) -> Result<(), CliError> {
     if log.iter().any(|logged| matches!(logged.event, RunEvent::RunStarted { .. })) {
         return Ok(());
     }

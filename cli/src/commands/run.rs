@@ -1,29 +1,29 @@
 //! Implements `proctor run`, which runs a profile, shows the progress and reports the result.
 
-mod export;
-mod patch;
-pub(super) mod range;
-mod remote;
-mod watch;
-mod way;
+pub(super) mod commit_range;
+mod daemon_run;
+mod patch_output;
+mod run_backend;
+mod run_watcher;
+mod span_export;
 
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use proctor_core::api::{Reuse, StreamView};
-use proctor_core::cache::CacheTrust;
-use proctor_core::event::RunEvent;
-use proctor_core::gate::{Demands, MaxAge, RequiredInputs, Unattested};
-use proctor_core::names::RunId;
-use proctor_core::record::RunRecord;
+use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, InconclusiveDetail, Verdict};
+use proctor_core::model::cache::CacheTrust;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
+use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
-use proctor_core::spec::Operator;
-use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, Verdict};
-use proctor_daemon::service::{OutputOf, Unit};
+use proctor_core::spec::OperatorConfig;
+use proctor_daemon::service::{OutputId, OutputUnit};
 use proctor_runner::{
-    CachesWanted, ChangesWanted, Clock, CommitAsked, CommitRef, NamedCommit, Patch, RunReport, RunRequest, RunSource,
-    SkillsWanted, StagedIndex, demand_whole, takes_env,
+    CacheMode, ChangeHandling, Clock, CommitRef, FinishedRun, NamedCommit, PatchResult, PriorRunRequest, RunRequest,
+    RunSource, SkillSelection, StagedIndex, require_whole_profile, takes_caller_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -34,54 +34,60 @@ use crate::caller::Caller;
 use crate::commands::logs;
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
+use crate::human_report::failed_outputs::{FailedOutputs, FailedStream, FetchFuture, MAX_STREAM_BYTES};
+use crate::human_report::{self, Detail, ReportOptions};
 use crate::installation;
-use crate::interrupt::{self, Asked, Interrupts};
-use crate::progress::last_lines::{self, LinesSender};
-use crate::report::outputs::{Fetched, MAX_BYTES, Outputs, WantedStream};
-use crate::report::{self, Detail, View};
-use crate::reports::{Reports, Told, refusal};
-use crate::screen::{self, Room, Screen};
-use export::Exports;
-use remote::Remote;
-use watch::Watch;
-use way::Way;
+use crate::interrupt::{self, Interrupts, SignalEffect};
+use crate::progress::last_lines::{self, LastLinesSender};
+use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
+use crate::screen::{self, Screen, TextLayout};
+use daemon_run::DaemonRun;
+use run_backend::RunBackend;
+use run_watcher::RunWatcher;
+use span_export::SpanExports;
 
-pub(crate) use range::{CommitRecord, RangeRecord};
+pub(crate) use commit_range::{CommitRecord, RangeRecord};
 
 /// Capacity of the event channel; a run with a full channel waits for the screen.
-const EVENTS: usize = 256;
+const EVENT_CAPACITY: usize = 256;
 
 /// Runs the profile. The exit code is that of the run, or of the worst run of a range.
 ///
 /// # Errors
 /// The run could not be carried out, or its record contradicts its result.
 pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let mut reports = Reports::new(args.reports.format, screen)?;
-    let done = verify(args, caller, &mut reports, screen).await;
-    if let Err(error) = &done {
-        reports.refused(error, screen);
+    let mut reports = ReportOutputs::new(args.reports.format, screen)?;
+    let result = verify(args, caller, &mut reports, screen).await;
+    if let Err(error) = &result {
+        reports.write_refusal(error, screen);
     }
-    done
+    result
 }
 
-async fn verify(args: &RunArgs, caller: &Caller, reports: &mut Reports, screen: &mut Screen) -> Result<u8, CliError> {
-    refuse_contradictions(args, caller)?;
-    demand_whole(skills_wanted(args), args.changeset.as_ref(), args.rev.as_deref()).map_err(engine_error)?;
-    reports.find(&args.reports.report, caller)?;
+async fn verify(
+    args: &RunArgs,
+    caller: &Caller,
+    reports: &mut ReportOutputs,
+    screen: &mut Screen,
+) -> Result<u8, CliError> {
+    reject_conflicting_options(args, caller)?;
+    require_whole_profile(skills_wanted(args), args.changeset.as_ref(), args.rev.as_deref()).map_err(engine_error)?;
+    reports.add_files(&args.reports.report, caller)?;
     let repo = installation::repository(&args.repo, caller)?;
-    reports.of_repository(&repo, caller);
-    let target = args.patch.as_deref().map(|file| patch::Target::find(file, &caller.cwd)).transpose()?;
-    let operator = installation::operator(&args.way.operator, caller)?;
-    let mut runs = Runs::open(args, (repo, Reuse::Never), reports, caller, screen).await?;
-    runs.target = target;
-    let done = runs.all(operator, screen).await;
-    runs.exported(screen).await;
-    done
+    reports.set_repository(&repo, caller);
+    let target =
+        args.patch.as_deref().map(|file| patch_output::PatchDestination::prepare(file, &caller.cwd)).transpose()?;
+    let operator = installation::operator(&args.backend.operator, caller)?;
+    let mut runs = CommandRuns::open(args, (repo, Reuse::Never), reports, caller, screen).await?;
+    runs.patch_target = target;
+    let result = runs.run_all(operator, screen).await;
+    runs.finish_exports(screen).await;
+    result
 }
 
 /// The tree to verify.
 #[derive(Clone)]
-pub(super) enum Tree {
+pub(super) enum TreeSelection {
     /// The worktree in its current state.
     Worktree,
     /// The tree of a commit, named by its id; for a daemon any revision is accepted.
@@ -97,62 +103,62 @@ pub(super) enum Tree {
 
 /// The result of a run, from a daemon or from this process.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct CompletedRun {
     verdict: Verdict,
     exit_code: u8,
     /// Reasons for an inconclusive verdict that no event reported.
-    doubts: Vec<(Doubt, String)>,
+    doubts: Vec<InconclusiveDetail>,
     /// Changes of the steps, if a patch was requested.
-    patch: Option<Patch>,
+    patch: Option<PatchResult>,
     /// The earlier run whose result was reused. In that case nothing ran and there are no events.
-    pub(super) known: Option<Known>,
+    pub(super) reused: Option<ReusedRun>,
 }
 
 /// An earlier run.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct ReusedRun {
     /// Id of the run.
     pub run: RunId,
     /// Time of its end, if known.
     pub ended: Option<String>,
 }
 
-impl Ended {
+impl CompletedRun {
     /// Returns the result of an earlier run that passed.
-    fn known(known: Known) -> Self {
-        Self { verdict: Verdict::Passed, exit_code: 0, doubts: Vec::new(), patch: None, known: Some(known) }
+    fn from_reused_run(earlier: ReusedRun) -> Self {
+        Self { verdict: Verdict::Passed, exit_code: 0, doubts: Vec::new(), patch: None, reused: Some(earlier) }
     }
 }
 
-impl From<RunReport> for Ended {
-    fn from(report: RunReport) -> Self {
-        let RunReport { verdict, exit_code, doubts, patch, .. } = report;
-        Self { verdict, exit_code, doubts, patch, known: None }
+impl From<FinishedRun> for CompletedRun {
+    fn from(report: FinishedRun) -> Self {
+        let FinishedRun { verdict, exit_code, inconclusive_reasons: doubts, patch, .. } = report;
+        Self { verdict, exit_code, doubts, patch, reused: None }
     }
 }
 
 /// The future that carries out a run.
-type Work = Pin<Box<dyn Future<Output = Result<Ended, CliError>> + Send>>;
+type RunFuture = Pin<Box<dyn Future<Output = Result<CompletedRun, CliError>> + Send>>;
 
 fn is_range(rev: &str) -> bool {
     rev.contains("..")
 }
 
-fn skills_wanted(args: &RunArgs) -> SkillsWanted {
-    if args.last_failed { SkillsWanted::NotPassed } else { SkillsWanted::All }
+fn skills_wanted(args: &RunArgs) -> SkillSelection {
+    if args.last_failed { SkillSelection::NotPassed } else { SkillSelection::All }
 }
 
 /// Rejects combinations of options that contradict each other.
-fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError> {
+fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), CliError> {
     let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
-    let of_range = args.rev.as_deref().is_some_and(is_range);
-    if of_range && args.changeset.is_some() {
+    let is_range_given = args.rev.as_deref().is_some_and(is_range);
+    if is_range_given && args.changeset.is_some() {
         return usage("a range has a result for each commit, and a changeset holds one", "name its last commit alone");
     }
-    if of_range && args.patch.is_some() {
+    if is_range_given && args.patch.is_some() {
         return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
     }
-    let to_stdout = args.patch.as_deref().is_some_and(patch::is_stdout);
+    let to_stdout = args.patch.as_deref().is_some_and(patch_output::is_stdout);
     if to_stdout && args.reports.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
     }
@@ -164,22 +170,22 @@ fn refuse_contradictions(args: &RunArgs, caller: &Caller) -> Result<(), CliError
 }
 
 /// The runs of one command.
-pub(super) struct Runs<'a> {
+pub(super) struct CommandRuns<'a> {
     args: &'a RunArgs,
     caller: &'a Caller,
-    reports: &'a mut Reports,
-    way: Way,
+    reports: &'a mut ReportOutputs,
+    backend: RunBackend,
     repo: PathBuf,
     cancel: CancellationToken,
     interrupts: Interrupts,
     /// Destination of the patch, if one was requested.
-    target: Option<patch::Target>,
+    patch_target: Option<patch_output::PatchDestination>,
     /// Controls whether the result of an earlier run may be reused.
     reuse: Reuse,
-    exports: Exports,
+    exports: SpanExports,
 }
 
-impl<'a> Runs<'a> {
+impl<'a> CommandRuns<'a> {
     /// Prepares runs of a repository with the options in `args`, for a command that shows the results itself.
     ///
     /// # Errors
@@ -187,112 +193,119 @@ impl<'a> Runs<'a> {
     pub(super) async fn open(
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
-        reports: &'a mut Reports,
+        reports: &'a mut ReportOutputs,
         caller: &'a Caller,
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
-        let operator = installation::operator(&args.way.operator, caller)?;
-        let way = Way::choose(args, operator.clone(), &repo, caller, screen).await?;
-        Self::by(way, &operator, args, (repo, reuse), reports, caller)
+        let operator = installation::operator(&args.backend.operator, caller)?;
+        let backend = RunBackend::select(args, operator.clone(), &repo, caller, screen).await?;
+        Self::with_backend(backend, &operator, args, (repo, reuse), reports, caller)
     }
 
-    fn by(
-        way: Way,
-        operator: &Operator,
+    fn with_backend(
+        backend: RunBackend,
+        operator: &OperatorConfig,
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
-        reports: &'a mut Reports,
+        reports: &'a mut ReportOutputs,
         caller: &'a Caller,
     ) -> Result<Self, CliError> {
         let cancel = CancellationToken::new();
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
-        let exports = Exports::new(&way, operator, caller);
-        Ok(Self { args, caller, reports, way, repo, cancel, interrupts, target: None, reuse, exports })
+        let exports = SpanExports::new(&backend, operator, caller);
+        Ok(Self { args, caller, reports, backend, repo, cancel, interrupts, patch_target: None, reuse, exports })
     }
 
     /// Prepares runs in this process, even if a daemon is running.
     ///
     /// # Errors
     /// Something that a run needs is missing.
-    pub(super) fn here(
+    pub(super) fn in_process(
         args: &'a RunArgs,
         (repo, reuse): (PathBuf, Reuse),
-        reports: &'a mut Reports,
+        reports: &'a mut ReportOutputs,
         caller: &'a Caller,
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
-        let operator = installation::operator(&args.way.operator, caller)?;
-        let way = Way::Here(Arc::new(engine::open(&args.way.state, operator.clone(), caller, screen)?));
-        Self::by(way, &operator, args, (repo, reuse), reports, caller)
+        let operator = installation::operator(&args.backend.operator, caller)?;
+        let backend =
+            RunBackend::InProcess(Arc::new(engine::open(&args.backend.state, operator.clone(), caller, screen)?));
+        Self::with_backend(backend, &operator, args, (repo, reuse), reports, caller)
     }
 
     /// Returns the commit that an index would make. Only available for runs in this process.
     ///
     /// # Errors
     /// The index has conflicts, or cannot be read.
-    pub(super) async fn staged(&self, index: StagedIndex) -> Result<NamedCommit, CliError> {
-        match &self.way {
-            Way::Here(engine) => engine.staged(&self.repo, index).await.map_err(engine_error),
-            Way::Daemon(_) => Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned())),
+    pub(super) async fn staged_commit(&self, index: StagedIndex) -> Result<NamedCommit, CliError> {
+        match &self.backend {
+            RunBackend::InProcess(engine) => engine.staged_commit(&self.repo, index).await.map_err(engine_error),
+            RunBackend::Daemon(_) => Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned())),
         }
     }
 
     /// Finds an earlier run whose result holds for the tree, if this process does the run. A daemon checks that
     /// itself as part of the request.
-    async fn known(&self, tree: &Tree) -> Option<Known> {
-        let (Way::Here(engine), Reuse::Verified, false) = (&self.way, self.reuse, self.args.no_caches) else {
+    async fn find_reusable_run(&self, tree: &TreeSelection) -> Option<ReusedRun> {
+        let (RunBackend::InProcess(engine), Reuse::Verified, false) = (&self.backend, self.reuse, self.args.no_caches)
+        else {
             return None;
         };
         let commit = match tree {
-            Tree::Worktree => return None,
-            Tree::Commit(id) => CommitRef::from(id),
-            Tree::Staged { id, index } => CommitRef { id: id.clone(), staged: Some(index.clone()) },
+            TreeSelection::Worktree => return None,
+            TreeSelection::Commit(id) => CommitRef::from(id),
+            TreeSelection::Staged { id, index } => CommitRef { id: id.clone(), staged: Some(index.clone()) },
         };
-        let demands = Demands {
+        let demands = GateRequirements {
             profile: self.args.profile.clone(),
             changeset: None,
             max_tier: self.args.max_tier,
             max_age: MaxAge::default(),
-            unattested: Unattested::Refuse,
+            unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
-            inputs: RequiredInputs::Any,
+            inputs: InputRequirement::Any,
         };
-        let (engine, asked) = (Arc::clone(engine), CommitAsked { repo: self.repo.clone(), commit, demands });
+        let (engine, query) = (Arc::clone(engine), PriorRunRequest { repo: self.repo.clone(), commit, demands });
         // If the search fails, the run simply takes place.
-        let earlier = tokio::task::spawn_blocking(move || engine.answered(&asked)).await.ok()?.ok()??;
+        let earlier = tokio::task::spawn_blocking(move || engine.find_prior_run(&query)).await.ok()?.ok()??;
         // The values of environment variables are not recorded, so a run that depended on them cannot be reused.
-        let is_told = !takes_env(&earlier.plan);
-        is_told.then_some(Known { run: earlier.run_id, ended: Some(earlier.ended) })
+        let is_reusable = !takes_caller_env(&earlier.plan);
+        is_reusable.then_some(ReusedRun { run: earlier.run_id, ended: Some(earlier.ended_at) })
     }
 
     /// Checks whether cancellation was requested.
-    pub(super) fn are_interrupted(&self) -> bool {
+    pub(super) fn is_interrupted(&self) -> bool {
         self.cancel.is_cancelled()
     }
 }
 
-impl Runs<'_> {
+impl CommandRuns<'_> {
     /// Returns the future that runs a tree and sends its events.
-    fn work(&self, tree: Tree, events: mpsc::Sender<RunEvent>, lines: Option<LinesSender>) -> Result<Work, CliError> {
+    fn run_future(
+        &self,
+        tree: TreeSelection,
+        events: mpsc::Sender<RunEvent>,
+        lines: Option<LastLinesSender>,
+    ) -> Result<RunFuture, CliError> {
         let cancel = self.cancel.clone();
-        Ok(match &self.way {
-            Way::Here(engine) => {
+        Ok(match &self.backend {
+            RunBackend::InProcess(engine) => {
                 let (engine, mut request) = (Arc::clone(engine), self.request(tree));
-                request.live = lines.map(last_lines::of_process);
+                request.live = lines.map(last_lines::track_process);
                 Box::pin(async move { Ok(engine.run(request, events, cancel).await.map_err(engine_error)?.into()) })
             }
-            Way::Daemon(daemon) => {
-                let remote = Remote { client: daemon.client.clone(), submission: self.submission(tree)?, lines };
+            RunBackend::Daemon(daemon) => {
+                let remote = DaemonRun { client: daemon.client.clone(), submission: self.submission(tree)?, lines };
                 Box::pin(remote.run(events, cancel))
             }
         })
     }
 
-    fn request(&self, tree: Tree) -> RunRequest {
+    fn request(&self, tree: TreeSelection) -> RunRequest {
         let source = match tree {
-            Tree::Worktree => RunSource::Worktree,
-            Tree::Commit(id) => RunSource::Commit { id, submodules: self.args.submodules },
-            Tree::Staged { id, index } => RunSource::Staged { id, index },
+            TreeSelection::Worktree => RunSource::Worktree,
+            TreeSelection::Commit(id) => RunSource::Commit { id, submodules: self.args.submodules },
+            TreeSelection::Staged { id, index } => RunSource::Staged { id, index },
         };
         RunRequest {
             plan_sha256: None,
@@ -304,44 +317,49 @@ impl Runs<'_> {
             max_tier: self.args.max_tier,
             sandbox: self.args.sandbox.sandbox,
             fail_fast: self.args.fail_fast,
-            changes: if self.target.is_some() { ChangesWanted::AsPatch } else { ChangesWanted::Applied },
+            changes: if self.patch_target.is_some() { ChangeHandling::AsPatch } else { ChangeHandling::Apply },
             skills: skills_wanted(self.args),
-            caches: if self.args.no_caches { CachesWanted::Empty } else { CachesWanted::Kept },
+            caches: if self.args.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
             live: None,
             trace: self.exports.tracing(),
         }
     }
 
     /// Runs a tree, shows the progress, and returns the record and the result.
-    pub(super) async fn follow(&mut self, tree: Tree, screen: &mut Screen) -> Result<(RunRecord, Ended), CliError> {
-        if let Some(known) = self.known(&tree).await {
-            return Ok((RunRecord::default(), Ended::known(known)));
+    pub(super) async fn run_with_progress(
+        &mut self,
+        tree: TreeSelection,
+        screen: &mut Screen,
+    ) -> Result<(RunRecord, CompletedRun), CliError> {
+        if let Some(known) = self.find_reusable_run(&tree).await {
+            return Ok((RunRecord::default(), CompletedRun::from_reused_run(known)));
         }
-        let (sender, events) = mpsc::channel(EVENTS);
-        let shows_lines = screen.live && self.args.detail() != Detail::Quiet;
+        let (sender, events) = mpsc::channel(EVENT_CAPACITY);
+        let shows_lines = screen.has_live_progress && self.args.detail() != Detail::Quiet;
         let (lines, printed) = shows_lines.then(last_lines::channel).unzip();
-        let (work, began_ms) = (self.work(tree, sender, lines)?, Clock::system().now_ms());
-        let mut watch = Watch::new(self.reports, self.args.detail(), &mut self.interrupts, screen).showing(printed);
-        let result = watch.follow(work, events).await;
+        let (work, began_ms) = (self.run_future(tree, sender, lines)?, Clock::system().now_ms());
+        let mut watch =
+            RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen).with_last_lines(printed);
+        let result = watch.run_to_end(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
-        let report = result.map_err(|error| error.with_paths_from(&self.caller.cwd))?;
-        record.add_doubts(&report.doubts);
-        if let Some(signal) = self.interrupts.first() {
+        let report = result.map_err(|error| error.with_path_relative_to(&self.caller.cwd))?;
+        record.add_inconclusive_reasons(&report.doubts);
+        if let Some(signal) = self.interrupts.first_signal() {
             // The engine knows only that the run was cancelled; the signal is known here.
             record.cancelled_by = Some(signal.to_owned());
         }
-        self.exports.ended(&record, began_ms, &self.repo);
+        self.exports.start_export(&record, began_ms, &self.repo);
         Ok((record, report))
     }
 
     /// Runs a tree without showing anything, and returns the record and the exit code.
-    pub(super) async fn quietly(&mut self, tree: Tree) -> Result<(RunRecord, u8), CliError> {
-        if self.known(&tree).await.is_some() {
+    pub(super) async fn run_quietly(&mut self, tree: TreeSelection) -> Result<(RunRecord, u8), CliError> {
+        if self.find_reusable_run(&tree).await.is_some() {
             return Ok((RunRecord::default(), 0));
         }
-        let (sender, mut events) = mpsc::channel(EVENTS);
-        let mut task = tokio::spawn(self.work(tree, sender, None)?);
+        let (sender, mut events) = mpsc::channel(EVENT_CAPACITY);
+        let mut task = tokio::spawn(self.run_future(tree, sender, None)?);
         let (mut record, start, began_ms) = (RunRecord::default(), Instant::now(), Clock::system().now_ms());
         let mut open = true;
         let joined = loop {
@@ -352,85 +370,94 @@ impl Runs<'_> {
                 },
                 joined = &mut task, if !open => break joined,
                 asked = self.interrupts.next() => {
-                    if asked == Asked::ToLeave {
-                        interrupt::leave()
+                    if asked == SignalEffect::ExitNow {
+                        interrupt::exit_interrupted()
                     }
                 }
             }
         };
         let ended = joined.map_err(|_| CliError::Internal("the engine stopped".to_owned()))??;
-        record.add_doubts(&ended.doubts);
-        self.exports.ended(&record, began_ms, &self.repo);
-        let code = if ended.known.is_some() { 0 } else { agreed(&record, &ended)? };
+        record.add_inconclusive_reasons(&ended.doubts);
+        self.exports.start_export(&record, began_ms, &self.repo);
+        let code = if ended.reused.is_some() { 0 } else { check_agreement(&record, &ended)? };
         Ok((record, code))
     }
 
     /// Waits a limited time until the spans of all runs are sent.
-    pub(super) async fn exported(&mut self, screen: &mut Screen) {
+    pub(super) async fn finish_exports(&mut self, screen: &mut Screen) {
         self.exports.finish(screen).await;
     }
 
     /// Renders the human-readable report.
-    pub(super) async fn text(&self, record: &RunRecord, room: Room) -> String {
-        let outputs = Outputs::fetch(record, |wanted| self.fetch(record, wanted)).await;
-        let logs_options = match (&self.way, &self.args.way.state.state_dir) {
-            (Way::Here(_), Some(dir)) => format!(" --state-dir {}", installation::show(dir)),
+    pub(super) async fn report_text(&self, record: &RunRecord, layout: TextLayout) -> String {
+        let outputs = FailedOutputs::fetch(record, |wanted| self.fetch_output(record, wanted)).await;
+        let logs_options = match (&self.backend, &self.args.backend.state.state_dir) {
+            (RunBackend::InProcess(_), Some(dir)) => format!(" --state-dir {}", installation::show(dir)),
             _ => String::new(),
         };
         let detail = self.args.detail();
-        report::report(record, &View { detail, room, outputs: &outputs, logs_options: &logs_options })
+        human_report::render_report(
+            record,
+            &ReportOptions { detail, layout, outputs: &outputs, logs_options: &logs_options },
+        )
     }
 
     /// Fetches the beginning of an output from the daemon or from the local store.
-    fn fetch(&self, record: &RunRecord, wanted: WantedStream) -> Fetched<'_> {
+    fn fetch_output(&self, record: &RunRecord, wanted: FailedStream) -> FetchFuture<'_> {
         let id = record.started.as_ref().map(|started| started.run_id.clone());
         Box::pin(async move {
-            match &self.way {
-                Way::Here(engine) => {
-                    let part = engine.output(StreamView::from(&wanted.stream), 0, MAX_BYTES).await.ok()??;
+            match &self.backend {
+                RunBackend::InProcess(engine) => {
+                    let part =
+                        engine.read_output(StreamView::from(&wanted.stream), 0, MAX_STREAM_BYTES).await.ok()??;
                     Some(part.0.bytes)
                 }
-                Way::Daemon(daemon) => {
-                    let of = OutputOf { unit: Unit::Step, n: wanted.n, stream: wanted.stdio };
-                    logs::beginning(&daemon.client, &id?, of, MAX_BYTES).await
+                RunBackend::Daemon(daemon) => {
+                    let selector = OutputId { unit: OutputUnit::Step, n: wanted.n, stream: wanted.stdio };
+                    logs::fetch_beginning(&daemon.client, &id?, selector, MAX_STREAM_BYTES).await
                 }
             }
         })
     }
 
     /// Carries out the requested run, or each run of a range.
-    async fn all(&mut self, operator: Operator, screen: &mut Screen) -> Result<u8, CliError> {
-        let Some(rev) = &self.args.rev else { return self.one(Tree::Worktree, screen).await };
-        if let (Way::Daemon(_), false) = (&self.way, is_range(rev)) {
-            return self.one(Tree::Commit(rev.clone()), screen).await;
+    async fn run_all(&mut self, operator: OperatorConfig, screen: &mut Screen) -> Result<u8, CliError> {
+        let Some(rev) = &self.args.rev else { return self.run_one(TreeSelection::Worktree, screen).await };
+        if let (RunBackend::Daemon(_), false) = (&self.backend, is_range(rev)) {
+            return self.run_one(TreeSelection::Commit(rev.clone()), screen).await;
         }
-        let engine = self.way.engine(self.args, operator, self.caller)?;
+        let engine = self.backend.engine(self.args, operator, self.caller)?;
         let commits = engine.resolve_revision(&self.repo, rev).await.map_err(engine_error)?;
         match commits.as_slice() {
-            [commit] if !is_range(rev) => self.one(Tree::Commit(commit.id.clone()), screen).await,
-            commits => self.range(commits, screen).await,
+            [commit] if !is_range(rev) => self.run_one(TreeSelection::Commit(commit.id.clone()), screen).await,
+            commits => self.run_range(commits, screen).await,
         }
     }
 
-    async fn one(&mut self, tree: Tree, screen: &mut Screen) -> Result<u8, CliError> {
-        let (record, report) = self.follow(tree, screen).await?;
-        let exit_code = self.shown(&record, &report, screen).await?;
-        let json = screen::json(&record)?;
-        let runs = [self.reports.run(None, record, self.way.keeper()).await];
-        Ok(self.written(Told { runs: &runs, left_out: 0, exit_code, json: &json }, screen))
+    async fn run_one(&mut self, tree: TreeSelection, screen: &mut Screen) -> Result<u8, CliError> {
+        let (record, report) = self.run_with_progress(tree, screen).await?;
+        let exit_code = self.show_run(&record, &report, screen).await?;
+        let json = screen::to_json_line(&record)?;
+        let runs = [self.reports.build_reported_run(None, record, self.backend.report_source()).await];
+        Ok(self.write_reports(ReportedResult { runs: &runs, left_out: 0, exit_code, json: &json }, screen))
     }
 
     /// Shows one run, and writes its patch if one was requested.
-    async fn shown(&mut self, record: &RunRecord, report: &Ended, screen: &mut Screen) -> Result<u8, CliError> {
+    async fn show_run(
+        &mut self,
+        record: &RunRecord,
+        report: &CompletedRun,
+        screen: &mut Screen,
+    ) -> Result<u8, CliError> {
         let format = self.args.reports.format;
-        let text = self.text(record, screen.room()).await;
-        let Some(target) = self.target.take() else { return finish(format, record, report, &text, screen) };
+        let text = self.report_text(record, screen.layout()).await;
+        let Some(target) = self.patch_target.take() else { return print_result(format, record, report, &text, screen) };
         let written = target.write(report.patch.as_ref(), screen);
         let code = if target.is_stdout() {
             screen.err(&text);
-            agreed(record, report)?
+            check_agreement(record, report)?
         } else {
-            finish(format, record, report, &text, screen)?
+            print_result(format, record, report, &text, screen)?
         };
         let Err(error) = written else { return Ok(code) };
         screen.err(&error.render());
@@ -438,13 +465,13 @@ impl Runs<'_> {
     }
 
     /// Writes the reports and returns the exit code. A pass whose reports could not be written is inconclusive.
-    fn written(&mut self, told: Told<'_>, screen: &mut Screen) -> u8 {
-        let is_written = self.reports.write(told, screen);
-        if told.exit_code == 0 && !is_written { EXIT_INCONCLUSIVE } else { told.exit_code }
+    fn write_reports(&mut self, result: ReportedResult<'_>, screen: &mut Screen) -> u8 {
+        let is_written = self.reports.write_all(result, screen);
+        if result.exit_code == 0 && !is_written { EXIT_INCONCLUSIVE } else { result.exit_code }
     }
 
     /// Runs each commit, oldest first. A commit that cannot be run at all does not stop the range.
-    async fn range(&mut self, commits: &[NamedCommit], screen: &mut Screen) -> Result<u8, CliError> {
+    async fn run_range(&mut self, commits: &[NamedCommit], screen: &mut Screen) -> Result<u8, CliError> {
         let mut range = RangeRecord::default();
         let mut runs = Vec::new();
         for (index, commit) in commits.iter().enumerate() {
@@ -453,35 +480,37 @@ impl Runs<'_> {
                 range.left_out = commits.len() - index;
                 break;
             }
-            let heading = range::heading(commit, index + 1, commits.len());
+            let heading = commit_range::commit_heading(commit, index + 1, commits.len());
             match self.args.reports.format {
                 RunFormat::Human => screen.out(&heading),
                 _ => screen.err(&heading),
             }
-            let ended = self.follow(Tree::Commit(commit.id.clone()), screen).await;
+            let ended = self.run_with_progress(TreeSelection::Commit(commit.id.clone()), screen).await;
             let named = ReportedCommit { id: commit.id.clone(), subject: commit.subject.clone() };
             runs.push(match &ended {
-                Ok((record, _)) => self.reports.run(Some(named), record.clone(), self.way.keeper()).await,
-                Err(error) => ReportedRun { commit: Some(named), came_to: refusal(error), files: Vec::new() },
+                Ok((record, _)) => {
+                    self.reports.build_reported_run(Some(named), record.clone(), self.backend.report_source()).await
+                }
+                Err(error) => ReportedRun { commit: Some(named), result: refusal(error), tool_reports: Vec::new() },
             });
             let text = match &ended {
-                Ok((record, _)) => self.text(record, screen.room()).await,
+                Ok((record, _)) => self.report_text(record, screen.layout()).await,
                 Err(_) => String::new(),
             };
-            range.commits.push(self.told(commit, ended, &text, screen)?);
+            range.commits.push(self.record_commit(commit, ended, &text, screen)?);
         }
         let codes: Vec<u8> = range.commits.iter().map(|record| record.exit_code).collect();
-        range.exit_code = range::worst(&codes);
-        let exit_code = range::finish(self.args.reports.format, &range, screen)?;
-        let (json, left_out) = (screen::json(&range)?, range.left_out);
-        Ok(self.written(Told { runs: &runs, left_out, exit_code, json: &json }, screen))
+        range.exit_code = commit_range::worst_exit_code(&codes);
+        let exit_code = commit_range::print_range(self.args.reports.format, &range, screen)?;
+        let (json, left_out) = (screen::to_json_line(&range)?, range.left_out);
+        Ok(self.write_reports(ReportedResult { runs: &runs, left_out, exit_code, json: &json }, screen))
     }
 
     /// Shows and records the result of one commit.
-    fn told(
+    fn record_commit(
         &mut self,
         commit: &NamedCommit,
-        ended: Result<(RunRecord, Ended), CliError>,
+        ended: Result<(RunRecord, CompletedRun), CliError>,
         text: &str,
         screen: &mut Screen,
     ) -> Result<CommitRecord, CliError> {
@@ -490,13 +519,13 @@ impl Runs<'_> {
             Ok((record, report)) => {
                 let is_human = self.args.reports.format == RunFormat::Human;
                 let shows = if is_human { RunFormat::Human } else { RunFormat::Jsonl };
-                let exit_code = finish(shows, &record, &report, text, screen)?;
+                let exit_code = print_result(shows, &record, &report, text, screen)?;
                 Ok(CommitRecord { commit: id, subject, exit_code, run: Some(record), error: None })
             }
             Err(error) => {
                 screen.err(&error.render());
-                self.reports.no_run(&error, screen)?;
-                let (exit_code, body) = (error.exit_code(), error.record());
+                self.reports.write_failed_start(&error, screen)?;
+                let (exit_code, body) = (error.exit_code(), error.to_record());
                 Ok(CommitRecord { commit: id, subject, exit_code, run: None, error: Some(body.error) })
             }
         }
@@ -504,16 +533,16 @@ impl Runs<'_> {
 }
 
 /// Shows the result and returns the exit code.
-pub(super) fn finish(
+pub(super) fn print_result(
     format: RunFormat,
     record: &RunRecord,
-    report: &Ended,
+    report: &CompletedRun,
     text: &str,
     screen: &mut Screen,
 ) -> Result<u8, CliError> {
     match format {
         RunFormat::Human => {
-            if screen.live {
+            if screen.has_live_progress {
                 screen.err("\n");
             }
             screen.out(text);
@@ -522,11 +551,11 @@ pub(super) fn finish(
         // The other formats are written together with the report files, when the exit code is known.
         _ => {}
     }
-    agreed(record, report)
+    check_agreement(record, report)
 }
 
 /// Returns the exit code if the last shown event agrees with the engine's result.
-fn agreed(record: &RunRecord, report: &Ended) -> Result<u8, CliError> {
+fn check_agreement(record: &RunRecord, report: &CompletedRun) -> Result<u8, CliError> {
     let shown = record.finished.as_ref().map(|finished| (finished.verdict, finished.exit_code));
     if shown == Some((report.verdict, report.exit_code)) {
         return Ok(report.exit_code);
@@ -542,19 +571,22 @@ fn agreed(record: &RunRecord, report: &Ended) -> Result<u8, CliError> {
 mod tests {
     use super::*;
     use crate::fixture::finished;
-    use proctor_core::tier::Tier;
+    use proctor_core::model::tier::Tier;
 
-    fn report(verdict: Verdict, exit_code: u8) -> Ended {
-        Ended { verdict, exit_code, doubts: Vec::new(), patch: None, known: None }
+    fn completed(verdict: Verdict, exit_code: u8) -> CompletedRun {
+        CompletedRun { verdict, exit_code, doubts: Vec::new(), patch: None, reused: None }
     }
 
     #[test]
-    fn a_verdict_that_was_not_shown_is_no_pass() {
+    fn result_must_agree_with_the_last_event() {
         let mut record = RunRecord::default();
-        let passed = report(Verdict::Passed, 0);
-        assert_eq!(agreed(&record, &passed).expect_err("no last event").exit_code(), 5);
+        let passed = completed(Verdict::Passed, 0);
+        assert_eq!(check_agreement(&record, &passed).expect_err("no last event").exit_code(), 5);
         record.apply(finished(Verdict::Passed, Tier::ONE, 0), std::time::Duration::ZERO);
-        assert_eq!(agreed(&record, &passed).expect("the same"), 0);
-        assert_eq!(agreed(&record, &report(Verdict::Failed, 1)).expect_err("another verdict").exit_code(), 5);
+        assert_eq!(check_agreement(&record, &passed).expect("the same"), 0);
+        assert_eq!(
+            check_agreement(&record, &completed(Verdict::Failed, 1)).expect_err("another verdict").exit_code(),
+            5
+        );
     }
 }

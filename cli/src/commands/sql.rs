@@ -1,31 +1,31 @@
 //! Implements `proctor sql`, which has SQL judged by the actual database engine in a sandboxed worker. It uses the
 //! warm workers of a daemon if one responds, otherwise workers of this process.
 
-mod human;
-mod sarif;
+mod human_judgement;
+mod sarif_log;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proctor_core::enforcement::SandboxMode;
-use proctor_core::spec::Operator;
-use proctor_core::sql::{Allow, DUCKDB, Dialect, Judgement, Limits, Request, Verdict};
+use proctor_core::model::enforcement::SandboxMode;
+use proctor_core::spec::OperatorConfig;
+use proctor_core::sql::{DUCKDB_VARIABLE, Dialect, Judgement, SqlAllow, SqlRequest, SqlResourceLimits, SqlVerdict};
 use proctor_sandbox::{Host, HostConfig, Launcher};
-use proctor_sql::pool::{Workers, WorkersConfig};
+use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{Format, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs, StateArgs};
+use crate::args::{OutputFormat, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs, StateArgs};
 use crate::caller::Caller;
-use crate::daemon::{Daemon, Wanted, client_error, who_does_it};
+use crate::daemon::{BackendCriteria, ReachableDaemon, client_error, select_backend};
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style;
 
 /// Largest text that is read, in bytes, whatever the requested limit.
-const MOST: u64 = 64 << 20;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// The judgements of several files.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -33,7 +33,7 @@ pub(crate) struct Judgements {
     /// The version of this document.
     version: u32,
     /// The worst of the verdicts.
-    verdict: Verdict,
+    verdict: SqlVerdict,
     /// The files, in order.
     files: Vec<Judged>,
 }
@@ -67,17 +67,17 @@ async fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> R
     let stdin = [PathBuf::from("-")];
     let files: &[PathBuf] = if args.files.is_empty() { &stdin } else { &args.files };
     let texts: Vec<(String, String)> =
-        files.iter().map(|file| Ok((show(file), read(file, caller)?))).collect::<Result<_, CliError>>()?;
-    let mut judge = Judge::new(args, caller, screen).await?;
+        files.iter().map(|file| Ok((show(file), read_text(file, caller)?))).collect::<Result<_, CliError>>()?;
+    let mut judge = JudgeBackend::new(args, caller, screen).await?;
     let mut judged = Vec::new();
     for (file, text) in texts {
-        let judgement = judge.judge(&Request { sql: text.clone(), ..template.clone() }, screen).await?;
+        let judgement = judge.judge(&SqlRequest { sql: text.clone(), ..template.clone() }, screen).await?;
         judged.push(Judged { file, judgement, text });
     }
-    let verdict = worst(&judged);
+    let verdict = worst_verdict(&judged);
     match args.format {
-        SqlFormat::Human => screen.out(&human::render(&judged)),
-        SqlFormat::Sarif => screen.out_json(&sarif::log(&judged))?,
+        SqlFormat::Human => screen.out(&human_judgement::render(&judged)),
+        SqlFormat::Sarif => screen.out_json(&sarif_log::to_sarif_log(&judged))?,
         SqlFormat::Json => match <[Judged; 1]>::try_from(judged) {
             Ok([only]) => screen.out_canonical(&only.judgement),
             Err(files) => {
@@ -89,35 +89,36 @@ async fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> R
 }
 
 /// The judging side: a daemon, or workers of this process, which start on first use.
-struct Judge<'a> {
+struct JudgeBackend<'a> {
     args: &'a SqlVerifyArgs,
     caller: &'a Caller,
-    operator: Operator,
-    daemon: Option<Daemon>,
-    workers: Option<Arc<Workers>>,
+    operator: OperatorConfig,
+    daemon: Option<ReachableDaemon>,
+    workers: Option<Arc<WorkerPool>>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> JudgeBackend<'a> {
     /// Finds a daemon that judges as this process would.
     ///
     /// # Errors
     /// The operator's config is wrong, or a daemon is required and none can judge.
     async fn new(args: &'a SqlVerifyArgs, caller: &'a Caller, screen: &mut Screen) -> Result<Self, CliError> {
-        let operator = installation::operator(&args.way.operator, caller)?;
+        let operator = installation::operator(&args.backend.operator, caller)?;
         // A daemon only loads the library that its own user has chosen.
         let is_library_named =
-            args.dialect == Dialect::Duckdb && (args.duckdb.is_some() || caller.var(DUCKDB).is_some());
-        if is_library_named && args.way.daemon.daemon {
+            args.dialect == Dialect::Duckdb && (args.duckdb.is_some() || caller.var(DUCKDB_VARIABLE).is_some());
+        if is_library_named && args.backend.daemon.daemon {
             return Err(CliError::Usage {
                 message: "a daemon does not load the DuckDB library that a caller names".to_owned(),
                 hint: "omit `--daemon`, or `--duckdb` and `$PROCTOR_DUCKDB`".to_owned(),
             });
         }
-        let wanted = Wanted { way: &args.way, operator: &operator, repo: Path::new("/") };
-        let daemon = if is_library_named { None } else { who_does_it(wanted, caller, screen).await? };
+        let wanted = BackendCriteria { options: &args.backend, operator: &operator, repo: Path::new("/") };
+        let daemon = if is_library_named { None } else { select_backend(wanted, caller, screen).await? };
         // A daemon opens databases for its own user only.
-        let may_open = |daemon: &Daemon| args.db.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
-        let daemon = daemon.filter(|daemon| args.way.daemon.daemon || may_open(daemon));
+        let may_open =
+            |daemon: &ReachableDaemon| args.db.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
+        let daemon = daemon.filter(|daemon| args.backend.daemon.daemon || may_open(daemon));
         Ok(Self { args, caller, operator, daemon, workers: None })
     }
 
@@ -125,12 +126,12 @@ impl<'a> Judge<'a> {
     ///
     /// # Errors
     /// No sandbox can be set up, or the required daemon does not respond.
-    async fn judge(&mut self, request: &Request, screen: &mut Screen) -> Result<Judgement, CliError> {
+    async fn judge(&mut self, request: &SqlRequest, screen: &mut Screen) -> Result<Judgement, CliError> {
         if let Some(daemon) = &self.daemon {
             match daemon.client.judge_sql(request).await {
                 Ok(judgement) if judgement.is_intact() => return Ok(judgement),
                 Ok(_) => return Err(CliError::Internal("the daemon's judgement contradicts its digest".to_owned())),
-                Err(error) if self.args.way.daemon.daemon => return Err(client_error(error)),
+                Err(error) if self.args.backend.daemon.daemon => return Err(client_error(error)),
                 Err(error) => {
                     let message = format!("{error}; this is done without a daemon");
                     screen.err(&style::warning(&message));
@@ -140,67 +141,72 @@ impl<'a> Judge<'a> {
         }
         let workers = match self.workers.take() {
             Some(workers) => workers,
-            None => workers(self.args.duckdb.as_deref(), &self.args.way.state, &self.operator, self.caller)?,
+            None => start_workers(self.args.duckdb.as_deref(), &self.args.backend.state, &self.operator, self.caller)?,
         };
         Ok(self.workers.insert(workers).judge(request).await)
     }
 }
 
 /// Returns the worst verdict: an error is worse than a rejection, and a rejection worse than `ok`.
-fn worst(judged: &[Judged]) -> Verdict {
-    let is = |verdict| judged.iter().any(|judged| judged.judgement.verdict == verdict);
-    if judged.is_empty() || is(Verdict::Error) {
-        Verdict::Error
-    } else if is(Verdict::Reject) {
-        Verdict::Reject
+fn worst_verdict(judged: &[Judged]) -> SqlVerdict {
+    let has_verdict = |verdict| judged.iter().any(|judged| judged.judgement.verdict == verdict);
+    if judged.is_empty() || has_verdict(SqlVerdict::Error) {
+        SqlVerdict::Error
+    } else if has_verdict(SqlVerdict::Reject) {
+        SqlVerdict::Reject
     } else {
-        Verdict::Ok
+        SqlVerdict::Ok
     }
 }
 
-fn request(args: &SqlVerifyArgs, caller: &Caller) -> Result<Request, CliError> {
-    let schema = args.schema.iter().map(|file| read(file, caller)).collect::<Result<_, _>>()?;
-    let database = args.db.as_ref().map(|file| database(file, caller)).transpose()?;
-    Ok(Request {
+fn request(args: &SqlVerifyArgs, caller: &Caller) -> Result<SqlRequest, CliError> {
+    let schema = args.schema.iter().map(|file| read_text(file, caller)).collect::<Result<_, _>>()?;
+    let database = args.db.as_ref().map(|file| database_path(file, caller)).transpose()?;
+    Ok(SqlRequest {
         schema,
         database,
         policy: args.policy,
-        allow: Allow { tables: args.tables.clone(), columns: args.columns.clone(), functions: args.functions.clone() },
+        allow: SqlAllow {
+            tables: args.tables.clone(),
+            columns: args.columns.clone(),
+            functions: args.functions.clone(),
+        },
         limits: limits(&args.limit)?,
         batch: args.batch,
         question: args.question.clone(),
         stages: (!args.stages.is_empty()).then(|| args.stages.clone()),
         reject_at: args.reject_at,
-        ..Request::new(args.dialect, "")
+        ..SqlRequest::new(args.dialect, "")
     })
 }
 
-fn database(file: &Path, caller: &Caller) -> Result<String, CliError> {
-    let path = caller.cwd.join(file).canonicalize().map_err(|error| unreadable(file, &error))?;
+fn database_path(file: &Path, caller: &Caller) -> Result<String, CliError> {
+    let path = caller.cwd.join(file).canonicalize().map_err(|error| unreadable_error(file, &error))?;
     path.into_os_string().into_string().map_err(|path| CliError::Usage {
         message: format!("the path of the database, `{}`, is not UTF-8", show(Path::new(&path))),
         hint: "move it, or use a link to it".to_owned(),
     })
 }
 
-fn unreadable(file: &Path, error: &std::io::Error) -> CliError {
+fn unreadable_error(file: &Path, error: &std::io::Error) -> CliError {
     CliError::Usage {
         message: format!("`{}` cannot be read: {error}", show(file)),
         hint: "name an existing file; `-` is standard input".to_owned(),
     }
 }
 
-fn read(file: &Path, caller: &Caller) -> Result<String, CliError> {
+fn read_text(file: &Path, caller: &Caller) -> Result<String, CliError> {
     let mut bytes = Vec::new();
     let done = if file == Path::new("-") {
-        std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)
+        std::io::stdin().lock().take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        std::fs::File::open(caller.cwd.join(file)).and_then(|open| open.take(MOST + 1).read_to_end(&mut bytes))
+        std::fs::File::open(caller.cwd.join(file))
+            .and_then(|open| open.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes))
     };
-    done.map_err(|error| unreadable(file, &error))?;
-    if bytes.len() as u64 > MOST {
+    done.map_err(|error| unreadable_error(file, &error))?;
+    if bytes.len() as u64 > MAX_TEXT_BYTES {
         return Err(CliError::Usage {
-            message: format!("`{}` is larger than {} MiB", show(file), MOST >> 20),
+            message: format!("`{}` is larger than {} MiB", show(file), MAX_TEXT_BYTES >> 20),
             hint: "split it".to_owned(),
         });
     }
@@ -210,8 +216,8 @@ fn read(file: &Path, caller: &Caller) -> Result<String, CliError> {
     })
 }
 
-fn limits(given: &[String]) -> Result<Limits, CliError> {
-    let mut limits = Limits::default();
+fn limits(given: &[String]) -> Result<SqlResourceLimits, CliError> {
+    let mut limits = SqlResourceLimits::default();
     for one in given {
         limits.set(one).map_err(|wrong| CliError::Usage {
             message: format!("`--limit {one}`: {wrong}"),
@@ -221,12 +227,12 @@ fn limits(given: &[String]) -> Result<Limits, CliError> {
     Ok(limits)
 }
 
-fn workers(
+fn start_workers(
     duckdb: Option<&Path>,
     state: &StateArgs,
-    operator: &Operator,
+    operator: &OperatorConfig,
     caller: &Caller,
-) -> Result<Arc<Workers>, CliError> {
+) -> Result<Arc<WorkerPool>, CliError> {
     let helpers = installation::helpers(caller)?;
     let config = HostConfig {
         helper: helpers.sandbox,
@@ -238,24 +244,25 @@ fn workers(
         hint: "`proctor doctor` shows what this machine can enforce".to_owned(),
     };
     let launcher = Arc::new(Host::new(config).and_then(Launcher::start).map_err(refused)?);
-    let config = WorkersConfig {
+    let config = WorkerPoolConfig {
         program: helpers.sql,
-        duckdb: duckdb.map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB).map(PathBuf::from)),
-        most: 1,
+        duckdb: duckdb.map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from)),
+        max_idle: 1,
         tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
     };
-    Workers::new(launcher, config).map(Arc::new).map_err(refused)
+    WorkerPool::new(launcher, config).map(Arc::new).map_err(refused)
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let error = args.error.join(" ");
-    let advice = proctor_sql::advice::advise_alone(args.dialect, &error).map_err(|none| CliError::Usage {
-        message: format!("no advice about `{error}`: {none}"),
-        hint: "give the whole message of SQLite or DuckDB, such as `no such column: nmae`".to_owned(),
-    })?;
+    let advice =
+        proctor_sql::advice::advise_without_statement(args.dialect, &error).map_err(|none| CliError::Usage {
+            message: format!("no advice about `{error}`: {none}"),
+            hint: "give the whole message of SQLite or DuckDB, such as `no such column: nmae`".to_owned(),
+        })?;
     match args.format {
-        Format::Json => screen.out_canonical(&advice),
-        Format::Human => screen.out(&human::advice(&advice)),
+        OutputFormat::Json => screen.out_canonical(&advice),
+        OutputFormat::Human => screen.out(&human_judgement::render_advice(&advice)),
     }
     Ok(0)
 }
@@ -263,14 +270,14 @@ fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
 /// Shows which engines are available, by sending each a trivial query.
 async fn engines(args: &SqlEnginesArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    let workers = workers(args.duckdb.as_deref(), &args.state, &operator, caller)?;
+    let workers = start_workers(args.duckdb.as_deref(), &args.state, &operator, caller)?;
     let mut text = String::new();
     let mut is_any = false;
     for dialect in Dialect::ALL {
-        let judgement = workers.judge(&Request::new(dialect, "SELECT 1")).await;
-        is_any |= judgement.verdict == Verdict::Ok;
-        text += &human::engine(dialect, &judgement);
+        let judgement = workers.judge(&SqlRequest::new(dialect, "SELECT 1")).await;
+        is_any |= judgement.verdict == SqlVerdict::Ok;
+        text += &human_judgement::engine_line(dialect, &judgement);
     }
     screen.out(&text);
-    Ok(if is_any { 0 } else { Verdict::Error.exit_code() })
+    Ok(if is_any { 0 } else { SqlVerdict::Error.exit_code() })
 }

@@ -2,51 +2,53 @@
 
 use std::path::{Path, PathBuf};
 
+use proctor_core::decision::verdict::EXIT_USAGE;
 use proctor_core::spec::Diagnostic;
-use proctor_core::verdict::EXIT_USAGE;
 
-use crate::args::{Format, ValidateArgs};
+use crate::args::{OutputFormat, ValidateArgs};
 use crate::caller::Caller;
-use crate::diagnostics::{self, Problems};
+use crate::diagnostics::{self, FileDiagnostics};
 use crate::error::{self, CliError};
 use crate::installation;
+use crate::loaded_spec::LoadedSpec;
 use crate::screen::Screen;
-use crate::specfile::Specification;
 use crate::style::{GOOD, paint};
-use crate::text::{count, shown_line};
+use crate::text::{count, escape_line};
 
 /// Reads the spec, and resolves each of its profiles under the operator's config.
 ///
 /// # Errors
 /// The spec does not exist or cannot be read.
 pub(crate) fn validate(args: &ValidateArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let found = match check(args, caller) {
+    let found = match validate_spec(args, caller) {
         Ok(found) => found,
-        Err(CliError::Invalid { file, text, diagnostics }) => Found { file, text, diagnostics, praise: None },
+        Err(CliError::Invalid { file, text, diagnostics }) => SpecValidation { file, text, diagnostics, summary: None },
         Err(error) => return Err(error),
     };
-    let problems = Problems { file: &found.file, source: &found.text, diagnostics: &found.diagnostics };
+    let problems = FileDiagnostics { file: &found.file, source: &found.text, diagnostics: &found.diagnostics };
     match args.format {
-        Format::Human => screen.out(&(diagnostics::render(problems) + found.praise.as_deref().unwrap_or_default())),
-        Format::Json => screen.out_json(&diagnostics::records(problems))?,
+        OutputFormat::Human => {
+            screen.out(&(diagnostics::render(problems) + found.summary.as_deref().unwrap_or_default()));
+        }
+        OutputFormat::Json => screen.out_json(&diagnostics::records(problems))?,
     }
-    Ok(if found.praise.is_some() { 0 } else { EXIT_USAGE })
+    Ok(if found.summary.is_some() { 0 } else { EXIT_USAGE })
 }
 
 /// The result of checking a spec.
-struct Found {
+struct SpecValidation {
     file: PathBuf,
     text: String,
     diagnostics: Vec<Diagnostic>,
     /// Summary of a valid spec; `None` if it is not valid.
-    praise: Option<String>,
+    summary: Option<String>,
 }
 
-fn check(args: &ValidateArgs, caller: &Caller) -> Result<Found, CliError> {
+fn validate_spec(args: &ValidateArgs, caller: &Caller) -> Result<SpecValidation, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let spec = match &args.file {
-        Some(path) => Specification::at(path, caller)?,
-        None => Specification::of_repository(&installation::repository(&args.repo, caller)?, caller)?,
+        Some(path) => LoadedSpec::from_path(path, caller)?,
+        None => LoadedSpec::from_repository(&installation::repository(&args.repo, caller)?, caller)?,
     };
     let mut diagnostics = spec.warnings.clone();
     let mut refused = false;
@@ -58,20 +60,20 @@ fn check(args: &ValidateArgs, caller: &Caller) -> Result<Found, CliError> {
             diagnostics.extend(new);
         }
     }
-    let file = error::seen_from(&spec.file.path, &caller.cwd);
-    let praise = (!refused).then(|| praise(&spec, &file));
-    Ok(Found { text: spec.text(), file, diagnostics, praise })
+    let file = error::relative_to(&spec.file.path, &caller.cwd);
+    let praise = (!refused).then(|| summary(&spec, &file));
+    Ok(SpecValidation { text: spec.text(), file, diagnostics, summary: praise })
 }
 
-fn praise(file: &Specification, path: &Path) -> String {
-    let profiles: Vec<&str> = file.spec.profiles.names().collect();
+fn summary(file: &LoadedSpec, path: &Path) -> String {
+    let profiles: Vec<&str> = file.spec.profiles.keys().collect();
     let steps: usize = file.spec.skills.iter().map(|(_, skill)| skill.steps.value.len()).sum();
     format!(
         "{} {}: {} in {}, profiles {}\n",
         paint(GOOD, "valid"),
         installation::show(path),
         count(steps, "step"),
-        count(file.spec.skills.names().count(), "skill"),
-        shown_line(&profiles.join(", "))
+        count(file.spec.skills.keys().count(), "skill"),
+        escape_line(&profiles.join(", "))
     )
 }

@@ -5,40 +5,40 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proctor_core::api::OutputEvent;
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 use proctor_daemon::client::Client;
 use proctor_runner::{LiveOutputs, LiveStep, StreamState, last_line};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::text::shown_line;
+use crate::text::escape_line;
 
 /// Last line of each step, by `skill/step`.
-pub(crate) type Lines = BTreeMap<String, String>;
+pub(crate) type LastLines = BTreeMap<String, String>;
 /// The sending end of the channel.
-pub(crate) type LinesSender = watch::Sender<Lines>;
+pub(crate) type LastLinesSender = watch::Sender<LastLines>;
 /// The receiving end of the channel.
-pub(crate) type LinesReceiver = watch::Receiver<Lines>;
+pub(crate) type LastLinesReceiver = watch::Receiver<LastLines>;
 
 /// Minimum time for which one line is shown.
-const PAUSE: Duration = Duration::from_millis(100);
+const MIN_DISPLAY_TIME: Duration = Duration::from_millis(100);
 /// Number of bytes at the end of an output that are searched for its last line.
-const END: usize = 1 << 10;
+const TAIL_BYTES: usize = 1 << 10;
 
 /// Creates the channel for the lines of one run, which starts empty.
-pub(crate) fn channel() -> (LinesSender, LinesReceiver) {
-    watch::channel(Lines::new())
+pub(crate) fn channel() -> (LastLinesSender, LastLinesReceiver) {
+    watch::channel(LastLines::new())
 }
 
 /// Starts a task that sends the last lines of a run in this process until the receiver is dropped. Returns the
 /// outputs that the run must write to.
-pub(crate) fn of_process(lines: LinesSender) -> LiveOutputs {
+pub(crate) fn track_process(lines: LastLinesSender) -> LiveOutputs {
     let outputs = LiveOutputs::default();
-    tokio::spawn(follow(outputs.clone(), lines));
+    tokio::spawn(watch_outputs(outputs.clone(), lines));
     outputs
 }
 
-async fn follow(outputs: LiveOutputs, lines: LinesSender) {
+async fn watch_outputs(outputs: LiveOutputs, lines: LastLinesSender) {
     let mut changes = outputs.changes();
     let mut known = BTreeMap::new();
     loop {
@@ -49,27 +49,27 @@ async fn follow(outputs: LiveOutputs, lines: LinesSender) {
         let steps = outputs.clone();
         // Reading may access the disk.
         let read = tokio::task::spawn_blocking(move || {
-            update(&mut known, &steps);
+            update_states(&mut known, &steps);
             known
         });
         let Ok(read) = read.await else { return };
         known = read;
-        let shown = known.iter().filter_map(|(name, step)| Some((name.clone(), step.shown.clone()?))).collect();
-        tell(&lines, shown);
-        sleep(PAUSE).await;
+        let shown = known.iter().filter_map(|(name, step)| Some((name.clone(), step.line.clone()?))).collect();
+        send_if_changed(&lines, shown);
+        sleep(MIN_DISPLAY_TIME).await;
     }
 }
 
 /// The state of the outputs of a step.
 #[derive(Default)]
-struct Known {
+struct StepOutputState {
     attempt: u32,
     /// Lengths of standard output and standard error at the last read.
     lengths: [u64; 2],
-    shown: Option<String>,
+    line: Option<String>,
 }
 
-fn update(known: &mut BTreeMap<String, Known>, outputs: &LiveOutputs) {
+fn update_states(known: &mut BTreeMap<String, StepOutputState>, outputs: &LiveOutputs) {
     let all = outputs.all();
     known.retain(|name, _| all.iter().any(|(skill, step, _)| *name == format!("{skill}/{step}")));
     for (skill, step, live) in all {
@@ -80,14 +80,14 @@ fn update(known: &mut BTreeMap<String, Known>, outputs: &LiveOutputs) {
         }
         let entry = known.entry(format!("{skill}/{step}")).or_default();
         if entry.attempt != live.attempt {
-            *entry = Known { attempt: live.attempt, ..Known::default() };
+            *entry = StepOutputState { attempt: live.attempt, ..StepOutputState::default() };
         }
         for (stream, length) in [&live.stdout, &live.stderr].into_iter().zip(&mut entry.lengths) {
             let now = stream.extent().length;
             if std::mem::replace(length, now) != now
-                && let Ok(Some(line)) = stream.last_line(END)
+                && let Ok(Some(line)) = stream.last_line(TAIL_BYTES)
             {
-                entry.shown = Some(shown(&String::from_utf8_lossy(&line)));
+                entry.line = Some(format_line(&String::from_utf8_lossy(&line)));
             }
         }
     }
@@ -98,18 +98,18 @@ fn has_ended(live: &LiveStep) -> bool {
 }
 
 /// Starts a task that sends the last lines of a daemon's run until the run ends or the receiver is dropped.
-pub(crate) fn of_daemon(client: Client, run: RunId, lines: LinesSender) {
+pub(crate) fn track_daemon(client: Client, run: RunId, lines: LastLinesSender) {
     tokio::spawn(async move {
         let read = async {
-            let mut output = client.live_text(&run).await.ok()?;
+            let mut output = client.live_output(&run).await.ok()?;
             let mut ends = BTreeMap::new();
             loop {
                 let piece = output.next().await.ok()??;
-                if let Some(line) = end_of(&mut ends, &piece) {
+                if let Some(line) = append_piece(&mut ends, &piece) {
                     let name = format!("{}/{}", piece.skill, piece.step);
                     let mut known = lines.borrow().clone();
                     known.insert(name, line);
-                    tell(&lines, known);
+                    send_if_changed(&lines, known);
                 }
             }
         };
@@ -126,7 +126,7 @@ pub(crate) fn of_daemon(client: Client, run: RunId, lines: LinesSender) {
 }
 
 /// Appends a piece to the current end of its output, and returns the last line of the result.
-fn end_of(ends: &mut BTreeMap<(String, String), String>, piece: &OutputEvent) -> Option<String> {
+fn append_piece(ends: &mut BTreeMap<(String, String), String>, piece: &OutputEvent) -> Option<String> {
     let key = (format!("{}/{}/{}", piece.skill, piece.step, piece.attempt), piece.stream.clone());
     let end = ends.entry(key).or_default();
     if piece.skipped > 0 {
@@ -138,13 +138,13 @@ fn end_of(ends: &mut BTreeMap<(String, String), String>, piece: &OutputEvent) ->
     // only the beginning.
     let start = end.rfind('\n').map_or(0, |at| at + 1);
     end.drain(..start);
-    if end.len() > END {
+    if end.len() > TAIL_BYTES {
         end.clear();
     }
-    line.map(|line| shown(&line))
+    line.map(|line| format_line(&line))
 }
 
-fn tell(lines: &watch::Sender<Lines>, now: Lines) {
+fn send_if_changed(lines: &watch::Sender<LastLines>, now: LastLines) {
     lines.send_if_modified(|known| {
         let is_news = *known != now;
         *known = now;
@@ -153,8 +153,8 @@ fn tell(lines: &watch::Sender<Lines>, now: Lines) {
 }
 
 /// Formats a line for a row on a terminal: escaped, without colours.
-fn shown(line: &str) -> String {
-    let escaped = shown_line(line);
+fn format_line(line: &str) -> String {
+    let escaped = escape_line(line);
     let mut parts = escaped.split("\\x1b[");
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -179,25 +179,25 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_no_colours_and_no_control_characters() {
-        assert_eq!(shown("\u{1b}[1m\u{1b}[38;5;9merror\u{1b}[0m: x\u{1b}[K"), "error: x");
-        assert_eq!(shown("a\u{1b}[2Jb\u{7}\tc"), "a\\x1b[2Jb\\x07\\tc");
-        assert_eq!(shown("::error::mine"), ":\\x3aerror::mine");
-        assert_eq!(shown("\\x1b[32mok\\x1b[0m"), "ok", "as a daemon sends it");
+    fn line_has_no_colours_or_control_characters() {
+        assert_eq!(format_line("\u{1b}[1m\u{1b}[38;5;9merror\u{1b}[0m: x\u{1b}[K"), "error: x");
+        assert_eq!(format_line("a\u{1b}[2Jb\u{7}\tc"), "a\\x1b[2Jb\\x07\\tc");
+        assert_eq!(format_line("::error::mine"), ":\\x3aerror::mine");
+        assert_eq!(format_line("\\x1b[32mok\\x1b[0m"), "ok", "as a daemon sends it");
     }
 
     #[test]
-    fn pieces_add_up_to_the_last_line() {
+    fn joins_pieces_to_the_last_line() {
         let mut ends = BTreeMap::new();
-        let mut take = |text: &str, skipped, attempt| end_of(&mut ends, &piece(text, skipped, attempt));
-        assert_eq!(take("one\ntw", 0, 1).as_deref(), Some("tw"));
-        assert_eq!(take("o", 0, 1).as_deref(), Some("two"));
-        assert_eq!(take("\n", 0, 1).as_deref(), Some("two"));
-        assert_eq!(take("\n", 0, 1), None, "a blank line is no news");
-        assert_eq!(take("x", 0, 1).as_deref(), Some("x"));
-        assert_eq!(take("later", 7, 1).as_deref(), Some("later"));
-        assert_eq!(take("again", 0, 2).as_deref(), Some("again"));
-        take(&"y".repeat(END + 1), 0, 3);
-        assert_eq!(take("z", 0, 3).as_deref(), Some("z"), "a line is bounded");
+        let mut append = |text: &str, skipped, attempt| append_piece(&mut ends, &piece(text, skipped, attempt));
+        assert_eq!(append("one\ntw", 0, 1).as_deref(), Some("tw"));
+        assert_eq!(append("o", 0, 1).as_deref(), Some("two"));
+        assert_eq!(append("\n", 0, 1).as_deref(), Some("two"));
+        assert_eq!(append("\n", 0, 1), None, "a blank line is no news");
+        assert_eq!(append("x", 0, 1).as_deref(), Some("x"));
+        assert_eq!(append("later", 7, 1).as_deref(), Some("later"));
+        assert_eq!(append("again", 0, 2).as_deref(), Some("again"));
+        append(&"y".repeat(TAIL_BYTES + 1), 0, 3);
+        assert_eq!(append("z", 0, 3).as_deref(), Some("z"), "a line is bounded");
     }
 }

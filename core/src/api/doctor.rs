@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::enforcement::{Control, Enforcement, SandboxMode, Tolerated};
+use crate::model::enforcement::{Control, Enforcement, SandboxMode, Tolerated};
 
 /// The response to `GET /v1/doctor`: the sandbox controls for the repository, determined by setting up a sandbox once
 /// on the daemon's machine.
@@ -98,10 +98,10 @@ pub struct DoctorFinding {
 
 impl DoctorAnswer {
     /// Returns the controls that may be missing in sandbox mode `mode`; `None` if the operator does not allow the mode.
-    pub fn tolerated(&self, mode: SandboxMode) -> Option<Tolerated> {
+    pub fn tolerated_controls(&self, mode: SandboxMode) -> Option<Tolerated> {
         match mode {
             SandboxMode::Strict => Some(self.may_miss.iter().copied().collect()),
-            SandboxMode::BestEffort => self.allows_best_effort.then(Tolerated::everything),
+            SandboxMode::BestEffort => self.allows_best_effort.then(Tolerated::all),
         }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_missing_is_the_operators_to_say() {
+    fn tolerates_only_controls_that_operator_allows() {
         let mut answer = DoctorAnswer {
             root: false,
             user: Some(StepAccount { uid: 7, gid: 7 }),
@@ -123,10 +123,10 @@ mod tests {
             allows_best_effort: true,
             copies: None,
         };
-        assert_eq!(answer.tolerated(SandboxMode::Strict), Some(Tolerated::default()));
-        assert_eq!(answer.tolerated(SandboxMode::BestEffort), Some(Tolerated::everything()));
+        assert_eq!(answer.tolerated_controls(SandboxMode::Strict), Some(Tolerated::default()));
+        assert_eq!(answer.tolerated_controls(SandboxMode::BestEffort), Some(Tolerated::all()));
         answer.allows_best_effort = false;
-        assert_eq!(answer.tolerated(SandboxMode::BestEffort), None);
+        assert_eq!(answer.tolerated_controls(SandboxMode::BestEffort), None);
         let text = serde_json::to_string(&answer).expect("writes");
         assert_eq!(serde_json::from_str::<DoctorAnswer>(&text).expect("reads"), answer);
     }

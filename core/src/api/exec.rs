@@ -6,14 +6,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
-use crate::enforcement::SandboxMode;
-use crate::exec::ExecRecord;
-use crate::names::{ExecId, VarName};
-use crate::plan::{Argv, Leaks, Network, ReadOnly, RelPath};
-use crate::spec::{Adhoc, LimitSettings};
+use crate::model::enforcement::SandboxMode;
+use crate::model::exec::ExecRecord;
+use crate::model::names::{ExecId, VarName};
+use crate::model::plan::{Argv, Leaks, Network, ReadOnly, RelPath};
+use crate::spec::{AdhocCommand, LimitSettings};
 
 /// Maximum number of output bytes in one line.
-pub const EXEC_PIECE: usize = 64 << 10;
+pub const MAX_EXEC_OUTPUT_CHUNK: usize = 64 << 10;
 
 /// The body of `POST /v1/exec`. Absent settings are taken from `defaults` of the spec, as for a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,8 +63,8 @@ pub struct ExecSubmission {
 
 impl ExecSubmission {
     /// Returns the command in the form that the planner accepts.
-    pub fn adhoc(&self) -> Adhoc {
-        Adhoc {
+    pub fn to_adhoc(&self) -> AdhocCommand {
+        AdhocCommand {
             cmd: self.cmd.clone(),
             workdir: self.workdir.clone(),
             timeout_ms: self.timeout_ms,
@@ -131,22 +131,22 @@ pub enum OutputStream {
 
 impl ExecEvent {
     /// Creates an event for a piece of output: as text if it is UTF-8, otherwise as bytes.
-    pub fn output(stream: OutputStream, piece: Vec<u8>) -> Self {
+    pub fn from_output(stream: OutputStream, piece: Vec<u8>) -> Self {
         match String::from_utf8(piece) {
             Ok(text) => Self::Output { stream, text },
-            Err(error) => Self::OutputBytes { stream, hex: hex(error.as_bytes()) },
+            Err(error) => Self::OutputBytes { stream, hex: encode_hex(error.as_bytes()) },
         }
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     const DIGITS: [u8; 16] = *b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 0xf)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 /// Decodes the bytes of [`ExecEvent::OutputBytes`]; `None` if the text is not hexadecimal.
-pub fn bytes_of_hex(hex: &str) -> Option<Vec<u8>> {
+pub fn decode_hex(hex: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
     rest.is_empty().then_some(())?;
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needs_two_fields_and_refuses_unknown_ones() {
+    fn requires_repo_and_cmd_and_rejects_unknown_fields() {
         let read = |text: &str| serde_json::from_str::<ExecSubmission>(text);
         let asked = read(r#"{"repo":"/r","cmd":["ls"]}"#).expect("reads");
         assert_eq!(
@@ -181,19 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_hexadecimal() {
+    fn rejects_invalid_hex() {
         for wrong in ["0", "0g", "é0", "+1"] {
-            assert_eq!(bytes_of_hex(wrong), None, "{wrong}");
+            assert_eq!(decode_hex(wrong), None, "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn output_survives_the_wire(piece in prop::collection::vec(any::<u8>(), 0..64)) {
-            let line = serde_json::to_string(&ExecEvent::output(OutputStream::Stderr, piece.clone())).expect("JSON");
+        fn output_event_round_trips_through_json(piece in prop::collection::vec(any::<u8>(), 0..64)) {
+            let line = serde_json::to_string(&ExecEvent::from_output(OutputStream::Stderr, piece.clone())).expect("JSON");
             let read = match serde_json::from_str(&line).expect("reads") {
                 ExecEvent::Output { stream: OutputStream::Stderr, text } => text.into_bytes(),
-                ExecEvent::OutputBytes { stream: OutputStream::Stderr, hex } => bytes_of_hex(&hex).expect("hex"),
+                ExecEvent::OutputBytes { stream: OutputStream::Stderr, hex } => decode_hex(&hex).expect("hex"),
                 other => panic!("{other:?}"),
             };
             prop_assert_eq!(read, piece);

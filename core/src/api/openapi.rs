@@ -1,32 +1,33 @@
 //! Generates the OpenAPI 3.1 document of the daemon's HTTP API from the table of operations and their types.
 
-mod portable;
+mod schema_rewrite;
 
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::Problem;
-use super::operation::{Answer, Content, Outline, Parameter, Place};
+use super::operation::{OperationDescription, Parameter, ParameterLocation, ResponseContent, SuccessResponse};
 
 /// The location of type schemas in the document.
-const DEFINITIONS: &str = "/components/schemas";
+const SCHEMAS_PATH: &str = "/components/schemas";
 
 /// Returns the document; it is the same on every call.
 pub fn document() -> Value {
     // Requests may omit fields that have defaults; responses contain them.
-    let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = DEFINITIONS.into());
-    let mut sent = settings().for_deserialize().into_generator();
-    let mut told = settings().for_serialize().into_generator();
+    let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS_PATH.into());
+    let mut request_schemas = settings().for_deserialize().into_generator();
+    let mut response_schemas = settings().for_serialize().into_generator();
     let mut paths = Map::new();
-    for outline in Outline::ALL {
+    for outline in OperationDescription::ALL {
         let item = paths.entry(outline.path).or_insert_with(|| json!({}));
-        item[outline.method.as_str().to_lowercase()] = operation(outline, &mut sent, &mut told);
+        item[outline.method.as_str().to_lowercase()] =
+            operation_object(outline, &mut request_schemas, &mut response_schemas);
     }
-    let problem = told.subschema_for::<Problem>();
-    let mut schemas = sent.take_definitions(true);
-    schemas.extend(told.take_definitions(true));
-    portable::rewrite(&mut schemas);
+    let problem = response_schemas.subschema_for::<Problem>();
+    let mut schemas = request_schemas.take_definitions(true);
+    schemas.extend(response_schemas.take_definitions(true));
+    schema_rewrite::rewrite(&mut schemas);
     let mut document = json!({
         "openapi": "3.1.0",
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -53,9 +54,16 @@ pub fn document() -> Value {
     document
 }
 
-fn operation(outline: &Outline, sent: &mut SchemaGenerator, told: &mut SchemaGenerator) -> Value {
-    let mut responses: Map<String, Value> =
-        outline.answers.iter().map(|answer| (answer.status.to_string(), response(answer, told))).collect();
+fn operation_object(
+    outline: &OperationDescription,
+    request_schemas: &mut SchemaGenerator,
+    response_schemas: &mut SchemaGenerator,
+) -> Value {
+    let mut responses: Map<String, Value> = outline
+        .responses
+        .iter()
+        .map(|answer| (answer.status.to_string(), response_object(answer, response_schemas)))
+        .collect();
     for errors in ["4XX", "5XX"] {
         responses.insert(errors.to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
     }
@@ -68,51 +76,55 @@ fn operation(outline: &Outline, sent: &mut SchemaGenerator, told: &mut SchemaGen
         operation["description"] = outline.description.into();
     }
     if !outline.parameters.is_empty() {
-        operation["parameters"] = outline.parameters.iter().map(|of| parameter(of, sent)).collect();
+        operation["parameters"] = outline.parameters.iter().map(|of| parameter_object(of, request_schemas)).collect();
     }
     if let Some(body) = outline.body {
-        let content = json!({ "application/json": { "schema": (body.schema)(sent) } });
+        let content = json!({ "application/json": { "schema": (body.schema)(request_schemas) } });
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
     operation
 }
 
-fn parameter(parameter: &Parameter, sent: &mut SchemaGenerator) -> Value {
-    let place = match parameter.place {
-        Place::Path => "path",
-        Place::Query => "query",
-        Place::Header => "header",
+fn parameter_object(parameter: &Parameter, request_schemas: &mut SchemaGenerator) -> Value {
+    let location = match parameter.location {
+        ParameterLocation::Path => "path",
+        ParameterLocation::Query => "query",
+        ParameterLocation::Header => "header",
     };
     json!({
         "name": parameter.name,
-        "in": place,
+        "in": location,
         "description": parameter.description,
         "required": parameter.required,
-        "schema": (parameter.schema)(sent),
+        "schema": (parameter.schema)(request_schemas),
     })
 }
 
-fn response(answer: &Answer, told: &mut SchemaGenerator) -> Value {
+fn response_object(answer: &SuccessResponse, response_schemas: &mut SchemaGenerator) -> Value {
     let text = json!({ "schema": { "type": "string" } });
     let content = match answer.content {
-        Content::Json(schema) => json!({ "application/json": { "schema": schema(told) } }),
-        Content::Text(kind) => json!({ kind: text }),
-        Content::Events(schema) => json!({ "text/event-stream": { "schema": event(&schema(told)) } }),
-        Content::Lines(schema) => json!({ "text/x-ndjson": { "schema": lines(&schema(told)) } }),
-        Content::Bytes => json!({ "text/plain": text, "application/octet-stream": {} }),
-        Content::Nothing => return json!({ "description": answer.when }),
+        ResponseContent::Json(schema) => json!({ "application/json": { "schema": schema(response_schemas) } }),
+        ResponseContent::Text(kind) => json!({ kind: text }),
+        ResponseContent::EventStream(schema) => {
+            json!({ "text/event-stream": { "schema": event_stream_schema(&schema(response_schemas)) } })
+        }
+        ResponseContent::JsonLines(schema) => {
+            json!({ "text/x-ndjson": { "schema": json_lines_schema(&schema(response_schemas)) } })
+        }
+        ResponseContent::Bytes => json!({ "text/plain": text, "application/octet-stream": {} }),
+        ResponseContent::NoContent => return json!({ "description": answer.condition }),
     };
-    json!({ "description": answer.when, "content": content })
+    json!({ "description": answer.condition, "content": content })
 }
 
 /// Returns the schema of JSON lines, as a string. Client generators skip operations whose response has an unknown
 /// content type.
-fn lines(line: &Schema) -> Value {
+fn json_lines_schema(line: &Schema) -> Value {
     json!({ "type": "string", "contentMediaType": "application/x-ndjson", "contentSchema": line })
 }
 
 /// Returns the schema of one server-sent event.
-fn event(data: &Schema) -> Value {
+fn event_stream_schema(data: &Schema) -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -131,12 +143,12 @@ mod tests {
 
     /// The schemas for serialization and deserialization must be equal, because the document contains only one of them.
     #[test]
-    fn a_type_that_is_sent_and_told_has_one_schema() {
+    fn request_and_response_schemas_of_a_type_are_equal() {
         let settings = SchemaSettings::draft2020_12;
         let (mut sent, mut told) =
             (settings().for_deserialize().into_generator(), settings().for_serialize().into_generator());
-        for outline in Outline::ALL {
-            let _ = operation(outline, &mut sent, &mut told);
+        for outline in OperationDescription::ALL {
+            let _ = operation_object(outline, &mut sent, &mut told);
         }
         let told = told.take_definitions(true);
         for (name, schema) in sent.take_definitions(true) {
@@ -145,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_to_something() {
+    fn every_reference_resolves() {
         let document = document();
         let mut found = BTreeSet::new();
-        references(&document, &mut found);
+        collect_references(&document, &mut found);
         assert!(found.contains("#/components/schemas/RunView"), "{found:?}");
         for reference in found {
             let pointer = reference.strip_prefix('#').expect("one of this document");
@@ -156,13 +168,13 @@ mod tests {
         }
     }
 
-    fn references(value: &Value, found: &mut BTreeSet<String>) {
+    fn collect_references(value: &Value, found: &mut BTreeSet<String>) {
         match value {
             Value::Object(members) => {
                 found.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
-                members.values().for_each(|member| references(member, found));
+                members.values().for_each(|member| collect_references(member, found));
             }
-            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            Value::Array(items) => items.iter().for_each(|item| collect_references(item, found)),
             _ => {}
         }
     }

@@ -1,28 +1,28 @@
 //! The table of all HTTP operations. The daemon builds its routes from it, and [`super::openapi`] builds the OpenAPI
 //! document. The daemon implements the operations.
 
-mod schemas;
+mod description_parts;
+mod parameter_schemas;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::DeserializeOwned;
+use schemars::{Schema, SchemaGenerator};
 
 use super::{
     DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, PlanAnswer, PlanAsked, Readiness, RunPage, RunState,
     RunSubmission, RunView, Submitted, Watched,
 };
-use crate::gate::GateAnswer;
-use crate::names::{ChangesetId, ExecId, ProfileName, RunId};
-use crate::plan::ReportFormat;
-use crate::sql::{Judgement, Request};
-use crate::strict;
-use crate::verdict::Verdict;
-use schemas::{
-    absolute_path, any_object, boolean, event_data, file_name, idempotency_key, number, page_size, part_size,
-    step_number, stream, text, unit, wait,
+use crate::decision::gate::GateAnswer;
+use crate::decision::verdict::Verdict;
+use crate::model::names::{ChangesetId, ExecId, ProfileName, RunId};
+use crate::model::plan::ReportFormat;
+use crate::sql::{Judgement, SqlRequest};
+use description_parts::{header_parameter, json_response, path_parameter, query_parameter, request_body, schema_for};
+use parameter_schemas::{
+    absolute_path, any_object, any_text, boolean, event_data, file_name, idempotency_key, output_unit, page_size,
+    range_size, step_number, stream_name, unsigned_integer, wait_duration,
 };
 
 /// A function that generates the schema of a value in the document.
-pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+pub type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 
 /// An operation of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,7 +80,7 @@ pub enum Method {
 
 /// The description of an operation.
 #[derive(Debug, Clone, Copy)]
-pub struct Outline {
+pub struct OperationDescription {
     /// The operation.
     pub operation: Operation,
     /// The operation ID in the OpenAPI document.
@@ -96,18 +96,18 @@ pub struct Outline {
     /// Parameters in the path, the query string and headers.
     pub parameters: &'static [Parameter],
     /// The JSON request body, if there is one.
-    pub body: Option<Body>,
+    pub body: Option<RequestBody>,
     /// The responses in case of success. All errors are problems.
-    pub answers: &'static [Answer],
+    pub responses: &'static [SuccessResponse],
 }
 
 /// The JSON body of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Body {
+pub struct RequestBody {
     /// The schema of the body.
-    pub schema: SchemaOf,
+    pub schema: SchemaFn,
     /// Validates bytes as a body of this type.
-    pub check: fn(&[u8]) -> Result<(), serde_json::Error>,
+    pub validate: fn(&[u8]) -> Result<(), serde_json::Error>,
 }
 
 /// A request parameter outside the body.
@@ -116,18 +116,18 @@ pub struct Parameter {
     /// The name.
     pub name: &'static str,
     /// The part of the request that contains it.
-    pub place: Place,
+    pub location: ParameterLocation,
     /// The documentation.
     pub description: &'static str,
     /// The schema of the value.
-    pub schema: SchemaOf,
+    pub schema: SchemaFn,
     /// True if the parameter is required.
     pub required: bool,
 }
 
 /// The part of a request that contains a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ParameterLocation {
     /// The path.
     Path,
     /// The query string.
@@ -138,63 +138,35 @@ pub enum Place {
 
 /// A successful response.
 #[derive(Debug, Clone, Copy)]
-pub struct Answer {
+pub struct SuccessResponse {
     /// The HTTP status code.
     pub status: u16,
     /// The condition for this response.
-    pub when: &'static str,
+    pub condition: &'static str,
     /// The content type and schema.
-    pub content: Content,
+    pub content: ResponseContent,
 }
 
 /// The content of a response.
 #[derive(Debug, Clone, Copy)]
-pub enum Content {
+pub enum ResponseContent {
     /// A JSON document.
-    Json(SchemaOf),
+    Json(SchemaFn),
     /// Text of this media type.
     Text(&'static str),
     /// Server-sent events with JSON data.
-    Events(SchemaOf),
+    EventStream(SchemaFn),
     /// Lines of JSON values, streamed.
-    Lines(SchemaOf),
+    JsonLines(SchemaFn),
     /// Raw output bytes: plain text if they are UTF-8.
     Bytes,
     /// No content.
-    Nothing,
+    NoContent,
 }
 
-fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
+const RUN_ID_PARAMETER: Parameter = path_parameter("id", schema_for::<RunId>, "The run.");
 
-const fn body<T: JsonSchema + DeserializeOwned>() -> Option<Body> {
-    Some(Body { schema: of::<T>, check: check::<T> })
-}
-
-fn check<T: DeserializeOwned>(bytes: &[u8]) -> Result<(), serde_json::Error> {
-    strict::from_json::<T>(bytes).map(drop)
-}
-
-const fn path(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {
-    Parameter { name, place: Place::Path, description, schema, required: true }
-}
-
-const fn query(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {
-    Parameter { name, place: Place::Query, description, schema, required: false }
-}
-
-const fn header(name: &'static str, schema: SchemaOf, description: &'static str) -> Parameter {
-    Parameter { name, place: Place::Header, description, schema, required: false }
-}
-
-const fn json<T: JsonSchema>(status: u16, when: &'static str) -> Answer {
-    Answer { status, when, content: Content::Json(of::<T>) }
-}
-
-const RUN: Parameter = path("id", of::<RunId>, "The run.");
-
-impl Outline {
+impl OperationDescription {
     /// All operations; those with the same path are adjacent.
     pub const ALL: &[Self] = &[
         Self {
@@ -206,22 +178,26 @@ impl Outline {
             description: "Answers immediately. An identical request joins the active run; a valid earlier result is \
                           the answer if `reuse` allows it.",
             parameters: &[
-                header(
+                header_parameter(
                     "Idempotency-Key",
                     idempotency_key,
                     "The same key of the same user returns the same run, even after a restart of the daemon.",
                 ),
-                header(
+                header_parameter(
                     "traceparent",
-                    of::<String>,
+                    schema_for::<String>,
                     "The span of the caller (W3C Trace Context); ignored if not valid.",
                 ),
-                header("tracestate", of::<String>, "Vendor data for the trace context; ignored if not valid."),
+                header_parameter(
+                    "tracestate",
+                    schema_for::<String>,
+                    "Vendor data for the trace context; ignored if not valid.",
+                ),
             ],
-            body: body::<RunSubmission>(),
-            answers: &[
-                json::<Submitted>(202, "The run is queued or active; `Location` has its URL."),
-                json::<Submitted>(200, "An earlier run is the answer; `Location` has its URL."),
+            body: request_body::<RunSubmission>(),
+            responses: &[
+                json_response::<Submitted>(202, "The run is queued or active; `Location` has its URL."),
+                json_response::<Submitted>(200, "An earlier run is the answer; `Location` has its URL."),
             ],
         },
         Self {
@@ -232,16 +208,16 @@ impl Outline {
             summary: "List runs, newest first",
             description: "Returns the caller's runs; the daemon's own user sees all runs.",
             parameters: &[
-                query("repo", absolute_path, "Only runs of this repository, given by its canonical path."),
-                query("changeset_id", of::<ChangesetId>, "Of this changeset."),
-                query("profile", of::<ProfileName>, "Of this profile."),
-                query("state", of::<RunState>, "In this state."),
-                query("verdict", of::<Verdict>, "With this verdict."),
-                query("cursor", text, "The `next_cursor` of the previous page."),
-                query("limit", page_size, "The maximum number of runs. Default: a full page."),
+                query_parameter("repo", absolute_path, "Only runs of this repository, given by its canonical path."),
+                query_parameter("changeset_id", schema_for::<ChangesetId>, "Of this changeset."),
+                query_parameter("profile", schema_for::<ProfileName>, "Of this profile."),
+                query_parameter("state", schema_for::<RunState>, "In this state."),
+                query_parameter("verdict", schema_for::<Verdict>, "With this verdict."),
+                query_parameter("cursor", any_text, "The `next_cursor` of the previous page."),
+                query_parameter("limit", page_size, "The maximum number of runs. Default: a full page."),
             ],
             body: None,
-            answers: &[json::<RunPage>(200, "A page.")],
+            responses: &[json_response::<RunPage>(200, "A page.")],
         },
         Self {
             operation: Operation::GetRun,
@@ -252,16 +228,20 @@ impl Outline {
             description: "With `wait` alone, answers when the run ends; with `after` too, as soon as there is a \
                           later event; in any case when the time is over.",
             parameters: &[
-                RUN,
-                query("wait", wait, "The time to wait: `45s`, `500ms`, `1m`, or seconds; at most 55 s."),
-                query(
+                RUN_ID_PARAMETER,
+                query_parameter(
+                    "wait",
+                    wait_duration,
+                    "The time to wait: `45s`, `500ms`, `1m`, or seconds; at most 55 s.",
+                ),
+                query_parameter(
                     "after",
-                    number,
+                    unsigned_integer,
                     "The number of the last event that the caller knows. The answer contains later events.",
                 ),
             ],
             body: None,
-            answers: &[json::<Watched>(200, "The current state of the run.")],
+            responses: &[json_response::<Watched>(200, "The current state of the run.")],
         },
         Self {
             operation: Operation::CancelRun,
@@ -271,15 +251,18 @@ impl Outline {
             summary: "Ask a run to end",
             description: "Answers immediately; the end of the run is an event. A run that has ended is not changed.",
             parameters: &[
-                RUN,
-                query(
+                RUN_ID_PARAMETER,
+                query_parameter(
                     "abandon",
                     boolean,
                     "Withdraws one request for the run; the run ends when no request for it remains. Default: false.",
                 ),
             ],
             body: None,
-            answers: &[json::<RunView>(202, "It will end."), json::<RunView>(200, "It had ended already.")],
+            responses: &[
+                json_response::<RunView>(202, "It will end."),
+                json_response::<RunView>(200, "It had ended already."),
+            ],
         },
         Self {
             operation: Operation::StreamEvents,
@@ -292,22 +275,30 @@ impl Outline {
                           `output`, the stream also has events of the type `output`: they have no number, and their \
                           `data` is an `OutputEvent`.",
             parameters: &[
-                RUN,
-                query("after", number, "The number of the last event that the caller knows."),
-                query(
+                RUN_ID_PARAMETER,
+                query_parameter("after", unsigned_integer, "The number of the last event that the caller knows."),
+                query_parameter(
                     "output",
                     boolean,
                     "Also sends the output of steps as events. A slow reader misses pieces. Default: false.",
                 ),
-                header("Last-Event-ID", number, "The same number, as sent by browsers; it takes precedence."),
+                header_parameter(
+                    "Last-Event-ID",
+                    unsigned_integer,
+                    "The same number, as sent by browsers; it takes precedence.",
+                ),
             ],
             body: None,
-            answers: &[
-                Answer { status: 200, when: "The previous and future events.", content: Content::Events(event_data) },
-                Answer {
+            responses: &[
+                SuccessResponse {
+                    status: 200,
+                    condition: "The previous and future events.",
+                    content: ResponseContent::EventStream(event_data),
+                },
+                SuccessResponse {
                     status: 204,
-                    when: "The run has ended, and the caller knows all events.",
-                    content: Content::Nothing,
+                    condition: "The run has ended, and the caller knows all events.",
+                    content: ResponseContent::NoContent,
                 },
             ],
         },
@@ -322,24 +313,28 @@ impl Outline {
                           `Proctor-Output-State` is `running` while the step runs: the answer then contains the \
                           output so far, and `Proctor-Attempt` names the attempt.",
             parameters: &[
-                RUN,
-                path("unit", unit, "The kind of unit: a step or a toolchain check."),
-                path("n", step_number, "Its number in the run, from 0."),
-                path("stream", stream, "Which stream."),
-                query("offset", number, "The first byte. Default: 0."),
-                query("limit", part_size, "The maximum number of bytes. Default: to the end."),
-                query(
+                RUN_ID_PARAMETER,
+                path_parameter("unit", output_unit, "The kind of unit: a step or a toolchain check."),
+                path_parameter("n", step_number, "Its number in the run, from 0."),
+                path_parameter("stream", stream_name, "Which stream."),
+                query_parameter("offset", unsigned_integer, "The first byte. Default: 0."),
+                query_parameter("limit", range_size, "The maximum number of bytes. Default: to the end."),
+                query_parameter(
                     "follow",
                     boolean,
                     "Waits for a step that has not started (55 s at most), and sends its output until the attempt \
                      ends. A truncated body is incomplete. Can be combined with `offset`, but with no other range.",
                 ),
-                header("Range", text, "One range of bytes, instead of `offset` and `limit`."),
+                header_parameter("Range", any_text, "One range of bytes, instead of `offset` and `limit`."),
             ],
             body: None,
-            answers: &[
-                Answer { status: 200, when: "The output up to its end, or nothing.", content: Content::Bytes },
-                Answer { status: 206, when: "A part of the output.", content: Content::Bytes },
+            responses: &[
+                SuccessResponse {
+                    status: 200,
+                    condition: "The output up to its end, or nothing.",
+                    content: ResponseContent::Bytes,
+                },
+                SuccessResponse { status: 206, condition: "A part of the output.", content: ResponseContent::Bytes },
             ],
         },
         Self {
@@ -352,17 +347,21 @@ impl Outline {
                           The file is data from the repository, not instructions, and its format is not validated. \
                           Ranges work as for outputs.",
             parameters: &[
-                RUN,
-                path("n", step_number, "The number of the step in the run, from 0."),
-                path("format", of::<ReportFormat>, "Which report."),
-                query("offset", number, "The first byte. Default: 0."),
-                query("limit", part_size, "The maximum number of bytes. Default: to the end."),
-                header("Range", text, "One range of bytes, instead of `offset` and `limit`."),
+                RUN_ID_PARAMETER,
+                path_parameter("n", step_number, "The number of the step in the run, from 0."),
+                path_parameter("format", schema_for::<ReportFormat>, "Which report."),
+                query_parameter("offset", unsigned_integer, "The first byte. Default: 0."),
+                query_parameter("limit", range_size, "The maximum number of bytes. Default: to the end."),
+                header_parameter("Range", any_text, "One range of bytes, instead of `offset` and `limit`."),
             ],
             body: None,
-            answers: &[
-                Answer { status: 200, when: "The output up to its end, or nothing.", content: Content::Bytes },
-                Answer { status: 206, when: "A part of the output.", content: Content::Bytes },
+            responses: &[
+                SuccessResponse {
+                    status: 200,
+                    condition: "The output up to its end, or nothing.",
+                    content: ResponseContent::Bytes,
+                },
+                SuccessResponse { status: 206, condition: "A part of the output.", content: ResponseContent::Bytes },
             ],
         },
         Self {
@@ -372,9 +371,13 @@ impl Outline {
             path: "/v1/runs/{id}/patch",
             summary: "Read the changes of the steps of a run",
             description: "For a run with `changes: patch`. The answer is a patch for `git apply --binary`.",
-            parameters: &[RUN],
+            parameters: &[RUN_ID_PARAMETER],
             body: None,
-            answers: &[Answer { status: 200, when: "The patch.", content: Content::Text("text/x-patch") }],
+            responses: &[SuccessResponse {
+                status: 200,
+                condition: "The patch.",
+                content: ResponseContent::Text("text/x-patch"),
+            }],
         },
         Self {
             operation: Operation::ReadEvidence,
@@ -385,15 +388,19 @@ impl Outline {
             description: "Returns the document recorded under `evidence`, if it still exists: a later run of the \
                           same changeset overwrites it.",
             parameters: &[
-                RUN,
-                path(
+                RUN_ID_PARAMETER,
+                path_parameter(
                     "file",
                     file_name,
                     "Its key under `evidence` of the run, such as `verify/verify.lint.json`, or its name below `verify/`.",
                 ),
             ],
             body: None,
-            answers: &[Answer { status: 200, when: "The document.", content: Content::Json(any_object) }],
+            responses: &[SuccessResponse {
+                status: 200,
+                condition: "The document.",
+                content: ResponseContent::Json(any_object),
+            }],
         },
         Self {
             operation: Operation::Exec,
@@ -405,11 +412,11 @@ impl Outline {
                           then its record. Only the output is stored. If the client disconnects, the command is \
                           stopped.",
             parameters: &[],
-            body: body::<ExecSubmission>(),
-            answers: &[Answer {
+            body: request_body::<ExecSubmission>(),
+            responses: &[SuccessResponse {
                 status: 200,
-                when: "`started`, `alive` at intervals, `output`, and `finished` or `failed` at the end.",
-                content: Content::Lines(of::<ExecEvent>),
+                condition: "`started`, `alive` at intervals, `output`, and `finished` or `failed` at the end.",
+                content: ResponseContent::JsonLines(schema_for::<ExecEvent>),
             }],
         },
         Self {
@@ -419,9 +426,17 @@ impl Outline {
             path: "/v1/exec/{id}",
             summary: "Ask a command to end",
             description: "Answers immediately; the answer to `exec` reports the end of the command.",
-            parameters: &[path("id", of::<ExecId>, "The command, by the `id` of its `started` line.")],
+            parameters: &[path_parameter(
+                "id",
+                schema_for::<ExecId>,
+                "The command, by the `id` of its `started` line.",
+            )],
             body: None,
-            answers: &[Answer { status: 202, when: "It will end.", content: Content::Nothing }],
+            responses: &[SuccessResponse {
+                status: 202,
+                condition: "It will end.",
+                content: ResponseContent::NoContent,
+            }],
         },
         Self {
             operation: Operation::ResolvePlan,
@@ -431,8 +446,8 @@ impl Outline {
             summary: "Validate a spec, and resolve a profile of it",
             description: "Nothing runs.",
             parameters: &[],
-            body: body::<PlanAsked>(),
-            answers: &[json::<PlanAnswer>(200, "The spec is valid.")],
+            body: request_body::<PlanAsked>(),
+            responses: &[json_response::<PlanAnswer>(200, "The spec is valid.")],
         },
         Self {
             operation: Operation::AskGate,
@@ -442,8 +457,8 @@ impl Outline {
             summary: "Ask whether a tree is verified",
             description: "Nothing runs. `pass` contains the answer.",
             parameters: &[],
-            body: body::<GateAsked>(),
-            answers: &[json::<GateAnswer>(200, "The answer, for a pass or a failure.")],
+            body: request_body::<GateAsked>(),
+            responses: &[json_response::<GateAnswer>(200, "The answer, for a pass or a failure.")],
         },
         Self {
             operation: Operation::VerifySql,
@@ -455,8 +470,8 @@ impl Outline {
                           statements and statements that could not be checked: only `ok` is a pass. A `database` is \
                           opened only for the daemon's own user.",
             parameters: &[],
-            body: body::<Request>(),
-            answers: &[json::<Judgement>(200, "The judgement of the statement.")],
+            body: request_body::<SqlRequest>(),
+            responses: &[json_response::<Judgement>(200, "The judgement of the statement.")],
         },
         Self {
             operation: Operation::AskDoctor,
@@ -466,15 +481,18 @@ impl Outline {
             summary: "Test which controls a sandbox for a repository enforces",
             description: "Performs the complete set-up once, with `/bin/true` as the command.",
             parameters: &[
-                Parameter { required: true, ..query("repo", absolute_path, "The repository, as an absolute path.") },
-                query(
+                Parameter {
+                    required: true,
+                    ..query_parameter("repo", absolute_path, "The repository, as an absolute path.")
+                },
+                query_parameter(
                     "deep",
                     boolean,
                     "Also hashes the unused private copies of the repository. Damaged copies are removed, and the next run creates them again. Default: false.",
                 ),
             ],
             body: None,
-            answers: &[json::<DoctorAnswer>(200, "What was found.")],
+            responses: &[json_response::<DoctorAnswer>(200, "What was found.")],
         },
         Self {
             operation: Operation::GetHealth,
@@ -485,7 +503,7 @@ impl Outline {
             description: "Needs no disk access and always answers.",
             parameters: &[],
             body: None,
-            answers: &[json::<Health>(200, "It answers.")],
+            responses: &[json_response::<Health>(200, "It answers.")],
         },
         Self {
             operation: Operation::GetReadiness,
@@ -497,7 +515,7 @@ impl Outline {
                           written. The state directory is tested at most once a second.",
             parameters: &[],
             body: None,
-            answers: &[json::<Readiness>(200, "The daemon accepts new runs.")],
+            responses: &[json_response::<Readiness>(200, "The daemon accepts new runs.")],
         },
         Self {
             operation: Operation::GetMetrics,
@@ -509,7 +527,11 @@ impl Outline {
                           `application/openmetrics-text`.",
             parameters: &[],
             body: None,
-            answers: &[Answer { status: 200, when: "Everything.", content: Content::Text("text/plain") }],
+            responses: &[SuccessResponse {
+                status: 200,
+                condition: "Everything.",
+                content: ResponseContent::Text("text/plain"),
+            }],
         },
         Self {
             operation: Operation::GetOpenApi,
@@ -520,13 +542,20 @@ impl Outline {
             description: "",
             parameters: &[],
             body: None,
-            answers: &[Answer { status: 200, when: "OpenAPI 3.1.", content: Content::Json(any_object) }],
+            responses: &[SuccessResponse {
+                status: 200,
+                condition: "OpenAPI 3.1.",
+                content: ResponseContent::Json(any_object),
+            }],
         },
     ];
 
     /// Returns the names of the query parameters.
-    pub fn query(&self) -> impl Iterator<Item = &'static str> + Clone {
-        self.parameters.iter().filter(|parameter| parameter.place == Place::Query).map(|parameter| parameter.name)
+    pub fn query_parameter_names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.parameters
+            .iter()
+            .filter(|parameter| parameter.location == ParameterLocation::Query)
+            .map(|parameter| parameter.name)
     }
 }
 
@@ -542,24 +571,4 @@ impl Method {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn no_two_operations_have_the_same_place_or_name() {
-        let places: BTreeSet<_> = Outline::ALL.iter().map(|outline| (outline.path, outline.method)).collect();
-        let names: BTreeSet<_> = Outline::ALL.iter().map(|outline| outline.id).collect();
-        assert_eq!((places.len(), names.len()), (Outline::ALL.len(), Outline::ALL.len()));
-    }
-
-    #[test]
-    fn every_segment_that_stands_for_something_is_a_parameter() {
-        for outline in Outline::ALL {
-            let segments = outline.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
-            let of_path = outline.parameters.iter().filter(|parameter| parameter.place == Place::Path);
-            assert!(segments.eq(of_path.map(|parameter| parameter.name)), "{}", outline.id);
-        }
-    }
-}
+mod tests;

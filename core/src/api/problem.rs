@@ -4,9 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::code::{Code, Coded as _};
+use crate::code::{Coded as _, ErrorCode};
+use crate::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use crate::spec::Diagnostic;
-use crate::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 
 /// The reason why a request has no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -18,7 +18,7 @@ pub struct Problem {
     pub title: String,
     /// The code of the message, such as `P0202`; absent in older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub code: Option<Code>,
+    pub code: Option<ErrorCode>,
     /// The HTTP status code.
     pub status: u16,
     /// The error and its context.
@@ -147,24 +147,24 @@ impl Problem {
 
     /// Sets the number of seconds after which a retry may succeed.
     #[must_use]
-    pub fn retry_after(self, seconds: u32) -> Self {
+    pub fn with_retry_after(self, seconds: u32) -> Self {
         Self { retry_after_s: Some(seconds), ..self }
     }
 
     /// Sets a more specific code.
     #[must_use]
-    pub fn coded(self, code: Code) -> Self {
+    pub fn with_code(self, code: ErrorCode) -> Self {
         Self { code: Some(code), ..self }
     }
 
     /// Returns the code of the message; the default is the code of the type.
-    pub fn code(&self) -> Code {
+    pub fn code(&self) -> ErrorCode {
         self.code.unwrap_or_else(|| self.kind.code())
     }
 
     /// Sets the exit code.
     #[must_use]
-    pub fn exiting(self, exit_code: u8) -> Self {
+    pub fn with_exit_code(self, exit_code: u8) -> Self {
         Self { exit_code, ..self }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_problem_reads_back() {
+    fn problems_round_trip_through_json() {
         for kind in ProblemType::ALL {
             let problem = Problem::new(*kind, "what").with_hint("do");
             let text = serde_json::to_string(&problem).expect("writes");

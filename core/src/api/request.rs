@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::CacheTrust;
-use crate::enforcement::SandboxMode;
-use crate::names::{ChangesetId, ProfileName};
-use crate::tier::Tier;
+use crate::model::cache::CacheTrust;
+use crate::model::enforcement::SandboxMode;
+use crate::model::names::{ChangesetId, ProfileName};
+use crate::model::tier::Tier;
 
 /// The body of `POST /v1/runs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -194,7 +194,7 @@ impl RunSubmission {
     }
 
     /// Returns the recorded form of the request; `repo` is the canonical path.
-    pub fn asked(&self, repo: String) -> Asked {
+    pub fn to_recorded(&self, repo: String) -> Asked {
         Asked {
             repo,
             profile: self.profile.clone(),
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_fields_are_enough_and_a_third_must_be_known() {
+    fn requires_repo_and_profile_and_rejects_unknown_fields() {
         let asked: RunSubmission = serde_json::from_str(r#"{"repo":"/r","profile":"pr"}"#).expect("reads");
         assert_eq!(asked, RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")));
         assert_eq!((asked.max_tier, asked.reuse, asked.env), (Tier::TWO, Reuse::Verified, None));

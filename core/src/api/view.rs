@@ -1,7 +1,7 @@
 //! The daemon's responses about runs, computed from the events of a run. This module does not decide whether a run
 //! passed.
 
-mod stream;
+mod stream_view;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,24 +11,23 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 use super::request::Asked;
-use crate::digest::{Sha256Hex, SnapshotId};
-use crate::event::{PlannedOutline, RunEvent};
-use crate::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
-use crate::exec::DoubtRecord;
-use crate::leak::LeakedProcesses;
-use crate::names::{RunId, SkillName, StepName};
-use crate::outcome::{Outcome, Termination};
-use crate::plan::Plan;
-use crate::rerun::Rerun;
+use crate::decision::rerun::Rerun;
+use crate::decision::verdict::{InconclusiveDetail, Verdict};
+use crate::model::event::{PlannedOutline, RunEvent};
+use crate::model::leak::LeakedProcesses;
+use crate::model::names::{RunId, SkillName, StepName};
+use crate::model::outcome::{Outcome, Termination};
+use crate::model::plan::Plan;
+use crate::model::tier::Tier;
+use crate::record::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
 use crate::spec::Diagnostic;
 use crate::sql::Dialect;
-use crate::tier::Tier;
-use crate::verdict::Verdict;
+use crate::text::digest::{Sha256Hex, SnapshotId};
 
-pub use stream::StreamView;
+pub use stream_view::StreamView;
 
 /// Maximum number of changed paths of a step in a view.
-const SHOWN_PATHS: usize = 20;
+const MAX_SHOWN_PATHS: usize = 20;
 
 /// One event in the log of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -139,7 +138,7 @@ pub struct RunView {
     /// The steps, in the order of the plan.
     pub steps: Vec<StepView>,
     /// The problems that make the run inconclusive.
-    pub doubts: Vec<DoubtRecord>,
+    pub doubts: Vec<InconclusiveDetail>,
     /// The reason why the run was refused; `null` if it was not.
     pub problem: Option<Problem>,
     /// The origin of a cancellation; `null` if the run was not cancelled.
@@ -193,7 +192,7 @@ pub struct StepView {
 }
 
 impl StepView {
-    fn waiting(n: usize, skill: &str, name: &str) -> Self {
+    fn new_pending(n: usize, skill: &str, name: &str) -> Self {
         Self {
             n: u32::try_from(n).unwrap_or(u32::MAX),
             skill: skill.to_owned(),
@@ -213,21 +212,21 @@ impl StepView {
         }
     }
 
-    fn of_check(n: usize, check: &CheckEvidence) -> Self {
+    fn from_check(n: usize, check: &CheckEvidence) -> Self {
         let command = check.step.planned.cmd.words().join(" ");
-        let mut view = Self { attempt: 1, ..Self::waiting(n, check.toolchain.as_str(), &command) };
-        view.end(&check.step);
+        let mut view = Self { attempt: 1, ..Self::new_pending(n, check.toolchain.as_str(), &command) };
+        view.record_end(&check.step);
         view
     }
 
-    fn end(&mut self, evidence: &StepEvidence) {
+    fn record_end(&mut self, evidence: &StepEvidence) {
         let found = &evidence.drift.found;
         self.sql = evidence.planned.sql;
         self.outcome = Some(evidence.outcome);
         self.termination = Some(evidence.termination.clone());
         self.exit_code = evidence.exit_code;
         self.duration_ms = Some(evidence.duration_ms);
-        self.changed = found.changes.iter().take(SHOWN_PATHS).map(|change| change.path.clone()).collect();
+        self.changed = found.changes.iter().take(MAX_SHOWN_PATHS).map(|change| change.path.clone()).collect();
         self.changed_more = (found.changes.len() - self.changed.len()) as u64 + found.omitted;
         self.stdout = Some(StreamView::from(&evidence.stdout));
         self.stderr = Some(StreamView::from(&evidence.stderr));
@@ -236,26 +235,26 @@ impl StepView {
     }
 
     /// Returns the reason why the step did not pass, as a sentence; `None` if it passed or has not ended.
-    pub fn why(&self) -> Option<String> {
+    pub fn failure_reason(&self) -> Option<String> {
         let outcome = self.outcome.filter(|outcome| *outcome != Outcome::Passed)?;
         let manner = match (outcome, &self.termination) {
-            (Outcome::Drifted, _) => format!("changed what it must not: {}", self.paths()),
-            (_, Some(Termination::NotStarted { reason, .. })) => format!("{}: {reason}", self.manner()),
-            _ => self.manner(),
+            (Outcome::Drifted, _) => format!("changed what it must not: {}", self.changed_paths_phrase()),
+            (_, Some(Termination::NotStarted { reason, .. })) => format!("{}: {reason}", self.termination_phrase()),
+            _ => self.termination_phrase(),
         };
         Some(format!("{}/{} {manner}", self.skill, self.name))
     }
 
     /// Returns how the step ended, as a phrase that follows its name. The phrase contains no text from the repository.
-    pub fn manner(&self) -> String {
+    pub fn termination_phrase(&self) -> String {
         let Some(termination) = &self.termination else { return "has no recorded end".to_owned() };
         match &self.leaked {
-            Some(leaked) => format!("{} and left {} behind", termination.phrase(), leaked.number()),
+            Some(leaked) => format!("{} and left {} behind", termination.phrase(), leaked.count_phrase()),
             None => termination.phrase(),
         }
     }
 
-    fn paths(&self) -> String {
+    fn changed_paths_phrase(&self) -> String {
         let more = self.changed_more + self.changed.len().saturating_sub(3) as u64;
         let named = self.changed.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
         if more == 0 { named } else { format!("{named} and {more} more") }
@@ -269,7 +268,7 @@ impl RunView {
     }
 
     /// Creates the view of a queued run from the data of its first event.
-    pub fn queued(id: RunId, at: String, asked: Asked, uid: u32) -> Self {
+    pub fn new_queued(id: RunId, at: String, asked: Asked, uid: u32) -> Self {
         Self {
             id,
             state: RunState::Queued,
@@ -302,11 +301,11 @@ impl RunView {
     }
 
     /// Computes the view of a run from its log; `None` if the log does not start with the request.
-    pub fn fold<'a>(log: impl IntoIterator<Item = &'a LoggedEvent>) -> Option<Self> {
+    pub fn from_log<'a>(log: impl IntoIterator<Item = &'a LoggedEvent>) -> Option<Self> {
         let mut log = log.into_iter();
         let first = log.next()?;
         let RunEvent::RunQueued { run_id, at, asked, uid, .. } = &first.event else { return None };
-        let mut view = Self::queued(run_id.clone(), at.clone(), asked.clone(), *uid);
+        let mut view = Self::new_queued(run_id.clone(), at.clone(), asked.clone(), *uid);
         view.seq = first.seq;
         log.for_each(|logged| view.apply(logged));
         Some(view)
@@ -337,20 +336,22 @@ impl RunView {
                 self.spec_sha256 = Some(spec_sha256.clone());
                 self.plan_sha256 = Some(plan_sha256.clone());
                 self.rerun.clone_from(rerun);
-                self.steps = planned(skills);
+                self.steps = planned_steps(skills);
             }
-            RunEvent::CheckFinished { check } => self.checks.push(StepView::of_check(self.checks.len(), check)),
+            RunEvent::CheckFinished { check } => self.checks.push(StepView::from_check(self.checks.len(), check)),
             RunEvent::StepStarted { skill, step, attempt, .. } => {
-                self.change(skill, step, |view| view.attempt = *attempt);
+                self.update_step(skill, step, |view| view.attempt = *attempt);
                 self.reason = format!("{skill}/{step} runs");
             }
             RunEvent::StepRetrying { skill, step, attempt, .. } => {
-                self.change(skill, step, |view| view.attempt = attempt + 1);
+                self.update_step(skill, step, |view| view.attempt = attempt + 1);
             }
-            RunEvent::StepFinished { skill, step } => self.change(skill, &step.planned.name, |view| view.end(step)),
+            RunEvent::StepFinished { skill, step } => {
+                self.update_step(skill, &step.planned.name, |view| view.record_end(step));
+            }
             RunEvent::SkillFinished { .. } => {}
             RunEvent::Doubted { doubt, message } => {
-                let record = DoubtRecord { doubt: *doubt, message: message.clone() };
+                let record = InconclusiveDetail { doubt: *doubt, message: message.clone() };
                 if !self.doubts.contains(&record) {
                     self.doubts.push(record);
                 }
@@ -367,32 +368,34 @@ impl RunView {
                 self.tier = Some(*tier);
                 self.exit_code = Some(*exit_code);
                 self.duration_ms = Some(*duration_ms);
-                let ended_at = self.started_at.as_deref().and_then(|began| later(began, *duration_ms));
+                let ended_at = self.started_at.as_deref().and_then(|began| add_milliseconds(began, *duration_ms));
                 self.finished_at = Some(ended_at.unwrap_or_else(|| logged.logged_at.clone()));
                 self.evidence_dir.clone_from(evidence_dir);
                 let partial = self.rerun.as_ref().and_then(Rerun::phrase);
-                self.reason = partial.map_or_else(|| self.why(), |partial| format!("{}; {partial}", self.why()));
+                self.reason = partial
+                    .map_or_else(|| self.outcome_reason(), |partial| format!("{}; {partial}", self.outcome_reason()));
             }
         }
     }
 
     /// Returns the most important fact about a run that has ended.
-    fn why(&self) -> String {
+    fn outcome_reason(&self) -> String {
         let steps = || self.checks.iter().chain(&self.steps);
-        let failed = steps().filter(|step| step.outcome.is_some_and(Outcome::is_failure)).find_map(StepView::why);
+        let failed =
+            steps().filter(|step| step.outcome.is_some_and(Outcome::is_failure)).find_map(StepView::failure_reason);
         let problem = || self.problem.as_ref().map(|problem| problem.detail.clone());
         let doubt = || self.doubts.first().map(|doubt| doubt.message.clone());
-        let unsure = || steps().find_map(StepView::why);
+        let unsure = || steps().find_map(StepView::failure_reason);
         let passed = || {
             let count = self.steps.iter().filter(|step| step.outcome == Some(Outcome::Passed)).count();
-            all_passed(count)
+            all_passed_message(count)
         };
         failed.or_else(problem).or_else(doubt).or_else(unsure).unwrap_or_else(passed)
     }
 
     /// Changes the view of a step. Does nothing for toolchain checks, which are not steps of the plan and are added
     /// when they have ended.
-    fn change(&mut self, skill: &SkillName, step: &StepName, change: impl FnOnce(&mut StepView)) {
+    fn update_step(&mut self, skill: &SkillName, step: &StepName, change: impl FnOnce(&mut StepView)) {
         let mut steps = self.steps.iter_mut();
         if let Some(view) = steps.find(|view| view.skill == skill.as_str() && view.name == step.as_str()) {
             change(view);
@@ -420,22 +423,22 @@ impl RunView {
 }
 
 /// Returns the time `ms` milliseconds after `at`, in RFC 3339; `None` if `at` is not a valid time.
-fn later(at: &str, ms: u64) -> Option<String> {
+fn add_milliseconds(at: &str, ms: u64) -> Option<String> {
     let time = humantime::parse_rfc3339(at).ok()?.checked_add(Duration::from_millis(ms))?;
     Some(humantime::format_rfc3339_millis(time).to_string())
 }
 
 /// Returns a message for a run in which all steps passed.
-pub fn all_passed(steps: usize) -> String {
+pub fn all_passed_message(steps: usize) -> String {
     match steps {
         1 => "its one step passed".to_owned(),
         steps => format!("all {steps} steps passed"),
     }
 }
 
-fn planned(skills: &[PlannedOutline]) -> Vec<StepView> {
+fn planned_steps(skills: &[PlannedOutline]) -> Vec<StepView> {
     let steps = skills.iter().flat_map(|outline| outline.steps.iter().map(move |step| (&outline.skill, step)));
-    steps.enumerate().map(|(n, (skill, step))| StepView::waiting(n, skill.as_str(), step.as_str())).collect()
+    steps.enumerate().map(|(n, (skill, step))| StepView::new_pending(n, skill.as_str(), step.as_str())).collect()
 }
 
 /// A run as shown in lists.

@@ -1,7 +1,7 @@
 //! Codes of the gate: the reasons against a pass.
 
 use super::codes;
-use crate::gate::GateCode;
+use crate::decision::gate::GateCode;
 
 codes! { GateCode;
     NothingRecorded, 301, "gate::nothing_recorded",

@@ -1,9 +1,9 @@
 //! Codes of the reasons why a run is inconclusive.
 
 use super::codes;
-use crate::verdict::Doubt;
+use crate::decision::verdict::InconclusiveReason;
 
-codes! { Doubt;
+codes! { InconclusiveReason;
     Toolchain, 401, "run::toolchain",
         "A toolchain check failed: a tool is missing or has another version.",
         "Results from the wrong tool say nothing about the tree, so no skill was started.",

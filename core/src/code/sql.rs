@@ -5,7 +5,7 @@ use crate::sql::SqlCode;
 
 impl SqlCode {
     /// Returns whether the code means that the statement could not be judged, not that it is wrong.
-    pub fn is_ours(self) -> bool {
+    pub fn is_engine_problem(self) -> bool {
         matches!(self, Self::SchemaBroken | Self::EngineMissing | Self::EngineDied | Self::EngineFailed)
     }
 }

@@ -8,7 +8,7 @@ pub enum SqlQueueCode {
     /// The queue is full.
     Full,
     /// No worker became free in time.
-    Late,
+    WaitExpired,
 }
 
 codes! { SqlQueueCode;
@@ -17,7 +17,7 @@ codes! { SqlQueueCode;
         "A queue without a bound makes every caller wait for an unknown time.",
         "Send the request again after the seconds in `Retry-After`, and send fewer requests at once.",
         "HTTP/1.1 429 Too Many Requests\nRetry-After: 12";
-    Late, 681, "sql::queue_wait",
+    WaitExpired, 681, "sql::queue_wait",
         "No SQL worker became free within the longest wait, so the daemon did not judge the request.",
         "A caller needs an answer within a known time: the longest wait plus the `time` limit.",
         "Send the request again after the seconds in `Retry-After`, or lower `limits.time_ms` of slow requests.",

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gate::GateCode;
+use crate::decision::gate::GateCode;
+use crate::decision::verdict::InconclusiveReason;
 use crate::spec::Code as SpecCode;
-use crate::verdict::Doubt;
 
 #[test]
-fn no_number_and_no_name_is_used_twice() {
+fn numbers_and_names_are_unique() {
     let numbers: BTreeSet<u16> = all().iter().map(|code| code.number).collect();
     let names: BTreeSet<&str> = all().iter().map(|code| code.name).collect();
     assert_eq!((numbers.len(), names.len()), (all().len(), all().len()));
@@ -16,9 +16,9 @@ fn no_number_and_no_name_is_used_twice() {
 }
 
 #[test]
-fn every_code_says_everything_about_itself() {
+fn explanations_are_complete() {
     for code in all() {
-        let Explanation { means, why, mend, example } = code.explanation();
+        let CodeExplanation { meaning: means, reason: why, remedy: mend, example } = code.explanation();
         for sentence in [means, why, mend] {
             assert!(
                 sentence.ends_with('.') && sentence.starts_with(|c: char| c.is_uppercase() || c == '`'),
@@ -31,29 +31,29 @@ fn every_code_says_everything_about_itself() {
 
 /// A published code keeps its number and its name.
 #[test]
-fn the_list_only_grows() {
+fn published_codes_are_stable() {
     let list: Vec<String> = all().iter().map(|code| format!("{code} {}", code.name())).collect();
     insta::assert_snapshot!(list.join("\n"));
 }
 
 #[test]
-fn a_code_is_found_by_number_and_by_name_and_reads_back() {
+fn finds_codes_by_number_and_name() {
     let unknown_key = SpecCode::UnknownKey.code();
     for text in ["P0116", "p0116", "116", "0116", "spec::unknown_key"] {
-        assert_eq!(Code::find(text), Some(unknown_key), "{text}");
+        assert_eq!(ErrorCode::find(text), Some(unknown_key), "{text}");
     }
     for text in ["", "P", "P9999", "P01160", "+116", "spec::", "P-1"] {
-        assert_eq!(Code::find(text), None, "{text}");
+        assert_eq!(ErrorCode::find(text), None, "{text}");
     }
     for code in all() {
         let json = serde_json::to_string(&code).expect("writes");
-        assert_eq!(serde_json::from_str::<Code>(&json).expect("reads"), code);
+        assert_eq!(serde_json::from_str::<ErrorCode>(&json).expect("reads"), code);
     }
 }
 
 /// The name of a code is the name of its enum followed by its name in documents.
 #[test]
-fn names_are_the_words_of_the_documents() {
+fn code_names_match_serialized_names() {
     let word = |value: serde_json::Value| value.as_str().expect("a word").to_owned();
     for code in gate::ALL {
         let word = word(serde_json::to_value(code).expect("JSON"));
@@ -61,6 +61,6 @@ fn names_are_the_words_of_the_documents() {
     }
     for doubt in run::ALL {
         let word = word(serde_json::to_value(doubt).expect("JSON"));
-        assert_eq!(Doubt::code(doubt).name(), format!("run::{word}"));
+        assert_eq!(InconclusiveReason::code(doubt).name(), format!("run::{word}"));
     }
 }

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile};
-use crate::drift::{Change, ChangeKind, Diff, StepDrift};
-use crate::event::RunEvent;
-use crate::evidence::{StepEvidence, StreamEvidence, escape_output};
-use crate::leak::{LeakedProcess, LeakedProcesses};
-use crate::names::{SkillName, StepName};
-use crate::outcome::{Outcome, StartFault, Termination};
-use crate::plan::{Leaks, ReportFormat};
-use crate::record::{RunRecord, SkillRecord};
-use crate::verdict::{Doubt, Facts, exit_code, fold};
+use super::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent};
+use crate::decision::verdict::{InconclusiveReason, VerdictInputs, derive_verdict, exit_code};
+use crate::model::drift::{Change, ChangeKind, Diff, StepDrift};
+use crate::model::event::RunEvent;
+use crate::model::leak::{LeakedProcess, LeakedProcesses};
+use crate::model::names::{SkillName, StepName};
+use crate::model::outcome::{Outcome, StartFault, Termination};
+use crate::model::plan::{Leaks, ReportFormat};
+use crate::record::evidence::{StepEvidence, StreamEvidence, escape_output};
+use crate::record::run_record::{RunRecord, SkillRecord};
 
-const LOG: &str = include_str!("../../../fixtures/logs/passed.jsonl");
+const PASSED_RUN_LOG: &str = include_str!("../../../fixtures/logs/passed.jsonl");
 
 /// Returns the recorded run, which passed.
-pub(super) fn passed() -> RunRecord {
+pub(super) fn passed_run() -> RunRecord {
     let mut record = RunRecord::default();
-    for line in LOG.lines() {
+    for line in PASSED_RUN_LOG.lines() {
         let event: RunEvent = serde_json::from_str(line).expect("an event");
         record.apply(event, Duration::ZERO);
     }
@@ -28,8 +28,8 @@ pub(super) fn passed() -> RunRecord {
 }
 
 /// Returns a step of that run under another name; it passed.
-pub(super) fn step(name: &str) -> StepEvidence {
-    let record = passed();
+pub(super) fn passed_step(name: &str) -> StepEvidence {
+    let record = passed_run();
     let (_, step) = record.steps().next().expect("a step");
     let mut step = step.clone();
     step.planned.name = StepName::new(name).expect("a step name");
@@ -40,21 +40,21 @@ pub(super) fn step(name: &str) -> StepEvidence {
 }
 
 /// Returns a step with another outcome and termination.
-pub(super) fn ended(name: &str, outcome: Outcome, termination: Termination) -> StepEvidence {
-    let mut step = step(name);
+pub(super) fn step_with_end(name: &str, outcome: Outcome, termination: Termination) -> StepEvidence {
+    let mut step = passed_step(name);
     (step.outcome, step.exit_code) = (outcome, termination.exit_code());
     step.termination = termination;
     step
 }
 
-pub(super) fn failed(name: &str, stderr: &str) -> StepEvidence {
-    let mut step = ended(name, Outcome::Failed, Termination::Exited { code: 1 });
-    step.stderr = stream(stderr);
+pub(super) fn failed_step(name: &str, stderr: &str) -> StepEvidence {
+    let mut step = step_with_end(name, Outcome::Failed, Termination::Exited { code: 1 });
+    step.stderr = stream_evidence(stderr);
     step
 }
 
-pub(super) fn drifted(name: &str, paths: &[&str]) -> StepEvidence {
-    let mut step = ended(name, Outcome::Drifted, Termination::Exited { code: 0 });
+pub(super) fn drifted_step(name: &str, paths: &[&str]) -> StepEvidence {
+    let mut step = step_with_end(name, Outcome::Drifted, Termination::Exited { code: 0 });
     let change = |path: &&str| {
         let text = "--- a/x\n+++ b/x\n@@ -1,2 +1,3 @@\n # Title\n+```\n+ends here\n".to_owned();
         Change {
@@ -69,50 +69,51 @@ pub(super) fn drifted(name: &str, paths: &[&str]) -> StepEvidence {
     step
 }
 
-pub(super) fn stream(text: &str) -> StreamEvidence {
+pub(super) fn stream_evidence(text: &str) -> StreamEvidence {
     let bytes = text.len() as u64;
     StreamEvidence { bytes, kept_bytes: bytes, preview: escape_output(text.as_bytes()), ..StreamEvidence::empty() }
 }
 
 /// Returns a run of these steps in one skill, with the verdict that follows from them.
-pub(super) fn run(steps: Vec<StepEvidence>) -> RunRecord {
-    let mut record = passed();
-    let facts = Facts { outcomes: steps.iter().map(|step| step.outcome).collect(), doubts: Vec::new() };
+pub(super) fn run_of_steps(steps: Vec<StepEvidence>) -> RunRecord {
+    let mut record = passed_run();
+    let facts =
+        VerdictInputs { outcomes: steps.iter().map(|step| step.outcome).collect(), inconclusive_reasons: Vec::new() };
     let skill = SkillRecord {
-        skill: skill(),
+        skill: skill_name(),
         planned: steps.iter().map(|step| step.planned.name.clone()).collect(),
-        outcome: Some(crate::evidence::fold_steps(steps.iter().map(|step| &step.outcome))),
+        outcome: Some(crate::record::evidence::combined_outcome(steps.iter().map(|step| &step.outcome))),
         steps,
         ..record.skills[0].clone()
     };
     record.skills = vec![skill];
     record.checks.clear();
-    end(&mut record, &facts);
+    update_end(&mut record, &facts);
     record
 }
 
 /// Returns the same run with a reason for an inconclusive verdict added.
-pub(super) fn doubted(mut record: RunRecord, doubt: Doubt, message: &str) -> RunRecord {
+pub(super) fn with_inconclusive_reason(mut record: RunRecord, doubt: InconclusiveReason, message: &str) -> RunRecord {
     let outcomes = record.steps().map(|(_, step)| step.outcome).collect();
-    record.add_doubts(&[(doubt, message.to_owned())]);
-    end(&mut record, &Facts { outcomes, doubts: vec![doubt] });
+    record.add_inconclusive_reasons(&[doubt.with_message(message)]);
+    update_end(&mut record, &VerdictInputs { outcomes, inconclusive_reasons: vec![doubt] });
     record
 }
 
-fn end(record: &mut RunRecord, facts: &Facts) {
+fn update_end(record: &mut RunRecord, facts: &VerdictInputs) {
     let finished = record.finished.as_mut().expect("it has ended");
-    (finished.verdict, finished.exit_code, finished.duration_ms) = (fold(facts), exit_code(facts), 2_340);
+    (finished.verdict, finished.exit_code, finished.duration_ms) = (derive_verdict(facts), exit_code(facts), 2_340);
 }
 
-pub(super) fn skill() -> SkillName {
+pub(super) fn skill_name() -> SkillName {
     SkillName::new("verify.it").expect("a skill name")
 }
 
 /// Returns a run with one step of each kind: passed, flaky, failed, drifted, timed out, without a sandbox, skipped.
-pub(super) fn one_of_each() -> RunRecord {
-    let mut flaky = step("flaky");
+pub(super) fn run_with_each_outcome() -> RunRecord {
+    let mut flaky = passed_step("flaky");
     flaky.flaky = true;
-    flaky.earlier_attempts = vec![crate::evidence::AttemptEvidence {
+    flaky.earlier_attempts = vec![crate::record::evidence::AttemptEvidence {
         outcome: Outcome::Failed,
         termination: Termination::Exited { code: 3 },
         duration_ms: 5,
@@ -123,38 +124,38 @@ pub(super) fn one_of_each() -> RunRecord {
     let missing = Termination::NotStarted { reason: "no user namespace".into(), fault: StartFault::Sandbox };
     let not_reached =
         Termination::NotStarted { reason: "a step before it failed".into(), fault: StartFault::NotReached };
-    let mut leaky = step("leaks");
-    leaky.leaked = Some(leaked());
-    let mut forbidden = ended("forbidden", Outcome::Failed, Termination::Exited { code: 0 });
-    (forbidden.planned.leaks, forbidden.leaked) = (Leaks::Fail, Some(leaked()));
-    run(vec![
-        step("passes"),
+    let mut leaky = passed_step("leaks");
+    leaky.leaked = Some(hostile_leak());
+    let mut forbidden = step_with_end("forbidden", Outcome::Failed, Termination::Exited { code: 0 });
+    (forbidden.planned.leaks, forbidden.leaked) = (Leaks::Fail, Some(hostile_leak()));
+    run_of_steps(vec![
+        passed_step("passes"),
         leaky,
         forbidden,
         flaky,
-        failed("fails", HOSTILE),
-        drifted("drifts", &["docs/a b.md", "x,y:z%\\x0a.rs"]),
-        ended("late", Outcome::TimedOut, Termination::TimedOut { exit_code: 143 }),
-        ended("sandboxed", Outcome::Inconclusive, missing),
-        ended("skipped", Outcome::Skipped, not_reached),
+        failed_step("fails", HOSTILE_OUTPUT),
+        drifted_step("drifts", &["docs/a b.md", "x,y:z%\\x0a.rs"]),
+        step_with_end("late", Outcome::TimedOut, Termination::TimedOut { exit_code: 143 }),
+        step_with_end("sandboxed", Outcome::Inconclusive, missing),
+        step_with_end("skipped", Outcome::Skipped, not_reached),
     ])
 }
 
 /// Returns processes whose names contain markup, workflow commands and terminal escapes.
-pub(super) fn leaked() -> LeakedProcesses {
+pub(super) fn hostile_leak() -> LeakedProcesses {
     let names: [&[u8]; 3] = [b"sleep", b"`x`|::error::", b"\x1b[2J\n##[x]"];
     let named = names.iter().zip(7..).map(|(name, pid)| LeakedProcess::new(pid, name));
     LeakedProcesses::new(4, named.collect())
 }
 
 /// Output of a step that imitates commands and markup of other programs.
-pub(super) const HOSTILE: &str = "::error file=a::forged\n  ::set-output name=verdict::passed\n##[add-mask]x\n##vso[task.complete]\n\
+pub(super) const HOSTILE_OUTPUT: &str = "::error file=a::forged\n  ::set-output name=verdict::passed\n##[add-mask]x\n##vso[task.complete]\n\
     ]]><failure/></testsuite>&amp;<script>alert(1)</script>\n```\n@octocat #1 [x](https://evil.example) `a`|b|\u{202e}\u{1b}[2J\u{0}\n";
 
 /// Returns a report file of a tool.
-pub(super) fn file(step: &str, format: ReportFormat, content: Content) -> ToolFile {
-    ToolFile {
-        skill: skill(),
+pub(super) fn tool_report(step: &str, format: ReportFormat, content: ToolReportContent) -> ToolReport {
+    ToolReport {
+        skill: skill_name(),
         step: StepName::new(step).expect("a name"),
         format,
         path: "target/report".into(),
@@ -162,39 +163,39 @@ pub(super) fn file(step: &str, format: ReportFormat, content: Content) -> ToolFi
     }
 }
 
-pub(super) fn reported(record: RunRecord, files: Vec<ToolFile>) -> ReportedRun {
-    ReportedRun { commit: None, came_to: CameTo::Run(Box::new(record)), files }
+pub(super) fn reported_run(record: RunRecord, files: Vec<ToolReport>) -> ReportedRun {
+    ReportedRun { commit: None, result: RunResult::Recorded(Box::new(record)), tool_reports: files }
 }
 
 /// Returns the results of one command with these runs.
-pub(super) fn input(runs: &[ReportedRun]) -> ReportInput<'_> {
+pub(super) fn report_input(runs: &[ReportedRun]) -> ReportInput<'_> {
     let exit_code = runs.first().and_then(ReportedRun::exit_code).unwrap_or(5);
-    ReportInput { runs, left_out: 0, exit_code, token: "t0ken", below: "" }
+    ReportInput { runs, left_out: 0, exit_code, token: "t0ken", repository_prefix: "" }
 }
 
 /// A report similar to that of pytest: one case passed, one failed, one was flaky.
-pub(super) const TOOLS_JUNIT: &str = r#"<testsuites><testsuite name="pytest"><testcase name="ok" classname="t"/>
+pub(super) const PYTEST_JUNIT: &str = r#"<testsuites><testsuite name="pytest"><testcase name="ok" classname="t"/>
     <testcase name="bad" classname="t" file="tests/a.py" line="7"><failure message="1 != 2">at length</failure></testcase>
     <testcase name="flaky"><flakyFailure message="once"/></testcase></testsuite></testsuites>"#;
 
 /// Returns a log of two runs of ruff, each with this number of results, which contain hostile text.
-pub(super) fn tools_sarif(results: usize) -> Content {
+pub(super) fn ruff_sarif(results: usize) -> ToolReportContent {
     let result = |n: usize| {
-        json!({ "ruleId": "F401", "level": "error", "message": { "text": format!("{n} {HOSTILE}") }, "locations": [{
+        json!({ "ruleId": "F401", "level": "error", "message": { "text": format!("{n} {HOSTILE_OUTPUT}") }, "locations": [{
         "physicalLocation": { "artifactLocation": { "uri": "src/a.py" }, "region": { "startLine": n + 1, "startColumn": 2 } } }] })
     };
     let results: Vec<Value> = (0..results).map(result).collect();
     let run = json!({ "tool": { "driver": { "name": "ruff" } }, "results": results });
-    Content::Read(json!({ "version": "2.1.0", "runs": [run.clone(), run] }).to_string().into_bytes())
+    ToolReportContent::Read(json!({ "version": "2.1.0", "runs": [run.clone(), run] }).to_string().into_bytes())
 }
 
 /// Returns a run whose tools wrote two valid reports and two malformed ones.
-pub(super) fn with_tools() -> ReportedRun {
+pub(super) fn run_with_tool_reports() -> ReportedRun {
     let files = vec![
-        file("tests", ReportFormat::Junit, Content::Read(TOOLS_JUNIT.into())),
-        file("lints", ReportFormat::Sarif, tools_sarif(2)),
-        file("tests", ReportFormat::Sarif, Content::Read(b"<xml/>".to_vec())),
-        file("lints", ReportFormat::Junit, Content::Read(b"<!DOCTYPE x><x/>".to_vec())),
+        tool_report("tests", ReportFormat::Junit, ToolReportContent::Read(PYTEST_JUNIT.into())),
+        tool_report("lints", ReportFormat::Sarif, ruff_sarif(2)),
+        tool_report("tests", ReportFormat::Sarif, ToolReportContent::Read(b"<xml/>".to_vec())),
+        tool_report("lints", ReportFormat::Junit, ToolReportContent::Read(b"<!DOCTYPE x><x/>".to_vec())),
     ];
-    reported(run(vec![failed("tests", "1 failed\n"), step("lints")]), files)
+    reported_run(run_of_steps(vec![failed_step("tests", "1 failed\n"), passed_step("lints")]), files)
 }

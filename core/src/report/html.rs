@@ -4,31 +4,31 @@
 //! This file has the order of the parts, the content security policy, and the size limit. Each part is a file of
 //! `html/`.
 
-mod drift;
-mod enforcement;
-mod evidence;
-mod figures;
-mod log;
+mod drift_section;
+mod enforcement_section;
+mod evidence_section;
 mod markup;
-mod notes;
-mod reasons;
-mod reports;
-mod several;
-mod step;
-mod steps;
-mod timeline;
-mod toolchain;
-mod verdict;
-mod view;
-mod words;
+mod multi_run_page;
+mod notes_section;
+mod output_section;
+mod page_text;
+mod page_view;
+mod reasons_section;
+mod resources_section;
+mod step_details;
+mod step_list;
+mod timeline_section;
+mod tool_reports_section;
+mod toolchain_section;
+mod verdict_header;
 
 use sha2::{Digest, Sha256};
 
-use crate::record::RunRecord;
-use crate::report::ToolFile;
-use crate::verdict::Verdict;
+use crate::decision::verdict::Verdict;
+use crate::record::run_record::RunRecord;
+use crate::report::ToolReport;
 use markup::Html;
-use view::View;
+use page_view::RunPageView;
 
 /// The style sheet of the page.
 const STYLE: &str = include_str!("html/page.css");
@@ -37,38 +37,38 @@ const SCRIPT: &str = include_str!("html/page.js");
 
 /// Size of a page, in bytes, at which it starts to leave out output, changes and resource use of steps, with a
 /// note. Steps that did not pass come first. The rest of the page is bounded by the list limits of each part.
-const ROOM: usize = 6 << 20;
+const MAX_PAGE_BYTES: usize = 6 << 20;
 
 /// One of the runs on a page of several.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct PageRun<'a> {
     /// The display name of the run, such as a commit and the first line of its message.
     pub name: &'a str,
     /// The record of the run, or the reason why it is missing.
-    pub came_to: Result<&'a RunRecord, &'a str>,
+    pub result: Result<&'a RunRecord, &'a str>,
     /// The reports of its steps' tools.
-    pub files: &'a [ToolFile],
+    pub tool_reports: &'a [ToolReport],
 }
 
 /// Returns the page for a run, with the reports of its steps' tools.
-pub fn page(record: &RunRecord, files: &[ToolFile]) -> String {
-    let view = View::of(record, files);
-    document(view.verdict_word(), view.verdict(), &view.title(), |html| {
-        verdict::write(html, &view);
-        html.element("main", &[("id", "main")], |html| parts_of(html, &view));
+pub fn render_page(record: &RunRecord, files: &[ToolReport]) -> String {
+    let view = RunPageView::new(record, files);
+    render_document(view.verdict_word(), view.verdict(), &view.title(), |html| {
+        verdict_header::write(html, &view);
+        html.element("main", &[("id", "main")], |html| write_sections(html, &view));
     })
 }
 
 /// Returns the page for several runs; `verdict` is their combined verdict.
-pub fn pages(verdict: Verdict, parts: &[Part<'_>]) -> String {
-    let title = format!("{} · {} · Proctor", verdict.as_str(), words::count(parts.len(), "run"));
-    document(verdict.as_str(), Some(verdict), &title, |html| several::write(html, verdict, parts))
+pub fn render_multi_run_page(verdict: Verdict, parts: &[PageRun<'_>]) -> String {
+    let title = format!("{} · {} · Proctor", verdict.as_str(), page_text::count(parts.len(), "run"));
+    render_document(verdict.as_str(), Some(verdict), &title, |html| multi_run_page::write(html, verdict, parts))
 }
 
-fn document(word: &str, verdict: Option<Verdict>, title: &str, content: impl FnOnce(&mut Html)) -> String {
-    let mut html = Html::with_room(ROOM);
+fn render_document(word: &str, verdict: Option<Verdict>, title: &str, content: impl FnOnce(&mut Html)) -> String {
+    let mut html = Html::with_size_limit(MAX_PAGE_BYTES);
     html.element("html", &[("lang", "en"), ("data-verdict", word)], |html| {
-        html.plain("head", |html| head(html, verdict, title));
+        html.plain("head", |html| write_head(html, verdict, title));
         html.plain("body", |html| {
             html.element("a", &[("class", "skip"), ("href", "#main")], |html| html.text("Skip to the report"));
             content(html);
@@ -78,32 +78,38 @@ fn document(word: &str, verdict: Option<Verdict>, title: &str, content: impl FnO
     html.finish()
 }
 
-fn head(html: &mut Html, verdict: Option<Verdict>, title: &str) {
+fn write_head(html: &mut Html, verdict: Option<Verdict>, title: &str) {
     html.void("meta", &[("charset", "utf-8")]);
-    html.void("meta", &[("http-equiv", "Content-Security-Policy"), ("content", &policy())]);
+    html.void("meta", &[("http-equiv", "Content-Security-Policy"), ("content", &content_security_policy())]);
     html.void("meta", &[("name", "viewport"), ("content", "width=device-width, initial-scale=1")]);
     html.void("meta", &[("name", "color-scheme"), ("content", "light dark")]);
     html.void("meta", &[("name", "referrer"), ("content", "no-referrer")]);
-    html.void("link", &[("rel", "icon"), ("href", icon(verdict))]);
-    html.say("title", title);
+    html.void("link", &[("rel", "icon"), ("href", favicon(verdict))]);
+    html.text_element("title", title);
     html.plain("style", |html| html.verbatim(STYLE));
 }
 
 /// Writes everything except the head of a run, in the order in which a reader needs it.
-fn parts_of(html: &mut Html, view: &View<'_>) {
-    reasons::write(html, view);
-    notes::write(html, view);
-    timeline::write(html, view);
-    steps::write(html, view);
-    figures::write(html, view);
-    enforcement::write(html, view);
-    toolchain::write(html, view);
-    evidence::write(html, view);
+fn write_sections(html: &mut Html, view: &RunPageView<'_>) {
+    reasons_section::write(html, view);
+    notes_section::write(html, view);
+    timeline_section::write(html, view);
+    step_list::write(html, view);
+    resources_section::write(html, view);
+    enforcement_section::write(html, view);
+    toolchain_section::write(html, view);
+    evidence_section::write(html, view);
 }
 
 /// Writes a section with a heading.
-fn section(html: &mut Html, view: &View<'_>, id: &'static str, title: &str, content: impl FnOnce(&mut Html)) {
-    let id = view.id(id);
+fn write_section(
+    html: &mut Html,
+    view: &RunPageView<'_>,
+    id: &'static str,
+    title: &str,
+    content: impl FnOnce(&mut Html),
+) {
+    let id = view.element_id(id);
     let heading = format!("{id}-title");
     html.element("section", &[("id", &id), ("aria-labelledby", &heading)], |html| {
         html.element("h2", &[("id", &heading)], |html| html.text(title));
@@ -112,13 +118,13 @@ fn section(html: &mut Html, view: &View<'_>, id: &'static str, title: &str, cont
 }
 
 /// Writes a table that scrolls horizontally if it is wider than the screen.
-fn table(html: &mut Html, caption: &str, heads: &[&str], rows: impl FnOnce(&mut Html)) {
+fn write_table(html: &mut Html, caption: &str, heads: &[&str], rows: impl FnOnce(&mut Html)) {
     html.element(
         "div",
         &[("class", "scroll"), ("role", "region"), ("aria-label", caption), ("tabindex", "0")],
         |html| {
             html.plain("table", |html| {
-                html.say("caption", caption);
+                html.text_element("caption", caption);
                 html.plain("thead", |html| {
                     html.plain("tr", |html| {
                         for head in heads {
@@ -134,7 +140,7 @@ fn table(html: &mut Html, caption: &str, heads: &[&str], rows: impl FnOnce(&mut 
 
 /// Returns the content security policy: the page may load only its own style and script, identified by their
 /// hashes, and its icon (CSP level 3, `hash-source`).
-fn policy() -> String {
+fn content_security_policy() -> String {
     let source = |text: &str| format!("'sha256-{}'", base64(&Sha256::digest(text.as_bytes())));
     format!(
         "default-src 'none'; style-src {}; script-src {}; img-src data:; base-uri 'none'; form-action 'none'",
@@ -159,7 +165,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// Returns an icon, a disc in the verdict's colour, which distinguishes the runs in a row of browser tabs.
-fn icon(verdict: Option<Verdict>) -> &'static str {
+fn favicon(verdict: Option<Verdict>) -> &'static str {
     macro_rules! disc {
         ($colour:literal) => {
             concat!(

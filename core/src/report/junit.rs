@@ -8,29 +8,29 @@ use std::time::Duration;
 
 use quick_junit::{FlakyOrRerun, NonSuccessKind, Report, TestCase, TestCaseStatus, TestRerun, TestSuite};
 
-use super::text::{leak_warning, line, lines, stream, why};
-use super::tool::{self, junit as tools};
-use super::{CameTo, Content, ReportInput, ReportedRun, ToolFile, is_problem};
-use crate::drift::Diff;
-use crate::evidence::{CheckEvidence, StepEvidence};
-use crate::names::{SkillName, StepName};
-use crate::outcome::{Outcome, StartFault, Termination};
-use crate::plan::ReportFormat;
-use crate::record::{RunRecord, SkillRecord};
-use crate::safe_text::without_colour;
-use crate::verdict::Verdict;
+use super::report_text::{leak_warning, neutralize_lines, outcome_reason, single_line, stream_text};
+use super::tool::{self, junit_reader as tools};
+use super::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem};
+use crate::decision::verdict::Verdict;
+use crate::model::drift::Diff;
+use crate::model::names::{SkillName, StepName};
+use crate::model::outcome::{Outcome, StartFault, Termination};
+use crate::model::plan::ReportFormat;
+use crate::record::evidence::{CheckEvidence, StepEvidence};
+use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::text::safe_text::strip_colours;
 
 /// Returns the document.
-pub(super) fn write(input: &ReportInput<'_>) -> String {
+pub(super) fn render(input: &ReportInput<'_>) -> String {
     let mut report = Report::new("proctor");
     let mut spent = 0;
     for run in input.runs {
-        report.add_test_suites(suites(run));
+        report.add_test_suites(run_suites(run));
         spent += run.record().and_then(|record| record.finished.as_ref()).map_or(0, |finished| finished.duration_ms);
     }
     if input.left_out > 0 {
         let message = format!("{} more commits of the range were left out after one that did not pass", input.left_out);
-        report.add_test_suite(of_one("proctor", skipped("commits left out", &message)));
+        report.add_test_suite(single_case_suite("proctor", skipped_case("commits left out", &message)));
     }
     report.set_time(Duration::from_millis(spent));
     // The schema of Jenkins has no attribute `skipped` on the root. The root's attribute is the first one of this
@@ -41,62 +41,66 @@ pub(super) fn write(input: &ReportInput<'_>) -> String {
 }
 
 /// Returns the suites of one run.
-fn suites(run: &ReportedRun) -> Vec<TestSuite> {
-    let prefix = run.prefix();
+fn run_suites(run: &ReportedRun) -> Vec<TestSuite> {
+    let prefix = run.commit_prefix();
     let mut suites = Vec::new();
-    match &run.came_to {
-        CameTo::Nothing(refusal) => {
+    match &run.result {
+        RunResult::Refused(refusal) => {
             let text = [refusal.message.as_str()].into_iter().chain(refusal.hints.iter().map(String::as_str));
             let text = text.collect::<Vec<_>>().join("\n");
-            suites.push(of_one(&format!("{prefix}proctor"), error("run", "no_run", &refusal.message, &text)));
+            suites.push(single_case_suite(
+                &format!("{prefix}proctor"),
+                error_case("run", "no_run", &refusal.message, &text),
+            ));
         }
-        CameTo::Run(record) => {
-            suites.extend(toolchain(&prefix, record));
+        RunResult::Recorded(record) => {
+            suites.extend(toolchain_suite(&prefix, record));
             for skill in &record.skills {
-                suites.push(of_skill(&prefix, record, skill, run));
+                suites.push(skill_suite(&prefix, record, skill, run));
             }
-            suites.extend(in_doubt(&prefix, record));
-            suites.extend(run.files.iter().flat_map(|file| of_tool(&prefix, file)));
+            suites.extend(proctor_suite(&prefix, record));
+            suites.extend(run.tool_reports.iter().flat_map(|file| tool_report_suites(&prefix, file)));
         }
     }
     suites
 }
 
-fn of_one(name: &str, case: TestCase) -> TestSuite {
+fn single_case_suite(name: &str, case: TestCase) -> TestSuite {
     let mut suite = TestSuite::new(name);
     suite.add_test_case(case);
     suite
 }
 
-fn toolchain(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
+fn toolchain_suite(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
     let mut suite = TestSuite::new(format!("{prefix}toolchain"));
-    suite.add_test_cases(record.checks.iter().map(of_check));
+    suite.add_test_cases(record.checks.iter().map(check_case));
     (!record.checks.is_empty()).then_some(suite)
 }
 
-fn of_check(check: &CheckEvidence) -> TestCase {
+fn check_case(check: &CheckEvidence) -> TestCase {
     let mut status = TestCaseStatus::success();
     if !check.satisfied {
         let read = check.version_read.as_deref().unwrap_or("no version");
         status = TestCaseStatus::non_success(NonSuccessKind::Error);
-        status
-            .set_type("toolchain")
-            .set_message(attribute(&format!("the check does not hold: {}; it read {read}", why(&check.step))));
+        status.set_type("toolchain").set_message(xml_attribute(&format!(
+            "the check does not hold: {}; it read {read}",
+            outcome_reason(&check.step)
+        )));
     }
-    let mut case = TestCase::new(attribute(&check.step.planned.cmd.to_string()), status);
+    let mut case = TestCase::new(xml_attribute(&check.step.planned.cmd.to_string()), status);
     case.set_classname(check.toolchain.as_str());
-    dress(&mut case, &check.step);
+    set_time_and_output(&mut case, &check.step);
     case
 }
 
-fn of_skill(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &ReportedRun) -> TestSuite {
+fn skill_suite(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &ReportedRun) -> TestSuite {
     let mut suite = TestSuite::new(format!("{prefix}{}", skill.skill));
     if let Some(started) = &record.started {
-        suite.extra.insert("timestamp".into(), attribute(&started.at).as_str().into());
+        suite.extra.insert("timestamp".into(), xml_attribute(&started.at).as_str().into());
         suite.add_property(("run_id", started.run_id.as_str()));
         suite.add_property(("snapshot", started.snapshot.as_str()));
     }
-    if let Some(rerun) = record.partial() {
+    if let Some(rerun) = record.partial_rerun() {
         let left_out: Vec<&str> = rerun.left_out.iter().map(SkillName::as_str).collect();
         suite.add_property(("left_out", left_out.join(" ").as_str()));
     }
@@ -105,33 +109,35 @@ fn of_skill(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &Reporte
     }
     suite.set_time(Duration::from_millis(skill.steps.iter().map(|step| step.duration_ms).sum()));
     for step in &skill.steps {
-        suite.add_test_case(of_step(&skill.skill, step));
-        suite.add_test_cases(run.files_of(&skill.skill, &step.planned.name).filter_map(|file| not_read(step, file)));
+        suite.add_test_case(step_case(&skill.skill, step));
+        suite.add_test_cases(
+            run.tool_reports_of(&skill.skill, &step.planned.name).filter_map(|file| unusable_report_case(step, file)),
+        );
     }
     let has_ended = |name: &StepName| skill.steps.iter().any(|step| step.planned.name == *name);
     for name in skill.planned.iter().filter(|name| !has_ended(name)) {
         let reason = if skill.reason.is_empty() { "its turn did not come" } else { &skill.reason };
-        let mut case = skipped(name.as_str(), reason);
+        let mut case = skipped_case(name.as_str(), reason);
         case.set_classname(skill.skill.as_str());
         suite.add_test_case(case);
     }
     suite
 }
 
-fn of_step(skill: &SkillName, step: &StepEvidence) -> TestCase {
-    let mut case = TestCase::new(step.planned.name.as_str(), status(step));
+fn step_case(skill: &SkillName, step: &StepEvidence) -> TestCase {
+    let mut case = TestCase::new(step.planned.name.as_str(), case_status(step));
     case.set_classname(skill.as_str());
-    dress(&mut case, step);
+    set_time_and_output(&mut case, step);
     case
 }
 
 /// Sets the time and the output of a command.
-fn dress(case: &mut TestCase, step: &StepEvidence) {
+fn set_time_and_output(case: &mut TestCase, step: &StepEvidence) {
     case.set_time(Duration::from_millis(step.duration_ms));
     if step.stdout.bytes > 0 {
-        case.set_system_out(xml_text(&stream(&step.stdout)));
+        case.set_system_out(xml_text(&stream_text(&step.stdout)));
     }
-    let printed = (step.stderr.bytes > 0).then(|| stream(&step.stderr));
+    let printed = (step.stderr.bytes > 0).then(|| stream_text(&step.stderr));
     let warning = leak_warning(step).map(|warning| format!("[proctor] warning: the command {warning}\n"));
     let shown: Vec<String> = printed.into_iter().chain(warning).collect();
     if !shown.is_empty() {
@@ -139,35 +145,41 @@ fn dress(case: &mut TestCase, step: &StepEvidence) {
     }
 }
 
-fn status(step: &StepEvidence) -> TestCaseStatus {
+fn case_status(step: &StepEvidence) -> TestCaseStatus {
     let (kind, ty) = match step.outcome {
         Outcome::Passed => {
-            let flaky_runs =
-                step.earlier_attempts.iter().map(|attempt| rerun(attempt.outcome, &attempt.termination)).collect();
+            let flaky_runs = step
+                .earlier_attempts
+                .iter()
+                .map(|attempt| attempt_rerun(attempt.outcome, &attempt.termination))
+                .collect();
             return TestCaseStatus::Success { flaky_runs };
         }
         Outcome::Skipped => {
             let mut status = TestCaseStatus::skipped();
-            status.set_message(attribute(&why(step)));
+            status.set_message(xml_attribute(&outcome_reason(step)));
             return status;
         }
         Outcome::Failed => (NonSuccessKind::Failure, "failed"),
         Outcome::Drifted => (NonSuccessKind::Failure, "drift"),
         Outcome::TimedOut => (NonSuccessKind::Error, "timeout"),
         Outcome::Cancelled => (NonSuccessKind::Error, "cancelled"),
-        Outcome::Inconclusive => (NonSuccessKind::Error, fault(&step.termination)),
+        Outcome::Inconclusive => (NonSuccessKind::Error, inconclusive_type(&step.termination)),
     };
     let mut status = TestCaseStatus::non_success(kind);
-    status.set_type(ty).set_message(attribute(&why(step))).set_description(xml_text(&details(step)));
+    status
+        .set_type(ty)
+        .set_message(xml_attribute(&outcome_reason(step)))
+        .set_description(xml_text(&failure_text(step)));
     status.set_rerun_kind(FlakyOrRerun::Rerun);
     for attempt in &step.earlier_attempts {
-        status.add_rerun(rerun(attempt.outcome, &attempt.termination));
+        status.add_rerun(attempt_rerun(attempt.outcome, &attempt.termination));
     }
     status
 }
 
 /// Returns a word for the reason why the outcome is inconclusive.
-fn fault(termination: &Termination) -> &'static str {
+fn inconclusive_type(termination: &Termination) -> &'static str {
     match termination {
         Termination::NotStarted { fault: StartFault::Sandbox, .. } => "sandbox",
         Termination::NotStarted { fault: StartFault::ProgramMissing, .. } => "program_missing",
@@ -177,7 +189,7 @@ fn fault(termination: &Termination) -> &'static str {
     }
 }
 
-fn rerun(outcome: Outcome, termination: &Termination) -> TestRerun {
+fn attempt_rerun(outcome: Outcome, termination: &Termination) -> TestRerun {
     let kind = if outcome == Outcome::Failed { NonSuccessKind::Failure } else { NonSuccessKind::Error };
     let mut rerun = TestRerun::new(kind);
     rerun.set_type(outcome.as_str()).set_message(termination.phrase());
@@ -185,15 +197,17 @@ fn rerun(outcome: Outcome, termination: &Termination) -> TestRerun {
 }
 
 /// Returns the text below a failure's message: the command and its changes.
-fn details(step: &StepEvidence) -> String {
-    let mut text = format!("$ {}\n{}\n", line(&step.planned.cmd.to_string()), why(step));
+fn failure_text(step: &StepEvidence) -> String {
+    let mut text = format!("$ {}\n{}\n", single_line(&step.planned.cmd.to_string()), outcome_reason(step));
     for change in &step.drift.found.changes {
         match &change.diff {
             Diff::Whole { text: diff } => text.push_str(diff),
             Diff::Truncated { text: diff, omitted_lines } => {
                 text.push_str(&format!("{diff}[… {omitted_lines} more lines …]\n"));
             }
-            Diff::Binary | Diff::None | Diff::Omitted { .. } => text.push_str(&format!("{}\n", line(&change.path))),
+            Diff::Binary | Diff::None | Diff::Omitted { .. } => {
+                text.push_str(&format!("{}\n", single_line(&change.path)));
+            }
         }
     }
     if step.drift.found.omitted > 0 {
@@ -203,91 +217,95 @@ fn details(step: &StepEvidence) -> String {
 }
 
 /// Returns the suite with the reasons for an inconclusive verdict that belong to no step.
-fn in_doubt(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
+fn proctor_suite(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
     let verdict = record.finished.as_ref().map_or(Verdict::Inconclusive, |finished| finished.verdict);
     let mut suite = TestSuite::new(format!("{prefix}proctor"));
     for doubt in &record.doubts {
         let word = doubt.doubt.as_str();
-        suite.add_test_case(error(word, word, &doubt.message, &doubt.message));
+        suite.add_test_case(error_case(word, word, &doubt.message, &doubt.message));
     }
     for (rerun, skill) in
-        record.partial().iter().flat_map(|rerun| rerun.left_out.iter().map(move |skill| (rerun, skill)))
+        record.partial_rerun().iter().flat_map(|rerun| rerun.left_out.iter().map(move |skill| (rerun, skill)))
     {
         let message = format!("left out of a partial run: it passed in run {}", rerun.after);
-        suite.add_test_case(skipped(skill.as_str(), &message));
+        suite.add_test_case(skipped_case(skill.as_str(), &message));
     }
-    let is_told = suite.errors > 0
+    let is_explained = suite.errors > 0
         || record.steps().any(|(_, step)| is_problem(step))
         || record.checks.iter().any(|check| !check.satisfied);
-    if verdict != Verdict::Passed && !is_told {
+    if verdict != Verdict::Passed && !is_explained {
         let message = format!("the verdict is {}, but no step ran that explains it", verdict.as_str());
-        suite.add_test_case(error("verdict", verdict.as_str(), &message, &message));
+        suite.add_test_case(error_case("verdict", verdict.as_str(), &message, &message));
     }
     (suite.tests > 0).then_some(suite)
 }
 
-fn error(name: &str, ty: &str, message: &str, text: &str) -> TestCase {
+fn error_case(name: &str, ty: &str, message: &str, text: &str) -> TestCase {
     let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
-    status.set_type(ty).set_message(attribute(message)).set_description(xml_text(text));
+    status.set_type(ty).set_message(xml_attribute(message)).set_description(xml_text(text));
     let mut case = TestCase::new(name, status);
     case.set_classname("proctor");
     case
 }
 
-fn skipped(name: &str, message: &str) -> TestCase {
+fn skipped_case(name: &str, message: &str) -> TestCase {
     let mut status = TestCaseStatus::skipped();
-    status.set_message(attribute(message));
+    status.set_message(xml_attribute(message));
     let mut case = TestCase::new(name, status);
     case.set_classname("proctor");
     case
 }
 
 /// Returns the case for a report that cannot be merged. A missing report counts only if the step ran.
-fn not_read(step: &StepEvidence, file: &ToolFile) -> Option<TestCase> {
-    let name = format!("{} report {}", step.planned.name, line(&file.path));
+fn unusable_report_case(step: &StepEvidence, file: &ToolReport) -> Option<TestCase> {
+    let name = format!("{} report {}", step.planned.name, single_line(&file.path));
     let refused = |problem: &str| {
-        let message = tool::unreadable(&file.path, problem);
-        Some(error(&name, "report", &message, &message))
+        let message = tool::unreadable_report_message(&file.path, problem);
+        Some(error_case(&name, "report", &message, &message))
     };
     match &file.content {
-        Content::Unread(problem) => refused(problem),
-        Content::Missing if matches!(step.outcome, Outcome::Skipped | Outcome::Cancelled | Outcome::Inconclusive) => {
+        ToolReportContent::Unavailable(problem) => refused(problem),
+        ToolReportContent::Missing
+            if matches!(step.outcome, Outcome::Skipped | Outcome::Cancelled | Outcome::Inconclusive) =>
+        {
             None
         }
-        Content::Missing => Some(skipped(&name, "the step wrote none")),
-        Content::Read(bytes) => match file.format {
-            ReportFormat::Junit => refused(&tools::read(bytes).err()?),
-            ReportFormat::Sarif => refused(&tool::sarif::read(bytes).err()?),
+        ToolReportContent::Missing => Some(skipped_case(&name, "the step wrote none")),
+        ToolReportContent::Read(bytes) => match file.format {
+            ReportFormat::Junit => refused(&tools::parse(bytes).err()?),
+            ReportFormat::Sarif => refused(&tool::sarif_reader::parse(bytes).err()?),
         },
     }
 }
 
 /// Returns the suites of a tool's report.
-fn of_tool(prefix: &str, file: &ToolFile) -> Vec<TestSuite> {
-    let (ReportFormat::Junit, Content::Read(bytes)) = (file.format, &file.content) else { return Vec::new() };
+fn tool_report_suites(prefix: &str, file: &ToolReport) -> Vec<TestSuite> {
+    let (ReportFormat::Junit, ToolReportContent::Read(bytes)) = (file.format, &file.content) else { return Vec::new() };
     let step = format!("{prefix}{}/{}", file.skill, file.step);
-    let named = |suite: tools::Suite| {
-        let mut merged = TestSuite::new(attribute(&format!("{step}: {}", suite.name)));
+    let named = |suite: tools::JunitSuite| {
+        let mut merged = TestSuite::new(xml_attribute(&format!("{step}: {}", suite.name)));
         if let Some(time) = suite.time {
             merged.set_time(time);
         }
-        merged.add_test_cases(suite.cases.iter().map(of_tools_case));
+        merged.add_test_cases(suite.cases.iter().map(tool_case));
         merged
     };
     // An unreadable report gets its own case in the suite of the skill.
-    tools::read(bytes).unwrap_or_default().into_iter().filter(|suite| !suite.cases.is_empty()).map(named).collect()
+    tools::parse(bytes).unwrap_or_default().into_iter().filter(|suite| !suite.cases.is_empty()).map(named).collect()
 }
 
-fn of_tools_case(case: &tools::Case) -> TestCase {
-    let mut merged = TestCase::new(attribute(&case.name), tools_status(case));
+fn tool_case(case: &tools::JunitCase) -> TestCase {
+    let mut merged = TestCase::new(xml_attribute(&case.name), tool_case_status(case));
     if let Some(class) = &case.class {
-        merged.set_classname(attribute(class));
+        merged.set_classname(xml_attribute(class));
     }
     if let Some(time) = case.time {
         merged.set_time(time);
     }
-    for (output, set) in [(&case.out, true), (&case.err, false)].into_iter().filter(|(output, _)| !output.is_empty()) {
-        let text = xml_text(&without_colour(output));
+    for (output, set) in
+        [(&case.stdout, true), (&case.stderr, false)].into_iter().filter(|(output, _)| !output.is_empty())
+    {
+        let text = xml_text(&strip_colours(output));
         if set {
             merged.set_system_out(text)
         } else {
@@ -297,28 +315,28 @@ fn of_tools_case(case: &tools::Case) -> TestCase {
     merged
 }
 
-fn tools_status(case: &tools::Case) -> TestCaseStatus {
-    use tools::EndKind::{Error, FlakyError, FlakyFailure, RerunError, RerunFailure, Skipped};
-    let reruns = case.ends.iter().filter_map(|end| match end.kind {
-        FlakyFailure | RerunFailure => Some(tools_rerun(NonSuccessKind::Failure, end)),
-        FlakyError | RerunError => Some(tools_rerun(NonSuccessKind::Error, end)),
+fn tool_case_status(case: &tools::JunitCase) -> TestCaseStatus {
+    use tools::JunitResultKind::{Error, FlakyError, FlakyFailure, RerunError, RerunFailure, Skipped};
+    let reruns = case.results.iter().filter_map(|end| match end.kind {
+        FlakyFailure | RerunFailure => Some(tool_rerun(NonSuccessKind::Failure, end)),
+        FlakyError | RerunError => Some(tool_rerun(NonSuccessKind::Error, end)),
         _ => None,
     });
-    let mut status = match (case.failure(), case.ends.iter().find(|end| end.kind == Skipped)) {
+    let mut status = match (case.failure(), case.results.iter().find(|end| end.kind == Skipped)) {
         (None, None) => return TestCaseStatus::Success { flaky_runs: reruns.collect() },
         (Some(end), _) if end.kind == Error => TestCaseStatus::non_success(NonSuccessKind::Error),
         (Some(_), _) => TestCaseStatus::non_success(NonSuccessKind::Failure),
         (None, Some(_)) => TestCaseStatus::skipped(),
     };
-    if let Some(end) = case.failure().or_else(|| case.ends.iter().find(|end| end.kind == Skipped)) {
-        if let Some(ty) = &end.ty {
-            status.set_type(attribute(ty));
+    if let Some(end) = case.failure().or_else(|| case.results.iter().find(|end| end.kind == Skipped)) {
+        if let Some(ty) = &end.type_name {
+            status.set_type(xml_attribute(ty));
         }
         if let Some(message) = &end.message {
-            status.set_message(attribute(&without_colour(message)));
+            status.set_message(xml_attribute(&strip_colours(message)));
         }
         if !end.text.is_empty() {
-            status.set_description(xml_text(&without_colour(&end.text)));
+            status.set_description(xml_text(&strip_colours(&end.text)));
         }
     }
     if case.failure().is_some() {
@@ -327,23 +345,23 @@ fn tools_status(case: &tools::Case) -> TestCaseStatus {
     status
 }
 
-fn tools_rerun(kind: NonSuccessKind, end: &tools::End) -> TestRerun {
+fn tool_rerun(kind: NonSuccessKind, end: &tools::JunitCaseResult) -> TestRerun {
     let mut rerun = TestRerun::new(kind);
     // The schema requires a type.
-    rerun.set_type(attribute(end.ty.as_deref().unwrap_or("rerun")));
+    rerun.set_type(xml_attribute(end.type_name.as_deref().unwrap_or("rerun")));
     if let Some(message) = &end.message {
-        rerun.set_message(attribute(message));
+        rerun.set_message(xml_attribute(message));
     }
     rerun
 }
 
 /// Formats text for an attribute on one line, because XML parsers replace newlines in attributes by spaces.
-fn attribute(text: &str) -> String {
-    xml_text(&line(text))
+fn xml_attribute(text: &str) -> String {
+    xml_text(&single_line(text))
 }
 
 /// Formats text for XML 1.0: escapes characters that it cannot represent, and replaces tabs by spaces, because tabs
 /// would be lost.
 fn xml_text(text: &str) -> String {
-    lines(text).replace('\u{fffe}', "\\u{fffe}").replace('\u{ffff}', "\\u{ffff}").replace('\t', "    ")
+    neutralize_lines(text).replace('\u{fffe}', "\\u{fffe}").replace('\u{ffff}', "\\u{ffff}").replace('\t', "    ")
 }

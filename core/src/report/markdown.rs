@@ -4,37 +4,40 @@
 //! Untrusted text appears only in `<code>`, in `<pre>` or in a fence, escaped for each. There it can neither
 //! mention users nor create links or images.
 
-use super::text::{cut, last_part, leak_warning, line, lines, outcome, short, stream, why};
-use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, is_problem, tool};
-use crate::drift::{Change, Diff};
-use crate::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource, escape_output};
-use crate::outcome::Outcome;
-use crate::plan::ReportFormat;
-use crate::record::{RunRecord, SkillRecord};
-use crate::verdict::Verdict;
-use crate::words::{count, duration};
+use super::report_text::{
+    last_bytes, leak_warning, neutralize_lines, outcome_reason, outcome_text, short_id, single_line, stream_text,
+    truncate_chars,
+};
+use super::{ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReportContent, is_problem, tool};
+use crate::decision::verdict::Verdict;
+use crate::model::drift::{Change, Diff};
+use crate::model::outcome::Outcome;
+use crate::model::plan::ReportFormat;
+use crate::record::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource, escape_output};
+use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::text::humanize::{count, duration};
 
 /// Maximum size of a comment, in bytes: GitHub accepts fewer than 65,536 characters.
-pub(super) const COMMENT: usize = 65_000;
+pub(super) const MAX_COMMENT_BYTES: usize = 65_000;
 /// Maximum number of bytes that are shown of the end of an output.
-const EXCERPT: usize = 4 << 10;
+const MAX_EXCERPT_BYTES: usize = 4 << 10;
 /// Maximum number of characters that are shown of an untrusted sentence.
-const SENTENCE: usize = 600;
+const MAX_SENTENCE_CHARS: usize = 600;
 /// Maximum number of failed cases of a tool's report that are named.
-const CASES: usize = 20;
+const MAX_LISTED_CASES: usize = 20;
 
 /// Returns the text, at most `most` bytes.
-pub(super) fn write(input: &ReportInput<'_>, most: usize) -> String {
-    write_with(input, &[], most)
+pub(super) fn render(input: &ReportInput<'_>, max_bytes: usize) -> String {
+    render_with_annotations(input, &[], max_bytes)
 }
 
 /// Returns the text with annotations that are not shown elsewhere.
-pub(super) fn write_with(input: &ReportInput<'_>, annotations: &[String], most: usize) -> String {
-    let mut page = Page { text: String::new(), most: most.saturating_sub(200), left_out: 0 };
+pub(super) fn render_with_annotations(input: &ReportInput<'_>, annotations: &[String], max_bytes: usize) -> String {
+    let mut page = BoundedMarkdown { text: String::new(), max_bytes: max_bytes.saturating_sub(200), left_out: 0 };
     page.add(&heading(input));
-    page.add(&left_out(annotations, most / 4));
+    page.add(&left_out_annotations(annotations, max_bytes / 4));
     for run in input.runs {
-        of_run(&mut page, input, run);
+        add_run(&mut page, input, run);
     }
     if input.left_out > 0 {
         page.add(&format!(
@@ -42,26 +45,26 @@ pub(super) fn write_with(input: &ReportInput<'_>, annotations: &[String], most: 
             count(input.left_out, "more commit")
         ));
     }
-    page.end()
+    page.finish()
 }
 
 /// A text that grows by whole parts until the space is used up.
-struct Page {
+struct BoundedMarkdown {
     text: String,
-    most: usize,
+    max_bytes: usize,
     left_out: usize,
 }
 
-impl Page {
+impl BoundedMarkdown {
     fn add(&mut self, part: &str) {
         let part = escape_output(part.as_bytes());
-        match self.text.len() + part.len() <= self.most {
+        match self.text.len() + part.len() <= self.max_bytes {
             true => self.text.push_str(&part),
             false => self.left_out += 1,
         }
     }
 
-    fn end(mut self) -> String {
+    fn finish(mut self) -> String {
         if self.left_out > 0 {
             let parts = count(self.left_out, "more part");
             self.text.push_str(&format!("\n_There was no room for {parts}; `proctor report` shows all of it._\n"));
@@ -71,7 +74,7 @@ impl Page {
 }
 
 fn heading(input: &ReportInput<'_>) -> String {
-    let (mark, word) = sign(input.verdict());
+    let (mark, word) = verdict_sign(input.verdict());
     let partial = if input.is_partial() { "partial run " } else { "" };
     let commits = match input.runs {
         [_] => String::new(),
@@ -80,7 +83,7 @@ fn heading(input: &ReportInput<'_>) -> String {
     format!("### {mark} Proctor: {partial}{word}{commits}\n\n")
 }
 
-fn sign(verdict: Verdict) -> (&'static str, &'static str) {
+fn verdict_sign(verdict: Verdict) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Passed => ("✅", "passed"),
         Verdict::Failed => ("❌", "failed"),
@@ -88,95 +91,105 @@ fn sign(verdict: Verdict) -> (&'static str, &'static str) {
     }
 }
 
-fn of_run(page: &mut Page, input: &ReportInput<'_>, run: &ReportedRun) {
+fn add_run(page: &mut BoundedMarkdown, input: &ReportInput<'_>, run: &ReportedRun) {
     if let Some(commit) = &run.commit {
-        let (mark, word) = sign(run.verdict());
+        let (mark, word) = verdict_sign(run.verdict());
         page.add(&format!(
             "#### {mark} {} {}: {word}\n\n",
-            code(short(&commit.id)),
-            code(&cut(&commit.subject, SENTENCE))
+            inline_code(short_id(&commit.id)),
+            inline_code(&truncate_chars(&commit.subject, MAX_SENTENCE_CHARS))
         ));
     }
-    match &run.came_to {
-        CameTo::Run(record) => of_record(page, input, run, record),
-        CameTo::Nothing(refusal) => page.add(&of_refusal(refusal)),
+    match &run.result {
+        RunResult::Recorded(record) => add_record(page, input, run, record),
+        RunResult::Refused(refusal) => page.add(&refusal_text(refusal)),
     }
 }
 
-fn of_refusal(refusal: &Refusal) -> String {
-    let mut text =
-        format!("**Nothing was verified** (exit code {}).\n\n{}\n", refusal.exit_code, block(&refusal.message));
+fn refusal_text(refusal: &ReportedRefusal) -> String {
+    let mut text = format!(
+        "**Nothing was verified** (exit code {}).\n\n{}\n",
+        refusal.exit_code,
+        preformatted_block(&refusal.message)
+    );
     for hint in &refusal.hints {
-        text.push_str(&format!("Hint: {}\n\n", code(&cut(hint, SENTENCE))));
+        text.push_str(&format!("Hint: {}\n\n", inline_code(&truncate_chars(hint, MAX_SENTENCE_CHARS))));
     }
     text
 }
 
-fn of_record(page: &mut Page, input: &ReportInput<'_>, run: &ReportedRun, record: &RunRecord) {
-    page.add(&facts(record));
+fn add_record(page: &mut BoundedMarkdown, input: &ReportInput<'_>, run: &ReportedRun, record: &RunRecord) {
+    page.add(&run_facts(record));
     if let Some(sentence) = record.rerun_sentence() {
-        let opening = if record.partial().is_some() { "**Partial run**" } else { "Whole run" };
-        page.add(&format!("{opening}: {}\n\n", code(&cut(&sentence.replace('`', ""), SENTENCE))));
-    }
-    for doubt in &record.doubts {
-        let message = cut(&doubt.message, SENTENCE);
-        page.add(&format!("**Inconclusive** ({}): {}\n\n", doubt.doubt.as_str().replace('_', " "), code(&message)));
-    }
-    table(page, record);
-    for check in record.checks.iter().filter(|check| !check.satisfied) {
-        page.add(&of_check(check));
-    }
-    for (skill, step) in record.steps().filter(|(_, step)| is_problem(step)) {
-        page.add(&details(
-            &format!("{skill}/{}", step.planned.name),
-            step,
-            &drift(&step.drift.found.changes, step.drift.found.omitted),
+        let opening = if record.partial_rerun().is_some() { "**Partial run**" } else { "Whole run" };
+        page.add(&format!(
+            "{opening}: {}\n\n",
+            inline_code(&truncate_chars(&sentence.replace('`', ""), MAX_SENTENCE_CHARS))
         ));
     }
-    run.files.iter().for_each(|file| page.add(&of_file(file)));
+    for doubt in &record.doubts {
+        let message = truncate_chars(&doubt.message, MAX_SENTENCE_CHARS);
+        page.add(&format!(
+            "**Inconclusive** ({}): {}\n\n",
+            doubt.doubt.as_str().replace('_', " "),
+            inline_code(&message)
+        ));
+    }
+    add_step_table(page, record);
+    for check in record.checks.iter().filter(|check| !check.satisfied) {
+        page.add(&check_details(check));
+    }
+    for (skill, step) in record.steps().filter(|(_, step)| is_problem(step)) {
+        page.add(&step_details(
+            &format!("{skill}/{}", step.planned.name),
+            step,
+            &drift_text(&step.drift.found.changes, step.drift.found.omitted),
+        ));
+    }
+    run.tool_reports.iter().for_each(|file| page.add(&tool_report_summary(file)));
     if input.runs.len() == 1 && !record.evidence.is_empty() {
-        page.add(&evidence(record));
+        page.add(&evidence_list(record));
     }
 }
 
 /// Returns what was verified, on one line.
-fn facts(record: &RunRecord) -> String {
+fn run_facts(record: &RunRecord) -> String {
     let mut facts = Vec::new();
     if let Some(started) = &record.started {
-        facts.push(format!("profile {}", code(started.profile.as_str())));
+        facts.push(format!("profile {}", inline_code(started.profile.as_str())));
         if let Some(changeset) = &started.changeset_id {
-            facts.push(format!("changeset {}", code(changeset.as_str())));
+            facts.push(format!("changeset {}", inline_code(changeset.as_str())));
         }
         facts.push(match &started.source {
             TreeSource::Worktree { tree: TreeKind::Shared } => "the worktree as it was".to_owned(),
             TreeSource::Worktree { tree: TreeKind::Private } => "a private copy of the worktree".to_owned(),
-            TreeSource::Rev { commit, .. } => format!("commit {}", code(short(commit))),
+            TreeSource::Rev { commit, .. } => format!("commit {}", inline_code(short_id(commit))),
         });
         let digest = started.snapshot.as_str();
-        facts.push(format!("tree {}", code(short(digest.rsplit(':').next().unwrap_or(digest)))));
-        facts.push(format!("run {}", code(started.run_id.as_str())));
+        facts.push(format!("tree {}", inline_code(short_id(digest.rsplit(':').next().unwrap_or(digest)))));
+        facts.push(format!("run {}", inline_code(started.run_id.as_str())));
     }
     if let Some(finished) = &record.finished {
         facts.push(format!("tier {}", finished.tier));
         facts.push(duration(finished.duration_ms));
     }
     if let Some(by) = &record.cancelled_by {
-        facts.push(format!("interrupted by {}", code(by)));
+        facts.push(format!("interrupted by {}", inline_code(by)));
     }
     if facts.is_empty() { String::new() } else { facts.join(" · ") + "\n\n" }
 }
 
-fn table(page: &mut Page, record: &RunRecord) {
+fn add_step_table(page: &mut BoundedMarkdown, record: &RunRecord) {
     if record.skills.is_empty() {
         return;
     }
     let mut text = "| step | outcome | time | why |\n|---|---|--:|---|\n".to_owned();
-    let rows: Vec<String> = record.skills.iter().flat_map(rows).collect();
+    let rows: Vec<String> = record.skills.iter().flat_map(skill_rows).collect();
     // A truncated table would be broken, so add whole rows, in at most half of the space.
-    let room = page.most / 2;
+    let max_table_bytes = page.max_bytes / 2;
     let fitting = rows.iter().scan(text.len(), |length, row| {
         *length += row.len();
-        (*length <= room).then_some(row)
+        (*length <= max_table_bytes).then_some(row)
     });
     let mut shown = 0;
     for row in fitting {
@@ -189,16 +202,20 @@ fn table(page: &mut Page, record: &RunRecord) {
     page.add(&(text + "\n"));
 }
 
-fn rows(skill: &SkillRecord) -> impl Iterator<Item = String> {
+fn skill_rows(skill: &SkillRecord) -> impl Iterator<Item = String> {
     let unseen = skill.planned.iter().filter(|name| !skill.steps.iter().any(|step| step.planned.name == **name));
     let unseen = unseen.map(|name| {
-        let why = if skill.reason.is_empty() { String::new() } else { code(&cut(&skill.reason, SENTENCE)) };
-        format!("| {} | ➖ skipped | | {why} |\n", code(&format!("{}/{name}", skill.skill)))
+        let why = if skill.reason.is_empty() {
+            String::new()
+        } else {
+            inline_code(&truncate_chars(&skill.reason, MAX_SENTENCE_CHARS))
+        };
+        format!("| {} | ➖ skipped | | {why} |\n", inline_code(&format!("{}/{name}", skill.skill)))
     });
-    skill.steps.iter().map(|step| row(skill, step)).chain(unseen)
+    skill.steps.iter().map(|step| step_row(skill, step)).chain(unseen)
 }
 
-fn row(skill: &SkillRecord, step: &StepEvidence) -> String {
+fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
     let mark = match step.outcome {
         Outcome::Passed if step.flaky => "🔁",
         Outcome::Passed => "✅",
@@ -206,35 +223,43 @@ fn row(skill: &SkillRecord, step: &StepEvidence) -> String {
         Outcome::Skipped => "➖",
         Outcome::Cancelled | Outcome::Inconclusive => "⚠️",
     };
-    let reason = (is_problem(step) || step.flaky).then(|| why(step));
-    let told: Vec<String> = reason.into_iter().chain(leak_warning(step)).collect();
-    let why = if told.is_empty() { String::new() } else { code(&cut(&told.join("; "), SENTENCE)) };
-    let name = code(&format!("{}/{}", skill.skill, step.planned.name));
+    let reason = (is_problem(step) || step.flaky).then(|| outcome_reason(step));
+    let reasons: Vec<String> = reason.into_iter().chain(leak_warning(step)).collect();
+    let why = if reasons.is_empty() {
+        String::new()
+    } else {
+        inline_code(&truncate_chars(&reasons.join("; "), MAX_SENTENCE_CHARS))
+    };
+    let name = inline_code(&format!("{}/{}", skill.skill, step.planned.name));
     let flaky = if step.flaky { ", flaky" } else { "" };
     let time = if step.duration_ms == 0 && step.outcome == Outcome::Skipped {
         String::new()
     } else {
         duration(step.duration_ms)
     };
-    format!("| {name} | {mark} {}{flaky} | {time} | {why} |\n", outcome(step.outcome))
+    format!("| {name} | {mark} {}{flaky} | {time} | {why} |\n", outcome_text(step.outcome))
 }
 
-fn of_check(check: &CheckEvidence) -> String {
-    details(&format!("toolchain {}", check.toolchain), &check.step, "")
+fn check_details(check: &CheckEvidence) -> String {
+    step_details(&format!("toolchain {}", check.toolchain), &check.step, "")
 }
 
 /// Returns the details of a step, folded.
-fn details(name: &str, step: &StepEvidence, drift: &str) -> String {
-    let sentence = code(&cut(&why(step), SENTENCE));
-    let mut text = format!("<details><summary>{} {}: {sentence}</summary>\n\n", code(name), outcome(step.outcome));
-    text.push_str(&block(&format!("$ {}", cut(&line(&step.planned.cmd.to_string()), SENTENCE))));
+fn step_details(name: &str, step: &StepEvidence, drift: &str) -> String {
+    let sentence = inline_code(&truncate_chars(&outcome_reason(step), MAX_SENTENCE_CHARS));
+    let mut text =
+        format!("<details><summary>{} {}: {sentence}</summary>\n\n", inline_code(name), outcome_text(step.outcome));
+    text.push_str(&preformatted_block(&format!(
+        "$ {}",
+        truncate_chars(&single_line(&step.planned.cmd.to_string()), MAX_SENTENCE_CHARS)
+    )));
     text.push_str(drift);
     for (word, output) in [("stderr", &step.stderr), ("stdout", &step.stdout)] {
         if output.bytes > 0 {
             text.push_str(&format!(
                 "{word}, {} bytes:\n\n{}",
                 output.bytes,
-                block(last_part(&stream(output), EXCERPT))
+                preformatted_block(last_bytes(&stream_text(output), MAX_EXCERPT_BYTES))
             ));
         }
     }
@@ -242,16 +267,18 @@ fn details(name: &str, step: &StepEvidence, drift: &str) -> String {
     text
 }
 
-fn drift(changes: &[Change], omitted: u64) -> String {
+fn drift_text(changes: &[Change], omitted: u64) -> String {
     let mut text = String::new();
     for change in changes {
         let part = match &change.diff {
-            Diff::Whole { text } => fence("diff", text),
-            Diff::Truncated { text, omitted_lines } => fence("diff", &format!("{text}… {omitted_lines} more lines\n")),
-            Diff::Binary => format!("{} (binary)\n\n", code(&change.path)),
-            Diff::None | Diff::Omitted { .. } => format!("{}\n\n", code(&change.path)),
+            Diff::Whole { text } => fenced_block("diff", text),
+            Diff::Truncated { text, omitted_lines } => {
+                fenced_block("diff", &format!("{text}… {omitted_lines} more lines\n"))
+            }
+            Diff::Binary => format!("{} (binary)\n\n", inline_code(&change.path)),
+            Diff::None | Diff::Omitted { .. } => format!("{}\n\n", inline_code(&change.path)),
         };
-        if text.len() + part.len() > 2 * EXCERPT {
+        if text.len() + part.len() > 2 * MAX_EXCERPT_BYTES {
             return text + "… and more changed paths\n\n";
         }
         text.push_str(&part);
@@ -263,24 +290,30 @@ fn drift(changes: &[Change], omitted: u64) -> String {
 }
 
 /// Returns a summary of a tool's report.
-fn of_file(file: &super::ToolFile) -> String {
-    let name = format!("{}/{} report {}", file.skill, file.step, line(&file.path));
+fn tool_report_summary(file: &super::ToolReport) -> String {
+    let name = format!("{}/{} report {}", file.skill, file.step, single_line(&file.path));
     let problem = match (&file.content, file.format) {
-        (Content::Missing, _) => return String::new(),
-        (Content::Unread(problem), _) => problem.clone(),
-        (Content::Read(bytes), ReportFormat::Junit) => match tool::junit::read(bytes) {
-            Ok(suites) => return cases(&name, &suites),
+        (ToolReportContent::Missing, _) => return String::new(),
+        (ToolReportContent::Unavailable(problem), _) => problem.clone(),
+        (ToolReportContent::Read(bytes), ReportFormat::Junit) => match tool::junit_reader::parse(bytes) {
+            Ok(suites) => return case_list(&name, &suites),
             Err(problem) => problem,
         },
-        (Content::Read(bytes), ReportFormat::Sarif) => match tool::sarif::read(bytes) {
-            Ok(runs) => return findings(&name, &runs),
+        (ToolReportContent::Read(bytes), ReportFormat::Sarif) => match tool::sarif_reader::parse(bytes) {
+            Ok(runs) => return finding_list(&name, &runs),
             Err(problem) => problem,
         },
     };
-    format!("⚠️ {}\n\n", code(&cut(&format!("{name}: {}", tool::unreadable(&file.path, &problem)), SENTENCE)))
+    format!(
+        "⚠️ {}\n\n",
+        inline_code(&truncate_chars(
+            &format!("{name}: {}", tool::unreadable_report_message(&file.path, &problem)),
+            MAX_SENTENCE_CHARS
+        ))
+    )
 }
 
-fn cases(name: &str, suites: &[tool::junit::Suite]) -> String {
+fn case_list(name: &str, suites: &[tool::junit_reader::JunitSuite]) -> String {
     let all: Vec<_> = suites.iter().flat_map(|suite| &suite.cases).collect();
     let failed: Vec<_> = all.iter().filter_map(|case| Some((case, case.failure()?))).collect();
     let items = failed.iter().map(|(case, end)| {
@@ -288,42 +321,50 @@ fn cases(name: &str, suites: &[tool::junit::Suite]) -> String {
             end.message.as_deref().filter(|text| !text.is_empty()).or(end.text.lines().next()).unwrap_or_default();
         format!("{}: {text}", case.name)
     });
-    list(&format!("{}: {} of {} failed", code(name), failed.len(), count(all.len(), "case")), failed.len(), items)
+    folded_list(
+        &format!("{}: {} of {} failed", inline_code(name), failed.len(), count(all.len(), "case")),
+        failed.len(),
+        items,
+    )
 }
 
-fn findings(name: &str, runs: &[tool::sarif::ToolRun]) -> String {
+fn finding_list(name: &str, runs: &[tool::sarif_reader::SarifRun]) -> String {
     let found: Vec<_> =
-        runs.iter().flat_map(|run| run.results.iter().filter_map(|result| run.finding(result))).collect();
+        runs.iter().flat_map(|run| run.results.iter().filter_map(|result| run.to_finding(result))).collect();
     let items = found.iter().map(|finding| {
-        let place = finding.place.as_ref().map(|place| match place.line {
+        let place = finding.location.as_ref().map(|place| match place.line {
             Some(line) => format!("{}:{line}: ", place.path),
             None => format!("{}: ", place.path),
         });
         let rule = finding.rule.as_ref().map(|rule| format!("{rule}: "));
         format!("{}{}{}", place.unwrap_or_default(), rule.unwrap_or_default(), finding.message)
     });
-    list(&format!("{}: {}", code(name), count(found.len(), "finding")), found.len(), items)
+    folded_list(&format!("{}: {}", inline_code(name), count(found.len(), "finding")), found.len(), items)
 }
 
 /// Returns a folded list under a heading; only the heading if the list is empty.
-fn list(heading: &str, length: usize, items: impl Iterator<Item = String>) -> String {
+fn folded_list(heading: &str, length: usize, items: impl Iterator<Item = String>) -> String {
     if length == 0 {
         return format!("{heading}\n\n");
     }
-    let shown: String = items.take(CASES).map(|item| format!("- {}\n", code(&cut(&item, SENTENCE)))).collect();
-    let more = if length > CASES { format!("- and {} more\n", length - CASES) } else { String::new() };
+    let shown: String = items
+        .take(MAX_LISTED_CASES)
+        .map(|item| format!("- {}\n", inline_code(&truncate_chars(&item, MAX_SENTENCE_CHARS))))
+        .collect();
+    let more =
+        if length > MAX_LISTED_CASES { format!("- and {} more\n", length - MAX_LISTED_CASES) } else { String::new() };
     format!("<details><summary>{heading}</summary>\n\n{shown}{more}\n</details>\n\n")
 }
 
 /// Returns the annotations that GitHub does not show in the code, in at most `room` bytes.
-fn left_out(annotations: &[String], room: usize) -> String {
+fn left_out_annotations(annotations: &[String], max_bytes: usize) -> String {
     if annotations.is_empty() {
         return String::new();
     }
     let (mut items, mut shown) = (String::new(), 0);
     for annotation in annotations {
-        let item = format!("- {}\n", code(&cut(annotation, SENTENCE)));
-        if items.len() + item.len() > room {
+        let item = format!("- {}\n", inline_code(&truncate_chars(annotation, MAX_SENTENCE_CHARS)));
+        if items.len() + item.len() > max_bytes {
             break;
         }
         items.push_str(&item);
@@ -336,33 +377,36 @@ fn left_out(annotations: &[String], room: usize) -> String {
     format!("<details><summary>{heading}</summary>\n\n{items}\n</details>\n\n")
 }
 
-fn evidence(record: &RunRecord) -> String {
-    let rows = record.evidence.iter().map(|(file, sha256)| format!("- {} {}\n", code(file), code(sha256.as_str())));
+fn evidence_list(record: &RunRecord) -> String {
+    let rows = record
+        .evidence
+        .iter()
+        .map(|(file, sha256)| format!("- {} {}\n", inline_code(file), inline_code(sha256.as_str())));
     format!("<details><summary>evidence (sha256)</summary>\n\n{}\n</details>\n\n", rows.collect::<String>())
 }
 
 /// The ASCII punctuation that has no meaning in Markdown or HTML inside a line.
-const PLAIN: &str = ",-+=%()/;?";
+const LITERAL_PUNCTUATION: &str = ",-+=%()/;?";
 
 /// Formats untrusted text inside a line. Every character that Markdown or HTML could interpret becomes a character
 /// reference, which cannot form structure (CommonMark 0.31, 2.5).
-pub(super) fn code(text: &str) -> String {
+pub(super) fn inline_code(text: &str) -> String {
     let one = |c: char| match c {
-        c if c.is_ascii_punctuation() && !PLAIN.contains(c) => format!("&#{};", u32::from(c)),
+        c if c.is_ascii_punctuation() && !LITERAL_PUNCTUATION.contains(c) => format!("&#{};", u32::from(c)),
         c => c.to_string(),
     };
-    format!("<code>{}</code>", line(text).chars().map(one).collect::<String>())
+    format!("<code>{}</code>", single_line(text).chars().map(one).collect::<String>())
 }
 
 /// Formats untrusted text as a block. Markdown is not interpreted inside `<pre>`.
-fn block(text: &str) -> String {
-    let text = lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+fn preformatted_block(text: &str) -> String {
+    let text = neutralize_lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     format!("<pre>{}</pre>\n\n", text.trim_end_matches('\n'))
 }
 
 /// Formats untrusted text as a fenced block; the fence is longer than any in the text.
-fn fence(language: &str, text: &str) -> String {
-    let text = lines(text);
+fn fenced_block(language: &str, text: &str) -> String {
+    let text = neutralize_lines(text);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}{language}\n{}\n{fence}\n\n", text.trim_end_matches('\n'))

@@ -6,17 +6,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::text::{first_line, leak_warning, line, uri, why};
-use super::tool::{self, sarif as tools};
-use super::{CameTo, Content, Refusal, ReportInput, ReportedRun, ToolFile};
-use crate::digest::Sha256Hex;
-use crate::drift::Change;
-use crate::evidence::{StepEvidence, TreeSource};
-use crate::outcome::Outcome;
-use crate::plan::ReportFormat;
-use crate::record::RunRecord;
-use crate::safe_text::inert_json;
-use crate::verdict::Verdict;
+use super::report_text::{first_changed_line, leak_warning, outcome_reason, path_to_uri, single_line};
+use super::tool::{self, sarif_reader as tools};
+use super::{ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReport, ToolReportContent};
+use crate::decision::verdict::Verdict;
+use crate::model::drift::Change;
+use crate::model::outcome::Outcome;
+use crate::model::plan::ReportFormat;
+use crate::record::evidence::{StepEvidence, TreeSource};
+use crate::record::run_record::RunRecord;
+use crate::text::digest::Sha256Hex;
+use crate::text::safe_text::escape_json_for_display;
 
 /// Maximum number of runs in a document.
 pub(super) const MAX_RUNS: usize = 20;
@@ -24,17 +24,17 @@ pub(super) const MAX_RUNS: usize = 20;
 pub(super) const MAX_RESULTS: usize = 5_000;
 /// Maximum size of a document, in bytes. The limit of servers is for compressed data, but a document within it
 /// before compression is also within it afterwards.
-pub(super) const MAX_BYTES: usize = 10_000_000;
+pub(super) const MAX_DOCUMENT_BYTES: usize = 10_000_000;
 /// Part of this size that is reserved for our own notifications and for brackets.
-const RESERVE: usize = 100_000;
+const RESERVED_BYTES: usize = 100_000;
 /// Maximum number of locations of a result.
 const MAX_LOCATIONS: usize = 100;
 /// Maximum number of notifications of one kind in our run.
 const MAX_NOTICES: usize = 100;
 /// The file that declares the steps: the location of a result that has no other.
-const SPEC: &str = "spec/verification.yaml";
+const SPEC_PATH: &str = "spec/verification.yaml";
 /// The base of every path.
-const BASE: &str = "%SRCROOT%";
+const URI_BASE_ID: &str = "%SRCROOT%";
 
 /// The rules for steps, each with its id, name and description.
 const RULES: [(&str, &str, &str); 5] = [
@@ -50,44 +50,50 @@ const RULES: [(&str, &str, &str); 5] = [
 ];
 
 /// Returns the document.
-pub(super) fn write(input: &ReportInput<'_>) -> String {
-    let mut room = Room { runs: MAX_RUNS, results: MAX_RESULTS, bytes: MAX_BYTES - RESERVE, left_out: Vec::new() };
-    let own = room.take(own_frame(input), input.runs.iter().flat_map(own_results).collect(), "Proctor");
+pub(super) fn render(input: &ReportInput<'_>) -> String {
+    let mut budget = SarifBudget {
+        runs: MAX_RUNS,
+        results: MAX_RESULTS,
+        bytes: MAX_DOCUMENT_BYTES - RESERVED_BYTES,
+        left_out: Vec::new(),
+    };
+    let own = budget.fit_run(proctor_run(input), input.runs.iter().flat_map(proctor_results).collect(), "Proctor");
     let mut runs: Vec<Value> = own.into_iter().collect();
     for (index, run) in input.runs.iter().enumerate() {
-        for file in &run.files {
-            let notices: Vec<String> = match of_tool(run, file) {
-                Ok(found) => found.into_iter().filter_map(|found| room.tool(found, &mut runs)).collect(),
+        for file in &run.tool_reports {
+            let notices: Vec<String> = match tool_runs(run, file) {
+                Ok(found) => found.into_iter().filter_map(|found| budget.fit_tool_run(found, &mut runs)).collect(),
                 Err(problem) => vec![problem],
             };
-            notices.iter().for_each(|text| notice(&mut runs, index, "proctor/report", text));
+            notices.iter().for_each(|text| add_notification(&mut runs, index, "proctor/report", text));
         }
     }
     if input.left_out > 0 {
-        room.left_out
+        budget
+            .left_out
             .push(format!("{} more commits of the range were left out after one that did not pass", input.left_out));
     }
-    room.left_out.iter().for_each(|text| notice(&mut runs, 0, "proctor/left-out", text));
+    budget.left_out.iter().for_each(|text| add_notification(&mut runs, 0, "proctor/left-out", text));
     let document = json!({
         "$schema": "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json",
         "version": "2.1.0",
         "runs": runs,
     });
-    inert_json(&document.to_string()) + "\n"
+    escape_json_for_display(&document.to_string()) + "\n"
 }
 
 /// The remaining space in the document, and notes about what was left out.
-struct Room {
+struct SarifBudget {
     runs: usize,
     results: usize,
     bytes: usize,
     left_out: Vec<String>,
 }
 
-impl Room {
+impl SarifBudget {
     /// Returns a run with as many of its results as fit.
-    fn take(&mut self, mut frame: Map<String, Value>, results: Vec<Value>, name: &str) -> Option<Value> {
-        let size = size_of(&Value::Object(frame.clone()));
+    fn fit_run(&mut self, mut frame: Map<String, Value>, results: Vec<Value>, name: &str) -> Option<Value> {
+        let size = json_bytes(&Value::Object(frame.clone()));
         if self.runs == 0 || size > self.bytes {
             self.left_out.push(format!("the run of {name} was left out, with {} results", results.len()));
             return None;
@@ -97,7 +103,7 @@ impl Room {
         let all = results.len();
         let mut kept = Vec::new();
         for result in results {
-            let size = size_of(&result) + 1;
+            let size = json_bytes(&result) + 1;
             if self.results == 0 || size > self.bytes {
                 break;
             }
@@ -113,22 +119,23 @@ impl Room {
     }
 
     /// Adds a tool's run; returns a note about it, if needed.
-    fn tool(&mut self, found: Found, runs: &mut Vec<Value>) -> Option<String> {
-        let Found { run, name } = found;
-        let broken = (run.broken > 0)
-            .then(|| format!("{} results of {name} break the schema of SARIF 2.1.0 and were left out", run.broken));
-        runs.extend(self.take(run.frame, run.results, &name));
+    fn fit_tool_run(&mut self, found: NamedSarifRun, runs: &mut Vec<Value>) -> Option<String> {
+        let NamedSarifRun { run, name } = found;
+        let broken = (run.invalid_results > 0).then(|| {
+            format!("{} results of {name} break the schema of SARIF 2.1.0 and were left out", run.invalid_results)
+        });
+        runs.extend(self.fit_run(run.run_object, run.results, &name));
         broken
     }
 }
 
 /// Returns the size of a value in the document, in bytes, including escapes.
-fn size_of(value: &Value) -> usize {
-    inert_json(&value.to_string()).len()
+fn json_bytes(value: &Value) -> usize {
+    escape_json_for_display(&value.to_string()).len()
 }
 
 /// Returns our run without its results: an invocation for each run of the command.
-fn own_frame(input: &ReportInput<'_>) -> Map<String, Value> {
+fn proctor_run(input: &ReportInput<'_>) -> Map<String, Value> {
     let driver = json!({
         "name": "Proctor",
         "version": env!("CARGO_PKG_VERSION"),
@@ -143,7 +150,7 @@ fn own_frame(input: &ReportInput<'_>) -> Map<String, Value> {
     frame.insert("columnKind".into(), json!("unicodeCodePoints"));
     frame.insert(
         "originalUriBaseIds".into(),
-        json!({ BASE: { "description": { "text": "the root of the repository" } } }),
+        json!({ URI_BASE_ID: { "description": { "text": "the root of the repository" } } }),
     );
     frame.insert("automationDetails".into(), json!({ "id": "proctor/" }));
     frame.insert("invocations".into(), input.runs.iter().map(invocation).collect());
@@ -155,36 +162,36 @@ fn invocation(run: &ReportedRun) -> Value {
     if let Some(code) = run.exit_code() {
         invocation["exitCode"] = json!(code);
     }
-    let notices: Vec<Value> = match &run.came_to {
-        CameTo::Run(record) => {
+    let notices: Vec<Value> = match &run.result {
+        RunResult::Recorded(record) => {
             if let Some(started) = &record.started {
                 invocation["startTimeUtc"] = json!(started.at);
             }
             let doubts = record.doubts.iter().take(MAX_NOTICES);
             let doubts = doubts.map(|doubt| notification("error", doubt.doubt.as_str(), &doubt.message));
-            let partial = record.rerun_sentence().filter(|_| record.partial().is_some());
+            let partial = record.rerun_sentence().filter(|_| record.partial_rerun().is_some());
             let partial = partial.map(|sentence| notification("warning", "partial-run", &sentence));
-            let leaks = leak_warnings(record).take(MAX_NOTICES);
+            let leaks = leak_sentences(record).take(MAX_NOTICES);
             let leaks = leaks.map(|warning| notification("warning", "leaked-processes", &warning));
             doubts.chain(partial).chain(leaks).collect()
         }
-        CameTo::Nothing(Refusal { message, .. }) => vec![notification("error", "no-run", message)],
+        RunResult::Refused(ReportedRefusal { message, .. }) => vec![notification("error", "no-run", message)],
     };
     invocation["toolExecutionNotifications"] = json!(notices);
-    if let Some(properties) = run.record().and_then(properties) {
+    if let Some(properties) = run.record().and_then(run_properties) {
         invocation["properties"] = properties;
     }
     invocation
 }
 
 /// Returns a sentence for each step and check that passed and left processes behind.
-fn leak_warnings(record: &RunRecord) -> impl Iterator<Item = String> {
+fn leak_sentences(record: &RunRecord) -> impl Iterator<Item = String> {
     let checks = record.checks.iter().map(|check| (format!("toolchain {}", check.toolchain), &check.step));
     let steps = record.steps().map(|(skill, step)| (format!("{skill}/{}", step.planned.name), step));
     checks.chain(steps).filter_map(|(name, step)| Some(format!("{name} {}", leak_warning(step)?)))
 }
 
-fn properties(record: &RunRecord) -> Option<Value> {
+fn run_properties(record: &RunRecord) -> Option<Value> {
     let started = record.started.as_ref()?;
     let mut properties = json!({
         "runId": started.run_id, "profile": started.profile, "snapshot": started.snapshot,
@@ -193,7 +200,7 @@ fn properties(record: &RunRecord) -> Option<Value> {
     if let TreeSource::Rev { commit, .. } = &started.source {
         properties["commit"] = json!(commit);
     }
-    if let Some(rerun) = record.partial() {
+    if let Some(rerun) = record.partial_rerun() {
         properties["leftOut"] = json!(rerun.left_out);
     }
     if let Some(finished) = &record.finished {
@@ -208,7 +215,7 @@ fn notification(level: &str, id: &str, text: &str) -> Value {
 }
 
 /// Adds a warning to an invocation of our run.
-fn notice(runs: &mut [Value], invocation: usize, id: &str, text: &str) {
+fn add_notification(runs: &mut [Value], invocation: usize, id: &str, text: &str) {
     let list = runs
         .first_mut()
         .and_then(|own| own.pointer_mut(&format!("/invocations/{invocation}/toolExecutionNotifications")));
@@ -218,21 +225,21 @@ fn notice(runs: &mut [Value], invocation: usize, id: &str, text: &str) {
     }
 }
 
-fn own_results(run: &ReportedRun) -> Vec<Value> {
+fn proctor_results(run: &ReportedRun) -> Vec<Value> {
     let Some(record) = run.record() else { return Vec::new() };
-    let prefix = run.prefix();
+    let prefix = run.commit_prefix();
     let checks = record.checks.iter().filter(|check| !check.satisfied).map(|check| {
         let name = format!("{prefix}toolchain {}", check.toolchain);
-        result("proctor/toolchain", &name, &check.step, &[location(SPEC, 1)])
+        step_result("proctor/toolchain", &name, &check.step, &[location(SPEC_PATH, 1)])
     });
     let steps = record.steps().filter_map(|(skill, step)| {
-        let rule = rule(step.outcome)?;
-        Some(result(rule, &format!("{prefix}{skill}/{}", step.planned.name), step, &locations(step)))
+        let rule = rule_id(step.outcome)?;
+        Some(step_result(rule, &format!("{prefix}{skill}/{}", step.planned.name), step, &locations(step)))
     });
     checks.chain(steps).collect()
 }
 
-fn rule(outcome: Outcome) -> Option<&'static str> {
+fn rule_id(outcome: Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::Failed => Some("proctor/failed"),
         Outcome::Drifted => Some("proctor/drift"),
@@ -242,16 +249,16 @@ fn rule(outcome: Outcome) -> Option<&'static str> {
     }
 }
 
-fn result(rule: &str, name: &str, step: &StepEvidence, locations: &[Value]) -> Value {
+fn step_result(rule: &str, name: &str, step: &StepEvidence, locations: &[Value]) -> Value {
     let index = RULES.iter().position(|(id, ..)| *id == rule);
     json!({
         "ruleId": rule,
         "ruleIndex": index,
         "level": "error",
-        "message": { "text": format!("{name} {}", why(step)) },
+        "message": { "text": format!("{name} {}", outcome_reason(step)) },
         "locations": locations,
-        "partialFingerprints": { "proctorStep/v1": Sha256Hex::of(format!("{rule}\0{name}").as_bytes()) },
-        "properties": { "outcome": step.outcome, "command": line(&step.planned.cmd.to_string()) },
+        "partialFingerprints": { "proctorStep/v1": Sha256Hex::digest(format!("{rule}\0{name}").as_bytes()) },
+        "properties": { "outcome": step.outcome, "command": single_line(&step.planned.cmd.to_string()) },
     })
 }
 
@@ -259,50 +266,53 @@ fn result(rule: &str, name: &str, step: &StepEvidence, locations: &[Value]) -> V
 fn locations(step: &StepEvidence) -> Vec<Value> {
     let changes: &[Change] = &step.drift.found.changes;
     match step.outcome == Outcome::Drifted && !changes.is_empty() {
-        true => {
-            changes.iter().take(MAX_LOCATIONS).map(|change| location(&uri(&change.path), first_line(change))).collect()
-        }
-        false => vec![location(SPEC, 1)],
+        true => changes
+            .iter()
+            .take(MAX_LOCATIONS)
+            .map(|change| location(&path_to_uri(&change.path), first_changed_line(change)))
+            .collect(),
+        false => vec![location(SPEC_PATH, 1)],
     }
 }
 
 fn location(uri: &str, line: u64) -> Value {
     json!({ "physicalLocation": {
-        "artifactLocation": { "uri": uri, "uriBaseId": BASE }, "region": { "startLine": line },
+        "artifactLocation": { "uri": uri, "uriBaseId": URI_BASE_ID }, "region": { "startLine": line },
     } })
 }
 
 /// A run of a tool, prepared for the document.
-struct Found {
-    run: tools::ToolRun,
+struct NamedSarifRun {
+    run: tools::SarifRun,
     /// The names of the tool and of its step.
     name: String,
 }
 
 /// Returns the runs in a file. Each gets its own category, because servers distinguish the runs of one tool by
 /// category.
-fn of_tool(of: &ReportedRun, file: &ToolFile) -> Result<Vec<Found>, String> {
-    let step = format!("{}{}/{}", of.prefix(), file.skill, file.step);
+fn tool_runs(reported_run: &ReportedRun, file: &ToolReport) -> Result<Vec<NamedSarifRun>, String> {
+    let step = format!("{}{}/{}", reported_run.commit_prefix(), file.skill, file.step);
     let bytes = match (file.format, &file.content) {
         (ReportFormat::Junit, _) => return Ok(Vec::new()),
-        (ReportFormat::Sarif, Content::Missing) => {
-            return Err(format!("{step} wrote no report `{}`", line(&file.path)));
+        (ReportFormat::Sarif, ToolReportContent::Missing) => {
+            return Err(format!("{step} wrote no report `{}`", single_line(&file.path)));
         }
-        (ReportFormat::Sarif, Content::Unread(problem)) => {
-            return Err(format!("{step}: {}", tool::unreadable(&file.path, problem)));
+        (ReportFormat::Sarif, ToolReportContent::Unavailable(problem)) => {
+            return Err(format!("{step}: {}", tool::unreadable_report_message(&file.path, problem)));
         }
-        (ReportFormat::Sarif, Content::Read(bytes)) => bytes,
+        (ReportFormat::Sarif, ToolReportContent::Read(bytes)) => bytes,
     };
-    let runs = tools::read(bytes).map_err(|problem| format!("{step}: {}", tool::unreadable(&file.path, &problem)))?;
-    let named = |(index, mut run): (usize, tools::ToolRun)| {
-        let category = match run.frame.get("automationDetails").and_then(|details| details.get("id")) {
+    let runs = tools::parse(bytes)
+        .map_err(|problem| format!("{step}: {}", tool::unreadable_report_message(&file.path, &problem)))?;
+    let named = |(index, mut run): (usize, tools::SarifRun)| {
+        let category = match run.run_object.get("automationDetails").and_then(|details| details.get("id")) {
             Some(Value::String(id)) => format!("{step}/{id}"),
             _ => format!("{step}/{index}/"),
         };
-        let details = run.frame.entry("automationDetails").or_insert_with(|| json!({}));
+        let details = run.run_object.entry("automationDetails").or_insert_with(|| json!({}));
         details["id"] = json!(category);
-        let name = format!("{} of {step}", line(run.tool()));
-        Found { run, name }
+        let name = format!("{} of {step}", single_line(run.tool_name()));
+        NamedSarifRun { run, name }
     };
     Ok(runs.into_iter().enumerate().map(named).collect())
 }

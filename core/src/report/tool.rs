@@ -1,17 +1,21 @@
 //! Reads the reports of the steps' tools. They are untrusted input from the repository: their size is bounded, and
 //! an unreadable report is always reported, never dropped.
 
-pub(super) mod junit;
-pub(super) mod sarif;
+pub(super) mod junit_reader;
+pub(super) mod sarif_reader;
 
 /// Returns the message for an unreadable report.
-pub(super) fn unreadable(path: &str, problem: &str) -> String {
-    format!("the report `{}` could not be read: {}", super::text::line(path), super::text::line(problem))
+pub(super) fn unreadable_report_message(path: &str, problem: &str) -> String {
+    format!(
+        "the report `{}` could not be read: {}",
+        super::report_text::single_line(path),
+        super::report_text::single_line(problem)
+    )
 }
 
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SourceLocation {
     /// The path relative to the repository, with `/`.
     pub path: String,
     /// The line number, starting at 1.
@@ -21,7 +25,7 @@ pub(super) struct Place {
 }
 
 /// Normalizes a path that a tool reports, relative to the repository; `None` if it is outside.
-pub(super) fn below_repository(path: &str) -> Option<String> {
+pub(super) fn normalize_repository_path(path: &str) -> Option<String> {
     let path = path.strip_prefix("./").unwrap_or(path);
     let parts_are_plain = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     let is_plain = parts_are_plain && !path.contains(['\\', ':', '\0']);
@@ -33,10 +37,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_path_below_the_repository_is_one() {
-        assert_eq!(below_repository("./src/a.rs").as_deref(), Some("src/a.rs"));
+    fn accepts_only_paths_inside_the_repository() {
+        assert_eq!(normalize_repository_path("./src/a.rs").as_deref(), Some("src/a.rs"));
         for other in ["/etc/passwd", "../a", "a/../b", "a//b", "", "C:\\a", "https://a/b", "a/."] {
-            assert_eq!(below_repository(other), None, "{other}");
+            assert_eq!(normalize_repository_path(other), None, "{other}");
         }
     }
 }

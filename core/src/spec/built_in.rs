@@ -1,7 +1,7 @@
 //! Built-in defaults for values that neither the spec nor the operator sets.
 
-use crate::plan::{Determinism, Ignored, Leaks, Limit, Limits, Network, ReadOnly};
-use crate::tier::Tier;
+use crate::model::plan::{Determinism, Ignored, Leaks, Limit, Limits, Network, ReadOnly};
+use crate::model::tier::Tier;
 
 /// Timeout, in milliseconds.
 pub const TIMEOUT_MS: u64 = 600_000;

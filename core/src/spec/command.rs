@@ -9,22 +9,22 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::written::Text;
-use crate::plan::{Argv, BadArgv};
+use super::spec_types::SpecText;
+use crate::model::plan::{Argv, BadArgv};
 
 /// A command as written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Command {
+pub enum SpecCommand {
     /// An argument vector.
-    Words(Vec<Text>),
+    Words(Vec<SpecText>),
     /// A line to split into words.
-    Line(Text),
+    Line(SpecText),
 }
 
 /// Error for a command that has no valid argument vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadCommand {
+pub enum CommandSyntaxError {
     /// The command names no program.
     #[error("the command is empty")]
     Empty,
@@ -42,40 +42,40 @@ pub enum BadCommand {
     },
 }
 
-impl Command {
+impl SpecCommand {
     /// Returns the argument vector.
     ///
     /// # Errors
     /// Returns an error if there is no program, a word contains a NUL byte, a quote is not closed, or the line needs a
     /// shell.
-    pub fn argv(&self) -> Result<Argv, BadCommand> {
+    pub fn argv(&self) -> Result<Argv, CommandSyntaxError> {
         let words = match self {
             Self::Words(words) => words.iter().map(|word| word.0.clone()).collect(),
-            Self::Line(line) => split(line.as_str())?,
+            Self::Line(line) => split_line(line.as_str())?,
         };
         Argv::new(words).map_err(|bad| match bad {
-            BadArgv::Empty => BadCommand::Empty,
-            BadArgv::Nul => BadCommand::Nul,
+            BadArgv::Empty => CommandSyntaxError::Empty,
+            BadArgv::Nul => CommandSyntaxError::Nul,
         })
     }
 }
 
-fn split(line: &str) -> Result<Vec<String>, BadCommand> {
+fn split_line(line: &str) -> Result<Vec<String>, CommandSyntaxError> {
     // A block scalar (`cmd: >`) ends with a line break; a shell ignores it too.
     let line = line.trim();
-    if let Some(what) = shell_syntax(line) {
-        return Err(BadCommand::NeedsShell { what });
+    if let Some(what) = find_shell_syntax(line) {
+        return Err(CommandSyntaxError::NeedsShell { what });
     }
-    let words = shlex::split(line).ok_or(BadCommand::OpenQuote)?;
-    match words.first().and_then(|word| shell_word(word)) {
-        Some(what) => Err(BadCommand::NeedsShell { what }),
+    let words = shlex::split(line).ok_or(CommandSyntaxError::OpenQuote)?;
+    match words.first().and_then(|word| shell_construct(word)) {
+        Some(what) => Err(CommandSyntaxError::NeedsShell { what }),
         None => Ok(words),
     }
 }
 
 /// The kind of quotes around the current character.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Quote {
+enum QuoteState {
     None,
     Single,
     Double,
@@ -83,25 +83,25 @@ enum Quote {
 
 /// Returns the first syntax in `line` that only a shell can interpret, if any. Quoted characters are literal, except
 /// for `$` and backticks in double quotes.
-fn shell_syntax(line: &str) -> Option<&'static str> {
-    let mut quote = Quote::None;
+fn find_shell_syntax(line: &str) -> Option<&'static str> {
+    let mut quote = QuoteState::None;
     let mut word_start = true;
     let mut chars = line.char_indices();
     while let Some((at, c)) = chars.next() {
-        let begins = std::mem::replace(&mut word_start, quote == Quote::None && " \t".contains(c));
+        let begins = std::mem::replace(&mut word_start, quote == QuoteState::None && " \t".contains(c));
         match (quote, c) {
-            (Quote::Single, '\'') | (Quote::Double, '"') => quote = Quote::None,
-            (Quote::Single, _) => {}
+            (QuoteState::Single, '\'') | (QuoteState::Double, '"') => quote = QuoteState::None,
+            (QuoteState::Single, _) => {}
             (_, '\\') => {
                 chars.next();
             }
-            (_, '$') if expands(&line[at + 1..]) => return Some("`$`"),
+            (_, '$') if starts_expansion(&line[at + 1..]) => return Some("`$`"),
             (_, '`') => return Some("a backtick"),
-            (Quote::Double, _) => {}
-            (Quote::None, '\'') => quote = Quote::Single,
-            (Quote::None, '"') => quote = Quote::Double,
-            (Quote::None, _) => {
-                if let Some(what) = operator(c, begins, &line[at + c.len_utf8()..]) {
+            (QuoteState::Double, _) => {}
+            (QuoteState::None, '\'') => quote = QuoteState::Single,
+            (QuoteState::None, '"') => quote = QuoteState::Double,
+            (QuoteState::None, _) => {
+                if let Some(what) = unquoted_syntax(c, begins, &line[at + c.len_utf8()..]) {
                     return Some(what);
                 }
             }
@@ -111,12 +111,12 @@ fn shell_syntax(line: &str) -> Option<&'static str> {
 }
 
 /// Returns whether a `$` before `rest` starts an expansion. A lone `$` is literal.
-fn expands(rest: &str) -> bool {
+fn starts_expansion(rest: &str) -> bool {
     rest.starts_with(|c: char| c.is_ascii_alphanumeric() || "_{(@*#?-$!'\"".contains(c))
 }
 
 /// Returns the shell syntax that the unquoted character `c` starts. `begins` is true if `c` is the first of a word.
-fn operator(c: char, begins: bool, rest: &str) -> Option<&'static str> {
+fn unquoted_syntax(c: char, begins: bool, rest: &str) -> Option<&'static str> {
     let rest_of_word = || rest.split([' ', '\t', '\n']).next().unwrap_or("");
     match c {
         '|' => Some("a pipe"),
@@ -134,7 +134,7 @@ fn operator(c: char, begins: bool, rest: &str) -> Option<&'static str> {
 }
 
 /// Returns the shell construct if the first word of a command is not a program.
-fn shell_word(word: &str) -> Option<&'static str> {
+fn shell_construct(word: &str) -> Option<&'static str> {
     const RESERVED: [&str; 16] = [
         "!", "{", "}", "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
     ];
@@ -158,35 +158,35 @@ fn shell_word(word: &str) -> Option<&'static str> {
     }
 }
 
-impl<'de> Deserialize<'de> for Command {
+impl<'de> Deserialize<'de> for SpecCommand {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CommandVisitor;
-        impl<'de> Visitor<'de> for CommandVisitor {
-            type Value = Command;
+        struct SpecCommandVisitor;
+        impl<'de> Visitor<'de> for SpecCommandVisitor {
+            type Value = SpecCommand;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string or a list of words")
             }
-            fn visit_str<E: de::Error>(self, line: &str) -> Result<Command, E> {
-                Ok(Command::Line(Text(line.to_owned())))
+            fn visit_str<E: de::Error>(self, line: &str) -> Result<SpecCommand, E> {
+                Ok(SpecCommand::Line(SpecText(line.to_owned())))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Command, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<SpecCommand, A::Error> {
                 let mut words = Vec::new();
                 while let Some(word) = seq.next_element()? {
                     words.push(word);
                 }
-                Ok(Command::Words(words))
+                Ok(SpecCommand::Words(words))
             }
         }
-        deserializer.deserialize_any(CommandVisitor)
+        deserializer.deserialize_any(SpecCommandVisitor)
     }
 }
 
-impl JsonSchema for Command {
+impl JsonSchema for SpecCommand {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Command".into()
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let word = generator.subschema_for::<Text>();
+        let word = generator.subschema_for::<SpecText>();
         json_schema!({
             "description": "A list of words, or a string that is split into words as a POSIX shell does; no shell ever sees it.",
             "anyOf": [
@@ -201,12 +201,12 @@ impl JsonSchema for Command {
 mod tests {
     use super::*;
 
-    fn argv(line: &str) -> Result<Vec<String>, BadCommand> {
-        Command::Line(Text(line.to_owned())).argv().map(Into::into)
+    fn argv(line: &str) -> Result<Vec<String>, CommandSyntaxError> {
+        SpecCommand::Line(SpecText(line.to_owned())).argv().map(Into::into)
     }
 
     #[test]
-    fn a_line_is_split_as_a_shell_splits_words() {
+    fn splits_lines_like_a_shell() {
         let cases: &[(&str, &[&str])] = &[
             ("cargo fmt --check", &["cargo", "fmt", "--check"]),
             ("grep 'a b' \"c  d\" e\\ f", &["grep", "a b", "c  d", "e f"]),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_only_a_shell_could_run_is_refused() {
+    fn rejects_lines_that_need_a_shell() {
         let lines = [
             "a | b",
             "a && b",
@@ -255,24 +255,24 @@ mod tests {
             "echo $'a'",
         ];
         for line in lines {
-            assert!(matches!(argv(line), Err(BadCommand::NeedsShell { .. })), "{line:?}: {:?}", argv(line));
+            assert!(matches!(argv(line), Err(CommandSyntaxError::NeedsShell { .. })), "{line:?}: {:?}", argv(line));
         }
     }
 
     #[test]
-    fn what_is_no_command_is_refused() {
-        assert_eq!(argv(""), Err(BadCommand::Empty));
-        assert_eq!(argv("   "), Err(BadCommand::Empty));
-        assert_eq!(argv("'' a"), Err(BadCommand::Empty));
-        assert_eq!(argv("a 'b"), Err(BadCommand::OpenQuote));
-        assert_eq!(argv("a \\"), Err(BadCommand::OpenQuote));
-        assert_eq!(Command::Words(vec![]).argv(), Err(BadCommand::Empty));
-        assert_eq!(Command::Words(vec![Text("a\0".into())]).argv(), Err(BadCommand::Nul));
+    fn rejects_empty_and_malformed_commands() {
+        assert_eq!(argv(""), Err(CommandSyntaxError::Empty));
+        assert_eq!(argv("   "), Err(CommandSyntaxError::Empty));
+        assert_eq!(argv("'' a"), Err(CommandSyntaxError::Empty));
+        assert_eq!(argv("a 'b"), Err(CommandSyntaxError::OpenQuote));
+        assert_eq!(argv("a \\"), Err(CommandSyntaxError::OpenQuote));
+        assert_eq!(SpecCommand::Words(vec![]).argv(), Err(CommandSyntaxError::Empty));
+        assert_eq!(SpecCommand::Words(vec![SpecText("a\0".into())]).argv(), Err(CommandSyntaxError::Nul));
     }
 
     #[test]
-    fn a_list_never_meets_a_shell() {
-        let words = ["sh", "-c", "a | b"].map(|word| Text(word.to_owned()));
-        assert_eq!(Command::Words(words.to_vec()).argv().expect("argv").words(), ["sh", "-c", "a | b"]);
+    fn passes_lists_without_a_shell() {
+        let words = ["sh", "-c", "a | b"].map(|word| SpecText(word.to_owned()));
+        assert_eq!(SpecCommand::Words(words.to_vec()).argv().expect("argv").words(), ["sh", "-c", "a | b"]);
     }
 }

@@ -5,57 +5,57 @@
 
 use std::str::FromStr;
 
-use super::command::Command;
+use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic, quoted};
-use super::report::Report;
+use super::diagnostic_collector::DiagnosticCollector;
 use super::rules;
-use super::size::Size;
+use super::size::ByteSize;
 use super::span::{Span, Spanned};
-use super::written::{
-    Defaults, Expect, Profile, Reports, Skill, Spec, SqlLimits, SqlStep, Step, StepLimits, Table, Text, ToolCheck,
-    Toolchain,
+use super::spec_types::{
+    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SpecText, SqlLimits, SqlStep, Step, StepLimits,
+    ToolCheck, Toolchain,
 };
-use super::yaml::{self, Key, Node, Value};
-use crate::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
-use crate::sql::{Dialect, Policy};
-use crate::tier::Tier;
+use super::yaml::{self, Node, YamlKey, YamlValue};
+use crate::model::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
+use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
+use crate::model::tier::Tier;
+use crate::sql::{Dialect, SqlPolicy};
 
 /// Decodes as much of a spec as possible. The result is complete if `report` has no errors.
-pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Spec> {
-    let root = yaml::parse(bytes, report)?;
+pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Option<Spec> {
+    let root = yaml::parse_spec(bytes, report)?;
     let spec = Spec::decode(&root, report)?;
-    let mut of_rules = Report::default();
-    rules::check(&spec, &mut of_rules);
-    report.add_undoubted(of_rules);
+    let mut rule_problems = DiagnosticCollector::default();
+    rules::check(&spec, &mut rule_problems);
+    report.add_independent(rule_problems);
     if !report.has_errors() {
-        second_opinion(bytes, &spec, &root, report);
+        compare_with_serde_yaml(bytes, &spec, &root, report);
     }
     Some(spec)
 }
 
 /// Parses the same bytes with serde_yaml and reports an error if the result differs.
-fn second_opinion(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut Report) {
+fn compare_with_serde_yaml(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut DiagnosticCollector) {
     const HINT: &str = "quote the value, or write it in a simpler way";
     let message = "two YAML readers disagree about this value";
     // serde_yaml treats a byte order mark as content; without it, the text is the same.
     match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
         Ok(other) if other == *spec => {}
         Ok(other) => {
-            let span = differing(root, spec, &other);
+            let span = difference_span(root, spec, &other);
             report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT));
         }
         Err(error) => {
-            let span = located(bytes, &error).unwrap_or(root.head);
-            let said = format!("the second one says {}", quoted(&error.to_string()));
-            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT).hint(said));
+            let span = serde_yaml_span(bytes, &error).unwrap_or(root.head);
+            let detail = format!("the second one says {}", quoted(&error.to_string()));
+            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT).hint(detail));
         }
     }
 }
 
 /// Returns the position where serde_yaml stopped. Its own index counts characters, so the byte offset is computed from
 /// line and column.
-fn located(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
+fn serde_yaml_span(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
     let location = error.location()?;
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let text = std::str::from_utf8(bytes).ok()?;
@@ -69,7 +69,7 @@ fn located(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
 }
 
 /// Returns the position of the first value that differs between the two results.
-fn differing(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
+fn difference_span(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
     match (serde_json::to_value(ours), serde_json::to_value(theirs)) {
         (Ok(ours), Ok(theirs)) => first_difference(root, &ours, &theirs),
         _ => root.head,
@@ -79,7 +79,7 @@ fn differing(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
 fn first_difference(node: &Node<'_>, ours: &serde_json::Value, theirs: &serde_json::Value) -> Span {
     use serde_json::Value as Json;
     match (&node.value, ours, theirs) {
-        (Value::Map(entries), Json::Object(ours), Json::Object(theirs)) => entries
+        (YamlValue::Map(entries), Json::Object(ours), Json::Object(theirs)) => entries
             .iter()
             .find_map(|(key, value)| match (ours.get(key.text.as_ref()), theirs.get(key.text.as_ref())) {
                 (Some(a), Some(b)) if a != b => Some(first_difference(value, a, b)),
@@ -87,12 +87,12 @@ fn first_difference(node: &Node<'_>, ours: &serde_json::Value, theirs: &serde_js
                 _ => None,
             })
             .unwrap_or(node.head),
-        (Value::Seq(items), Json::Array(ours), Json::Array(theirs)) if ours.len() == theirs.len() => items
+        (YamlValue::Seq(items), Json::Array(ours), Json::Array(theirs)) if ours.len() == theirs.len() => items
             .iter()
             .zip(ours.iter().zip(theirs))
             .find_map(|(item, (a, b))| (a != b).then(|| first_difference(item, a, b)))
             .unwrap_or(node.head),
-        (Value::Scalar { .. }, ..) => node.span,
+        (YamlValue::Scalar { .. }, ..) => node.span,
         _ => node.head,
     }
 }
@@ -100,19 +100,19 @@ fn first_difference(node: &Node<'_>, ours: &serde_json::Value, theirs: &serde_js
 /// A type that can be decoded from a node of the tree.
 pub(super) trait Decode: Sized {
     /// Decodes the node. Returns `None` and adds an error to `report` if that fails.
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self>;
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self>;
 }
 
 impl<T: Decode> Decode for Spanned<T> {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
         T::decode(node, report).map(|value| Self::new(value, node.span))
     }
 }
 
 impl<T: Decode> Decode for Vec<T> {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
         match &node.value {
-            Value::Seq(items) => Some(items.iter().filter_map(|item| T::decode(item, report)).collect()),
+            YamlValue::Seq(items) => Some(items.iter().filter_map(|item| T::decode(item, report)).collect()),
             _ => {
                 wrong_type(node, "a list", report);
                 None
@@ -134,23 +134,23 @@ macro_rules! names {
             }
         }
         impl Decode for $name {
-            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-                parsed(node, Code::BadName, report)
+            fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+                parse_scalar(node, Code::BadName, report)
             }
         }
     )*};
 }
 names!(EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName);
 
-impl TableKey for Text {
+impl TableKey for SpecText {
     fn parse(text: &str) -> Result<Self, BadName> {
         Ok(Self(text.to_owned()))
     }
 }
 
-impl<K: TableKey, V: Decode> Decode for Table<K, V> {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Value::Map(entries) = &node.value else {
+impl<K: TableKey, V: Decode> Decode for SpannedMap<K, V> {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        let YamlValue::Map(entries) = &node.value else {
             wrong_type(node, "a map", report);
             return None;
         };
@@ -174,11 +174,11 @@ fn bad_name(span: Span, bad: &BadName) -> Diagnostic {
 }
 
 /// Decodes a scalar from its text, quoted or not.
-fn parsed<T: FromStr>(node: &Node<'_>, code: Code, report: &mut Report) -> Option<T>
+fn parse_scalar<T: FromStr>(node: &Node<'_>, code: Code, report: &mut DiagnosticCollector) -> Option<T>
 where
     T::Err: ScalarProblem,
 {
-    let Value::Scalar { text, .. } = &node.value else {
+    let YamlValue::Scalar { text, .. } = &node.value else {
         wrong_type(node, "text", report);
         return None;
     };
@@ -203,8 +203,8 @@ impl ScalarProblem for BadName {
 }
 
 impl Decode for RelPath {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let text = text_of(node, report)?;
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        let text = scalar_text(node, report)?;
         match Self::new(text) {
             Ok(path) => Some(path),
             Err(bad) => {
@@ -216,27 +216,27 @@ impl Decode for RelPath {
     }
 }
 
-impl Decode for Text {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        text_of(node, report).map(Self)
+impl Decode for SpecText {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        scalar_text(node, report).map(Self)
     }
 }
 
 impl Decode for String {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        text_of(node, report)
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        scalar_text(node, report)
     }
 }
 
 /// Returns the text of a scalar as written, even if YAML would give it another type.
-fn text_of(node: &Node<'_>, report: &mut Report) -> Option<String> {
+fn scalar_text(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<String> {
     match &node.value {
-        Value::Scalar { text, .. } if text.contains('\0') => {
+        YamlValue::Scalar { text, .. } if text.contains('\0') => {
             let message = "text here cannot hold a NUL character";
             report.add(Diagnostic::error(Code::BadValue, node.span, message));
             None
         }
-        Value::Scalar { text, .. } => Some(text.clone().into_owned()),
+        YamlValue::Scalar { text, .. } => Some(text.clone().into_owned()),
         _ => {
             wrong_type(node, "text", report);
             None
@@ -248,7 +248,7 @@ fn text_of(node: &Node<'_>, report: &mut Report) -> Option<String> {
 macro_rules! words {
     ($name:ident, $what:literal, [$($text:literal => $value:expr),*]) => {
         impl Decode for $name {
-            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+            fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
                 one_of(node, $what, &[$(($text, $value)),*], report)
             }
         }
@@ -261,12 +261,12 @@ words!(Leaks, "`ignore`, `warn` or `fail`",
     ["ignore" => Self::Ignore, "warn" => Self::Warn, "fail" => Self::Fail]);
 words!(Ignored, "`worktree` or `hidden`", ["worktree" => Self::Worktree, "hidden" => Self::Hidden]);
 words!(Dialect, "`sqlite` or `duckdb`", ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb]);
-words!(Policy, "`read`, `write` or `migrate`",
+words!(SqlPolicy, "`read`, `write` or `migrate`",
     ["read" => Self::Read, "write" => Self::Write, "migrate" => Self::Migrate]);
 words!(Determinism, "`D0`, `D1` or `D2`", ["D0" => Self::D0, "D1" => Self::D1, "D2" => Self::D2]);
 
-fn one_of<T: Copy>(node: &Node<'_>, what: &str, words: &[(&str, T)], report: &mut Report) -> Option<T> {
-    let Value::Scalar { text, .. } = &node.value else {
+fn one_of<T: Copy>(node: &Node<'_>, what: &str, words: &[(&str, T)], report: &mut DiagnosticCollector) -> Option<T> {
+    let YamlValue::Scalar { text, .. } = &node.value else {
         wrong_type(node, what, report);
         return None;
     };
@@ -280,8 +280,8 @@ fn one_of<T: Copy>(node: &Node<'_>, what: &str, words: &[(&str, T)], report: &mu
 }
 
 impl Decode for Tier {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let number = integer(node, u64::from(u8::MAX), report)?;
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        let number = decode_integer(node, u64::from(u8::MAX), report)?;
         let tier = u8::try_from(number).ok().and_then(|number| Self::try_from(number).ok());
         if tier.is_none() {
             let message = format!("{number} is not a tier; 1 or 2 is expected");
@@ -294,8 +294,8 @@ impl Decode for Tier {
 macro_rules! integers {
     ($($name:ident),*) => {$(
         impl Decode for $name {
-            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-                integer(node, $name::MAX.into(), report).and_then(|number| Self::try_from(number).ok())
+            fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+                decode_integer(node, $name::MAX.into(), report).and_then(|number| Self::try_from(number).ok())
             }
         }
     )*};
@@ -303,10 +303,10 @@ macro_rules! integers {
 integers!(u8, u32, u64);
 
 /// Decodes a whole number from 0 to `most`.
-fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
+fn decode_integer(node: &Node<'_>, max: u64, report: &mut DiagnosticCollector) -> Option<u64> {
     let number = match &node.value {
-        Value::Scalar { text, plain: true } => unsigned(text),
-        Value::Scalar { text, plain: false } if unsigned(text).is_some() => {
+        YamlValue::Scalar { text, plain: true } => parse_unsigned(text),
+        YamlValue::Scalar { text, plain: false } if parse_unsigned(text).is_some() => {
             let message = format!("expected a whole number, found the text {}", quoted(text));
             report.add(Diagnostic::error(Code::WrongType, node.span, message).hint("write it without quotes"));
             return None;
@@ -317,8 +317,8 @@ fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
         wrong_type(node, "a whole number", report);
         return None;
     };
-    if number > most {
-        let message = format!("{number} is too large; {most} is the most that is allowed here");
+    if number > max {
+        let message = format!("{number} is too large; {max} is the most that is allowed here");
         report.add(Diagnostic::error(Code::BadValue, node.span, message));
         return None;
     }
@@ -327,7 +327,7 @@ fn integer(node: &Node<'_>, most: u64, report: &mut Report) -> Option<u64> {
 
 /// Parses a plain scalar as serde_yaml parses a whole number: decimal without leading zeros, or with the prefix `0x`,
 /// `0o` or `0b`; with an optional leading `+`.
-fn unsigned(text: &str) -> Option<u64> {
+fn parse_unsigned(text: &str) -> Option<u64> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
         if let Some(rest) = digits.strip_prefix(prefix) {
@@ -338,19 +338,19 @@ fn unsigned(text: &str) -> Option<u64> {
     if leading_zero || digits.starts_with(['+', '-']) { None } else { digits.parse().ok() }
 }
 
-impl Decode for Size {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        let Value::Scalar { text, plain } = &node.value else {
+impl Decode for ByteSize {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        let YamlValue::Scalar { text, plain } = &node.value else {
             wrong_type(node, "a size", report);
             return None;
         };
-        if let (true, Some(bytes)) = (*plain, unsigned(text)) {
+        if let (true, Some(bytes)) = (*plain, parse_unsigned(text)) {
             return Some(Self(bytes));
         }
         match text.parse() {
             Ok(size) => Some(size),
             Err(bad) => {
-                let bad: super::size::BadSize = bad;
+                let bad: super::size::SizeParseError = bad;
                 let problem = Diagnostic::error(Code::BadValue, node.span, format!("{} is not a size", quoted(text)));
                 report.add(problem.hint(bad.to_string()));
                 None
@@ -359,11 +359,11 @@ impl Decode for Size {
     }
 }
 
-impl Decode for Command {
-    fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+impl Decode for SpecCommand {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
         match &node.value {
-            Value::Seq(_) => Vec::decode(node, report).map(Self::Words),
-            Value::Scalar { .. } if !node.is_null() => Text::decode(node, report).map(Self::Line),
+            YamlValue::Seq(_) => Vec::decode(node, report).map(Self::Words),
+            YamlValue::Scalar { .. } if !node.is_null() => SpecText::decode(node, report).map(Self::Line),
             _ => {
                 wrong_type(node, "a string or a list of words", report);
                 None
@@ -372,28 +372,28 @@ impl Decode for Command {
     }
 }
 
-fn wrong_type(node: &Node<'_>, expected: &str, report: &mut Report) {
+fn wrong_type(node: &Node<'_>, expected: &str, report: &mut DiagnosticCollector) {
     let (span, found) = match &node.value {
-        Value::Refused => return,
+        YamlValue::Invalid => return,
         _ if node.is_null() => (node.head, "nothing".to_owned()),
-        Value::Scalar { text, .. } => (node.span, quoted(text)),
-        Value::Seq(_) => (node.head, "a list".to_owned()),
-        Value::Map(_) => (node.head, "a map".to_owned()),
+        YamlValue::Scalar { text, .. } => (node.span, quoted(text)),
+        YamlValue::Seq(_) => (node.head, "a list".to_owned()),
+        YamlValue::Map(_) => (node.head, "a map".to_owned()),
     };
     report.add(Diagnostic::error(Code::WrongType, span, format!("expected {expected}, found {found}")));
 }
 
 /// The keys of one map, during the decoding of a record.
-struct Fields<'n, 'a> {
+struct RecordFields<'n, 'a> {
     head: Span,
     /// `None` if the node is not a map, which has already been reported.
-    entries: Option<&'n [(Key<'a>, Node<'a>)]>,
+    entries: Option<&'n [(YamlKey<'a>, Node<'a>)]>,
 }
 
-impl<'n, 'a> Fields<'n, 'a> {
-    fn open(node: &'n Node<'a>, what: &'static str, known: &[&str], report: &mut Report) -> Self {
+impl<'n, 'a> RecordFields<'n, 'a> {
+    fn open(node: &'n Node<'a>, what: &'static str, known: &[&str], report: &mut DiagnosticCollector) -> Self {
         let entries = match &node.value {
-            Value::Map(entries) => Some(entries.as_slice()),
+            YamlValue::Map(entries) => Some(entries.as_slice()),
             _ => {
                 wrong_type(node, what, report);
                 None
@@ -404,8 +404,8 @@ impl<'n, 'a> Fields<'n, 'a> {
         }
         let fields = Self { head: node.head, entries };
         // A step without a command and SQL would do nothing and pass.
-        let is_said = |name: &str| fields.get(name).is_some_and(|node| !node.is_null());
-        if what == Step::WHAT && !is_said("cmd") && !is_said("sql") {
+        let is_set = |name: &str| fields.get(name).is_some_and(|node| !node.is_null());
+        if what == Step::NOUN && !is_set("cmd") && !is_set("sql") {
             fields.missing("cmd", report);
         }
         fields
@@ -416,12 +416,12 @@ impl<'n, 'a> Fields<'n, 'a> {
     }
 
     /// Decodes an optional value; a null value counts as absent.
-    fn optional<T: Decode>(&self, name: &str, report: &mut Report) -> Option<T> {
+    fn optional<T: Decode>(&self, name: &str, report: &mut DiagnosticCollector) -> Option<T> {
         let node = self.get(name)?;
         if node.is_null() { None } else { T::decode(node, report) }
     }
 
-    fn required<T: Decode>(&self, name: &str, report: &mut Report) -> Option<T> {
+    fn required<T: Decode>(&self, name: &str, report: &mut DiagnosticCollector) -> Option<T> {
         match self.get(name) {
             Some(node) => T::decode(node, report),
             None => {
@@ -431,7 +431,7 @@ impl<'n, 'a> Fields<'n, 'a> {
         }
     }
 
-    fn missing(&self, name: &str, report: &mut Report) {
+    fn missing(&self, name: &str, report: &mut DiagnosticCollector) {
         if self.entries.is_some() {
             let problem = Diagnostic::error(Code::MissingKey, self.head, format!("the key `{name}` is missing here"));
             report.add(problem);
@@ -439,7 +439,7 @@ impl<'n, 'a> Fields<'n, 'a> {
     }
 }
 
-fn unknown_key(key: &Key<'_>, what: &str, known: &[&str]) -> Diagnostic {
+fn unknown_key(key: &YamlKey<'_>, what: &str, known: &[&str]) -> Diagnostic {
     let message = format!("{what} has no key {}", quoted(&key.text));
     Diagnostic::error(Code::UnknownKey, key.span, message)
         .did_you_mean(&key.text, known.iter().copied())
@@ -447,9 +447,9 @@ fn unknown_key(key: &Key<'_>, what: &str, known: &[&str]) -> Diagnostic {
 }
 
 /// A struct that is written as a map with known keys.
-pub(super) trait Record {
+pub(super) trait SpecRecord {
     /// The name of the type in messages.
-    const WHAT: &'static str;
+    const NOUN: &'static str;
     /// The allowed keys.
     const KEYS: &'static [&'static str];
 }
@@ -459,14 +459,14 @@ pub(super) trait Record {
 /// with an empty value; otherwise references to the names in it would be reported as unknown.
 macro_rules! record {
     ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*]) => {
-        impl Record for $name {
-            const WHAT: &'static str = $what;
+        impl SpecRecord for $name {
+            const NOUN: &'static str = $what;
             const KEYS: &'static [&'static str] =
                 &[$(stringify!($required),)* $(stringify!($kept),)* $(stringify!($optional),)*];
         }
         impl Decode for $name {
-            fn decode(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-                let fields = Fields::open(node, Self::WHAT, Self::KEYS, report);
+            fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+                let fields = RecordFields::open(node, Self::NOUN, Self::KEYS, report);
                 $(let $required = fields.required(stringify!($required), report);)*
                 $(let $kept = fields.required(stringify!($kept), report);)*
                 $(let $optional = fields.optional(stringify!($optional), report);)*
@@ -508,29 +508,30 @@ mod tests {
 
     /// Returns the reported position of the difference between two results for [`TEXT`], one of which `change`
     /// modified.
-    fn place(change: impl FnOnce(&mut Spec)) -> String {
-        let mut report = Report::default();
-        let root = yaml::parse(TEXT.as_bytes(), &mut report).expect("a tree");
+    fn difference_position(change: impl FnOnce(&mut Spec)) -> String {
+        let mut report = DiagnosticCollector::default();
+        let root = yaml::parse_spec(TEXT.as_bytes(), &mut report).expect("a tree");
         let ours = Spec::decode(&root, &mut report).expect("a spec");
         assert!(!report.has_errors());
         let mut theirs = ours.clone();
         change(&mut theirs);
         assert_ne!(ours, theirs);
-        differing(&root, &ours, &theirs).to_string()
+        difference_span(&root, &ours, &theirs).to_string()
     }
 
     #[test]
-    fn two_readings_differ_at_the_value_that_they_do_not_share() {
-        assert_eq!(place(|spec| spec.version.value = 2), "1:10");
-        assert_eq!(place(|spec| spec.skills.0[0].1.steps.value[0].timeout_ms = None), "7:43");
-        let other_env = |spec: &mut Spec| spec.skills.0[0].1.env.as_mut().expect("env").0[0].1 = Text("y".to_owned());
-        assert_eq!(place(other_env), "5:15");
-        assert_eq!(place(|spec| spec.skills.0[0].1.steps.value.clear()), "6:5");
-        assert_eq!(place(|spec| spec.skills.0.clear()), "4:3");
+    fn locates_first_difference_between_parsers() {
+        assert_eq!(difference_position(|spec| spec.version.value = 2), "1:10");
+        assert_eq!(difference_position(|spec| spec.skills.0[0].1.steps.value[0].timeout_ms = None), "7:43");
+        let other_env =
+            |spec: &mut Spec| spec.skills.0[0].1.env.as_mut().expect("env").0[0].1 = SpecText("y".to_owned());
+        assert_eq!(difference_position(other_env), "5:15");
+        assert_eq!(difference_position(|spec| spec.skills.0[0].1.steps.value.clear()), "6:5");
+        assert_eq!(difference_position(|spec| spec.skills.0.clear()), "4:3");
     }
 
     #[test]
-    fn whole_numbers_are_read_as_serde_yaml_reads_them() {
+    fn parses_integers_like_serde_yaml() {
         let texts = [
             "0",
             "+7",
@@ -551,7 +552,7 @@ mod tests {
         ];
         for text in texts {
             let theirs = serde_yaml::from_str::<std::collections::BTreeMap<String, u64>>(&format!("a: {text}"));
-            assert_eq!(unsigned(text), theirs.ok().map(|map| map["a"]), "{text:?}");
+            assert_eq!(parse_unsigned(text), theirs.ok().map(|map| map["a"]), "{text:?}");
         }
     }
 }

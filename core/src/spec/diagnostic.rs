@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         // Older logs contain the name instead of the number.
-        let found = crate::code::Code::find(&text);
+        let found = crate::code::ErrorCode::find(&text);
         let code = Self::ALL.iter().find(|code| Some(code.code()) == found);
         code.copied()
             .ok_or_else(|| serde::de::Error::custom(format!("{} is not an error code of Proctor", quoted(&text))))
@@ -213,7 +213,7 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// Creates an error at `span`.
     pub fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
-        Self { span: Some(span), ..Self::unplaced(code, message) }
+        Self { span: Some(span), ..Self::without_span(code, message) }
     }
 
     /// Creates a warning at `span`.
@@ -222,7 +222,7 @@ impl Diagnostic {
     }
 
     /// Creates an error without a position.
-    pub fn unplaced(code: Code, message: impl Into<String>) -> Self {
+    pub fn without_span(code: Code, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, severity: Severity::Error, message, span: None, labels: vec![], hints: vec![] }
     }
@@ -244,7 +244,7 @@ impl Diagnostic {
     /// Adds the hint "did you mean" if one of `candidates` is similar to `given`.
     #[must_use]
     pub fn did_you_mean<'a>(self, given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Self {
-        match nearest(given, candidates) {
+        match closest_match(given, candidates) {
             Some(name) => self.hint(format!("did you mean {}?", quoted(name))),
             None => self,
         }
@@ -264,18 +264,18 @@ impl fmt::Display for Diagnostic {
 
 /// Returns the candidate most similar to `given`, if it is similar enough. To bound the cost, it compares only the
 /// first 1000 candidates, and only those of similar length.
-pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    const LONGEST: usize = 200;
-    const CANDIDATES: usize = 1000;
-    if given.len() > LONGEST {
+pub fn closest_match<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const MAX_NAME_BYTES: usize = 200;
+    const MAX_CANDIDATES: usize = 1000;
+    if given.len() > MAX_NAME_BYTES {
         return None;
     }
     let given = given.to_lowercase();
     let allowed = |name: &str| (given.chars().count().max(name.chars().count()) / 3).max(1);
     candidates
         .into_iter()
-        .take(CANDIDATES)
-        .filter(|name| name.len() <= LONGEST && name.len().abs_diff(given.len()) <= 4 * allowed(name))
+        .take(MAX_CANDIDATES)
+        .filter(|name| name.len() <= MAX_NAME_BYTES && name.len().abs_diff(given.len()) <= 4 * allowed(name))
         .map(|name| (strsim::damerau_levenshtein(&given, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= allowed(name))
         .min()
@@ -284,26 +284,26 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
 
 /// Quotes untrusted text for a message: in backticks, with control characters escaped, cut after 80 characters.
 pub fn quoted(text: &str) -> String {
-    const SHOWN: usize = 80;
-    let shown: String = text.chars().take(SHOWN).collect();
+    const MAX_QUOTED_CHARS: usize = 80;
+    let shown: String = text.chars().take(MAX_QUOTED_CHARS).collect();
     let ellipsis = if shown.len() < text.len() { "…" } else { "" };
-    let escaped = crate::evidence::escape_output(shown.as_bytes()).replace('\n', "\\n").replace('\t', "\\t");
+    let escaped = crate::record::evidence::escape_output(shown.as_bytes()).replace('\n', "\\n").replace('\t', "\\t");
     format!("`{escaped}{ellipsis}`")
 }
 
 /// Formats a list of names for a message: quoted, at most ten.
-pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 10;
+pub(super) fn list_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const MAX_LISTED: usize = 10;
     let names: Vec<&str> = names.into_iter().collect();
-    let mut text = names.iter().take(SHOWN).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-    if names.len() > SHOWN {
-        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    let mut text = names.iter().take(MAX_LISTED).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_LISTED {
+        text.push_str(&format!(" and {} more", names.len() - MAX_LISTED));
     }
     text
 }
 
 /// Sorts diagnostics by position; those without a position come first.
-pub(super) fn sort(diagnostics: &mut [Diagnostic]) {
+pub(super) fn sort_by_position(diagnostics: &mut [Diagnostic]) {
     diagnostics.sort_by_key(|d| (d.span.map(|span| (span.start, span.end)), d.severity, d.code));
 }
 
@@ -312,17 +312,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_is_found_and_what_was_not_is_not_offered() {
-        assert_eq!(nearest("timout_ms", ["timeout_ms", "name"]), Some("timeout_ms"));
-        assert_eq!(nearest("Deny", ["deny", "allow"]), Some("deny"));
-        assert_eq!(nearest("verify.lnit", ["verify.lint", "verify.unit"]), Some("verify.lint"));
-        assert_eq!(nearest("x", ["timeout_ms"]), None);
-        assert_eq!(nearest("foo", ["bar"]), None);
-        assert_eq!(nearest("a", []), None);
+    fn suggests_only_similar_names() {
+        assert_eq!(closest_match("timout_ms", ["timeout_ms", "name"]), Some("timeout_ms"));
+        assert_eq!(closest_match("Deny", ["deny", "allow"]), Some("deny"));
+        assert_eq!(closest_match("verify.lnit", ["verify.lint", "verify.unit"]), Some("verify.lint"));
+        assert_eq!(closest_match("x", ["timeout_ms"]), None);
+        assert_eq!(closest_match("foo", ["bar"]), None);
+        assert_eq!(closest_match("a", []), None);
     }
 
     #[test]
-    fn text_of_a_spec_cannot_reach_a_terminal_unescaped() {
+    fn escapes_and_truncates_quoted_text() {
         assert_eq!(quoted("a\x1b[1m\nb"), "`a\\x1b[1m\\nb`");
         assert_eq!(quoted(&"x".repeat(100)), format!("`{}…`", "x".repeat(80)));
     }

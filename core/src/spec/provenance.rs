@@ -8,41 +8,41 @@ use super::span::Span;
 /// The origins of a plan's values: those of the whole run, and those of each step and toolchain check by path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Provenance {
-    pub(super) of_run: Vec<Sourced>,
-    pub(super) of_steps: BTreeMap<String, Vec<Sourced>>,
+    pub(super) run_values: Vec<SourcedValue>,
+    pub(super) step_values: BTreeMap<String, Vec<SourcedValue>>,
 }
 
 impl Provenance {
     /// Returns the values that apply to the whole run.
-    pub fn of_run(&self) -> &[Sourced] {
-        &self.of_run
+    pub fn run_values(&self) -> &[SourcedValue] {
+        &self.run_values
     }
 
     /// Returns the values of `skill/step`, or of `toolchain/check` for a check, in a fixed order.
-    pub fn get(&self, path: &str) -> Option<&[Sourced]> {
-        self.of_steps.get(path).map(Vec::as_slice)
+    pub fn step_values(&self, path: &str) -> Option<&[SourcedValue]> {
+        self.step_values.get(path).map(Vec::as_slice)
     }
 
-    /// Returns all paths that [`Self::get`] accepts, sorted.
+    /// Returns all paths that [`Self::step_values`] accepts, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.of_steps.keys().map(String::as_str)
+        self.step_values.keys().map(String::as_str)
     }
 }
 
 /// One value of a plan with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sourced {
+pub struct SourcedValue {
     /// The field, such as `timeout_ms`, `limits.memory` or `env.CI`.
     pub field: String,
     /// The value as text.
     pub value: String,
     /// Origin of the value.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// Origin of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// The caller's command line.
     CommandLine,
     /// The top level of the spec.
@@ -59,7 +59,7 @@ pub enum Origin {
     BuiltIn,
 }
 
-impl Origin {
+impl ValueOrigin {
     /// Returns the position in the spec, if the value comes from the spec.
     pub fn span(self) -> Option<Span> {
         match self {
@@ -70,7 +70,7 @@ impl Origin {
 }
 
 /// Formats the origin, such as `skill at 12:5` or `built in`.
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CommandLine => f.write_str("command line"),

@@ -6,35 +6,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::built_in;
-use super::command::Command;
-use super::diagnostic::{self, Code, Diagnostic, listed, quoted};
-use super::layer::{Adhoc, Chosen, Overrides, Own, Settings, by_default, nearest, unspoken};
-use super::operator::{Operator, exceeds};
-use super::provenance::{Origin, Provenance, Sourced};
+use super::command::SpecCommand;
+use super::diagnostic::{self, Code, Diagnostic, list_names, quoted};
+use super::operator_config::{OperatorConfig, exceeds};
+use super::provenance::{Provenance, SourcedValue, ValueOrigin};
 use super::rules;
-use super::size::Size;
+use super::setting_layers::{
+    AdhocCommand, CallerSettings, SettingsLayer, StepOnlySettings, ValueWithOrigin, built_in_value, default_limit,
+    nearest_setting,
+};
+use super::size::ByteSize;
 use super::span::{Span, Spanned};
-use super::written::{Profile, Skill, Spec, Step, Table, Text};
-use crate::digest::Sha256Hex;
-use crate::evidence::step_path;
-use crate::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::plan::{
+use super::spec_types::{Profile, Skill, SpannedMap, Spec, SpecText, Step};
+use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
+use crate::model::plan::{
     Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep,
     ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
-use crate::tier::Tier;
+use crate::model::tier::Tier;
+use crate::record::evidence::step_path;
+use crate::text::digest::Sha256Hex;
 
 /// A plan and the origins of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedPlan {
     /// The plan.
     pub plan: Plan,
     /// The origin of each value.
     pub provenance: Provenance,
 }
 
-/// Resolves a profile of a spec that [`super::read`] accepted. `cpus` is the number of processors. It limits the number
-/// of skills that run at once if the profile does not set `parallel`.
+/// Resolves a profile of a spec that [`super::parse`] accepted. `cpus` is the number of processors. It limits the
+/// number of skills that run at once if the profile does not set `parallel`.
 ///
 /// # Errors
 /// Returns diagnostics, sorted by position, if the profile does not exist or the spec requests more than the operator
@@ -42,10 +45,10 @@ pub struct Resolved {
 pub fn resolve(
     spec: &Spec,
     profile: &ProfileName,
-    operator: &Operator,
+    operator: &OperatorConfig,
     spec_sha256: Sha256Hex,
     cpus: u32,
-) -> Result<Resolved, Vec<Diagnostic>> {
+) -> Result<ResolvedPlan, Vec<Diagnostic>> {
     let Some(written) = spec.profiles.get(profile.as_str()) else {
         return Err(vec![unknown_profile(spec, profile)]);
     };
@@ -65,7 +68,7 @@ pub fn resolve(
         skills,
         left_out: Vec::new(),
     };
-    Ok(Resolved { plan, provenance })
+    Ok(ResolvedPlan { plan, provenance })
 }
 
 /// Plans a single command like a step of `spec` with the settings in `adhoc`. Without a spec, the operator's and the
@@ -74,30 +77,30 @@ pub fn resolve(
 /// # Errors
 /// Returns one diagnostic for each setting that exceeds the operator's ceiling.
 pub fn adhoc_step(
-    adhoc: &Adhoc,
+    adhoc: &AdhocCommand,
     name: StepName,
     spec: Option<&Spec>,
-    operator: &Operator,
+    operator: &OperatorConfig,
 ) -> Result<PlannedStep, Vec<Diagnostic>> {
-    let overrides = Overrides::of(adhoc);
-    let layers = [overrides.settings(), Settings::of_defaults(spec.and_then(|spec| spec.defaults.as_ref()))];
+    let overrides = CallerSettings::from_adhoc(adhoc);
+    let layers = [overrides.as_layer(), SettingsLayer::from_defaults(spec.and_then(|spec| spec.defaults.as_ref()))];
     let mut resolver = Resolver::new(operator);
     let step = resolver.step(
         &step_key("exec", name.as_str()),
         name,
         adhoc.cmd.clone(),
-        Origin::CommandLine,
+        ValueOrigin::CommandLine,
         &layers,
-        Own::CommandLine(adhoc),
+        StepOnlySettings::CommandLine(adhoc),
     );
     resolver.finish().map(|_| step)
 }
 
 fn unknown_profile(spec: &Spec, profile: &ProfileName) -> Diagnostic {
     let message = format!("the spec has no profile {}", quoted(profile.as_str()));
-    Diagnostic::unplaced(Code::UnknownProfile, message)
-        .did_you_mean(profile.as_str(), spec.profiles.names())
-        .hint(format!("its profiles are {}", listed(spec.profiles.names())))
+    Diagnostic::without_span(Code::UnknownProfile, message)
+        .did_you_mean(profile.as_str(), spec.profiles.keys())
+        .hint(format!("its profiles are {}", list_names(spec.profiles.keys())))
 }
 
 fn step_key(group: &str, step: &str) -> String {
@@ -114,7 +117,7 @@ struct CheckNames {
 }
 
 impl CheckNames {
-    fn of(spec: &Spec) -> Self {
+    fn for_spec(spec: &Spec) -> Self {
         let steps = |(name, skill): (&Spanned<SkillName>, &Skill)| {
             let names = skill.steps.value.iter().map(|step| step_path(&name.value, &step.name.value));
             names.collect::<Vec<String>>()
@@ -126,14 +129,14 @@ impl CheckNames {
 
 /// Collects the values of a plan, their origins and the problems.
 struct Resolver<'a> {
-    operator: &'a Operator,
+    operator: &'a OperatorConfig,
     problems: Vec<Diagnostic>,
     provenance: Provenance,
-    fields: Vec<Sourced>,
+    fields: Vec<SourcedValue>,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(operator: &'a Operator) -> Self {
+    fn new(operator: &'a OperatorConfig) -> Self {
         Self { operator, problems: vec![], provenance: Provenance::default(), fields: vec![] }
     }
 
@@ -141,22 +144,22 @@ impl<'a> Resolver<'a> {
         if self.problems.is_empty() {
             return Ok(self.provenance);
         }
-        diagnostic::sort(&mut self.problems);
+        diagnostic::sort_by_position(&mut self.problems);
         // A value of `defaults` is reported once for each step that uses it.
         self.problems.dedup();
         Err(self.problems)
     }
 
     /// Records the origin of a value and returns the value.
-    fn take<T>(&mut self, field: &str, chosen: Chosen<T>, show: impl Fn(&T) -> String) -> T {
-        self.fields.push(Sourced { field: field.to_owned(), value: show(&chosen.value), origin: chosen.origin });
+    fn record<T>(&mut self, field: &str, chosen: ValueWithOrigin<T>, show: impl Fn(&T) -> String) -> T {
+        self.fields.push(SourcedValue { field: field.to_owned(), value: show(&chosen.value), origin: chosen.origin });
         chosen.value
     }
 
     /// Reports a value that exceeds the operator's ceiling.
-    fn refuse(&mut self, field: &str, asked: &str, allowed: &str, origin: Origin) {
-        let message = format!("`{field}` is {asked}, and the operator allows {allowed}");
-        let mut problem = Diagnostic::unplaced(Code::OverCeiling, message)
+    fn report_excess(&mut self, field: &str, requested: &str, allowed: &str, origin: ValueOrigin) {
+        let message = format!("`{field}` is {requested}, and the operator allows {allowed}");
+        let mut problem = Diagnostic::without_span(Code::OverCeiling, message)
             .hint("request less, or ask the operator to raise the limit in `proctord.toml`");
         problem.span = origin.span();
         self.problems.push(problem);
@@ -164,29 +167,32 @@ impl<'a> Resolver<'a> {
 
     fn ignored(&mut self, spec: &Spec) -> Ignored {
         let chosen = match spec.ignored {
-            Some(ignored) => Chosen { value: ignored.value, origin: Origin::Spec(ignored.span) },
-            None => by_default(built_in::IGNORED),
+            Some(ignored) => ValueWithOrigin { value: ignored.value, origin: ValueOrigin::Spec(ignored.span) },
+            None => built_in_value(built_in::IGNORED),
         };
-        let ignored = self.take("ignored", chosen, |ignored| ignored.as_str().to_owned());
-        self.provenance.of_run = std::mem::take(&mut self.fields);
+        let ignored = self.record("ignored", chosen, |ignored| ignored.as_str().to_owned());
+        self.provenance.run_values = std::mem::take(&mut self.fields);
         ignored
     }
 
     fn checks(&mut self, spec: &Spec) -> Vec<PlannedCheck> {
-        let mut taken = CheckNames::of(spec);
+        let mut taken = CheckNames::for_spec(spec);
         let mut planned = Vec::new();
-        for (toolchain, written) in spec.toolchains.iter().flat_map(Table::iter) {
+        for (toolchain, written) in spec.toolchains.iter().flat_map(SpannedMap::iter) {
             for (index, check) in written.required.iter().flatten().enumerate() {
                 let Some(cmd) = self.command(&check.cmd) else { continue };
                 let Some(name) = self.check_name(&toolchain.value, index + 1, &mut taken) else { continue };
-                let origin = Origin::Step(check.cmd.span);
+                let origin = ValueOrigin::Step(check.cmd.span);
                 let tracked = Spanned::new(built_in::READ_ONLY, Span::default());
                 // A check only reads a version, so the spec cannot lower the protection of the tree for it.
-                let fixed =
-                    Settings { origin: |_| Origin::BuiltIn, read_only: Some(&tracked), ..Settings::of_defaults(None) };
-                let layers = [fixed, Settings::of_defaults(spec.defaults.as_ref())];
+                let fixed = SettingsLayer {
+                    origin: |_| ValueOrigin::BuiltIn,
+                    read_only: Some(&tracked),
+                    ..SettingsLayer::from_defaults(None)
+                };
+                let layers = [fixed, SettingsLayer::from_defaults(spec.defaults.as_ref())];
                 let key = step_key(toolchain.value.as_str(), name.as_str());
-                let run = self.step(&key, name, cmd, origin, &layers, Own::Nothing);
+                let run = self.step(&key, name, cmd, origin, &layers, StepOnlySettings::ToolchainCheck);
                 let version = match &check.version {
                     Some(range) => VersionDemand::Range { range: range.value.clone() },
                     None => VersionDemand::Any,
@@ -212,7 +218,7 @@ impl<'a> Resolver<'a> {
         match StepName::new(text) {
             Ok(name) => Some(name),
             Err(bad) => {
-                self.problems.push(Diagnostic::unplaced(Code::BadName, bad.to_string()));
+                self.problems.push(Diagnostic::without_span(Code::BadName, bad.to_string()));
                 None
             }
         }
@@ -221,11 +227,11 @@ impl<'a> Resolver<'a> {
     fn skills(&mut self, spec: &Spec, profile: &Profile) -> Vec<PlannedSkill> {
         let written: BTreeMap<&str, &Skill> = spec.skills.iter().map(|(name, s)| (name.value.as_str(), s)).collect();
         let include = &profile.include.value;
-        let places: BTreeMap<&SkillName, usize> = include.iter().enumerate().map(|(at, n)| (&n.value, at)).collect();
+        let positions: BTreeMap<&SkillName, usize> = include.iter().enumerate().map(|(at, n)| (&n.value, at)).collect();
         let mut planned = Vec::new();
         for name in include {
             match written.get(name.value.as_str()) {
-                Some(skill) => planned.push(self.skill(spec, &name.value, skill, &places)),
+                Some(skill) => planned.push(self.skill(spec, &name.value, skill, &positions)),
                 None => self.problems.push(rules::unknown_skill(spec, name)),
             }
         }
@@ -237,13 +243,13 @@ impl<'a> Resolver<'a> {
         spec: &Spec,
         name: &SkillName,
         skill: &Skill,
-        places: &BTreeMap<&SkillName, usize>,
+        positions: &BTreeMap<&SkillName, usize>,
     ) -> PlannedSkill {
         let steps = skill.steps.value.iter().filter_map(|step| self.written_step(spec, name, skill, step)).collect();
         let needs: BTreeMap<usize, &SkillName> =
-            skill.needs().filter_map(|need| places.get(&need.value).map(|at| (*at, &need.value))).collect();
-        let text = |text: Option<&Text>| text.map(|text| text.0.clone()).unwrap_or_default();
-        let platform = skill.platform.iter().flat_map(Table::iter);
+            skill.needs().filter_map(|need| positions.get(&need.value).map(|at| (*at, &need.value))).collect();
+        let text = |text: Option<&SpecText>| text.map(|text| text.0.clone()).unwrap_or_default();
+        let platform = skill.platform.iter().flat_map(SpannedMap::iter);
         PlannedSkill {
             name: name.clone(),
             description: text(skill.description.as_ref()),
@@ -260,18 +266,18 @@ impl<'a> Resolver<'a> {
     fn written_step(&mut self, spec: &Spec, skill_name: &SkillName, skill: &Skill, step: &Step) -> Option<PlannedStep> {
         let (cmd, span) = match (&step.cmd, &step.sql) {
             (Some(cmd), _) => (self.command(cmd)?, cmd.span),
-            (None, Some(sql)) => (sql.value.check().argv(), sql.span),
+            (None, Some(sql)) => (sql.value.to_check().to_argv(), sql.span),
             (None, None) => {
                 let span = step.name.span;
                 self.problems.push(Diagnostic::error(Code::MissingKey, span, "the step has no `cmd` and no `sql`"));
                 return None;
             }
         };
-        let defaults = Settings::of_defaults(spec.defaults.as_ref());
-        let layers = [Settings::of_step(step), Settings::of_skill(skill), defaults];
+        let defaults = SettingsLayer::from_defaults(spec.defaults.as_ref());
+        let layers = [SettingsLayer::from_step(step), SettingsLayer::from_skill(skill), defaults];
         let key = step_path(skill_name, &step.name.value);
-        let origin = Origin::Step(span);
-        Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, Own::Step(step)))
+        let origin = ValueOrigin::Step(span);
+        Some(self.step(&key, step.name.value.clone(), cmd, origin, &layers, StepOnlySettings::Step(step)))
     }
 
     /// Plans one step; each value comes from the nearest layer that sets it.
@@ -280,15 +286,15 @@ impl<'a> Resolver<'a> {
         key: &str,
         name: StepName,
         cmd: Argv,
-        origin: Origin,
-        layers: &[Settings<'_>],
-        own: Own<'_>,
+        origin: ValueOrigin,
+        layers: &[SettingsLayer<'_>],
+        own: StepOnlySettings<'_>,
     ) -> PlannedStep {
         self.fields.clear();
         let step = PlannedStep {
             name,
-            cmd: self.take("cmd", Chosen { value: cmd, origin }, Argv::to_string),
-            sql: own.sql(),
+            cmd: self.record("cmd", ValueWithOrigin { value: cmd, origin }, Argv::to_string),
+            sql: own.sql_dialect(),
             workdir: self.workdir(layers),
             timeout_ms: self.timeout_ms(layers),
             grace_ms: self.grace_ms(own),
@@ -303,108 +309,128 @@ impl<'a> Resolver<'a> {
             inputs: self.inputs(own),
             reports: self.reports(own),
         };
-        self.provenance.of_steps.insert(key.to_owned(), std::mem::take(&mut self.fields));
+        self.provenance.step_values.insert(key.to_owned(), std::mem::take(&mut self.fields));
         step
     }
 
-    fn workdir(&mut self, layers: &[Settings<'_>]) -> RelPath {
-        let chosen = nearest(layers, |layer| layer.workdir).unwrap_or_else(|| by_default(RelPath::repository()));
-        self.take("workdir", chosen, RelPath::to_string)
+    fn workdir(&mut self, layers: &[SettingsLayer<'_>]) -> RelPath {
+        let chosen =
+            nearest_setting(layers, |layer| layer.workdir).unwrap_or_else(|| built_in_value(RelPath::repository()));
+        self.record("workdir", chosen, RelPath::to_string)
     }
 
-    fn timeout_ms(&mut self, layers: &[Settings<'_>]) -> u64 {
-        let most = self.operator.max_timeout_ms;
-        let asked = nearest(layers, |layer| layer.timeout_ms);
-        let unspoken =
-            unspoken(self.operator.defaults.timeout_ms.map(Limit::Max), Limit::Max(built_in::TIMEOUT_MS), most);
-        self.milliseconds("timeout_ms", asked, unspoken, most)
+    fn timeout_ms(&mut self, layers: &[SettingsLayer<'_>]) -> u64 {
+        let ceiling = self.operator.max_timeout_ms;
+        let requested = nearest_setting(layers, |layer| layer.timeout_ms);
+        let fallback =
+            default_limit(self.operator.defaults.timeout_ms.map(Limit::Max), Limit::Max(built_in::TIMEOUT_MS), ceiling);
+        self.milliseconds("timeout_ms", requested, fallback, ceiling)
     }
 
-    fn grace_ms(&mut self, own: Own<'_>) -> u64 {
-        let most = self.operator.max_grace_ms;
-        let unspoken = unspoken(self.operator.defaults.grace_ms.map(Limit::Max), Limit::Max(built_in::GRACE_MS), most);
-        self.milliseconds("grace_ms", own.grace_ms(), unspoken, most)
+    fn grace_ms(&mut self, own: StepOnlySettings<'_>) -> u64 {
+        let ceiling = self.operator.max_grace_ms;
+        let fallback =
+            default_limit(self.operator.defaults.grace_ms.map(Limit::Max), Limit::Max(built_in::GRACE_MS), ceiling);
+        self.milliseconds("grace_ms", own.grace_ms(), fallback, ceiling)
     }
 
-    fn milliseconds(&mut self, field: &str, asked: Option<Chosen<u64>>, unspoken: Chosen<Limit>, most: Limit) -> u64 {
-        let chosen = match asked {
-            Some(asked) => Chosen { value: Limit::Max(asked.value), origin: asked.origin },
-            None => unspoken,
+    fn milliseconds(
+        &mut self,
+        field: &str,
+        requested: Option<ValueWithOrigin<u64>>,
+        fallback: ValueWithOrigin<Limit>,
+        ceiling: Limit,
+    ) -> u64 {
+        let chosen = match requested {
+            Some(asked) => ValueWithOrigin { value: Limit::Max(asked.value), origin: asked.origin },
+            None => fallback,
         };
-        self.bounded(field, chosen, most, show_count).get_or_max()
+        self.within_ceiling(field, chosen, ceiling, show_count).get_or_max()
     }
 
     /// Records and returns the value of a limit. Reports it if it exceeds the operator's ceiling.
-    fn bounded(&mut self, field: &str, chosen: Chosen<Limit>, most: Limit, show: fn(&Limit) -> String) -> Limit {
-        if exceeds(chosen.value, most) {
-            self.refuse(field, &show(&chosen.value), &format!("{} at most", show(&most)), chosen.origin);
+    fn within_ceiling(
+        &mut self,
+        field: &str,
+        chosen: ValueWithOrigin<Limit>,
+        ceiling: Limit,
+        show: fn(&Limit) -> String,
+    ) -> Limit {
+        if exceeds(chosen.value, ceiling) {
+            self.report_excess(field, &show(&chosen.value), &format!("{} at most", show(&ceiling)), chosen.origin);
         }
-        self.take(field, chosen, show)
+        self.record(field, chosen, show)
     }
 
-    fn network(&mut self, layers: &[Settings<'_>]) -> Network {
-        let chosen = nearest(layers, |layer| layer.network).unwrap_or_else(|| by_default(built_in::NETWORK));
+    fn network(&mut self, layers: &[SettingsLayer<'_>]) -> Network {
+        let chosen =
+            nearest_setting(layers, |layer| layer.network).unwrap_or_else(|| built_in_value(built_in::NETWORK));
         if chosen.value == Network::Allow && !self.operator.allow_network {
-            self.refuse("network", "`allow`", "`deny` only", chosen.origin);
+            self.report_excess("network", "`allow`", "`deny` only", chosen.origin);
         }
-        self.take("network", chosen, |network| network.as_str().to_owned())
+        self.record("network", chosen, |network| network.as_str().to_owned())
     }
 
-    fn read_only(&mut self, layers: &[Settings<'_>]) -> ReadOnly {
+    fn read_only(&mut self, layers: &[SettingsLayer<'_>]) -> ReadOnly {
         let least = self.operator.least_read_only;
-        let unspoken = if strength(built_in::READ_ONLY) < strength(least) {
-            Chosen { value: least, origin: Origin::Operator }
+        let fallback = if protection_rank(built_in::READ_ONLY) < protection_rank(least) {
+            ValueWithOrigin { value: least, origin: ValueOrigin::Operator }
         } else {
-            by_default(built_in::READ_ONLY)
+            built_in_value(built_in::READ_ONLY)
         };
-        let mut chosen = nearest(layers, |layer| layer.read_only).unwrap_or(unspoken);
-        if strength(chosen.value) < strength(least) {
+        let mut chosen = nearest_setting(layers, |layer| layer.read_only).unwrap_or(fallback);
+        if protection_rank(chosen.value) < protection_rank(least) {
             match chosen.origin {
-                Origin::BuiltIn => chosen = Chosen { value: least, origin: Origin::Operator },
+                ValueOrigin::BuiltIn => chosen = ValueWithOrigin { value: least, origin: ValueOrigin::Operator },
                 origin => {
-                    let (asked, allowed) = (chosen.value.as_str(), least.as_str());
-                    self.refuse("read_only", &format!("`{asked}`"), &format!("`{allowed}` at least"), origin);
+                    let (requested, allowed) = (chosen.value.as_str(), least.as_str());
+                    self.report_excess(
+                        "read_only",
+                        &format!("`{requested}`"),
+                        &format!("`{allowed}` at least"),
+                        origin,
+                    );
                 }
             }
         }
-        self.take("read_only", chosen, |mode| mode.as_str().to_owned())
+        self.record("read_only", chosen, |mode| mode.as_str().to_owned())
     }
 
-    fn leaks(&mut self, layers: &[Settings<'_>]) -> Leaks {
-        let chosen = nearest(layers, |layer| layer.leaks).unwrap_or_else(|| by_default(built_in::LEAKS));
-        self.take("leaks", chosen, |mode| mode.as_str().to_owned())
+    fn leaks(&mut self, layers: &[SettingsLayer<'_>]) -> Leaks {
+        let chosen = nearest_setting(layers, |layer| layer.leaks).unwrap_or_else(|| built_in_value(built_in::LEAKS));
+        self.record("leaks", chosen, |mode| mode.as_str().to_owned())
     }
 
-    fn env_allowlist(&mut self, layers: &[Settings<'_>]) -> Vec<EnvName> {
-        let chosen = nearest(layers, |layer| layer.env_allowlist).unwrap_or_else(|| by_default(vec![]));
+    fn env_allowlist(&mut self, layers: &[SettingsLayer<'_>]) -> Vec<EnvName> {
+        let chosen = nearest_setting(layers, |layer| layer.env_allowlist).unwrap_or_else(|| built_in_value(vec![]));
         let names: Vec<EnvName> = chosen.value.into_iter().map(|name| name.value).collect();
-        let chosen = Chosen { value: names, origin: chosen.origin };
-        self.take("env_allowlist", chosen, |names| show_list(names.iter().map(EnvName::as_str)))
+        let chosen = ValueWithOrigin { value: names, origin: chosen.origin };
+        self.record("env_allowlist", chosen, |names| show_list(names.iter().map(EnvName::as_str)))
     }
 
-    fn env(&mut self, layers: &[Settings<'_>]) -> BTreeMap<VarName, String> {
-        let mut merged: BTreeMap<VarName, Chosen<String>> = BTreeMap::new();
+    fn env(&mut self, layers: &[SettingsLayer<'_>]) -> BTreeMap<VarName, String> {
+        let mut merged: BTreeMap<VarName, ValueWithOrigin<String>> = BTreeMap::new();
         for layer in layers {
             for (name, value) in layer.env.iter().flat_map(|env| env.iter()) {
                 let origin = (layer.origin)(name.span);
-                merged.entry(name.value.clone()).or_insert_with(|| Chosen { value: value.0.clone(), origin });
+                merged.entry(name.value.clone()).or_insert_with(|| ValueWithOrigin { value: value.0.clone(), origin });
             }
         }
         let mut env = BTreeMap::new();
         for (name, chosen) in merged {
-            let value = self.take(&format!("env.{name}"), chosen, String::clone);
+            let value = self.record(&format!("env.{name}"), chosen, String::clone);
             env.insert(name, value);
         }
         env
     }
 
-    fn limits(&mut self, own: Own<'_>) -> Limits {
+    fn limits(&mut self, own: StepOnlySettings<'_>) -> Limits {
         let (operator, most) = (self.operator.defaults.limits, self.operator.ceiling);
         macro_rules! limit {
             ($name:ident, $show:ident) => {{
-                let asked = own.limit(|limits| limits.$name, |said| said.$name);
-                let chosen = asked.unwrap_or_else(|| unspoken(operator.$name, built_in::LIMITS.$name, most.$name));
-                self.bounded(concat!("limits.", stringify!($name)), chosen, most.$name, $show)
+                let asked = own.limit(|limits| limits.$name, |adhoc| adhoc.$name);
+                let chosen = asked.unwrap_or_else(|| default_limit(operator.$name, built_in::LIMITS.$name, most.$name));
+                self.within_ceiling(concat!("limits.", stringify!($name)), chosen, most.$name, $show)
             }};
         }
         Limits {
@@ -417,42 +443,47 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn retries(&mut self, own: Own<'_>) -> u32 {
+    fn retries(&mut self, own: StepOnlySettings<'_>) -> u32 {
         let chosen = match own.get(|step| step.retries.as_ref()) {
-            Some(retries) => Chosen { value: retries.value, origin: Origin::Step(retries.span) },
-            None => by_default(built_in::RETRIES),
+            Some(retries) => ValueWithOrigin { value: retries.value, origin: ValueOrigin::Step(retries.span) },
+            None => built_in_value(built_in::RETRIES),
         };
-        let (asked, most) = (Limit::Max(chosen.value.into()), self.operator.max_retries);
-        if exceeds(asked, most) {
-            self.refuse("retries", &show_count(&asked), &format!("{} at most", show_count(&most)), chosen.origin);
+        let (requested, ceiling) = (Limit::Max(chosen.value.into()), self.operator.max_retries);
+        if exceeds(requested, ceiling) {
+            self.report_excess(
+                "retries",
+                &show_count(&requested),
+                &format!("{} at most", show_count(&ceiling)),
+                chosen.origin,
+            );
         }
-        self.take("retries", chosen, u32::to_string)
+        self.record("retries", chosen, u32::to_string)
     }
 
-    fn expect_exit(&mut self, own: Own<'_>) -> Vec<u8> {
+    fn expect_exit(&mut self, own: StepOnlySettings<'_>) -> Vec<u8> {
         let chosen = match own.get(|step| step.expect.as_ref().and_then(|expect| expect.exit.as_ref())) {
-            Some(codes) => Chosen { value: codes.value.clone(), origin: Origin::Step(codes.span) },
-            None => by_default(built_in::EXPECT_EXIT.to_vec()),
+            Some(codes) => ValueWithOrigin { value: codes.value.clone(), origin: ValueOrigin::Step(codes.span) },
+            None => built_in_value(built_in::EXPECT_EXIT.to_vec()),
         };
-        self.take("expect.exit", chosen, |codes| format!("{codes:?}"))
+        self.record("expect.exit", chosen, |codes| format!("{codes:?}"))
     }
 
-    fn inputs(&mut self, own: Own<'_>) -> Inputs {
+    fn inputs(&mut self, own: StepOnlySettings<'_>) -> Inputs {
         let chosen = match own.get(|step| step.inputs.as_ref()) {
             Some(globs) => {
                 let texts = globs.value.iter().map(|glob| glob.value.0.clone()).collect();
-                Chosen { value: Inputs::Globs(texts), origin: Origin::Step(globs.span) }
+                ValueWithOrigin { value: Inputs::Globs(texts), origin: ValueOrigin::Step(globs.span) }
             }
-            None => by_default(Inputs::Tree),
+            None => built_in_value(Inputs::Tree),
         };
-        self.take("inputs", chosen, |inputs| match inputs {
+        self.record("inputs", chosen, |inputs| match inputs {
             Inputs::Tree => "the whole tree".to_owned(),
             Inputs::Globs(globs) => show_list(globs.iter().map(String::as_str)),
         })
     }
 
-    fn reports(&mut self, own: Own<'_>) -> Vec<ReportFile> {
-        let Own::Step(Step { reports: written, .. }) = own else { return vec![] };
+    fn reports(&mut self, own: StepOnlySettings<'_>) -> Vec<ReportFile> {
+        let StepOnlySettings::Step(Step { reports: written, .. }) = own else { return vec![] };
         let written = written.as_ref();
         let formats = [
             ("reports.junit", ReportFormat::Junit, written.and_then(|reports| reports.junit.as_ref())),
@@ -461,8 +492,8 @@ impl<'a> Resolver<'a> {
         let mut files = Vec::new();
         for (field, format, path) in formats {
             if let Some(path) = path {
-                let chosen = Chosen { value: path.value.clone(), origin: Origin::Step(path.span) };
-                files.push(ReportFile { format, path: self.take(field, chosen, RelPath::to_string) });
+                let chosen = ValueWithOrigin { value: path.value.clone(), origin: ValueOrigin::Step(path.span) };
+                files.push(ReportFile { format, path: self.record(field, chosen, RelPath::to_string) });
             }
         }
         files
@@ -472,22 +503,22 @@ impl<'a> Resolver<'a> {
         if !rules::uses_needs(spec) {
             return SkillOrder::Sequence;
         }
-        let most = self.operator.max_parallel;
+        let ceiling = self.operator.max_parallel;
         let parallel = match profile.parallel {
-            Some(asked) => {
-                let limit = Limit::Max(asked.value.into());
-                if exceeds(limit, most) {
-                    let allowed = format!("{} at most", show_count(&most));
-                    self.refuse("parallel", &show_count(&limit), &allowed, Origin::Step(asked.span));
+            Some(setting) => {
+                let limit = Limit::Max(setting.value.into());
+                if exceeds(limit, ceiling) {
+                    let allowed = format!("{} at most", show_count(&ceiling));
+                    self.report_excess("parallel", &show_count(&limit), &allowed, ValueOrigin::Step(setting.span));
                 }
-                asked.value
+                setting.value
             }
-            None => u32::try_from(most.get_or_max()).unwrap_or(u32::MAX).min(cpus),
+            None => u32::try_from(ceiling.get_or_max()).unwrap_or(u32::MAX).min(cpus),
         };
         SkillOrder::Graph { parallel: parallel.max(1) }
     }
 
-    fn command(&mut self, cmd: &Spanned<Command>) -> Option<Argv> {
+    fn command(&mut self, cmd: &Spanned<SpecCommand>) -> Option<Argv> {
         match cmd.value.argv() {
             Ok(argv) => Some(argv),
             Err(bad) => {
@@ -507,7 +538,7 @@ fn show_count(limit: &Limit) -> String {
 
 fn show_size(limit: &Limit) -> String {
     match limit {
-        Limit::Max(bytes) => Size(*bytes).to_string(),
+        Limit::Max(bytes) => ByteSize(*bytes).to_string(),
         Limit::Unlimited => "unlimited".to_owned(),
     }
 }
@@ -517,7 +548,7 @@ fn show_list<'a>(items: impl Iterator<Item = &'a str>) -> String {
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
 }
 /// Returns a rank that orders modes by protection.
-fn strength(mode: ReadOnly) -> u8 {
+fn protection_rank(mode: ReadOnly) -> u8 {
     match mode {
         ReadOnly::Off => 0,
         ReadOnly::Tracked => 1,

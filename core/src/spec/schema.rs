@@ -2,20 +2,20 @@
 
 use serde_json::Value;
 
-use super::operator::Operator;
-use super::written::Spec;
+use super::operator_config::OperatorConfig;
+use super::spec_types::Spec;
 
 /// Returns the schema of `spec/verification.yaml`, for editors and other tools.
 pub fn schema() -> Value {
-    titled(schemars::schema_for!(Spec), "Proctor verification spec, version 1")
+    with_title(schemars::schema_for!(Spec), "Proctor verification spec, version 1")
 }
 
 /// Returns the schema of `proctord.toml`.
 pub fn operator_schema() -> Value {
-    titled(Operator::schema(), "Proctor operator's config")
+    with_title(OperatorConfig::schema(), "Proctor operator's config")
 }
 
-fn titled(mut schema: schemars::Schema, title: &str) -> Value {
+fn with_title(mut schema: schemars::Schema, title: &str) -> Value {
     schema.insert("title".to_owned(), title.into());
     schema.to_value()
 }
@@ -24,14 +24,14 @@ fn titled(mut schema: schemars::Schema, title: &str) -> Value {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::decode::Record;
-    use super::super::written::{
+    use super::super::decode::SpecRecord;
+    use super::super::spec_types::{
         Defaults, Expect, Profile, Reports, Skill, SqlLimits, SqlStep, Step, StepLimits, ToolCheck, Toolchain,
     };
     use super::*;
 
     /// Returns the map types of the spec: the JSON pointer of each schema, and the keys that the decoder accepts.
-    fn records() -> Vec<(&'static str, &'static [&'static str])> {
+    fn record_keys() -> Vec<(&'static str, &'static [&'static str])> {
         vec![
             ("", Spec::KEYS),
             ("/$defs/Toolchain", Toolchain::KEYS),
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn schema_and_decoder_know_the_same_keys() {
         let schema = schema();
-        for (pointer, keys) in records() {
+        for (pointer, keys) in record_keys() {
             let record = schema.pointer(pointer).unwrap_or_else(|| panic!("no {pointer}"));
             let properties = record["properties"].as_object().expect(pointer);
             let in_schema: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
@@ -63,11 +63,11 @@ mod tests {
         }
         let maps =
             schema["$defs"].as_object().expect("definitions").values().filter(|def| def.get("properties").is_some());
-        assert_eq!(maps.count() + 1, records().len(), "a map of the schema is not in this test's list");
+        assert_eq!(maps.count() + 1, record_keys().len(), "a map of the schema is not in this test's list");
     }
 
     #[test]
-    fn both_schemas_are_of_the_2020_12_draft() {
+    fn schemas_use_draft_2020_12() {
         for schema in [schema(), operator_schema()] {
             assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
             assert!(jsonschema::draft202012::meta::is_valid(&schema));

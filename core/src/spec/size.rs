@@ -6,25 +6,25 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::plan::Limit;
+use crate::model::plan::Limit;
 
 /// A number of bytes, written plain or with a unit: `1048576`, `512MiB`, `10MB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct Size(pub u64);
+pub struct ByteSize(pub u64);
 
-impl From<Size> for u64 {
-    fn from(size: Size) -> u64 {
+impl From<ByteSize> for u64 {
+    fn from(size: ByteSize) -> u64 {
         size.0
     }
 }
 
 /// Error for text that is not a valid size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadSize {
+pub enum SizeParseError {
     /// The text is not a whole number with a known unit.
     #[error("a size is a whole number of bytes, or one with a unit such as `512MiB` or `10MB`")]
-    Form,
+    Malformed,
     /// The size does not fit into 64 bits.
     #[error("the size is over 16 EiB")]
     TooLarge,
@@ -47,26 +47,26 @@ const UNITS: [(&str, u64); 14] = [
     ("G", 1_000_000_000),
 ];
 
-impl std::str::FromStr for Size {
-    type Err = BadSize;
-    fn from_str(text: &str) -> Result<Self, BadSize> {
+impl std::str::FromStr for ByteSize {
+    type Err = SizeParseError;
+    fn from_str(text: &str) -> Result<Self, SizeParseError> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
         let factor = UNITS.iter().find(|(name, _)| *name == unit.trim_start_matches(' '));
         let (Some((_, factor)), false) = (factor, number.is_empty()) else {
-            return Err(BadSize::Form);
+            return Err(SizeParseError::Malformed);
         };
-        let number: u64 = number.parse().map_err(|_| BadSize::TooLarge)?;
-        number.checked_mul(*factor).map(Self).ok_or(BadSize::TooLarge)
+        let number: u64 = number.parse().map_err(|_| SizeParseError::TooLarge)?;
+        number.checked_mul(*factor).map(Self).ok_or(SizeParseError::TooLarge)
     }
 }
 
 /// Error for text that is not a valid limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadBound {
+pub enum LimitParseError {
     /// The text is not a valid size.
     #[error(transparent)]
-    Size(#[from] BadSize),
+    Size(#[from] SizeParseError),
     /// The limit is zero; a step could not run with it.
     #[error("a limit is at least 1, or `unlimited`")]
     Zero,
@@ -74,20 +74,20 @@ pub enum BadBound {
 
 /// Parses a size or `unlimited`.
 impl std::str::FromStr for Limit {
-    type Err = BadBound;
-    fn from_str(text: &str) -> Result<Self, BadBound> {
+    type Err = LimitParseError;
+    fn from_str(text: &str) -> Result<Self, LimitParseError> {
         if text == "unlimited" {
             return Ok(Self::Unlimited);
         }
         match text.parse()? {
-            Size(0) => Err(BadBound::Zero),
-            Size(bytes) => Ok(Self::Max(bytes)),
+            ByteSize(0) => Err(LimitParseError::Zero),
+            ByteSize(bytes) => Ok(Self::Max(bytes)),
         }
     }
 }
 
 /// Formats the size in the largest power-of-1024 unit that divides it.
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
         match units.iter().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)) {
@@ -97,29 +97,29 @@ impl fmt::Display for Size {
     }
 }
 
-impl<'de> Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SizeVisitor;
-        impl Visitor<'_> for SizeVisitor {
-            type Value = Size;
+        struct ByteSizeVisitor;
+        impl Visitor<'_> for ByteSizeVisitor {
+            type Value = ByteSize;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a size such as 512MiB")
             }
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
-                Ok(Size(bytes))
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
+                Ok(ByteSize(bytes))
             }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
-                u64::try_from(bytes).map(Size).map_err(E::custom)
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
+                u64::try_from(bytes).map(ByteSize).map_err(E::custom)
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
                 text.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(SizeVisitor)
+        deserializer.deserialize_any(ByteSizeVisitor)
     }
 }
 
-impl JsonSchema for Size {
+impl JsonSchema for ByteSize {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Size".into()
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_count_as_their_names_say() {
+    fn parses_units() {
         let cases = [
             ("512MiB", 512 << 20),
             ("2 GiB", 2 << 30),
@@ -150,32 +150,32 @@ mod tests {
             ("1TiB", 1 << 40),
         ];
         for (text, bytes) in cases {
-            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn rejects_malformed_sizes() {
         for text in ["", "MiB", "1.5GiB", "-1", "+1", "1 MiB ", "1mib", "1_000", "0x10", "1\tB"] {
-            assert_eq!(text.parse::<Size>(), Err(BadSize::Form), "{text:?}");
+            assert_eq!(text.parse::<ByteSize>(), Err(SizeParseError::Malformed), "{text:?}");
         }
         for text in ["18446744073709551616", "16777216TiB"] {
-            assert_eq!(text.parse::<Size>(), Err(BadSize::TooLarge), "{text}");
+            assert_eq!(text.parse::<ByteSize>(), Err(SizeParseError::TooLarge), "{text}");
         }
     }
 
     #[test]
-    fn a_bound_is_a_size_or_none_at_all() {
+    fn parses_limits_and_unlimited() {
         assert_eq!("unlimited".parse(), Ok(Limit::Unlimited));
         assert_eq!("1KiB".parse(), Ok(Limit::Max(1024)));
-        assert_eq!("0".parse::<Limit>(), Err(BadBound::Zero));
-        assert_eq!("-1".parse::<Limit>(), Err(BadBound::Size(BadSize::Form)));
+        assert_eq!("0".parse::<Limit>(), Err(LimitParseError::Zero));
+        assert_eq!("-1".parse::<Limit>(), Err(LimitParseError::Size(SizeParseError::Malformed)));
     }
 
     #[test]
-    fn sizes_are_shown_short() {
-        assert_eq!(Size(2 << 30).to_string(), "2GiB");
-        assert_eq!(Size(1000).to_string(), "1000B");
-        assert_eq!(Size(0).to_string(), "0B");
+    fn displays_largest_exact_unit() {
+        assert_eq!(ByteSize(2 << 30).to_string(), "2GiB");
+        assert_eq!(ByteSize(1000).to_string(), "1000B");
+        assert_eq!(ByteSize(0).to_string(), "0B");
     }
 }

@@ -8,7 +8,7 @@
 //! - keys that are not scalars, and duplicate keys
 //! - deep nesting
 //!
-//! The same pass also parses the configurations of other tools, which use aliases (see [`Kind`]).
+//! The same pass also parses the configurations of other tools, which use aliases (see [`YamlFileKind`]).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, StructureStyle};
 
 use super::diagnostic::{Code, Diagnostic, quoted};
-use super::report::Report;
+use super::diagnostic_collector::DiagnosticCollector;
 use super::span::Span;
 
 /// Maximum size of a spec, in bytes.
@@ -28,11 +28,11 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// Maximum number of values in a spec: at 1 MiB, a hundred thousand values have ten bytes each.
 pub(super) const MAX_NODES: usize = 100_000;
 /// Maximum number of bytes of text that all aliases of a file may repeat together.
-const MAX_REPEATED: usize = 4 * MAX_BYTES;
+const MAX_ALIAS_BYTES: usize = 4 * MAX_BYTES;
 
 /// The kind of file to parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum YamlFileKind {
     /// A Proctor spec; aliases are errors.
     Spec,
     /// The configuration of another tool. Aliases are replaced by the values of their anchors, which count towards the
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Foreign,
 }
 
-impl Kind {
+impl YamlFileKind {
     /// Returns the noun for messages.
     fn noun(self) -> &'static str {
         match self {
@@ -58,23 +58,23 @@ pub(crate) struct Node<'a> {
     /// The position of the key of the value, or the start of the value if it has no key. Messages about long values
     /// point to it.
     pub(crate) head: Span,
-    pub(crate) value: Value<'a>,
+    pub(crate) value: YamlValue<'a>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Value<'a> {
+pub(crate) enum YamlValue<'a> {
     Scalar {
         text: Cow<'a, str>,
         plain: bool,
     },
     Seq(Vec<Node<'a>>),
-    Map(Vec<(Key<'a>, Node<'a>)>),
+    Map(Vec<(YamlKey<'a>, Node<'a>)>),
     /// A value that has already been reported as an error; no further errors are reported for it.
-    Refused,
+    Invalid,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Key<'a> {
+pub(crate) struct YamlKey<'a> {
     pub(crate) span: Span,
     pub(crate) text: Cow<'a, str>,
 }
@@ -83,27 +83,27 @@ impl Node<'_> {
     /// Returns whether the value is null: plain and empty, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         match &self.value {
-            Value::Scalar { text, plain: true } => matches!(text.as_ref(), "" | "~" | "null" | "Null" | "NULL"),
+            YamlValue::Scalar { text, plain: true } => matches!(text.as_ref(), "" | "~" | "null" | "Null" | "NULL"),
             _ => false,
         }
     }
 
     /// Returns the number of values in the node and the number of bytes of their text; `None` if they exceed `nodes` or
     /// `bytes`.
-    fn weight(&self, nodes: usize, bytes: usize) -> Option<(usize, usize)> {
+    fn measure_within(&self, nodes: usize, bytes: usize) -> Option<(usize, usize)> {
         let (mut count, mut size) = (0_usize, 0_usize);
         let mut rest = vec![self];
         while let Some(node) = rest.pop() {
             count += 1;
             match &node.value {
-                Value::Scalar { text, .. } => size += text.len(),
-                Value::Seq(items) => rest.extend(items),
-                Value::Map(entries) => {
+                YamlValue::Scalar { text, .. } => size += text.len(),
+                YamlValue::Seq(items) => rest.extend(items),
+                YamlValue::Map(entries) => {
                     count += entries.len();
                     size += entries.iter().map(|(key, _)| key.text.len()).sum::<usize>();
                     rest.extend(entries.iter().map(|(_, value)| value));
                 }
-                Value::Refused => {}
+                YamlValue::Invalid => {}
             }
             if count > nodes || size > bytes {
                 return None;
@@ -114,34 +114,38 @@ impl Node<'_> {
 }
 
 /// Parses a spec to a tree. Adds problems to `report`, and returns `None` if there is no tree.
-pub(super) fn parse<'a>(bytes: &'a [u8], report: &mut Report) -> Option<Node<'a>> {
-    parse_as(Kind::Spec, bytes, report)
+pub(super) fn parse_spec<'a>(bytes: &'a [u8], report: &mut DiagnosticCollector) -> Option<Node<'a>> {
+    parse_file(YamlFileKind::Spec, bytes, report)
 }
 
-/// Parses any kind of file to a tree, like [`parse`].
-pub(crate) fn parse_as<'a>(kind: Kind, bytes: &'a [u8], report: &mut Report) -> Option<Node<'a>> {
-    let text = match checked_text(kind, bytes) {
+/// Parses any kind of file to a tree, like [`parse_spec`].
+pub(crate) fn parse_file<'a>(
+    kind: YamlFileKind,
+    bytes: &'a [u8],
+    report: &mut DiagnosticCollector,
+) -> Option<Node<'a>> {
+    let text = match validate_text(kind, bytes) {
         Ok(text) => text,
         Err(problem) => {
             report.add(*problem);
             return None;
         }
     };
-    Builder::new(kind, text, report).build()
+    YamlTreeBuilder::new(kind, text, report).build()
 }
 
 /// Checks the bytes and returns them as text. All YAML readers agree on the lines and characters of this text.
-fn checked_text(kind: Kind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
+fn validate_text(kind: YamlFileKind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
     let noun = kind.noun();
     if bytes.len() > MAX_BYTES {
         let message = format!("the {noun} has {} bytes; {MAX_BYTES} are allowed", bytes.len());
-        return Err(Box::new(Diagnostic::unplaced(Code::TooLarge, message)));
+        return Err(Box::new(Diagnostic::without_span(Code::TooLarge, message)));
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let good = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-            let span = position(good, error.valid_up_to(), 1);
+            let span = span_at(good, error.valid_up_to(), 1);
             return Err(Box::new(Diagnostic::error(
                 Code::NotUtf8,
                 span,
@@ -153,7 +157,7 @@ fn checked_text(kind: Kind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
         None => Ok(text),
         Some((at, c)) => {
             let message = format!("the character U+{:04X} is not allowed in a {noun}", u32::from(c));
-            let problem = Diagnostic::error(Code::ForbiddenCharacter, position(text, at, c.len_utf8()), message);
+            let problem = Diagnostic::error(Code::ForbiddenCharacter, span_at(text, at, c.len_utf8()), message);
             Err(Box::new(problem.hint("write it as an escape in double quotes, or remove it")))
         }
     }
@@ -170,40 +174,40 @@ fn is_forbidden(at: usize, c: char) -> bool {
 }
 
 /// Returns the span of `length` bytes at byte `at` of `text`.
-fn position(text: &str, at: usize, length: usize) -> Span {
+fn span_at(text: &str, at: usize, length: usize) -> Span {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     Span {
-        start: count(at),
-        end: count(at + length),
-        line: count(before.matches('\n').count() + 1),
-        column: count(before[line_start..].chars().count() + 1),
+        start: saturating_u32(at),
+        end: saturating_u32(at + length),
+        line: saturating_u32(before.matches('\n').count() + 1),
+        column: saturating_u32(before[line_start..].chars().count() + 1),
     }
 }
 
-fn count(number: usize) -> u32 {
+fn saturating_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// A collection whose end has not been parsed yet.
-struct Open<'a> {
+struct OpenCollection<'a> {
     start: Span,
     head: Span,
     block: bool,
     /// The ID that aliases refer to; 0 if the collection has no anchor.
     anchor: usize,
-    content: Content<'a>,
+    content: CollectionContent<'a>,
 }
 
-enum Content<'a> {
+enum CollectionContent<'a> {
     Seq(Vec<Node<'a>>),
-    Map { entries: Vec<(Key<'a>, Node<'a>)>, key: PendingKey<'a>, seen: HashMap<Cow<'a, str>, Span> },
+    Map { entries: Vec<(YamlKey<'a>, Node<'a>)>, key: PendingKey<'a>, seen: HashMap<Cow<'a, str>, Span> },
 }
 
 /// A key of a map whose value has not been parsed yet.
 enum PendingKey<'a> {
     None,
-    Key(Key<'a>),
+    Key(YamlKey<'a>),
     /// A key that occurred before; its value is dropped.
     Duplicate(Span),
 }
@@ -219,26 +223,26 @@ impl PendingKey<'_> {
 }
 
 /// Parsing stopped; the problem was reported.
-struct Stop;
+struct ParseStopped;
 
-struct Builder<'a, 'r> {
-    kind: Kind,
+struct YamlTreeBuilder<'a, 'r> {
+    kind: YamlFileKind,
     text: &'a str,
-    report: &'r mut Report,
-    open: Vec<Open<'a>>,
+    report: &'r mut DiagnosticCollector,
+    open: Vec<OpenCollection<'a>>,
     root: Option<Node<'a>>,
     nodes: usize,
     documents: usize,
     /// The completed values that have an anchor.
     anchored: HashMap<usize, Node<'a>>,
     /// Number of bytes of text that aliases have repeated so far.
-    repeated: usize,
+    alias_bytes: usize,
 }
 
-impl<'a, 'r> Builder<'a, 'r> {
-    fn new(kind: Kind, text: &'a str, report: &'r mut Report) -> Self {
+impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
+    fn new(kind: YamlFileKind, text: &'a str, report: &'r mut DiagnosticCollector) -> Self {
         let (open, anchored) = (Vec::new(), HashMap::new());
-        Self { kind, text, report, open, root: None, nodes: 0, documents: 0, anchored, repeated: 0 }
+        Self { kind, text, report, open, root: None, nodes: 0, documents: 0, anchored, alias_bytes: 0 }
     }
 
     fn build(mut self) -> Option<Node<'a>> {
@@ -252,73 +256,76 @@ impl<'a, 'r> Builder<'a, 'r> {
         };
         for event in Parser::new_from_str_with_options(self.text, options) {
             let step = match event {
-                Ok((event, span)) => self.event(event, span),
-                Err(error) => Err(self.syntax(&error)),
+                Ok((event, span)) => self.handle_event(event, span),
+                Err(error) => Err(self.syntax_error(&error)),
             };
             if step.is_err() {
                 return None;
             }
         }
         if self.root.is_none() {
-            let start = position(self.text, 0, 0);
+            let start = span_at(self.text, 0, 0);
             let problem = Diagnostic::error(Code::Empty, start, format!("the {} is empty", self.kind.noun()));
             self.report.add(problem);
         }
         self.root
     }
 
-    fn event(&mut self, event: Event<'a>, at: granit_parser::Span) -> Result<(), Stop> {
-        let span = convert(at);
+    fn handle_event(&mut self, event: Event<'a>, at: granit_parser::Span) -> Result<(), ParseStopped> {
+        let span = convert_span(at);
         if event.tag().is_some() {
-            let tag = at.tag_span().map_or(span, convert);
-            self.refuse(Code::Tag, tag, &format!("tags are not allowed in a {}", self.kind.noun()))?;
+            let tag = at.tag_span().map_or(span, convert_span);
+            self.report_error(Code::Tag, tag, &format!("tags are not allowed in a {}", self.kind.noun()))?;
         }
         match event {
-            Event::DocumentStart(..) => self.document(span),
-            Event::Anchor(..) if self.kind == Kind::Foreign => Ok(()),
-            Event::Anchor(_, name) => {
-                self.refuse(Code::Alias, span, &format!("anchors such as {} are not allowed in a spec", quoted(&name)))
-            }
-            Event::Alias(id) if self.kind == Kind::Foreign => self.repeat(span, id),
+            Event::DocumentStart(..) => self.start_document(span),
+            Event::Anchor(..) if self.kind == YamlFileKind::Foreign => Ok(()),
+            Event::Anchor(_, name) => self.report_error(
+                Code::Alias,
+                span,
+                &format!("anchors such as {} are not allowed in a spec", quoted(&name)),
+            ),
+            Event::Alias(id) if self.kind == YamlFileKind::Foreign => self.expand_alias(span, id),
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
                 let problem = match self.kind {
-                    Kind::Spec => "aliases are not allowed in a spec",
-                    Kind::Foreign => "this alias names no anchor before it",
+                    YamlFileKind::Spec => "aliases are not allowed in a spec",
+                    YamlFileKind::Foreign => "this alias names no anchor before it",
                 };
-                self.refuse(Code::Alias, span, problem)?;
-                self.scalar(span, Value::Refused, 0)
+                self.report_error(Code::Alias, span, problem)?;
+                self.add_scalar(span, YamlValue::Invalid, 0)
             }
             Event::Scalar(text, style, anchor, _) => {
                 let plain = style == ScalarStyle::Plain;
                 // The parser returns an empty value as `~`; serde_yaml reads it as an empty string.
                 let nothing = plain && text == "~" && self.text.get(at.byte_range().unwrap_or_default()) != Some("~");
                 let text = if nothing { Cow::Borrowed("") } else { text };
-                self.scalar(span, Value::Scalar { text, plain }, anchor)
+                self.add_scalar(span, YamlValue::Scalar { text, plain }, anchor)
             }
             Event::SequenceStart(style, anchor, _) => {
-                self.start(span, style == StructureStyle::Block, anchor, Content::Seq(Vec::new()))
+                self.start_collection(span, style == StructureStyle::Block, anchor, CollectionContent::Seq(Vec::new()))
             }
             Event::MappingStart(style, anchor, _) => {
-                let content = Content::Map { entries: Vec::new(), key: PendingKey::None, seen: HashMap::new() };
-                self.start(span, style == StructureStyle::Block, anchor, content)
+                let content =
+                    CollectionContent::Map { entries: Vec::new(), key: PendingKey::None, seen: HashMap::new() };
+                self.start_collection(span, style == StructureStyle::Block, anchor, content)
             }
-            Event::SequenceEnd | Event::MappingEnd => self.end(span),
+            Event::SequenceEnd | Event::MappingEnd => self.end_collection(span),
             _ => Ok(()),
         }
     }
 
     /// Reports an error after which parsing can continue, unless the report is full.
-    fn refuse(&mut self, code: Code, span: Span, message: &str) -> Result<(), Stop> {
+    fn report_error(&mut self, code: Code, span: Span, message: &str) -> Result<(), ParseStopped> {
         self.report.add(Diagnostic::error(code, span, message).hint("write the value out in plain YAML"));
-        if self.report.is_full() { Err(Stop) } else { Ok(()) }
+        if self.report.is_full() { Err(ParseStopped) } else { Ok(()) }
     }
 
-    fn stop(&mut self, problem: Diagnostic) -> Stop {
+    fn stop(&mut self, problem: Diagnostic) -> ParseStopped {
         self.report.add(problem);
-        Stop
+        ParseStopped
     }
 
-    fn document(&mut self, span: Span) -> Result<(), Stop> {
+    fn start_document(&mut self, span: Span) -> Result<(), ParseStopped> {
         self.documents += 1;
         if self.documents == 1 {
             return Ok(());
@@ -328,114 +335,126 @@ impl<'a, 'r> Builder<'a, 'r> {
     }
 
     /// Adds a scalar: as a key if the innermost map expects one, otherwise as a value.
-    fn scalar(&mut self, span: Span, value: Value<'a>, anchor: usize) -> Result<(), Stop> {
-        self.counted(1, span)?;
-        self.remember(anchor, || Node { span, head: span, value: value.clone() });
+    fn add_scalar(&mut self, span: Span, value: YamlValue<'a>, anchor: usize) -> Result<(), ParseStopped> {
+        self.count_nodes(1, span)?;
+        self.store_anchor(anchor, || Node { span, head: span, value: value.clone() });
         match self.open.last_mut().map(|open| &mut open.content) {
-            Some(Content::Map { key: key @ PendingKey::None, seen, .. }) => {
+            Some(CollectionContent::Map { key: key @ PendingKey::None, seen, .. }) => {
                 let text = match value {
-                    Value::Scalar { text, .. } => text,
+                    YamlValue::Scalar { text, .. } => text,
                     _ => Cow::Borrowed(""),
                 };
                 match seen.insert(text.clone(), span) {
-                    None => *key = PendingKey::Key(Key { span, text }),
+                    None => *key = PendingKey::Key(YamlKey { span, text }),
                     Some(first) => {
                         *key = PendingKey::Duplicate(span);
                         let message = format!("the key {} occurs twice in one map", quoted(&text));
                         self.report
                             .add(Diagnostic::error(Code::DuplicateKey, span, message).label(first, "first here"));
                         if self.report.is_full() {
-                            return Err(Stop);
+                            return Err(ParseStopped);
                         }
                     }
                 }
             }
             _ => {
-                let head = self.head(span);
-                self.place(Node { span, head, value });
+                let head = self.head_span(span);
+                self.add_node(Node { span, head, value });
             }
         }
         Ok(())
     }
 
     /// Replaces an alias with the value of its anchor.
-    fn repeat(&mut self, span: Span, id: usize) -> Result<(), Stop> {
-        let Some(named) = self.anchored.get(&id) else {
+    fn expand_alias(&mut self, span: Span, id: usize) -> Result<(), ParseStopped> {
+        let Some(anchored_value) = self.anchored.get(&id) else {
             let problem = Diagnostic::error(Code::Alias, span, "this alias is inside the value that it names");
             return Err(self.stop(problem));
         };
-        let Some((nodes, bytes)) = named.weight(MAX_NODES - self.nodes, MAX_REPEATED - self.repeated) else {
+        let Some((nodes, bytes)) =
+            anchored_value.measure_within(MAX_NODES - self.nodes, MAX_ALIAS_BYTES - self.alias_bytes)
+        else {
             let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here repeat too much");
             return Err(self.stop(problem.hint("use fewer aliases")));
         };
-        let value = named.value.clone();
-        self.repeated += bytes;
-        if matches!(value, Value::Scalar { .. }) {
-            return self.scalar(span, value, 0);
+        let value = anchored_value.value.clone();
+        self.alias_bytes += bytes;
+        if matches!(value, YamlValue::Scalar { .. }) {
+            return self.add_scalar(span, value, 0);
         }
-        if let Some(Open { content: Content::Map { key: PendingKey::None, .. }, .. }) = self.open.last() {
+        if let Some(OpenCollection { content: CollectionContent::Map { key: PendingKey::None, .. }, .. }) =
+            self.open.last()
+        {
             return Err(self.stop(complex_key(span)));
         }
-        self.counted(nodes, span)?;
-        let head = self.head(span);
-        self.place(Node { span, head, value });
+        self.count_nodes(nodes, span)?;
+        let head = self.head_span(span);
+        self.add_node(Node { span, head, value });
         Ok(())
     }
 
-    fn remember(&mut self, anchor: usize, node: impl FnOnce() -> Node<'a>) {
-        if anchor != 0 && self.kind == Kind::Foreign {
+    fn store_anchor(&mut self, anchor: usize, node: impl FnOnce() -> Node<'a>) {
+        if anchor != 0 && self.kind == YamlFileKind::Foreign {
             self.anchored.insert(anchor, node());
         }
     }
 
-    fn start(&mut self, start: Span, block: bool, anchor: usize, content: Content<'a>) -> Result<(), Stop> {
-        self.counted(1, start)?;
-        if let Some(Open { content: Content::Map { key: PendingKey::None, .. }, .. }) = self.open.last() {
+    fn start_collection(
+        &mut self,
+        start: Span,
+        block: bool,
+        anchor: usize,
+        content: CollectionContent<'a>,
+    ) -> Result<(), ParseStopped> {
+        self.count_nodes(1, start)?;
+        if let Some(OpenCollection { content: CollectionContent::Map { key: PendingKey::None, .. }, .. }) =
+            self.open.last()
+        {
             return Err(self.stop(complex_key(start)));
         }
         if self.open.len() == MAX_DEPTH {
             return Err(self.stop(too_deep(start)));
         }
-        let head = self.head(start);
-        self.open.push(Open { start, head, block, anchor, content });
+        let head = self.head_span(start);
+        self.open.push(OpenCollection { start, head, block, anchor, content });
         Ok(())
     }
 
-    fn end(&mut self, end: Span) -> Result<(), Stop> {
-        let Some(Open { start, head, block, anchor, content }) = self.open.pop() else {
+    fn end_collection(&mut self, end: Span) -> Result<(), ParseStopped> {
+        let Some(OpenCollection { start, head, block, anchor, content }) = self.open.pop() else {
             return Ok(());
         };
         let (value, last) = match content {
-            Content::Seq(items) => {
+            CollectionContent::Seq(items) => {
                 let last = items.last().map(|item| item.span.end);
-                (Value::Seq(items), last)
+                (YamlValue::Seq(items), last)
             }
-            Content::Map { entries, .. } => {
+            CollectionContent::Map { entries, .. } => {
                 let last = entries.last().map(|(key, value)| value.span.end.max(key.span.end));
-                (Value::Map(entries), last)
+                (YamlValue::Map(entries), last)
             }
         };
         // The parser ends a block collection at the start of whatever follows it.
         let end = if block { last.unwrap_or(start.end) } else { end.end };
         let node = Node { span: Span { end: end.max(start.end), ..start }, head, value };
-        self.remember(anchor, || node.clone());
-        self.place(node);
+        self.store_anchor(anchor, || node.clone());
+        self.add_node(node);
         Ok(())
     }
 
     /// Returns the position for messages about a value that starts at `start`.
-    fn head(&self, start: Span) -> Span {
+    fn head_span(&self, start: Span) -> Span {
         match self.open.last() {
-            Some(Open { content: Content::Map { key, .. }, .. }) => key.span().unwrap_or(start),
+            Some(OpenCollection { content: CollectionContent::Map { key, .. }, .. }) => key.span().unwrap_or(start),
             _ => start,
         }
     }
 
-    fn place(&mut self, node: Node<'a>) {
+    fn add_node(&mut self, node: Node<'a>) {
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
-            Some(Content::Seq(items)) => items.push(node),
-            Some(Content::Map { entries, key, .. }) => {
+            Some(CollectionContent::Seq(items)) => items.push(node),
+            Some(CollectionContent::Map { entries, key, .. }) => {
                 if let PendingKey::Key(key) = std::mem::replace(key, PendingKey::None) {
                     entries.push((key, node));
                 }
@@ -443,7 +462,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         }
     }
 
-    fn counted(&mut self, nodes: usize, span: Span) -> Result<(), Stop> {
+    fn count_nodes(&mut self, nodes: usize, span: Span) -> Result<(), ParseStopped> {
         self.nodes += nodes;
         if self.nodes <= MAX_NODES {
             return Ok(());
@@ -452,8 +471,8 @@ impl<'a, 'r> Builder<'a, 'r> {
         Err(self.stop(Diagnostic::error(Code::TooManyValues, span, message)))
     }
 
-    fn syntax(&mut self, error: &ScanError) -> Stop {
-        let span = mark(error.marker(), error.marker());
+    fn syntax_error(&mut self, error: &ScanError) -> ParseStopped {
+        let span = span_between(error.marker(), error.marker());
         let problem = match error.kind() {
             ErrorKind::RecursionLimitExceeded => too_deep(span),
             ErrorKind::DirectiveDisallowed => {
@@ -474,11 +493,16 @@ fn too_deep(span: Span) -> Diagnostic {
     Diagnostic::error(Code::TooDeep, span, format!("values are nested more than {MAX_DEPTH} deep"))
 }
 
-fn convert(span: granit_parser::Span) -> Span {
-    mark(&span.start, &span.end)
+fn convert_span(span: granit_parser::Span) -> Span {
+    span_between(&span.start, &span.end)
 }
 
-fn mark(start: &Marker, end: &Marker) -> Span {
-    let offset = |marker: &Marker| count(marker.byte_offset().unwrap_or(0));
-    Span { start: offset(start), end: offset(end), line: count(start.line()), column: count(start.col() + 1) }
+fn span_between(start: &Marker, end: &Marker) -> Span {
+    let offset = |marker: &Marker| saturating_u32(marker.byte_offset().unwrap_or(0));
+    Span {
+        start: offset(start),
+        end: offset(end),
+        line: saturating_u32(start.line()),
+        column: saturating_u32(start.col() + 1),
+    }
 }

@@ -6,19 +6,19 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Diagnostic, Dialect, Policy, Severity, Span, VERSION};
-use crate::canonical;
-use crate::digest::Sha256Hex;
-use crate::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
+use super::{Dialect, SqlDiagnostic, SqlPolicy, SqlSeverity, SqlSpan, VERSION};
+use crate::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
+use crate::text::canonical;
+use crate::text::digest::Sha256Hex;
 
 /// Maximum size of the feedback for a model, in bytes.
-pub const FEEDBACK: usize = 2_000;
+pub const MAX_FEEDBACK_BYTES: usize = 2_000;
 
 /// The verdict on a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "SqlVerdict")]
-pub enum Verdict {
+pub enum SqlVerdict {
     /// No stage found an error.
     Ok,
     /// A stage found an error in the text.
@@ -27,7 +27,7 @@ pub enum Verdict {
     Error,
 }
 
-impl Verdict {
+impl SqlVerdict {
     /// Returns the name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -116,7 +116,7 @@ pub struct StageRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatementView {
     /// The location of the statement in the text.
-    pub span: Span,
+    pub span: SqlSpan,
     /// What it does: `read`, `write`, `schema`, `transaction`, `setting`, `attach`, `other`; `unknown` if binding
     /// failed.
     pub kind: String,
@@ -139,7 +139,7 @@ pub enum Ground {
 /// A column of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlColumn")]
-pub struct Column {
+pub struct SqlColumn {
     /// The name of the column.
     pub name: String,
     /// The declared type of the column, if the engine knows one.
@@ -161,11 +161,11 @@ pub struct Touched {
 /// The result of running the last statement that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlExecution")]
-pub struct Execution {
+pub struct SqlExecution {
     /// The data on which it was run.
     pub ground: Ground,
     /// The columns of the result.
-    pub columns: Vec<Column>,
+    pub columns: Vec<SqlColumn>,
     /// The number of rows that were read from the result.
     pub rows: u64,
     /// True if the result had more rows.
@@ -178,7 +178,7 @@ pub struct Execution {
 /// Advice to retry with the feedback or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlRetry")]
-pub struct Retry {
+pub struct SqlRetry {
     /// True if another attempt is worthwhile.
     pub worth: bool,
     /// The reason.
@@ -188,7 +188,7 @@ pub struct Retry {
 /// Identifies the request and the versions that judged it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlAudit")]
-pub struct Audit {
+pub struct SqlAudit {
     /// The sha256 of the text.
     pub sql: Sha256Hex,
     /// The sha256 of the request: text, schema, policy, limits, question, stages.
@@ -202,7 +202,7 @@ pub struct Audit {
 /// The durations. They are not part of the hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlTiming")]
-pub struct Timing {
+pub struct SqlTiming {
     /// The total duration, in microseconds.
     pub total_us: u64,
     /// The duration of each stage that ran, in microseconds.
@@ -215,79 +215,79 @@ pub struct Judgement {
     /// The version of this document's format.
     pub version: u32,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: SqlVerdict,
     /// The SQL dialect.
     pub dialect: Dialect,
     /// The policy.
-    pub policy: Policy,
+    pub policy: SqlPolicy,
     /// The statements of the text.
     pub statements: Vec<StatementView>,
     /// The stages, in the order in which they ran.
     pub stages: Vec<StageRecord>,
     /// All findings, by stage and location.
-    pub diagnostics: Vec<Diagnostic>,
+    pub diagnostics: Vec<SqlDiagnostic>,
     /// The result of running the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub execution: Option<Execution>,
-    /// The feedback for a model to correct the statement, at most [`FEEDBACK`] bytes; can be empty.
+    pub execution: Option<SqlExecution>,
+    /// The feedback for a model to correct the statement, at most [`MAX_FEEDBACK_BYTES`] bytes; can be empty.
     pub feedback: String,
     /// Advice to retry with the feedback or not.
-    pub retry: Retry,
+    pub retry: SqlRetry,
     /// Identifies the request and the versions that judged it.
-    pub audit: Audit,
+    pub audit: SqlAudit,
     /// The sha256 of the canonical JSON of all fields above.
     pub digest: Sha256Hex,
     /// The durations.
-    pub timing: Timing,
+    pub timing: SqlTiming,
 }
 
 impl Judgement {
     /// Derives the verdict from stages and findings. A stage that failed or was skipped never results in `ok`.
-    pub fn fold(stages: &[StageRecord], diagnostics: &[Diagnostic]) -> Verdict {
-        if diagnostics.iter().any(|found| found.severity == Severity::Error && !found.code.is_ours()) {
-            return Verdict::Reject;
+    pub fn derive_verdict(stages: &[StageRecord], diagnostics: &[SqlDiagnostic]) -> SqlVerdict {
+        if diagnostics.iter().any(|found| found.severity == SqlSeverity::Error && !found.code.is_engine_problem()) {
+            return SqlVerdict::Reject;
         }
         let is_whole = stages.iter().all(|record| record.state == StageState::Passed);
-        let is_failed = diagnostics.iter().any(|found| found.severity == Severity::Error);
-        if is_whole && !is_failed && !stages.is_empty() { Verdict::Ok } else { Verdict::Error }
+        let is_failed = diagnostics.iter().any(|found| found.severity == SqlSeverity::Error);
+        if is_whole && !is_failed && !stages.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Error }
     }
 
     /// Sets the digest of the document.
     #[must_use]
-    pub fn sealed(mut self) -> Self {
-        self.digest = self.hash();
+    pub fn with_digest(mut self) -> Self {
+        self.digest = self.compute_digest();
         self
     }
 
     /// Returns whether the document is unchanged since it was sealed.
     pub fn is_intact(&self) -> bool {
-        self.version == VERSION && self.digest == self.hash()
+        self.version == VERSION && self.digest == self.compute_digest()
     }
 
-    fn hash(&self) -> Sha256Hex {
-        Sha256Hex::of(&canonical::to_vec_without(self, &["digest", "timing"]))
+    fn compute_digest(&self) -> Sha256Hex {
+        Sha256Hex::digest(&canonical::to_vec_without(self, &["digest", "timing"]))
     }
 }
 
 /// Returns the feedback for a model: errors first, then warnings, each with its confidence if that is below 100 %.
-/// The text has at most [`FEEDBACK`] bytes.
-pub fn feedback(verdict: Verdict, diagnostics: &[Diagnostic]) -> String {
-    let of = |severity: Severity| {
-        let mut found: Vec<&Diagnostic> =
-            diagnostics.iter().filter(|found| found.severity == severity && !found.code.is_ours()).collect();
+/// The text has at most [`MAX_FEEDBACK_BYTES`] bytes.
+pub fn render_feedback(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> String {
+    let of = |severity: SqlSeverity| {
+        let mut found: Vec<&SqlDiagnostic> =
+            diagnostics.iter().filter(|found| found.severity == severity && !found.code.is_engine_problem()).collect();
         found.sort_by_key(|found| (found.stage, std::cmp::Reverse(found.confidence)));
         found
     };
-    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    let (errors, warnings) = (of(SqlSeverity::Error), of(SqlSeverity::Warning));
     let of_errors = match verdict {
-        Verdict::Reject => {
+        SqlVerdict::Reject => {
             "This SQL was rejected before it ran. Correct every error and answer with the whole statement.\nErrors:\n"
         }
-        Verdict::Ok | Verdict::Error => "This SQL has errors, and not all of it was judged.\nErrors:\n",
+        SqlVerdict::Ok | SqlVerdict::Error => "This SQL has errors, and not all of it was judged.\nErrors:\n",
     };
     let of_warnings = match (errors.is_empty(), verdict) {
         (false, _) => "Warnings, which may be wrong; change the statement only where one is right:\n",
-        (true, Verdict::Ok) => {
+        (true, SqlVerdict::Ok) => {
             "This SQL can run, but it may not be what was asked for. Change it only where a warning is right.\nWarnings:\n"
         }
         (true, _) => "This SQL was not judged completely.\nWarnings, which may be wrong:\n",
@@ -298,9 +298,9 @@ pub fn feedback(verdict: Verdict, diagnostics: &[Diagnostic]) -> String {
     for (head, found) in [(of_errors, errors), (of_warnings, warnings)] {
         let mut head = Some(head);
         for found in found {
-            let line = head.take().unwrap_or_default().to_owned() + &one(number + 1, found);
+            let line = head.take().unwrap_or_default().to_owned() + &feedback_line(number + 1, found);
             let tail = format!("{} more.\n", all - number);
-            if text.len() + line.len() + tail.len() > FEEDBACK {
+            if text.len() + line.len() + tail.len() > MAX_FEEDBACK_BYTES {
                 return text + &tail;
             }
             text += &line;
@@ -310,7 +310,7 @@ pub fn feedback(verdict: Verdict, diagnostics: &[Diagnostic]) -> String {
     text
 }
 
-fn one(number: usize, found: &Diagnostic) -> String {
+fn feedback_line(number: usize, found: &SqlDiagnostic) -> String {
     let mut line = format!("{number}. ");
     if found.confidence < 100 {
         let _ = write!(line, "({} % sure) ", found.confidence);
@@ -337,46 +337,53 @@ mod tests {
     use super::*;
     use crate::sql::{Percent, SqlCode};
 
-    fn error(message: &str) -> Diagnostic {
-        Diagnostic::error(StageName::Bind, SqlCode::UnknownColumn, message)
+    fn error(message: &str) -> SqlDiagnostic {
+        SqlDiagnostic::error(StageName::Bind, SqlCode::UnknownColumn, message)
     }
 
-    fn warning(message: &str, confidence: u8) -> Diagnostic {
-        Diagnostic::warning(StageName::Semantic, SqlCode::LimitExpected, message, confidence)
+    fn warning(message: &str, confidence: u8) -> SqlDiagnostic {
+        SqlDiagnostic::warning(StageName::Semantic, SqlCode::LimitExpected, message, confidence)
     }
 
     #[test]
-    fn feedback_keeps_warnings_apart_from_errors() {
+    fn feedback_separates_warnings_from_errors() {
         let found = [warning("no limit", 72), error("no column `a`")];
-        let text = feedback(Verdict::Reject, &found);
+        let text = render_feedback(SqlVerdict::Reject, &found);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("`{part}` in {text}"));
         assert!(at("Correct every error") < at("1. no column `a`."), "{text}");
         assert!(at("1. no column") < at("Warnings, which may be wrong"), "{text}");
         assert!(at("Warnings") < at("2. (72 % sure) no limit."), "{text}");
-        let text = feedback(Verdict::Ok, &found[..1]);
+        let text = render_feedback(SqlVerdict::Ok, &found[..1]);
         assert!(text.contains("only where a warning is right") && !text.contains("error"), "{text}");
-        assert_eq!(feedback(Verdict::Ok, &[]), "");
+        assert_eq!(render_feedback(SqlVerdict::Ok, &[]), "");
     }
 
     #[test]
     fn feedback_is_bounded_and_drops_warnings_first() {
-        let mut found: Vec<Diagnostic> = (0..12).map(|_| warning(&"w".repeat(200), 80)).collect();
+        let mut found: Vec<SqlDiagnostic> = (0..12).map(|_| warning(&"w".repeat(200), 80)).collect();
         found.push(error("no column `a`"));
-        let text = feedback(Verdict::Reject, &found);
-        assert!(text.len() <= FEEDBACK && text.contains("no column `a`") && text.ends_with(" more.\n"), "{text}");
+        let text = render_feedback(SqlVerdict::Reject, &found);
+        assert!(
+            text.len() <= MAX_FEEDBACK_BYTES && text.contains("no column `a`") && text.ends_with(" more.\n"),
+            "{text}"
+        );
     }
 
     #[test]
-    fn a_confidence_turns_warnings_into_errors() {
+    fn reject_threshold_turns_warnings_into_errors() {
         let at = |least: u64| Some(Percent::try_from(least).expect("a percent"));
         for (found, least, expected) in [
-            (warning("w", 72), None, Severity::Warning),
-            (warning("w", 72), at(73), Severity::Warning),
-            (warning("w", 72), at(72), Severity::Error),
-            (Diagnostic::note(StageName::Run, SqlCode::RowsLeftOut, "n"), at(1), Severity::Note),
-            (Diagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, "s", 100), at(1), Severity::Warning),
+            (warning("w", 72), None, SqlSeverity::Warning),
+            (warning("w", 72), at(73), SqlSeverity::Warning),
+            (warning("w", 72), at(72), SqlSeverity::Error),
+            (SqlDiagnostic::note(StageName::Run, SqlCode::RowsLeftOut, "n"), at(1), SqlSeverity::Note),
+            (
+                SqlDiagnostic::warning(StageName::Safety, SqlCode::SafetyUnchecked, "s", 100),
+                at(1),
+                SqlSeverity::Warning,
+            ),
         ] {
-            assert_eq!(found.rejecting_at(least).severity, expected);
+            assert_eq!(found.with_reject_threshold(least).severity, expected);
         }
     }
 }

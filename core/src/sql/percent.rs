@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_one_to_a_hundred_only() {
+    fn accepts_only_1_to_100() {
         for (text, number) in
             [("1", Some(1)), ("100", Some(100)), ("0", None), ("101", None), ("-1", None), ("7.5", None)]
         {

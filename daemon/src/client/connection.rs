@@ -13,98 +13,100 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::daemon_address::DaemonAddress;
 use super::error::ClientError;
-use super::place::Place;
 
 /// Time limit for connecting; a daemon that does not accept within it hangs.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before connecting again when the socket's queue is full. The kernel reports `EAGAIN` for Unix sockets
 /// (connect(2)) and offers no way to wait.
-const FULL: Duration = Duration::from_millis(20);
+const FULL_QUEUE_DELAY: Duration = Duration::from_millis(20);
 /// Maximum pause within the body of a response. At that point, the daemon has the whole response or reads it from the
 /// disk.
-const STALL: Duration = Duration::from_secs(30);
+const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request.
-pub(super) type Asked = Request<Full<Bytes>>;
+pub(super) type HttpRequest = Request<Full<Bytes>>;
 
 /// Sends a request. The head of the response must arrive `within` the given time.
-pub(super) async fn ask(
-    place: &Place,
-    mut request: Asked,
+pub(super) async fn send_request(
+    address: &DaemonAddress,
+    mut request: HttpRequest,
     within: Duration,
 ) -> Result<Response<Incoming>, ClientError> {
     request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    let broken = |error: hyper::Error| broken(place, &error);
-    let stream = connect(place).await?;
+    let broken = |error: hyper::Error| connection_broken(address, &error);
+    let stream = connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // The task ends with the response, because nothing else uses the connection.
     tokio::spawn(connection);
     match timeout(within, sender.send_request(request)).await {
         Ok(answer) => answer.map_err(broken),
-        Err(_) => Err(silent(place, format!("nothing came within {} s", within.as_secs()))),
+        Err(_) => Err(no_response(address, format!("nothing came within {} s", within.as_secs()))),
     }
 }
 
-pub(super) fn silent(place: &Place, reason: String) -> ClientError {
-    ClientError::NotAnswering { socket: place.socket.clone(), reason }
+pub(super) fn no_response(address: &DaemonAddress, reason: String) -> ClientError {
+    ClientError::NoResponse { socket: address.socket.clone(), reason }
 }
 
-fn broken(place: &Place, error: &hyper::Error) -> ClientError {
-    ClientError::Broken { socket: place.socket.clone(), reason: error.to_string() }
+fn connection_broken(address: &DaemonAddress, error: &hyper::Error) -> ClientError {
+    ClientError::ConnectionBroken { socket: address.socket.clone(), reason: error.to_string() }
 }
 
 /// Connects and checks whose daemon it is before sending anything.
-pub(super) async fn connect(place: &Place) -> Result<UnixStream, ClientError> {
+pub(super) async fn connect(address: &DaemonAddress) -> Result<UnixStream, ClientError> {
     let began = Instant::now();
     loop {
-        match UnixStream::connect(&place.socket).await {
-            Ok(stream) => return believed(stream, place),
+        match UnixStream::connect(&address.socket).await {
+            Ok(stream) => return check_peer(stream, address),
             // The queue of the socket is full (unix(7), connect(2)).
-            Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < CONNECT => sleep(FULL).await,
-            Err(error) => return Err(not_there(place, &error)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && began.elapsed() < CONNECT_TIMEOUT => {
+                sleep(FULL_QUEUE_DELAY).await;
+            }
+            Err(error) => return Err(connect_error(address, &error)),
         }
     }
 }
 
 /// Returns the error for a failed connection.
-pub(super) fn not_there(place: &Place, error: &std::io::Error) -> ClientError {
-    let (socket, reason) = (place.socket.clone(), error.to_string());
+pub(super) fn connect_error(address: &DaemonAddress, error: &std::io::Error) -> ClientError {
+    let (socket, reason) = (address.socket.clone(), error.to_string());
     match error.kind() {
-        ErrorKind::WouldBlock => silent(place, reason),
+        ErrorKind::WouldBlock => no_response(address, reason),
         // No permission to write to the socket or to search a directory of its path (unix(7)).
-        ErrorKind::PermissionDenied => ClientError::NotAllowed { socket, reason },
-        _ => ClientError::NotThere { socket, reason },
+        ErrorKind::PermissionDenied => ClientError::PermissionDenied { socket, reason },
+        _ => ClientError::NotListening { socket, reason },
     }
 }
 
-fn believed(stream: UnixStream, place: &Place) -> Result<UnixStream, ClientError> {
-    let peer = stream.peer_cred().map_err(|error| silent(place, error.to_string()))?;
-    if place.trust.covers(peer.uid()) {
+fn check_peer(stream: UnixStream, address: &DaemonAddress) -> Result<UnixStream, ClientError> {
+    let peer = stream.peer_cred().map_err(|error| no_response(address, error.to_string()))?;
+    if address.trust.trusts_user(peer.uid()) {
         return Ok(stream);
     }
-    Err(ClientError::Foreign { socket: place.socket.clone(), uid: peer.uid() })
+    Err(ClientError::UntrustedDaemon { socket: address.socket.clone(), uid: peer.uid() })
 }
 
 /// The body of a response.
-pub(super) struct Body<'a> {
-    body: Incoming,
-    place: &'a Place,
+pub(super) struct ResponseBody<'a> {
+    incoming: Incoming,
+    address: &'a DaemonAddress,
 }
 
-impl<'a> Body<'a> {
-    pub(super) fn new(body: Incoming, place: &'a Place) -> Self {
-        Self { body, place }
+impl<'a> ResponseBody<'a> {
+    pub(super) fn new(body: Incoming, place: &'a DaemonAddress) -> Self {
+        Self { incoming: body, address: place }
     }
 
     /// Reads the whole body, of at most `most` bytes.
-    pub(super) async fn all(mut self, most: usize) -> Result<Bytes, ClientError> {
+    pub(super) async fn read_all(mut self, max_bytes: usize) -> Result<Bytes, ClientError> {
         let mut whole = Vec::new();
-        while let Some(part) = next_part(&mut self.body, self.place, STALL).await? {
-            if whole.len() + part.len() > most {
-                let reason = format!("it is longer than {most} bytes");
-                return Err(ClientError::NotUnderstood { socket: self.place.socket.clone(), reason });
+        while let Some(part) = next_body_part(&mut self.incoming, self.address, BODY_STALL_TIMEOUT).await? {
+            if whole.len() + part.len() > max_bytes {
+                let reason = format!("it is longer than {max_bytes} bytes");
+                return Err(ClientError::InvalidResponse { socket: self.address.socket.clone(), reason });
             }
             whole.extend_from_slice(&part);
         }
@@ -113,21 +115,21 @@ impl<'a> Body<'a> {
 }
 
 /// Reads the next part of a body, or returns `None` at its end. Cancellation is safe: no part is lost.
-pub(super) async fn next_part(
+pub(super) async fn next_body_part(
     body: &mut Incoming,
-    place: &Place,
+    address: &DaemonAddress,
     within: Duration,
 ) -> Result<Option<Bytes>, ClientError> {
     loop {
         let frame = timeout(within, body.frame()).await;
-        match frame.map_err(|_| silent(place, format!("nothing more came within {} s", within.as_secs())))? {
+        match frame.map_err(|_| no_response(address, format!("nothing more came within {} s", within.as_secs())))? {
             None => return Ok(None),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) => return Ok(Some(data)),
                 // Trailers are ignored.
                 Err(_) => continue,
             },
-            Some(Err(error)) => return Err(broken(place, &error)),
+            Some(Err(error)) => return Err(connection_broken(address, &error)),
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::Problem;
-use proctor_core::drift::display_path;
+use proctor_core::model::drift::display_path;
 
 /// Reason why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens at the socket.
     #[error("no daemon listens at `{}`: {reason}", show(socket))]
-    NotThere {
+    NotListening {
         /// Path of the socket.
         socket: PathBuf,
         /// Error reported by the system.
@@ -18,7 +18,7 @@ pub enum ClientError {
     },
     /// This user has no permission to use the socket or its directory.
     #[error("this user may not use the daemon's socket `{}`: {reason}", show(socket))]
-    NotAllowed {
+    PermissionDenied {
         /// Path of the socket.
         socket: PathBuf,
         /// Error reported by the system.
@@ -26,7 +26,7 @@ pub enum ClientError {
     },
     /// A process listens at the socket but does not respond in time.
     #[error("the daemon at `{}` does not answer: {reason}", show(socket))]
-    NotAnswering {
+    NoResponse {
         /// Path of the socket.
         socket: PathBuf,
         /// Description of the failure.
@@ -35,7 +35,7 @@ pub enum ClientError {
     /// The connection broke before the response was complete, for example because the daemon was killed or restarted.
     /// The daemon may have executed the request.
     #[error("the daemon at `{}` does not answer: the connection broke ({reason})", show(socket))]
-    Broken {
+    ConnectionBroken {
         /// Path of the socket.
         socket: PathBuf,
         /// Description of the failure.
@@ -43,7 +43,7 @@ pub enum ClientError {
     },
     /// The process that listens at the socket is not trusted.
     #[error("the program that listens at `{}` belongs to user {uid}, who is not trusted to run a daemon", show(socket))]
-    Foreign {
+    UntrustedDaemon {
         /// Path of the socket.
         socket: PathBuf,
         /// User of that process.
@@ -51,7 +51,7 @@ pub enum ClientError {
     },
     /// The response does not conform to the API.
     #[error("the answer of the daemon at `{}` is invalid: {reason}", show(socket))]
-    NotUnderstood {
+    InvalidResponse {
         /// Path of the socket.
         socket: PathBuf,
         /// Description of the deviation.
@@ -59,7 +59,7 @@ pub enum ClientError {
     },
     /// A request cannot be serialized, which is a bug.
     #[error("a request to the daemon cannot be written: {0}")]
-    Unsayable(String),
+    UnserializableRequest(String),
     /// The daemon refused the request.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
@@ -68,8 +68,8 @@ pub enum ClientError {
 impl ClientError {
     /// Returns whether a retry may succeed: the connection was refused or lost, and the daemon did not refuse the
     /// request.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Self::NotThere { .. } | Self::NotAnswering { .. } | Self::Broken { .. })
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::NotListening { .. } | Self::NoResponse { .. } | Self::ConnectionBroken { .. })
     }
 }
 

@@ -9,53 +9,53 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 use proctor_core::api::{LoggedEvent, OutputEvent};
-use proctor_core::event::RunEvent;
-use proctor_core::names::RunId;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{Body, ask, next_part, silent};
+use super::connection::{ResponseBody, next_body_part, no_response, send_request};
+use super::daemon_address::DaemonAddress;
 use super::error::ClientError;
-use super::place::Place;
-use super::{AT_ONCE, MAX_JSON, empty};
+use super::{MAX_JSON, QUICK_TIMEOUT, empty_request};
 
 /// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
-const SILENCE: Duration = Duration::from_secs(60);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time during which the client tries to restore a lost connection. A daemon that restarts on a busy machine with a
 /// long history may need many seconds. A connection counts as restored when it brings an event or lasts this long.
-const RECONNECT: Duration = Duration::from_secs(20);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Delay between two attempts: a starting daemon sends no notification.
-const PAUSE: Duration = Duration::from_millis(100);
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 /// Maximum size of an event in bytes.
 const MAX_EVENT: usize = 32 << 20;
 
 /// The events of one run.
-pub struct Events {
-    place: Place,
+pub struct RunEventReader {
+    address: DaemonAddress,
     run: RunId,
     /// Number of the last event that was returned or is in `ready`.
-    seen: u64,
-    stream: Option<Stream>,
-    parser: Parser,
-    ready: VecDeque<LoggedEvent>,
+    last_seq: u64,
+    stream: Option<EventConnection>,
+    parser: SseParser,
+    pending: VecDeque<LoggedEvent>,
     lost_since: Option<Instant>,
     ended: bool,
 }
 
 /// A connection that delivers events.
-struct Stream {
+struct EventConnection {
     body: Incoming,
     since: Instant,
 }
 
-impl Events {
-    pub(super) fn new(place: Place, run: RunId, after: u64) -> Self {
+impl RunEventReader {
+    pub(super) fn new(place: DaemonAddress, run: RunId, after: u64) -> Self {
         Self {
-            place,
+            address: place,
             run,
-            seen: after,
+            last_seq: after,
             stream: None,
-            parser: Parser::default(),
-            ready: VecDeque::new(),
+            parser: SseParser::default(),
+            pending: VecDeque::new(),
             lost_since: None,
             ended: false,
         }
@@ -67,109 +67,109 @@ impl Events {
     /// The daemon is gone and does not return, it refuses the request, or its response is not the log of a run.
     pub async fn next(&mut self) -> Result<Option<LoggedEvent>, ClientError> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
+            if let Some(event) = self.pending.pop_front() {
                 return Ok(Some(event));
             }
             if self.ended {
                 return Ok(None);
             }
-            match self.read().await {
-                Err(error) if error.is_lost() => self.wait_for_it(error).await?,
+            match self.read_events().await {
+                Err(error) if error.is_retryable() => self.wait_before_reconnect(error).await?,
                 read => read?,
             }
         }
     }
 
     /// Reads once and stores the events that are complete.
-    async fn read(&mut self) -> Result<(), ClientError> {
+    async fn read_events(&mut self) -> Result<(), ClientError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
                 let body = self.open().await?;
-                self.parser = Parser::default();
-                self.stream.insert(Stream { body, since: Instant::now() })
+                self.parser = SseParser::default();
+                self.stream.insert(EventConnection { body, since: Instant::now() })
             }
         };
-        let Some(part) = next_part(&mut stream.body, &self.place, SILENCE).await? else {
-            return Err(silent(&self.place, "the stream of events ended before the run did".to_owned()));
+        let Some(part) = next_body_part(&mut stream.body, &self.address, HEARTBEAT_TIMEOUT).await? else {
+            return Err(no_response(&self.address, "the stream of events ended before the run did".to_owned()));
         };
-        for data in self.parser.take(&part).map_err(|reason| self.not_understood(reason))? {
-            self.keep(&data)?;
+        for data in self.parser.push_bytes(&part).map_err(|reason| self.invalid_response(reason))? {
+            self.queue_event(&data)?;
         }
         Ok(())
     }
 
     async fn open(&self) -> Result<Incoming, ClientError> {
-        let mut request = empty(Method::GET, &format!("/v1/runs/{}/events", self.run));
+        let mut request = empty_request(Method::GET, &format!("/v1/runs/{}/events", self.run));
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if self.seen > 0 {
-            request.headers_mut().insert("last-event-id", HeaderValue::from(self.seen));
+        if self.last_seq > 0 {
+            request.headers_mut().insert("last-event-id", HeaderValue::from(self.last_seq));
         }
-        let (head, body) = ask(&self.place, request, AT_ONCE).await?.into_parts();
+        let (head, body) = send_request(&self.address, request, QUICK_TIMEOUT).await?.into_parts();
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if head.status.is_success() && kind.starts_with("text/event-stream") {
             return Ok(body);
         }
         let status = Response::from_parts(head, ()).status();
-        let bytes = Body::new(body, &self.place).all(MAX_JSON).await?;
+        let bytes = ResponseBody::new(body, &self.address).read_all(MAX_JSON).await?;
         Err(match serde_json::from_slice(&bytes) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(_) => self.not_understood(format!("it has the status {status} and is not an event stream")),
+            Err(_) => self.invalid_response(format!("it has the status {status} and is not an event stream")),
         })
     }
 
     /// Waits before the next attempt after a lost connection, or returns the error if the time is over.
-    async fn wait_for_it(&mut self, lost: ClientError) -> Result<(), ClientError> {
-        if self.stream.take().is_some_and(|stream| stream.since.elapsed() >= RECONNECT) {
+    async fn wait_before_reconnect(&mut self, lost: ClientError) -> Result<(), ClientError> {
+        if self.stream.take().is_some_and(|stream| stream.since.elapsed() >= RECONNECT_TIMEOUT) {
             self.lost_since = None;
         }
         let since = *self.lost_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= RECONNECT {
+        if since.elapsed() >= RECONNECT_TIMEOUT {
             return Err(lost);
         }
-        sleep(PAUSE).await;
+        sleep(RECONNECT_DELAY).await;
         Ok(())
     }
 
-    fn keep(&mut self, data: &str) -> Result<(), ClientError> {
-        let event: LoggedEvent =
-            serde_json::from_str(data).map_err(|error| self.not_understood(format!("an event of the run: {error}")))?;
-        if event.seq <= self.seen {
+    fn queue_event(&mut self, data: &str) -> Result<(), ClientError> {
+        let event: LoggedEvent = serde_json::from_str(data)
+            .map_err(|error| self.invalid_response(format!("an event of the run: {error}")))?;
+        if event.seq <= self.last_seq {
             return Ok(());
         }
-        if event.seq != self.seen + 1 || self.ended {
-            return Err(self.not_understood(format!("event {} follows event {}", event.seq, self.seen)));
+        if event.seq != self.last_seq + 1 || self.ended {
+            return Err(self.invalid_response(format!("event {} follows event {}", event.seq, self.last_seq)));
         }
-        self.seen = event.seq;
+        self.last_seq = event.seq;
         self.lost_since = None;
         self.ended = matches!(event.event, RunEvent::RunFinished { .. });
-        self.ready.push_back(event);
+        self.pending.push_back(event);
         Ok(())
     }
 
-    fn not_understood(&self, reason: String) -> ClientError {
-        ClientError::NotUnderstood { socket: self.place.socket.clone(), reason }
+    fn invalid_response(&self, reason: String) -> ClientError {
+        ClientError::InvalidResponse { socket: self.address.socket.clone(), reason }
     }
 }
 
 /// Live output of the steps of a run. Pieces may be skipped, and a lost connection ends it.
-pub struct LiveText {
-    place: Place,
+pub struct LiveOutputReader {
+    address: DaemonAddress,
     body: Incoming,
-    parser: Parser,
-    ready: VecDeque<OutputEvent>,
+    parser: SseParser,
+    pending: VecDeque<OutputEvent>,
 }
 
-impl LiveText {
-    pub(super) async fn open(place: &Place, run: &RunId) -> Result<Self, ClientError> {
-        let mut request = empty(Method::GET, &format!("/v1/runs/{run}/events?output=true"));
+impl LiveOutputReader {
+    pub(super) async fn open(address: &DaemonAddress, run: &RunId) -> Result<Self, ClientError> {
+        let mut request = empty_request(Method::GET, &format!("/v1/runs/{run}/events?output=true"));
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let (head, body) = ask(place, request, AT_ONCE).await?.into_parts();
+        let (head, body) = send_request(address, request, QUICK_TIMEOUT).await?.into_parts();
         if head.status != StatusCode::OK {
             let reason = format!("the stream of outputs has the status {}", head.status);
-            return Err(ClientError::NotUnderstood { socket: place.socket.clone(), reason });
+            return Err(ClientError::InvalidResponse { socket: address.socket.clone(), reason });
         }
-        Ok(Self { place: place.clone(), body, parser: Parser::default(), ready: VecDeque::new() })
+        Ok(Self { address: address.clone(), body, parser: SseParser::default(), pending: VecDeque::new() })
     }
 
     /// Returns the next piece, or `None` at the end of the run.
@@ -178,14 +178,16 @@ impl LiveText {
     /// The connection is lost, or the response is not an event stream.
     pub async fn next(&mut self) -> Result<Option<OutputEvent>, ClientError> {
         loop {
-            if let Some(piece) = self.ready.pop_front() {
+            if let Some(piece) = self.pending.pop_front() {
                 return Ok(Some(piece));
             }
-            let Some(part) = next_part(&mut self.body, &self.place, SILENCE).await? else { return Ok(None) };
-            let not_understood = |reason| ClientError::NotUnderstood { socket: self.place.socket.clone(), reason };
-            let whole = self.parser.take(&part).map_err(not_understood)?;
+            let Some(part) = next_body_part(&mut self.body, &self.address, HEARTBEAT_TIMEOUT).await? else {
+                return Ok(None);
+            };
+            let not_understood = |reason| ClientError::InvalidResponse { socket: self.address.socket.clone(), reason };
+            let whole = self.parser.push_bytes(&part).map_err(not_understood)?;
             // Events of the log in the same stream are ignored.
-            self.ready.extend(whole.iter().filter_map(|data| serde_json::from_str::<OutputEvent>(data).ok()));
+            self.pending.extend(whole.iter().filter_map(|data| serde_json::from_str::<OutputEvent>(data).ok()));
         }
     }
 }
@@ -193,16 +195,16 @@ impl LiveText {
 /// Extracts the data of server-sent events from bytes. `id:`, `event:`, `retry:` and comments are ignored, because
 /// the data contains the event's number.
 #[derive(Default)]
-struct Parser {
+struct SseParser {
     line: Vec<u8>,
     data: String,
     has_data: bool,
     after_cr: bool,
 }
 
-impl Parser {
+impl SseParser {
     /// Returns the data of the events that these bytes complete.
-    fn take(&mut self, bytes: &Bytes) -> Result<Vec<String>, String> {
+    fn push_bytes(&mut self, bytes: &Bytes) -> Result<Vec<String>, String> {
         let mut whole = Vec::new();
         for &byte in bytes.iter() {
             let ends = byte == b'\r' || byte == b'\n' && !self.after_cr;
@@ -241,27 +243,30 @@ impl Parser {
 mod tests {
     use super::*;
 
-    fn parsed(parts: &[&str]) -> Vec<String> {
-        let mut parser = Parser::default();
-        parts.iter().flat_map(|part| parser.take(&Bytes::copy_from_slice(part.as_bytes())).expect("fine")).collect()
+    fn parse_events(parts: &[&str]) -> Vec<String> {
+        let mut parser = SseParser::default();
+        parts
+            .iter()
+            .flat_map(|part| parser.push_bytes(&Bytes::copy_from_slice(part.as_bytes())).expect("fine"))
+            .collect()
     }
 
     #[test]
-    fn events_come_out_however_the_bytes_are_cut() {
+    fn parses_events_in_any_split() {
         let stream =
             ": hello\n\nid: 1\ndata: {\"a\":1}\n\nevent: x\r\ndata:b\r\ndata: c\r\n\r\n: still here\n\ndata: cut";
         let expected = vec!["{\"a\":1}".to_owned(), "b\nc".to_owned()];
-        assert_eq!(parsed(&[stream]), expected);
+        assert_eq!(parse_events(&[stream]), expected);
         for at in 0..stream.len() {
-            assert_eq!(parsed(&[&stream[..at], &stream[at..]]), expected, "cut at {at}");
+            assert_eq!(parse_events(&[&stream[..at], &stream[at..]]), expected, "cut at {at}");
         }
     }
 
     #[test]
-    fn an_event_has_a_bound() {
-        let mut parser = Parser::default();
+    fn rejects_oversized_event() {
+        let mut parser = SseParser::default();
         let part = Bytes::from(vec![b'x'; MAX_EVENT / 2 + 1]);
-        parser.take(&part).expect("half of it");
-        parser.take(&part).expect_err("too much");
+        parser.push_bytes(&part).expect("half of it");
+        parser.push_bytes(&part).expect_err("too much");
     }
 }

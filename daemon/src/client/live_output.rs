@@ -5,39 +5,45 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use hyper::body::Incoming;
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 
-use super::connection::{Body, ask, next_part};
+use super::connection::{ResponseBody, next_body_part, send_request};
+use super::daemon_address::DaemonAddress;
 use super::error::ClientError;
-use super::place::Place;
-use super::{AT_ONCE, MAX_JSON, empty};
-use crate::http::{ATTEMPT, OUTPUT_STATE};
-use crate::service::{MAX_WAIT, OutputOf};
+use super::{MAX_JSON, QUICK_TIMEOUT, empty_request};
+use crate::http::{ATTEMPT_HEADER, OUTPUT_STATE_HEADER};
+use crate::service::{MAX_WAIT, OutputId};
 
 /// Maximum pause of an output. A step may be silent until its own time limit, so a caller that must notice a hanging
 /// daemon also follows the events of the run.
-const QUIET: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const OUTPUT_PAUSE_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The output of one attempt of a step, as it is produced.
 pub struct FollowedOutput {
-    place: Place,
+    address: DaemonAddress,
     body: Incoming,
     attempt: Option<u32>,
 }
 
 impl FollowedOutput {
-    pub(super) async fn open(place: &Place, id: &RunId, of: OutputOf, offset: u64) -> Result<Self, ClientError> {
-        let path = format!("/v1/runs/{id}/{}?follow=true&offset={offset}", of.path());
-        let (head, body) = ask(place, empty(Method::GET, &path), MAX_WAIT + AT_ONCE).await?.into_parts();
+    pub(super) async fn open(
+        address: &DaemonAddress,
+        id: &RunId,
+        output: OutputId,
+        offset: u64,
+    ) -> Result<Self, ClientError> {
+        let path = format!("/v1/runs/{id}/{}?follow=true&offset={offset}", output.path());
+        let (head, body) =
+            send_request(address, empty_request(Method::GET, &path), MAX_WAIT + QUICK_TIMEOUT).await?.into_parts();
         if head.status.is_success() {
-            let is_running = head.headers.get(OUTPUT_STATE).is_some_and(|state| state == "running");
-            let attempt = head.headers.get(ATTEMPT).and_then(|attempt| attempt.to_str().ok()?.parse().ok());
-            return Ok(Self { place: place.clone(), body, attempt: attempt.filter(|_| is_running) });
+            let is_running = head.headers.get(OUTPUT_STATE_HEADER).is_some_and(|state| state == "running");
+            let attempt = head.headers.get(ATTEMPT_HEADER).and_then(|attempt| attempt.to_str().ok()?.parse().ok());
+            return Ok(Self { address: address.clone(), body, attempt: attempt.filter(|_| is_running) });
         }
-        let bytes = Body::new(body, place).all(MAX_JSON).await?;
+        let bytes = ResponseBody::new(body, address).read_all(MAX_JSON).await?;
         Err(match serde_json::from_slice(&bytes) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(error) => ClientError::NotUnderstood { socket: place.socket.clone(), reason: error.to_string() },
+            Err(error) => ClientError::InvalidResponse { socket: address.socket.clone(), reason: error.to_string() },
         })
     }
 
@@ -51,6 +57,6 @@ impl FollowedOutput {
     /// # Errors
     /// The connection is lost, or the daemon cannot send the rest.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
-        next_part(&mut self.body, &self.place, QUIET).await
+        next_body_part(&mut self.body, &self.address, OUTPUT_PAUSE_TIMEOUT).await
     }
 }

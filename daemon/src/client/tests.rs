@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
@@ -12,19 +12,19 @@ use tokio::time::timeout;
 use super::*;
 
 fn client(socket: &Path) -> Client {
-    Client::new(Place { socket: socket.to_owned(), trust: Trust::Named })
+    Client::new(DaemonAddress { socket: socket.to_owned(), trust: DaemonTrust::AnyUser })
 }
 
 /// Starts a server that answers each of the first connections with one of the given responses and closes it.
-fn answering(answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>) -> (TempDir, Client) {
+fn serve_responses(answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>) -> (TempDir, Client) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
-    answering_at(&socket, answers);
+    serve_responses_at(&socket, answers);
     (dir, client(&socket))
 }
 
-/// Like [`answering`], at a given path, replacing a socket there. The task ends after the last response.
-pub(crate) fn answering_at(
+/// Like [`serve_responses`], at a given path, replacing a socket there. The task ends after the last response.
+pub(crate) fn serve_responses_at(
     socket: &Path,
     answers: impl IntoIterator<Item = String, IntoIter: Send + 'static>,
 ) -> JoinHandle<()> {
@@ -41,7 +41,7 @@ pub(crate) fn answering_at(
     })
 }
 
-pub(crate) fn answer(kind: &str, body: &str) -> String {
+pub(crate) fn ok_response(kind: &str, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
@@ -50,56 +50,56 @@ fn run() -> RunId {
 }
 
 #[tokio::test]
-async fn where_nothing_listens_is_told_from_where_nobody_answers() {
+async fn distinguishes_missing_listener_from_broken_connection() {
     let dir = tempfile::tempdir().expect("a directory");
     let absent = client(&dir.path().join("s")).health().await.expect_err("nothing there");
-    assert!(matches!(absent, ClientError::NotThere { .. }), "{absent}");
+    assert!(matches!(absent, ClientError::NotListening { .. }), "{absent}");
     drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).expect("a socket"));
     let stale = client(&dir.path().join("s")).health().await.expect_err("stale");
-    assert!(matches!(stale, ClientError::NotThere { .. }), "{stale}");
-    let (_dir, client) = answering(vec!["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".into()]);
+    assert!(matches!(stale, ClientError::NotListening { .. }), "{stale}");
+    let (_dir, client) = serve_responses(vec!["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".into()]);
     let torn = client.health().await.expect_err("torn");
-    assert!(matches!(torn, ClientError::Broken { .. }), "{torn}");
-    let (_dir, client) = answering(vec![String::new()]);
+    assert!(matches!(torn, ClientError::ConnectionBroken { .. }), "{torn}");
+    let (_dir, client) = serve_responses(vec![String::new()]);
     let closed = client.health().await.expect_err("closed");
-    assert!(matches!(closed, ClientError::Broken { .. }), "{closed}");
+    assert!(matches!(closed, ClientError::ConnectionBroken { .. }), "{closed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_that_is_silent_is_left_after_a_while() {
+async fn silent_daemon_times_out() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
     let listener = UnixListener::bind(&socket).expect("a socket");
     let error = client(&socket).health().await.expect_err("silence");
     assert!(error.to_string().contains("within 10 s"), "{error}");
-    assert!(matches!(error, ClientError::NotAnswering { .. }), "it may answer yet: {error}");
+    assert!(matches!(error, ClientError::NoResponse { .. }), "it may answer yet: {error}");
     drop(listener);
 }
 
 #[tokio::test]
-async fn what_is_no_answer_of_ours_is_not_understood() {
+async fn rejects_invalid_responses() {
     for text in [
-        answer("text/html", "{}"),
-        answer("application/json", "{}"),
+        ok_response("text/html", "{}"),
+        ok_response("application/json", "{}"),
         "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n".into(),
     ] {
-        let (_dir, client) = answering(vec![text.clone()]);
+        let (_dir, client) = serve_responses(vec![text.clone()]);
         let error = client.health().await.expect_err("no health");
-        assert!(matches!(error, ClientError::NotUnderstood { .. }), "{text}: {error}");
+        assert!(matches!(error, ClientError::InvalidResponse { .. }), "{text}: {error}");
     }
 }
 
 #[tokio::test]
-async fn a_daemon_of_another_user_is_not_believed() {
+async fn rejects_daemon_of_another_user() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
     let _listener = UnixListener::bind(&socket).expect("a socket");
     let own = rustix::process::geteuid().as_raw();
     // The user id differs from that of the server, which is therefore foreign; a server that runs as root is always
     // trusted.
-    let place = Place { socket, trust: Trust::OwnOrRoot(own + 1) };
-    let error = Client::new(place).health().await.expect_err("nobody answers");
-    assert_eq!(matches!(error, ClientError::Foreign { .. }), own != 0, "{error}");
+    let address = DaemonAddress { socket, trust: DaemonTrust::OwnOrRoot(own + 1) };
+    let error = Client::new(address).health().await.expect_err("nobody answers");
+    assert_eq!(matches!(error, ClientError::UntrustedDaemon { .. }), own != 0, "{error}");
 }
 
 fn event(seq: u64, last: bool) -> String {
@@ -116,10 +116,10 @@ fn stream(events: &[String]) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_goes_on_behind_the_last_event() {
+async fn resumes_broken_stream_after_last_event() {
     let first = stream(&[event(1, false), event(2, false)]);
     let second = stream(&[event(2, false), ": here\n\n".into(), event(3, true)]);
-    let (_dir, client) = answering(vec![first, second]);
+    let (_dir, client) = serve_responses(vec![first, second]);
     let mut events = client.events(&run(), 0);
     let mut seen = Vec::new();
     while let Some(event) = events.next().await.expect("an event") {
@@ -129,8 +129,8 @@ async fn a_stream_that_breaks_goes_on_behind_the_last_event() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_missing_is_an_error() {
-    let (_dir, client) = answering(vec![stream(&[event(1, false), event(3, true)])]);
+async fn missing_event_is_an_error() {
+    let (_dir, client) = serve_responses(vec![stream(&[event(1, false), event(3, true)])]);
     let mut events = client.events(&run(), 0);
     let error = loop {
         match events.next().await {
@@ -142,36 +142,36 @@ async fn an_event_that_is_missing_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_that_dies_and_stays_dead_is_an_error() {
-    let (_dir, client) = answering(vec![stream(&[event(1, false)])]);
+async fn dead_daemon_is_an_error_after_reconnect_timeout() {
+    let (_dir, client) = serve_responses(vec![stream(&[event(1, false)])]);
     let mut events = client.events(&run(), 0);
     assert!(events.next().await.expect("the first").is_some());
     let error = events.next().await.expect_err("it is dead");
-    assert!(error.is_lost(), "{error}");
+    assert!(error.is_retryable(), "{error}");
 }
 
 /// A daemon that cannot read the log of the run starts every stream and ends it without an event.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_never_brings_an_event_is_an_error_in_the_end() {
-    let (_dir, client) = answering(std::iter::repeat_with(|| stream(&[": here\n\n".into()])));
+async fn stream_without_events_is_an_error_eventually() {
+    let (_dir, client) = serve_responses(std::iter::repeat_with(|| stream(&[": here\n\n".into()])));
     let mut events = client.events(&run(), 0);
     let ended = timeout(Duration::from_secs(60), events.next()).await;
-    assert!(ended.expect("it is given up").expect_err("no event").is_lost());
+    assert!(ended.expect("it is given up").expect_err("no event").is_retryable());
 }
 
 #[test]
-fn what_a_query_holds_is_escaped() {
+fn escapes_query_values() {
     let filter = RunFilter { repo: Some("/a b/ü&x=1".into()), limit: Some(3), ..RunFilter::default() };
-    assert_eq!(query(&filter_pairs(&filter)), "?repo=/a%20b/%C3%BC%26x%3D1&limit=3");
-    assert_eq!(query(&[]), "");
+    assert_eq!(query_string(&filter_pairs(&filter)), "?repo=/a%20b/%C3%BC%26x%3D1&limit=3");
+    assert_eq!(query_string(&[]), "");
 }
 
 #[test]
-fn a_part_says_how_long_the_whole_is() {
+fn reads_total_length_from_content_range() {
     let mut headers = HeaderMap::new();
-    assert_eq!(whole_length(&headers), None);
+    assert_eq!(total_length(&headers), None);
     headers.insert(CONTENT_RANGE, HeaderValue::from_static("bytes 0-9/120"));
-    assert_eq!(whole_length(&headers), Some(120));
+    assert_eq!(total_length(&headers), Some(120));
     headers.insert(CONTENT_RANGE, HeaderValue::from_static("bytes 0-9/*"));
-    assert_eq!(whole_length(&headers), None);
+    assert_eq!(total_length(&headers), None);
 }

@@ -1,7 +1,7 @@
 //! Errors of the history.
 
 use proctor_core::api::{Problem, ProblemType};
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 use proctor_runner::StoreError;
 
 /// Reason why a run cannot be stored or read.
@@ -15,16 +15,16 @@ pub enum HistoryError {
     Index(#[from] rusqlite::Error),
     /// The index failed and could not be reopened.
     #[error("the index of runs is not available")]
-    NoIndex,
+    IndexUnavailable,
     /// The idempotency key was used for another run.
     #[error("the key was already used for the run `{0}`")]
     KeyUsed(RunId),
     /// The run does not exist.
     #[error("there is no run `{0}`")]
-    NoRun(RunId),
+    UnknownRun(RunId),
     /// The cursor is invalid.
     #[error("`{0}` is not a page cursor")]
-    Cursor(String),
+    InvalidCursor(String),
     /// The log of a run is damaged.
     #[error("the log of the run `{run}` is damaged: {reason}")]
     Damaged {
@@ -35,10 +35,10 @@ pub enum HistoryError {
     },
     /// The event is the first or the last one of a run, and cannot be logged at this position.
     #[error("the start and the end of a run can be logged only once")]
-    Misplaced,
+    MisplacedEvent,
     /// The event cannot be serialized as JSON.
     #[error("an event cannot be written: {0}")]
-    Unwritable(serde_json::Error),
+    UnserializableEvent(serde_json::Error),
     /// The event exceeds the size limit.
     #[error("an event has {bytes} bytes, but a log accepts at most {limit}")]
     TooLarge {
@@ -51,7 +51,7 @@ pub enum HistoryError {
 
 impl HistoryError {
     /// Returns the message, with the hint on a second line.
-    pub fn with_hint(&self) -> String {
+    pub fn message_with_hint(&self) -> String {
         match self.problem().hint {
             Some(hint) => format!("{self}\nhint: {hint}"),
             None => self.to_string(),
@@ -59,18 +59,18 @@ impl HistoryError {
     }
 
     /// Returns the message and the hint on one line.
-    pub(super) fn on_a_line(&self) -> String {
-        self.with_hint().replace("\nhint: ", "; ")
+    pub(super) fn single_line_message(&self) -> String {
+        self.message_with_hint().replace("\nhint: ", "; ")
     }
 
     /// Returns the problem that the caller receives.
     pub fn problem(&self) -> Problem {
         let kind = match self {
-            Self::Cursor(_) => ProblemType::InvalidRequest,
+            Self::InvalidCursor(_) => ProblemType::InvalidRequest,
             Self::KeyUsed(_) => ProblemType::Conflict,
-            Self::NoRun(_) => ProblemType::NotFound,
-            Self::Store(_) | Self::Index(_) | Self::NoIndex => ProblemType::Unavailable,
-            Self::Damaged { .. } | Self::Misplaced | Self::Unwritable(_) | Self::TooLarge { .. } => {
+            Self::UnknownRun(_) => ProblemType::NotFound,
+            Self::Store(_) | Self::Index(_) | Self::IndexUnavailable => ProblemType::Unavailable,
+            Self::Damaged { .. } | Self::MisplacedEvent | Self::UnserializableEvent(_) | Self::TooLarge { .. } => {
                 ProblemType::Internal
             }
         };
@@ -79,7 +79,9 @@ impl HistoryError {
             Self::Store(_) | Self::Index(_) => {
                 problem.with_hint("make room in the daemon's state directory, and make sure that it can be written")
             }
-            Self::Cursor(_) => problem.with_hint("use the unchanged `next_cursor` of the previous page, or omit it"),
+            Self::InvalidCursor(_) => {
+                problem.with_hint("use the unchanged `next_cursor` of the previous page, or omit it")
+            }
             _ => problem,
         }
     }

@@ -4,130 +4,139 @@ use std::os::unix::fs::FileExt as _;
 use std::time::SystemTime;
 
 use proctor_core::api::{LoggedEvent, RunState, RunView};
-use proctor_core::event::RunEvent;
-use proctor_core::names::RunId;
-use proctor_core::tier::Tier;
-use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
+use proctor_core::model::tier::Tier;
 use proctor_runner::{Clock, StoreError};
 use rustix::io::Errno;
 
 use super::HistoryError;
-use super::files::Files;
-use super::log;
-use super::reading::{self, KeptKey, Rest, Told};
+use super::history_files::HistoryFiles;
+use super::run_log_reader::{self, FoldedLog, IdempotencyHashes, LogTail};
+use super::run_log_writer;
 
 /// A run whose log is complete.
-pub(super) struct Settled {
+pub(super) struct CompleteLog {
     pub(super) view: RunView,
     pub(super) bytes: u64,
-    pub(super) key: Option<KeptKey>,
+    pub(super) key: Option<IdempotencyHashes>,
 }
 
 /// Result of the recovery of a log.
 #[derive(Default)]
-pub(super) struct Done {
+pub(super) struct LogRecovery {
     /// The run, if the file is the log of a run.
-    pub(super) settled: Option<Settled>,
+    pub(super) log: Option<CompleteLog>,
     /// `true` if recovery ended the run.
     pub(super) interrupted: bool,
     /// Path to which the damaged log, or a copy of it, was moved.
-    pub(super) aside: Option<String>,
+    pub(super) quarantined: Option<String>,
 }
 
 /// Reads the log of an inactive run, and ends the run if it is unfinished. The caller must have exclusive access to
 /// the history, before any run starts.
-pub(super) fn settle(files: &Files, run: &RunId, clock: Clock) -> Result<Done, HistoryError> {
-    let told = files.read(run).and_then(|file| {
+pub(super) fn recover_log(files: &HistoryFiles, run: &RunId, clock: Clock) -> Result<LogRecovery, HistoryError> {
+    let folded = files.open_log(run).and_then(|file| {
         let failed = |source| StoreError::Io { action: "read", path: run.to_string(), source };
-        file.map(|file| reading::fold(run, file).map_err(failed)).transpose()
+        file.map(|file| run_log_reader::fold_log(run, file).map_err(failed)).transpose()
     });
-    let told = match told {
-        Ok(Some(told)) => told,
-        Ok(None) => return Ok(Done::default()),
-        Err(error) if of_the_moment(&error) => return Err(error.into()),
+    let folded = match folded {
+        Ok(Some(folded)) => folded,
+        Ok(None) => return Ok(LogRecovery::default()),
+        Err(error) if is_transient(&error) => return Err(error.into()),
         Err(error) => {
             tracing::warn!(%run, %error, "a log cannot be read and is moved out of the way");
-            return moved_aside(files, run);
+            return quarantine_log(files, run);
         }
     };
-    match told.view.is_some() {
-        true => mended(files, run, told, clock),
-        false if is_damaged(&told) => moved_aside(files, run),
+    match folded.view.is_some() {
+        true => repair_log(files, run, folded, clock),
+        false if is_damaged(&folded) => quarantine_log(files, run),
         // The daemon was killed before the caller learned of the run.
-        false => removed(files, run),
+        false => remove_log(files, run),
     }
 }
 
 /// Returns whether the process or the machine lacks a resource, so that the log may be intact.
-fn of_the_moment(error: &StoreError) -> bool {
+fn is_transient(error: &StoreError) -> bool {
     let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
     matches!(error, StoreError::Io { source, .. } if source.raw_os_error().is_some_and(|code| lacking.contains(&code)))
 }
 
-fn removed(files: &Files, run: &RunId) -> Result<Done, HistoryError> {
-    files.forget(run)?;
-    Ok(Done::default())
+fn remove_log(files: &HistoryFiles, run: &RunId) -> Result<LogRecovery, HistoryError> {
+    files.remove_run(run)?;
+    Ok(LogRecovery::default())
 }
 
-fn moved_aside(files: &Files, run: &RunId) -> Result<Done, HistoryError> {
-    let aside = files.set_aside(run)?;
-    Ok(Done { aside: Some(aside), ..Done::default() })
+fn quarantine_log(files: &HistoryFiles, run: &RunId) -> Result<LogRecovery, HistoryError> {
+    let aside = files.quarantine_log(run)?;
+    Ok(LogRecovery { quarantined: Some(aside), ..LogRecovery::default() })
 }
 
-fn is_damaged(told: &Told) -> bool {
-    matches!(told.rest, Rest::Damaged(_))
+fn is_damaged(folded: &FoldedLog) -> bool {
+    matches!(folded.tail, LogTail::Damaged(_))
 }
 
 /// Truncates invalid bytes and ends the run if necessary.
-fn mended(files: &Files, run: &RunId, mut told: Told, clock: Clock) -> Result<Done, HistoryError> {
-    let aside = if is_damaged(&told) { Some(files.copy_aside(run)?) } else { None };
-    let interrupted = !told.finished();
-    let Some(view) = &mut told.view else { return Ok(Done::default()) };
-    let end = if interrupted { ending(view, &told.rest, told.last_at.as_deref()) } else { Vec::new() };
-    let lines = logged(view, end, clock);
-    if told.rest != Rest::Nothing || !lines.is_empty() {
-        let lines = log::lines(&lines)?;
-        replace_end(files, run, told.bytes, &lines)?;
-        told.bytes += lines.len() as u64;
+fn repair_log(
+    files: &HistoryFiles,
+    run: &RunId,
+    mut folded: FoldedLog,
+    clock: Clock,
+) -> Result<LogRecovery, HistoryError> {
+    let aside = if is_damaged(&folded) { Some(files.quarantine_copy(run)?) } else { None };
+    let interrupted = !folded.is_finished();
+    let Some(view) = &mut folded.view else { return Ok(LogRecovery::default()) };
+    let end = if interrupted { ending_events(view, &folded.tail, folded.last_at.as_deref()) } else { Vec::new() };
+    let lines = log_events(view, end, clock);
+    if folded.tail != LogTail::Empty || !lines.is_empty() {
+        let lines = run_log_writer::to_lines(&lines)?;
+        replace_end(files, run, folded.folded_bytes, &lines)?;
+        folded.folded_bytes += lines.len() as u64;
     }
-    let settled = told.view.map(|view| Settled { view, bytes: told.bytes, key: told.key });
-    Ok(Done { settled, interrupted, aside })
+    let settled = folded.view.map(|view| CompleteLog { view, bytes: folded.folded_bytes, key: folded.key });
+    Ok(LogRecovery { log: settled, interrupted, quarantined: aside })
 }
 
 /// Writes `lines` at `offset` and truncates the log after them. Truncation comes last because it frees the reserved
 /// blocks, which guarantee that the end can be written.
-pub(super) fn replace_end(files: &Files, run: &RunId, offset: u64, lines: &[u8]) -> Result<(), StoreError> {
-    let file = files.reopen(run)?;
+pub(super) fn replace_end(files: &HistoryFiles, run: &RunId, offset: u64, lines: &[u8]) -> Result<(), StoreError> {
+    let file = files.open_log_for_writing(run)?;
     let written = file.write_all_at(lines, offset);
     let written = written.and_then(|()| file.set_len(offset + lines.len() as u64)).and_then(|()| file.sync_data());
     written.map_err(|source| StoreError::Io { action: "write the end of", path: run.to_string(), source })?;
-    files.sync()
+    files.sync_logs()
 }
 
 /// Returns the events that end a run whose daemon was killed or whose log is damaged.
-fn ending(view: &RunView, rest: &Rest, last_at: Option<&str>) -> Vec<RunEvent> {
-    let (doubt, message, exit_code) = match (rest, view.state) {
-        (Rest::Damaged(reason), _) => {
-            (Doubt::Internal, format!("the log of the run is damaged: {reason}"), EXIT_INCONCLUSIVE)
+fn ending_events(view: &RunView, tail: &LogTail, last_at: Option<&str>) -> Vec<RunEvent> {
+    let (doubt, message, exit_code) = match (tail, view.state) {
+        (LogTail::Damaged(reason), _) => {
+            (InconclusiveReason::Internal, format!("the log of the run is damaged: {reason}"), EXIT_INCONCLUSIVE)
         }
         (_, RunState::Queued) => {
-            (Doubt::Interrupted, "the daemon ended before the run had begun".to_owned(), EXIT_INTERRUPTED)
+            (InconclusiveReason::Interrupted, "the daemon ended before the run had begun".to_owned(), EXIT_INTERRUPTED)
         }
-        _ => (Doubt::Interrupted, "the daemon ended while the run was under way".to_owned(), EXIT_INTERRUPTED),
+        _ => (
+            InconclusiveReason::Interrupted,
+            "the daemon ended while the run was under way".to_owned(),
+            EXIT_INTERRUPTED,
+        ),
     };
     let doubted = RunEvent::Doubted { doubt, message };
-    vec![doubted, inconclusive(view, exit_code, since(view, last_at))]
+    vec![doubted, inconclusive_event(view, exit_code, elapsed_ms(view, last_at))]
 }
 
 /// Returns the final event of an inconclusive run.
-pub(crate) fn inconclusive(view: &RunView, exit_code: u8, duration_ms: u64) -> RunEvent {
+pub(crate) fn inconclusive_event(view: &RunView, exit_code: u8, duration_ms: u64) -> RunEvent {
     // A started run may have executed anything that was allowed.
     let tier = if view.started_at.is_some() { view.asked.max_tier } else { Tier::ONE };
     RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir: None }
 }
 
 /// Returns the milliseconds from the start of a run to `end`, or 0 if the run did not start.
-pub(super) fn since(view: &RunView, end: Option<&str>) -> u64 {
+pub(super) fn elapsed_ms(view: &RunView, end: Option<&str>) -> u64 {
     let time = |text: Option<&str>| -> Option<SystemTime> { humantime::parse_rfc3339(text?).ok() };
     let lasted =
         time(end).zip(time(view.started_at.as_deref())).and_then(|(end, began)| end.duration_since(began).ok());
@@ -135,7 +144,7 @@ pub(super) fn since(view: &RunView, end: Option<&str>) -> u64 {
 }
 
 /// Numbers events, adds their time, and applies them to the run.
-pub(super) fn logged(view: &mut RunView, events: Vec<RunEvent>, clock: Clock) -> Vec<LoggedEvent> {
+pub(super) fn log_events(view: &mut RunView, events: Vec<RunEvent>, clock: Clock) -> Vec<LoggedEvent> {
     let mut one = |event| {
         let logged = LoggedEvent { seq: view.seq + 1, logged_at: clock.now_text(), event };
         view.apply(&logged);

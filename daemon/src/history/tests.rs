@@ -1,16 +1,16 @@
 //! Tests of a history in a temporary directory: storing runs, finding them again, and refusals.
 
 mod damage;
-mod law;
 mod limits;
+mod properties;
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use proctor_core::api::{RunState, RunSubmission};
-use proctor_core::names::{ChangesetId, ProfileName};
-use proctor_core::tier::Tier;
-use proctor_core::verdict::{Doubt, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
+use proctor_core::model::names::{ChangesetId, ProfileName};
+use proctor_core::model::tier::Tier;
 
 use super::*;
 
@@ -18,9 +18,9 @@ use super::*;
 const PASSED: &str = include_str!("../../../fixtures/logs/passed.jsonl");
 
 /// A state directory, in memory where possible because its contents need not survive.
-struct State(tempfile::TempDir);
+struct TestStateDir(tempfile::TempDir);
 
-impl State {
+impl TestStateDir {
     fn new() -> Self {
         Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temp"))
     }
@@ -29,7 +29,7 @@ impl State {
         self.0.path()
     }
 
-    fn open(&self) -> (History, Recovered) {
+    fn open(&self) -> (History, RecoverySummary) {
         History::open(self.path(), Clock::system()).expect("opens")
     }
 
@@ -37,12 +37,12 @@ impl State {
         self.open().0
     }
 
-    fn log(&self, run: &RunId) -> PathBuf {
+    fn log_path(&self, run: &RunId) -> PathBuf {
         self.path().join(format!("history/events/{run}.jsonl"))
     }
 
     /// Returns a copy of the state as a kill at this moment would leave it.
-    fn killed(&self) -> Self {
+    fn copy_after_kill(&self) -> Self {
         let copy = Self::new();
         copy_all(&self.path().join("history"), &copy.path().join("history"));
         copy
@@ -65,38 +65,38 @@ fn id(name: &str) -> RunId {
     RunId::new(name).expect("an id")
 }
 
-fn asked(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
+fn run_request(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
     let changeset_id = changeset.map(|id| ChangesetId::new(id).expect("an id"));
     let profile = ProfileName::new(profile).expect("a name");
-    RunSubmission { changeset_id, ..RunSubmission::new(repo.to_owned(), profile) }.asked(repo.to_owned())
+    RunSubmission { changeset_id, ..RunSubmission::new(repo.to_owned(), profile) }.to_recorded(repo.to_owned())
 }
 
 fn run(name: &str) -> NewRun {
-    let toolchain_env = Sha256Hex::of(b"PATH");
-    NewRun { id: id(name), asked: asked("/r", "pr", None), uid: 7, key: None, toolchain_env, trace: None }
+    let toolchain_env = Sha256Hex::digest(b"PATH");
+    NewRun { id: id(name), request: run_request("/r", "pr", None), uid: 7, key: None, toolchain_env, trace: None }
 }
 
-fn key(text: &str, request: &str) -> Key {
-    Key { text: text.to_owned(), request: Sha256Hex::of(request.as_bytes()) }
+fn key(text: &str, request: &str) -> IdempotencyKey {
+    IdempotencyKey { text: text.to_owned(), request_sha256: Sha256Hex::digest(request.as_bytes()) }
 }
 
-fn passed() -> Vec<RunEvent> {
+fn passed_events() -> Vec<RunEvent> {
     PASSED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
-fn end(verdict: Verdict) -> RunEvent {
+fn end_event(verdict: Verdict) -> RunEvent {
     let exit_code = if verdict == Verdict::Passed { 0 } else { 1 };
     RunEvent::RunFinished { verdict, tier: Tier::ONE, exit_code, duration_ms: 3, evidence_dir: Some("/e".into()) }
 }
 
-fn doubted(message: &str) -> RunEvent {
-    RunEvent::Doubted { doubt: Doubt::TreeChanged, message: message.to_owned() }
+fn tree_changed_event(message: &str) -> RunEvent {
+    RunEvent::Doubted { doubt: InconclusiveReason::TreeChanged, message: message.to_owned() }
 }
 
 /// Records a run that passed.
-fn complete(history: &History, run: NewRun) -> Ended {
+fn complete(history: &History, run: NewRun) -> RecordedEnd {
     let mut log = history.begin(run).expect("begins");
-    let mut events = passed();
+    let mut events = passed_events();
     // The run starts now and takes no time.
     for event in &mut events {
         match event {
@@ -112,7 +112,7 @@ fn complete(history: &History, run: NewRun) -> Ended {
     log.finish(end)
 }
 
-fn listed(history: &History) -> Vec<RunSummary> {
+fn list_all(history: &History) -> Vec<RunSummary> {
     history.list(&RunFilter::default(), None).expect("lists").runs
 }
 
@@ -121,8 +121,8 @@ fn names(runs: &[RunSummary]) -> Vec<&str> {
 }
 
 /// Checks that every run has ended, that each row matches the fold of its log, and that each log has a row.
-fn assert_settled(history: &History) {
-    let mut runs = listed(history);
+fn assert_consistent(history: &History) {
+    let mut runs = list_all(history);
     for run in &runs {
         assert_eq!(run.state, RunState::Finished, "{run:?}");
         assert_eq!(history.view(&run.id).expect("reads").expect("there").summary(), *run);
@@ -133,28 +133,28 @@ fn assert_settled(history: &History) {
 }
 
 #[test]
-fn a_run_is_remembered() {
-    let state = State::new();
+fn stores_run_and_reads_it_back() {
+    let state = TestStateDir::new();
     let (history, recovered) = state.open();
-    assert_eq!((recovered.runs, recovered.rebuilt.as_deref()), (0, Some("there is none")));
+    assert_eq!((recovered.runs, recovered.rebuild_reason.as_deref()), (0, Some("there is none")));
     let ended = complete(&history, run("r1"));
     assert_eq!((ended.view.verdict, ended.view.seq, ended.events.len()), (Some(Verdict::Passed), 9, 1));
     assert_eq!(history.view(&id("r1")).expect("reads").as_ref(), Some(&ended.view));
-    assert_eq!(listed(&history), [ended.view.summary()]);
+    assert_eq!(list_all(&history), [ended.view.summary()]);
     let (events, more) = history.events(&id("r1"), 0, 100).expect("reads").expect("there");
     assert_eq!((events.len(), more), (9, false));
-    assert_eq!(RunView::fold(&events), Some(ended.view.clone()));
+    assert_eq!(RunView::from_log(&events), Some(ended.view.clone()));
     assert_eq!(history.view(&id("r2")).expect("looks"), None);
     assert_eq!(history.events(&id("r2"), 0, 1).expect("looks"), None);
     drop(history);
     let (history, recovered) = state.open();
-    assert_eq!(recovered, Recovered { runs: 1, ..Recovered::default() });
+    assert_eq!(recovered, RecoverySummary { runs: 1, ..RecoverySummary::default() });
     assert_eq!(history.view(&id("r1")).expect("reads"), Some(ended.view));
 }
 
 #[test]
-fn events_come_in_parts() {
-    let state = State::new();
+fn pages_events() {
+    let state = TestStateDir::new();
     let history = state.history();
     complete(&history, run("r1"));
     let numbers = |after, limit| {
@@ -169,8 +169,8 @@ fn events_come_in_parts() {
 }
 
 #[test]
-fn nobody_else_reads_it_and_nothing_is_left_set_aside() {
-    let state = State::new();
+fn files_are_private_and_hold_no_reserved_space() {
+    let state = TestStateDir::new();
     let history = state.history();
     complete(&history, run("r1"));
     history.store_patch(&id("r1"), b"patch").expect("keeps");
@@ -181,13 +181,13 @@ fn nobody_else_reads_it_and_nothing_is_left_set_aside() {
     for file in ["lock", "index.sqlite", "index.sqlite-wal", "events/r1.jsonl", "patches/r1.patch"] {
         assert_eq!(mode(&format!("history/{file}")), 0o600, "{file}");
     }
-    let log = std::fs::metadata(state.log(&id("r1"))).expect("there");
+    let log = std::fs::metadata(state.log_path(&id("r1"))).expect("there");
     assert!(log.blocks() * 512 <= log.len().next_multiple_of(4096), "{} of {}", log.blocks() * 512, log.len());
 }
 
 #[test]
-fn a_patch_is_kept() {
-    let state = State::new();
+fn stores_patch() {
+    let state = TestStateDir::new();
     let history = state.history();
     complete(&history, run("r1"));
     history.store_patch(&id("r1"), b"one").expect("keeps");
@@ -202,8 +202,8 @@ fn a_patch_is_kept() {
 }
 
 #[test]
-fn two_processes_never_have_one_history() {
-    let state = State::new();
+fn only_one_process_opens_a_history() {
+    let state = TestStateDir::new();
     let history = state.history();
     match History::open(state.path(), Clock::system()) {
         Err(StartError::StateInUse(path)) => assert_eq!(path, state.path()),
@@ -213,67 +213,67 @@ fn two_processes_never_have_one_history() {
     drop(history);
     assert!(History::open(state.path(), Clock::system()).is_err(), "a run is under way");
     drop(log);
-    assert_settled(&state.history());
+    assert_consistent(&state.history());
 }
 
 #[test]
-fn a_run_that_is_let_go_of_has_ended() {
-    let state = State::new();
+fn dropped_run_is_recorded_as_interrupted() {
+    let state = TestStateDir::new();
     let history = state.history();
     let mut log = history.begin(run("r1")).expect("begins");
-    log.append(passed().remove(0)).expect("logs");
-    assert_eq!(listed(&history)[0].state, RunState::Running);
+    log.append(passed_events().remove(0)).expect("logs");
+    assert_eq!(list_all(&history)[0].state, RunState::Running);
     drop(log);
     let view = history.view(&id("r1")).expect("reads").expect("there");
     assert_eq!((view.verdict, view.exit_code), (Some(Verdict::Inconclusive), Some(EXIT_INTERRUPTED)));
-    assert_settled(&history);
+    assert_consistent(&history);
 }
 
 #[test]
-fn a_beginning_and_an_end_are_logged_once() {
-    let state = State::new();
+fn first_and_last_events_are_logged_once() {
+    let state = TestStateDir::new();
     let history = state.history();
     let mut log = history.begin(run("r1")).expect("begins");
     let first = history.events(&id("r1"), 0, 1).expect("reads").expect("there").0.remove(0);
-    assert!(matches!(log.append(first.event), Err(HistoryError::Misplaced)));
-    assert!(matches!(log.append(end(Verdict::Passed)), Err(HistoryError::Misplaced)));
+    assert!(matches!(log.append(first.event), Err(HistoryError::MisplacedEvent)));
+    assert!(matches!(log.append(end_event(Verdict::Passed)), Err(HistoryError::MisplacedEvent)));
     assert!(matches!(history.begin(run("r1")), Err(HistoryError::Store(_))), "the same id twice");
-    let ended = log.finish(end(Verdict::Passed));
+    let ended = log.finish(end_event(Verdict::Passed));
     assert_eq!((ended.view.verdict, ended.view.seq), (Some(Verdict::Passed), 2));
-    assert_settled(&history);
+    assert_consistent(&history);
 }
 
 #[test]
-fn a_key_stands_for_one_run() {
-    let state = State::new();
+fn key_identifies_one_run() {
+    let state = TestStateDir::new();
     let history = state.history();
     let with_key = |name, text| NewRun { key: Some(key(text, "request")), ..run(name) };
-    let stands_for = |history: &History, uid, text| history.idempotent(uid, text).expect("asks");
+    let run_of_key = |history: &History, uid, text| history.run_for_key(uid, text).expect("asks");
     complete(&history, with_key("r1", "a"));
-    assert_eq!(stands_for(&history, 7, "a"), Some((id("r1"), Sha256Hex::of(b"request"))));
-    assert_eq!((stands_for(&history, 8, "a"), stands_for(&history, 7, "b")), (None, None));
+    assert_eq!(run_of_key(&history, 7, "a"), Some((id("r1"), Sha256Hex::digest(b"request"))));
+    assert_eq!((run_of_key(&history, 8, "a"), run_of_key(&history, 7, "b")), (None, None));
     assert!(matches!(history.begin(with_key("r2", "a")), Err(HistoryError::KeyUsed(run)) if run == id("r1")));
-    assert_eq!(names(&listed(&history)), ["r1"], "nothing is left of what was refused");
-    history.remember(8, &key("a", "other"), &id("r1")).expect("remembers");
+    assert_eq!(names(&list_all(&history)), ["r1"], "nothing is left of what was refused");
+    history.assign_key(8, &key("a", "other"), &id("r1")).expect("remembers");
     complete(&history, run("r3"));
-    let again = history.remember(8, &key("a", "other"), &id("r3")).expect("the same request, sent twice");
+    let again = history.assign_key(8, &key("a", "other"), &id("r3")).expect("the same request, sent twice");
     assert_eq!(again, id("r1"));
-    assert!(matches!(history.remember(8, &key("a", "x"), &id("r1")), Err(HistoryError::KeyUsed(_))));
-    assert!(matches!(history.remember(8, &key("c", "x"), &id("r9")), Err(HistoryError::NoRun(_))));
-    assert_eq!(stands_for(&history, 8, "a"), Some((id("r1"), Sha256Hex::of(b"other"))));
+    assert!(matches!(history.assign_key(8, &key("a", "x"), &id("r1")), Err(HistoryError::KeyUsed(_))));
+    assert!(matches!(history.assign_key(8, &key("c", "x"), &id("r9")), Err(HistoryError::UnknownRun(_))));
+    assert_eq!(run_of_key(&history, 8, "a"), Some((id("r1"), Sha256Hex::digest(b"other"))));
     drop(history);
     let history = state.history();
-    assert_eq!(stands_for(&history, 8, "a"), Some((id("r1"), Sha256Hex::of(b"other"))));
+    assert_eq!(run_of_key(&history, 8, "a"), Some((id("r1"), Sha256Hex::digest(b"other"))));
     drop(history);
     std::fs::remove_file(state.path().join("history/index.sqlite")).expect("removes");
     let history = state.history();
-    assert_eq!(stands_for(&history, 7, "a"), Some((id("r1"), Sha256Hex::of(b"request"))), "it is in the log");
-    assert_eq!(stands_for(&history, 8, "a"), None, "and this one does not");
+    assert_eq!(run_of_key(&history, 7, "a"), Some((id("r1"), Sha256Hex::digest(b"request"))), "it is in the log");
+    assert_eq!(run_of_key(&history, 8, "a"), None, "and this one does not");
 }
 
 #[test]
-fn a_key_itself_is_nowhere() {
-    let state = State::new();
+fn stores_only_hash_of_key() {
+    let state = TestStateDir::new();
     let history = state.history();
     complete(&history, NewRun { key: Some(key("a-token-of-the-caller", "r")), ..run("r1") });
     drop(history);
@@ -284,18 +284,18 @@ fn a_key_itself_is_nowhere() {
 }
 
 #[test]
-fn lists_show_what_is_asked_for() {
-    let state = State::new();
+fn lists_only_runs_that_match_filter() {
+    let state = TestStateDir::new();
     let history = state.history();
-    let of = |name, repo, profile, changeset, uid| NewRun {
+    let new_run = |name, repo, profile, changeset, uid| NewRun {
         id: id(name),
-        asked: asked(repo, profile, changeset),
+        request: run_request(repo, profile, changeset),
         uid,
         ..run(name)
     };
-    complete(&history, of("r1", "/a", "pr", Some("c1"), 7));
-    complete(&history, of("r2", "/b", "pr", None, 8));
-    let waiting = history.begin(of("r3", "/a", "full", Some("c1"), 7)).expect("begins");
+    complete(&history, new_run("r1", "/a", "pr", Some("c1"), 7));
+    complete(&history, new_run("r2", "/b", "pr", None, 8));
+    let waiting = history.begin(new_run("r3", "/a", "full", Some("c1"), 7)).expect("begins");
     let found = |filter: RunFilter, uid| {
         let mut runs = history.list(&filter, uid).expect("lists").runs;
         runs.sort_by(|a, b| a.id.cmp(&b.id));
@@ -312,53 +312,59 @@ fn lists_show_what_is_asked_for() {
     assert_eq!(found(RunFilter { state: Some(RunState::Queued), ..all() }, None), "r3");
     assert_eq!(found(RunFilter { verdict: Some(Verdict::Passed), ..all() }, None), "r1 r2");
     let refused = history.list(&RunFilter { cursor: Some("x".into()), ..all() }, None);
-    assert!(matches!(refused, Err(HistoryError::Cursor(_))));
+    assert!(matches!(refused, Err(HistoryError::InvalidCursor(_))));
     drop(waiting);
 }
 
 #[test]
-fn what_is_too_much_is_forgotten() {
-    let state = State::new();
+fn removes_outdated_runs() {
+    let state = TestStateDir::new();
     let history = state.history();
     let waiting = history.begin(run("r0")).expect("begins");
     for name in ["r1", "r2", "r3", "r4"] {
         complete(&history, NewRun { key: Some(key(name, "request")), ..run(name) });
         history.store_patch(&id(name), b"patch").expect("keeps");
     }
-    let keep = |max_age, max_runs| Retention {
+    let retention = |max_age, max_runs| Retention {
         max_age,
         max_runs,
         max_output_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
-    assert_eq!(history.retain(&keep(None, 4)).expect("tidies"), Retained { forgotten: 0, runs: 5, more: false });
-    let before = listed(&history);
-    assert_eq!(history.retain(&keep(None, 2)).expect("tidies"), Retained { forgotten: 2, runs: 3, more: false });
-    let kept = listed(&history);
+    assert_eq!(
+        history.remove_outdated(&retention(None, 4)).expect("tidies"),
+        RetentionResult { removed: 0, runs: 5, has_more: false }
+    );
+    let before = list_all(&history);
+    assert_eq!(
+        history.remove_outdated(&retention(None, 2)).expect("tidies"),
+        RetentionResult { removed: 2, runs: 3, has_more: false }
+    );
+    let kept = list_all(&history);
     let newest: Vec<_> = before.iter().filter(|run| run.id != id("r0")).take(2).map(|run| &run.id).collect();
     assert_eq!(kept.iter().filter(|run| run.id != id("r0")).map(|run| &run.id).collect::<Vec<_>>(), newest);
     let gone: Vec<_> = before.iter().filter(|run| !kept.contains(run)).collect();
     for run in &gone {
         assert_eq!(history.view(&run.id).expect("looks"), None);
         assert_eq!(history.patch(&run.id).expect("looks"), None);
-        assert_eq!(history.idempotent(7, run.id.as_str()).expect("asks"), None);
+        assert_eq!(history.run_for_key(7, run.id.as_str()).expect("asks"), None);
     }
     let day = Duration::from_secs(24 * 60 * 60);
-    assert_eq!(history.retain(&keep(Some(day), 9)).expect("tidies").forgotten, 0);
+    assert_eq!(history.remove_outdated(&retention(Some(day), 9)).expect("tidies").removed, 0);
     // A run that ended within the current millisecond is not older than zero.
     let now = Clock::system().now_text();
     while Clock::system().now_text() == now {
         std::hint::spin_loop();
     }
-    assert_eq!(history.retain(&keep(Some(Duration::ZERO), 9)).expect("tidies").runs, 1);
-    assert_eq!(names(&listed(&history)), ["r0"], "one that has not ended stays");
+    assert_eq!(history.remove_outdated(&retention(Some(Duration::ZERO), 9)).expect("tidies").runs, 1);
+    assert_eq!(names(&list_all(&history)), ["r0"], "one that has not ended stays");
     drop(waiting);
-    assert_settled(&history);
+    assert_consistent(&history);
 }
 
 #[test]
-fn thousands_are_forgotten_in_batches() {
-    let state = State::new();
+fn removes_thousands_of_runs_in_batches() {
+    let state = TestStateDir::new();
     let history = state.history();
     for n in 0..600 {
         drop(history.begin(run(&format!("r{n:03}"))).expect("begins"));
@@ -369,11 +375,11 @@ fn thousands_are_forgotten_in_batches() {
         max_output_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
-    let calls: Vec<Retained> = std::iter::from_fn(|| Some(history.retain(&keep).expect("tidies")))
-        .scan(true, |more, retained| std::mem::replace(more, retained.more).then_some(retained))
+    let calls: Vec<RetentionResult> = std::iter::from_fn(|| Some(history.remove_outdated(&keep).expect("tidies")))
+        .scan(true, |more, retained| std::mem::replace(more, retained.has_more).then_some(retained))
         .collect();
-    assert!(calls.iter().all(|retained| retained.forgotten <= MAX_FORGOTTEN as u64), "{calls:?}");
-    assert_eq!(calls.iter().map(|retained| retained.forgotten).sum::<u64>(), 590);
-    assert_eq!(calls.last().map(|retained| (retained.runs, retained.more)), Some((10, false)));
-    assert_settled(&history);
+    assert!(calls.iter().all(|retained| retained.removed <= MAX_REMOVED_RUNS as u64), "{calls:?}");
+    assert_eq!(calls.iter().map(|retained| retained.removed).sum::<u64>(), 590);
+    assert_eq!(calls.last().map(|retained| (retained.runs, retained.has_more)), Some((10, false)));
+    assert_consistent(&history);
 }

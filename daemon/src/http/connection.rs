@@ -25,90 +25,97 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use super::metered::Metered;
-use super::room::Rooms;
-use super::routes::Routed;
-use super::seat::Seat;
-use super::timed::Timed;
-use super::wire::{Wire, head_too_large};
-use super::{LAST_ANSWERS, MAX_HEAD, answer};
+use super::client_stream::{ClientStream, head_too_large};
+use super::connection_state::ConnectionState;
+use super::limited_body::LimitedRequestBody;
+use super::memory_budget::MemoryBudgets;
+use super::metered_body::MeteredBody;
+use super::routes::MatchedRoute;
+use super::{MAX_HEAD, SHUTDOWN_GRACE, response};
 use crate::caller::Caller;
-use crate::metrics::{Connected, Metrics};
+use crate::metrics::{ConnectionGuard, Metrics};
 
 /// State of the transport that a connection uses.
 #[derive(Clone)]
-pub(super) struct Serving {
+pub(super) struct ConnectionContext {
     pub(super) router: Router,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
-    pub(super) rooms: Rooms,
-    pub(super) patience: Duration,
+    pub(super) memory_budgets: MemoryBudgets,
+    pub(super) request_timeout: Duration,
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(serving: Serving, stream: UnixStream, seat: Arc<Seat>, connected: Connected) {
-    let (patience, stop) = (serving.patience, serving.stop.clone());
+pub(super) async fn serve(
+    context: ConnectionContext,
+    stream: UnixStream,
+    state: Arc<ConnectionState>,
+    connected: ConnectionGuard,
+) {
+    let (request_timeout, stop) = (context.request_timeout, context.stop.clone());
     let stream = match stream.into_std().and_then(QuietStream::new) {
         Ok(stream) => stream,
         Err(error) => {
-            warn!(uid = seat.uid(), "a connection cannot be registered, and ends: {error}");
+            warn!(uid = state.uid(), "a connection cannot be registered, and ends: {error}");
             return;
         }
     };
-    let wire = TokioIo::new(Wire::new(stream, Arc::clone(&seat), patience));
+    let wire = TokioIo::new(ClientStream::new(stream, Arc::clone(&state), request_timeout));
     let answering = service_fn({
-        let seat = Arc::clone(&seat);
-        move |request| respond(serving.clone(), Arc::clone(&seat), request)
+        let state = Arc::clone(&state);
+        move |request| respond(context.clone(), Arc::clone(&state), request)
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(MAX_HEAD);
+    builder.timer(TokioTimer::new()).header_read_timeout(request_timeout).max_buf_size(MAX_HEAD);
     let mut connection = pin!(builder.serve_connection(wire, answering));
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
-        () = seat.evicted() => None,
+        () = state.wait_for_eviction() => None,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
-                ended = timeout(LAST_ANSWERS, &mut connection) => ended.ok(),
-                () = seat.evicted() => None,
+                ended = timeout(SHUTDOWN_GRACE, &mut connection) => ended.ok(),
+                () = state.wait_for_eviction() => None,
             }
         }
     };
     if let Some(Err(error)) = ended {
-        debug!(uid = seat.uid(), "a connection ended early: {error}");
+        debug!(uid = state.uid(), "a connection ended early: {error}");
     }
     drop(connected);
 }
 
 async fn respond(
-    serving: Serving,
-    seat: Arc<Seat>,
+    context: ConnectionContext,
+    state: Arc<ConnectionState>,
     request: hyper::Request<Incoming>,
-) -> Result<hyper::Response<Metered>, std::convert::Infallible> {
-    let (began, turn) = (Instant::now(), seat.begin());
-    let (method, caller) = (request.method().clone(), Caller { uid: seat.uid() });
+) -> Result<hyper::Response<MeteredBody>, std::convert::Infallible> {
+    let (began, turn) = (Instant::now(), state.begin_request());
+    let (method, caller) = (request.method().clone(), Caller { uid: state.uid() });
     let rejected = head_problem(&request);
     let expects_continue = request.headers().contains_key(EXPECT);
     // Held until the response is ready, because the handler may keep the body until then.
-    let room = serving.rooms.room(caller);
+    let budget = context.memory_budgets.reservation(caller);
     let mut request = request.map(|body| match body.is_end_stream() {
         true => Body::empty(),
         // A client that waits for `100 Continue` sends no body if it gets a response immediately.
-        false => Body::new(Timed::new(body, serving.patience, Arc::clone(&room), !expects_continue)),
+        false => {
+            Body::new(LimitedRequestBody::new(body, context.request_timeout, Arc::clone(&budget), !expects_continue))
+        }
     });
     request.extensions_mut().insert(caller);
     let mut response = match rejected {
-        Some(problem) => answer::problem(&problem),
-        None => routed(serving.router, request).await,
+        Some(problem) => response::problem_response(&problem),
+        None => route_request(context.router, request).await,
     };
-    drop(room);
-    answer::guard(response.headers_mut());
-    let route = response.extensions_mut().remove::<Routed>().map(|Routed(path)| path);
+    drop(budget);
+    response::add_common_headers(response.headers_mut());
+    let route = response.extensions_mut().remove::<MatchedRoute>().map(|MatchedRoute(path)| path);
     let (code, took) = (response.status().as_u16(), began.elapsed());
-    serving.metrics.answered(route, method.as_str(), code, took);
+    context.metrics.observe_response(route, method.as_str(), code, took);
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    debug!(uid = seat.uid(), method = method.as_str(), route = route.unwrap_or("none"), code, took_ms, "answered");
-    Ok(response.map(|body| Metered::new(body, turn)))
+    debug!(uid = state.uid(), method = method.as_str(), route = route.unwrap_or("none"), code, took_ms, "answered");
+    Ok(response.map(|body| MeteredBody::new(body, turn)))
 }
 
 /// Checks the rules for a request head that `hyper` does not (RFC 9112, section 3.2): one `Host`, and the size limit.
@@ -124,13 +131,13 @@ fn head_problem<B>(request: &hyper::Request<B>) -> Option<Problem> {
 }
 
 /// Routes a request. A panic of a handler, which is logged, ends only its own request.
-async fn routed(router: Router, request: Request) -> Response {
+async fn route_request(router: Router, request: Request) -> Response {
     match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(_) => {
             let problem = Problem::new(ProblemType::Internal, "a bug in proctor ended this request; the log has more");
-            answer::problem(&problem)
+            response::problem_response(&problem)
         }
     }
 }

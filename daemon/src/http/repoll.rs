@@ -22,25 +22,25 @@ const POLLING: u8 = 1;
 const WOKEN: u8 = 2;
 
 /// A future whose own wakes do not reach the runtime.
-pub(super) struct Repolled<F> {
+pub(super) struct RepollingFuture<F> {
     future: Pin<Box<F>>,
-    wakes: Arc<Wakes>,
+    wakes: Arc<WakeFilter>,
     waker: Waker,
 }
 
-struct Wakes {
+struct WakeFilter {
     state: AtomicU8,
     task: AtomicWaker,
 }
 
-impl<F: Future> Repolled<F> {
+impl<F: Future> RepollingFuture<F> {
     pub(super) fn new(future: F) -> Self {
-        let wakes = Arc::new(Wakes { state: AtomicU8::new(IDLE), task: AtomicWaker::new() });
+        let wakes = Arc::new(WakeFilter { state: AtomicU8::new(IDLE), task: AtomicWaker::new() });
         Self { future: Box::pin(future), waker: Arc::clone(&wakes).into(), wakes }
     }
 }
 
-impl<F: Future> Future for Repolled<F> {
+impl<F: Future> Future for RepollingFuture<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -62,7 +62,7 @@ impl<F: Future> Future for Repolled<F> {
     }
 }
 
-impl Wake for Wakes {
+impl Wake for WakeFilter {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -83,9 +83,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -93,8 +93,8 @@ mod tests {
 
     /// Polls a future that wakes itself in each of its first `own` polls. Returns whether it was ready, how often it
     /// was polled and how often its task was woken.
-    fn polled(own: usize, last: Poll<()>) -> (bool, usize, usize) {
-        let (task, mut polls) = (Arc::new(Count::default()), 0);
+    fn poll_once(own: usize, last: Poll<()>) -> (bool, usize, usize) {
+        let (task, mut polls) = (Arc::new(WakeCounter::default()), 0);
         let future = poll_fn(|cx| {
             polls += 1;
             if polls > own {
@@ -103,7 +103,7 @@ mod tests {
             cx.waker().wake_by_ref();
             Poll::Pending
         });
-        let mut future = Repolled::new(future);
+        let mut future = RepollingFuture::new(future);
         let poll = Pin::new(&mut future).poll(&mut Context::from_waker(&Arc::clone(&task).into()));
         drop(future);
         (poll.is_ready(), polls, task.0.load(Ordering::SeqCst))
@@ -111,24 +111,24 @@ mod tests {
 
     #[test]
     fn polls_again_without_waking_the_task() {
-        assert_eq!(polled(0, Poll::Pending), (false, 1, 0));
-        assert_eq!(polled(2, Poll::Ready(())), (true, 3, 0));
-        assert_eq!(polled(2, Poll::Pending), (false, 3, 0));
+        assert_eq!(poll_once(0, Poll::Pending), (false, 1, 0));
+        assert_eq!(poll_once(2, Poll::Ready(())), (true, 3, 0));
+        assert_eq!(poll_once(2, Poll::Pending), (false, 3, 0));
     }
 
     #[test]
     fn yields_to_other_tasks_after_a_bounded_number_of_polls() {
-        assert_eq!(polled(usize::MAX, Poll::Pending), (false, MAX_POLLS, 1));
+        assert_eq!(poll_once(usize::MAX, Poll::Pending), (false, MAX_POLLS, 1));
     }
 
     #[test]
-    fn a_wake_between_two_polls_reaches_the_task() {
-        let (task, mut kept) = (Arc::new(Count::default()), None);
+    fn wake_between_polls_reaches_task() {
+        let (task, mut kept) = (Arc::new(WakeCounter::default()), None);
         let future = poll_fn(|cx| {
             kept = Some(cx.waker().clone());
             Poll::<()>::Pending
         });
-        let mut future = Repolled::new(future);
+        let mut future = RepollingFuture::new(future);
         assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&Arc::clone(&task).into())).is_pending());
         drop(future);
         kept.expect("it was polled").wake();

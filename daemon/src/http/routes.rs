@@ -8,41 +8,41 @@ use axum::extract::{RawPathParams, Request, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use http::{HeaderValue, Method as HttpMethod};
-use proctor_core::api::operation::{Method, Operation, Outline};
+use proctor_core::api::operation::{Method, Operation, OperationDescription};
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::spec::quoted;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::asked::Asked;
-use super::documents::Documents;
-use super::query::invalid;
-use super::{answer, handlers};
+use super::document_limit::DocumentLimit;
+use super::query_parameters::invalid_request;
+use super::request_head::RequestHead;
+use super::{handlers, response};
 use crate::mcp;
 use crate::metrics::Metrics;
 use crate::service::Service;
 
 /// All methods of all operations, for `OPTIONS *`.
-const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,DELETE,OPTIONS");
+const ALL_METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,DELETE,OPTIONS");
 
 /// Path of the MCP endpoint.
-const MCP: &str = "/mcp";
+const MCP_PATH: &str = "/mcp";
 
 /// State that handlers use.
-pub(super) struct App {
+pub(super) struct AppState {
     pub(super) service: Arc<Service>,
     pub(super) metrics: Metrics,
     pub(super) stop: CancellationToken,
-    pub(super) documents: Documents,
+    pub(super) document_limit: DocumentLimit,
 }
 
 /// Pattern of the matched route, for metrics.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Routed(pub(super) &'static str);
+pub(super) struct MatchedRoute(pub(super) &'static str);
 
 /// Builds the router.
-pub(super) fn router(app: App) -> Router {
-    let routes = Outline::ALL.iter().fold(Router::new(), |router, outline| {
+pub(super) fn router(app: AppState) -> Router {
+    let routes = OperationDescription::ALL.iter().fold(Router::new(), |router, outline| {
         let router = router.route(outline.path, route(outline));
         match alias(outline) {
             Some(path) => router.route(&path, route(outline)),
@@ -51,58 +51,63 @@ pub(super) fn router(app: App) -> Router {
     });
     let mcp = mcp::http_service(Arc::clone(&app.service), app.stop.clone());
     let mcp = ServiceExt::<Request>::map_response(mcp, |mut response: Response| {
-        response.extensions_mut().insert(Routed(MCP));
+        response.extensions_mut().insert(MatchedRoute(MCP_PATH));
         response
     });
-    let routes = routes.method_not_allowed_fallback(other_method).fallback(other_path);
-    routes.with_state(Arc::new(app)).route_service(MCP, mcp)
+    let routes = routes.method_not_allowed_fallback(method_not_allowed).fallback(path_not_found);
+    routes.with_state(Arc::new(app)).route_service(MCP_PATH, mcp)
 }
 
 /// Returns the second path of an operation: the key of a document (`verify/NAME`) without an escaped slash.
-fn alias(outline: &Outline) -> Option<String> {
+fn alias(outline: &OperationDescription) -> Option<String> {
     (outline.operation == Operation::ReadEvidence).then(|| outline.path.replace("{file}", "verify/{file}"))
 }
 
-fn route(outline: &'static Outline) -> MethodRouter<Arc<App>> {
+fn route(outline: &'static OperationDescription) -> MethodRouter<Arc<AppState>> {
     let filter = match outline.method {
         Method::Get => MethodFilter::GET,
         Method::Post => MethodFilter::POST,
         Method::Delete => MethodFilter::DELETE,
     };
-    on(filter, move |State(app): State<Arc<App>>, path: PathParams, request: Request| async move {
+    on(filter, move |State(app): State<Arc<AppState>>, path: PathParams, request: Request| async move {
         respond(&app, outline, path, request).await
     })
 }
 
 type PathParams = Result<RawPathParams, RawPathParamsRejection>;
 
-async fn respond(app: &App, outline: &'static Outline, path: PathParams, request: Request) -> Response {
-    let asked = path
-        .map_err(|error| invalid(format!("the path cannot be read: {error}")))
-        .and_then(|path| Asked::of(outline, path, request));
-    let answered = match asked {
+async fn respond(
+    app: &AppState,
+    outline: &'static OperationDescription,
+    path: PathParams,
+    request: Request,
+) -> Response {
+    let head = path
+        .map_err(|error| invalid_request(format!("the path cannot be read: {error}")))
+        .and_then(|path| RequestHead::from_request(outline, path, request));
+    let answered = match head {
         // On the heap: it is as large as the largest of all operations, and the router moves the future of a route.
-        Ok((asked, body)) => Box::pin(handlers::answer(app, outline.operation, &asked, body)).await,
+        Ok((head, body)) => Box::pin(handlers::handle(app, outline.operation, &head, body)).await,
         Err(problem) => Err(problem),
     };
-    let mut response = answered.unwrap_or_else(|problem| answer::problem(&problem));
-    response.extensions_mut().insert(Routed(outline.path));
+    let mut response = answered.unwrap_or_else(|problem| response::problem_response(&problem));
+    response.extensions_mut().insert(MatchedRoute(outline.path));
     response
 }
 
 /// Responds to a method that the path does not support. The router adds `Allow` with the supported ones.
-async fn other_method(request: Request) -> Response {
+async fn method_not_allowed(request: Request) -> Response {
     if request.method() == HttpMethod::OPTIONS {
-        return answer::nothing_but_methods(None);
+        return response::allowed_methods(None);
     }
     let (method, path) = (quoted(request.method().as_str()), quoted(request.uri().path()));
-    answer::problem(&Problem::new(ProblemType::MethodNotAllowed, format!("{path} is not for {method}")))
+    response::problem_response(&Problem::new(ProblemType::MethodNotAllowed, format!("{path} is not for {method}")))
 }
 
-async fn other_path(request: Request) -> Response {
+async fn path_not_found(request: Request) -> Response {
     if request.method() == HttpMethod::OPTIONS && request.uri().path() == "*" {
-        return answer::nothing_but_methods(Some(METHODS));
+        return response::allowed_methods(Some(ALL_METHODS));
     }
     let problem = Problem::new(ProblemType::NotFound, format!("there is nothing at {}", quoted(request.uri().path())));
-    answer::problem(&problem.with_hint("`GET /openapi.json` describes all paths"))
+    response::problem_response(&problem.with_hint("`GET /openapi.json` describes all paths"))
 }

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixDatagram;
 
 use tracing::Level;
 
-use super::record::Record;
+use super::log_record::LogRecord;
 
-const SOCKET: &str = "/run/systemd/journal/socket";
+const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 const IDENTIFIER: &str = "proctord";
 /// Prefix of field names, which avoids conflicts with the journal's own fields.
 const PREFIX: &str = "PROCTOR_";
@@ -23,10 +23,10 @@ pub(super) struct Journal(UnixDatagram);
 impl Journal {
     /// Connects to the journal; returns `None` if there is none.
     pub(super) fn open() -> Option<Self> {
-        Self::at(SOCKET).ok()
+        Self::connect_to(JOURNAL_SOCKET).ok()
     }
 
-    fn at(path: &str) -> io::Result<Self> {
+    fn connect_to(path: &str) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
         // A hanging journal must not block the daemon.
@@ -35,14 +35,15 @@ impl Journal {
     }
 
     /// Sends a record. Returns whether it was sent.
-    pub(super) fn send(&self, record: &Record) -> bool {
-        let bytes = encoded(record);
+    pub(super) fn send(&self, record: &LogRecord) -> bool {
+        let bytes = encode(record);
         // Reconnect after a restart of the journal.
-        self.0.send(bytes.as_bytes()).is_ok() || self.0.connect(SOCKET).is_ok() && self.0.send(bytes.as_bytes()).is_ok()
+        self.0.send(bytes.as_bytes()).is_ok()
+            || self.0.connect(JOURNAL_SOCKET).is_ok() && self.0.send(bytes.as_bytes()).is_ok()
     }
 }
 
-fn encoded(record: &Record) -> String {
+fn encode(record: &LogRecord) -> String {
     let priority = match record.level {
         Level::ERROR => "3",
         Level::WARN => "4",
@@ -70,22 +71,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_a_datagram_of_lines() {
-        let record = Record::for_tests("it happened", vec![("run.id", "7=x".to_owned())]);
+    fn encodes_record_as_lines_of_one_datagram() {
+        let record = LogRecord::for_tests("it happened", vec![("run.id", "7=x".to_owned())]);
         let text = "PRIORITY=4\nSYSLOG_IDENTIFIER=proctord\nPROCTOR_TARGET=proctor::x\nMESSAGE=it happened\nPROCTOR_RUN_ID=7=x\n";
-        assert_eq!(encoded(&record), text);
+        assert_eq!(encode(&record), text);
     }
 
     #[test]
-    fn it_is_sent_where_the_journal_listens() {
+    fn sends_record_to_journal_socket() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let listening = UnixDatagram::bind(&path).expect("bound");
-        let journal = Journal::at(path.to_str().expect("UTF-8")).expect("connected");
-        assert!(journal.send(&Record::for_tests("m", Vec::new())));
+        let journal = Journal::connect_to(path.to_str().expect("UTF-8")).expect("connected");
+        assert!(journal.send(&LogRecord::for_tests("m", Vec::new())));
         let mut bytes = [0; 512];
         let count = listening.recv(&mut bytes).expect("a datagram");
         assert!(bytes[..count].windows(9).any(|window| window == b"MESSAGE=m"));
-        Journal::at("/proc/absent").expect_err("no journal");
+        Journal::connect_to("/proc/absent").expect_err("no journal");
     }
 }

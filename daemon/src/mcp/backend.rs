@@ -8,14 +8,14 @@ use bytes::Bytes;
 use proctor_core::api::{
     GateAsked, PlanAnswer, PlanAsked, Problem, RunPage, RunSubmission, RunView, Submitted, Watched,
 };
-use proctor_core::gate::GateAnswer;
-use proctor_core::names::RunId;
-use proctor_core::sql::{Judgement, Request};
+use proctor_core::decision::gate::GateAnswer;
+use proctor_core::model::names::RunId;
+use proctor_core::sql::{Judgement, SqlRequest};
 use proctor_core::telemetry::TraceContext;
-use proctor_runner::Part;
+use proctor_runner::StoredPart;
 
 use crate::caller::Caller;
-use crate::service::{OutputOf, RunFilter, Service};
+use crate::service::{OutputId, RunFilter, Service};
 
 /// Executes the requests of one caller. Each method corresponds to the method of [`Service`] with the same name.
 pub trait Backend: Clone + Send + Sync + 'static {
@@ -47,30 +47,30 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn output(
         &self,
         id: &RunId,
-        of: OutputOf,
+        output: OutputId,
         offset: u64,
         limit: usize,
-    ) -> impl Future<Output = Result<(Part, u64), Problem>> + Send;
+    ) -> impl Future<Output = Result<(StoredPart, u64), Problem>> + Send;
 
     /// Returns the last bytes of an output. For a running step, these are the last bytes so far.
     fn output_end(
         &self,
         id: &RunId,
-        of: OutputOf,
-        most: usize,
+        output: OutputId,
+        max_bytes: usize,
     ) -> impl Future<Output = Result<Vec<u8>, Problem>> + Send;
 
     /// Returns a document of a run if its bytes match the recorded digest.
     fn evidence(&self, id: &RunId, file: &str) -> impl Future<Output = Result<Bytes, Problem>> + Send;
 
     /// Validates a spec and resolves one of its profiles.
-    fn plan(&self, asked: PlanAsked) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
+    fn plan(&self, request: PlanAsked) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
 
     /// Judges SQL.
-    fn judge_sql(&self, request: Request) -> impl Future<Output = Result<Judgement, Problem>> + Send;
+    fn judge_sql(&self, request: SqlRequest) -> impl Future<Output = Result<Judgement, Problem>> + Send;
 
     /// Reports whether a tree is verified.
-    fn gate(&self, asked: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
+    fn gate(&self, request: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
 }
 
 impl Backend for (Arc<Service>, Caller) {
@@ -94,30 +94,36 @@ impl Backend for (Arc<Service>, Caller) {
         self.0.abandon(self.1, id, by).await.map(drop)
     }
 
-    async fn output(&self, id: &RunId, of: OutputOf, offset: u64, limit: usize) -> Result<(Part, u64), Problem> {
-        self.0.output(self.1, id, of, offset, limit).await
+    async fn output(
+        &self,
+        id: &RunId,
+        output: OutputId,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(StoredPart, u64), Problem> {
+        self.0.output(self.1, id, output, offset, limit).await
     }
 
-    async fn output_end(&self, id: &RunId, of: OutputOf, most: usize) -> Result<Vec<u8>, Problem> {
-        let source = self.0.output_source(self.1, id, of).await?;
+    async fn output_end(&self, id: &RunId, output: OutputId, max_bytes: usize) -> Result<Vec<u8>, Problem> {
+        let source = self.0.output_source(self.1, id, output).await?;
         let (_, length) = self.0.output_part(&source, 0, 1).await?;
-        let offset = length.saturating_sub(most as u64);
-        self.0.output_part(&source, offset, most).await.map(|(part, _)| part.bytes)
+        let offset = length.saturating_sub(max_bytes as u64);
+        self.0.output_part(&source, offset, max_bytes).await.map(|(part, _)| part.bytes)
     }
 
     async fn evidence(&self, id: &RunId, file: &str) -> Result<Bytes, Problem> {
         self.0.evidence(self.1, id, file).await
     }
 
-    async fn plan(&self, asked: PlanAsked) -> Result<PlanAnswer, Problem> {
-        self.0.plan(self.1, asked).await
+    async fn plan(&self, request: PlanAsked) -> Result<PlanAnswer, Problem> {
+        self.0.plan(self.1, request).await
     }
 
-    async fn judge_sql(&self, request: Request) -> Result<Judgement, Problem> {
+    async fn judge_sql(&self, request: SqlRequest) -> Result<Judgement, Problem> {
         self.0.judge_sql(self.1, request).await
     }
 
-    async fn gate(&self, asked: GateAsked) -> Result<GateAnswer, Problem> {
-        self.0.gate(self.1, asked).await
+    async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {
+        self.0.gate(self.1, request).await
     }
 }

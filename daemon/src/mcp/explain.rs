@@ -1,23 +1,23 @@
 //! Explains the verdict of a run, or what a run would do. Does no I/O.
 
 use proctor_core::api::{PlanAnswer, RunState, RunView};
-use proctor_core::event::RunEvent;
-use proctor_core::evidence::StepEvidence;
-use proctor_core::gate::{GateAnswer, GateCode};
-use proctor_core::leak;
-use proctor_core::outcome::Outcome;
-use proctor_core::plan::{Network, Plan, PlannedSkill, PlannedStep, SkillOrder};
-use proctor_core::verdict::Verdict;
+use proctor_core::decision::gate::{GateAnswer, GateCode};
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::leak;
+use proctor_core::model::outcome::Outcome;
+use proctor_core::model::plan::{Network, Plan, PlannedSkill, PlannedStep, SkillOrder};
+use proctor_core::record::evidence::StepEvidence;
 use rmcp::model::{CallToolResult, Resource};
 
-use super::answer::{Draft, Explanation, MOST_TEXT, fitting};
-use super::present::CAUTION;
-use super::untrusted::{Keep, Untrusted, name, one_line, place};
-use super::uri::Address;
-use super::{hints, words};
+use super::resource_uri::ResourceUri;
+use super::run_answer::UNTRUSTED_NOTE;
+use super::tool_answer::{AnswerDraft, Explanation, MAX_UNTRUSTED_TEXT, fit_to_limit};
+use super::untrusted::{KeptEnd, UntrustedText, one_line, safe_name, safe_path};
+use super::{descriptions, hints};
 
 /// An explanation in parts: facts in Proctor's own words, and details from the repository.
-struct Account {
+struct ExplanationParts {
     facts: Vec<String>,
     details: Vec<String>,
     explanation: Explanation,
@@ -26,39 +26,42 @@ struct Account {
 
 /// Facts and details from the events of a run. The events themselves are not kept.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct EventFacts {
     facts: Vec<String>,
     details: Vec<String>,
     /// `true` if there are further events that were not read.
-    pub(super) goes_on: bool,
+    pub(super) is_truncated: bool,
 }
 
-impl Log {
+impl EventFacts {
     /// Adds an event.
-    pub(super) fn take(&mut self, event: &RunEvent) {
-        of_event(event, &mut self.facts, &mut self.details);
+    pub(super) fn add_event(&mut self, event: &RunEvent) {
+        add_event_facts(event, &mut self.facts, &mut self.details);
     }
 }
 
 /// Explains the verdict of a run.
-pub(super) fn run(run: &RunView, log: Log, links: bool) -> CallToolResult {
+pub(super) fn explain_run(run: &RunView, log: EventFacts, links: bool) -> CallToolResult {
     let mut facts = run_facts(run);
-    if log.goes_on {
+    if log.is_truncated {
         facts.push("there are more events than this tool reads".to_owned());
     }
     facts.extend(log.facts);
     let mut details: Vec<String> = run.doubts.iter().map(|record| record.message.clone()).collect();
-    details.extend(run.problem.iter().flat_map(super::present::problem_lines));
+    details.extend(run.problem.iter().flat_map(super::run_answer::problem_lines));
     details.extend(log.details);
-    let summary = words::headline(run);
-    let link = Resource::new(Address::Run(run.id.clone()).to_string(), "run").with_mime_type("text/plain");
-    let explanation =
-        Explanation { run_id: Some(run.id.clone()), verdict: run.verdict, ..empty(summary, &run.asked.repo) };
-    Account { facts, details, explanation, links: if links { vec![link] } else { Vec::new() } }.result()
+    let summary = descriptions::headline(run);
+    let link = Resource::new(ResourceUri::Run(run.id.clone()).to_string(), "run").with_mime_type("text/plain");
+    let explanation = Explanation {
+        run_id: Some(run.id.clone()),
+        verdict: run.verdict,
+        ..empty_explanation(summary, &run.asked.repo)
+    };
+    ExplanationParts { facts, details, explanation, links: if links { vec![link] } else { Vec::new() } }.into_result()
 }
 
 /// Explains what a run of a plan would do, and whether the tree is verified already.
-pub(super) fn plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
+pub(super) fn explain_plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
     let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.name).to_owned()).collect();
     facts.dedup();
     let mut details: Vec<String> = Vec::new();
@@ -81,13 +84,13 @@ pub(super) fn plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallTo
         run_id: gate.run.as_ref().map(|run| run.run_id.clone()),
         verdict: gate.run.as_ref().map(|run| run.outcome),
         verified: Some(gate.pass),
-        ..empty(summary.to_owned(), repo)
+        ..empty_explanation(summary.to_owned(), repo)
     };
-    Account { facts, details, explanation, links: Vec::new() }.result()
+    ExplanationParts { facts, details, explanation, links: Vec::new() }.into_result()
 }
 
-fn empty(summary: String, repo: &str) -> Explanation {
-    let repo_root = place(repo);
+fn empty_explanation(summary: String, repo: &str) -> Explanation {
+    let repo_root = safe_path(repo);
     Explanation {
         summary,
         repo_root,
@@ -100,24 +103,24 @@ fn empty(summary: String, repo: &str) -> Explanation {
     }
 }
 
-impl Account {
-    fn result(self) -> CallToolResult {
-        let details = Untrusted::of_text(&self.details.join("\n")).cut(MOST_TEXT, Keep::Start);
-        fitting(|room| {
-            let (facts, facts_more) = first(&self.facts, room / 2);
-            let details = details.cut(room - room / 2, Keep::Start);
-            let details = (!details.is_empty()).then(|| details.marked("details"));
+impl ExplanationParts {
+    fn into_result(self) -> CallToolResult {
+        let details = UntrustedText::from_text(&self.details.join("\n")).truncate(MAX_UNTRUSTED_TEXT, KeptEnd::Start);
+        fit_to_limit(|budget| {
+            let (facts, facts_more) = first_fitting(&self.facts, budget / 2);
+            let details = details.truncate(budget - budget / 2, KeptEnd::Start);
+            let details = (!details.is_empty()).then(|| details.with_marks("details"));
             let value = Explanation { facts, facts_more, details, ..self.explanation.clone() };
-            Draft { text: text(&value), value, links: self.links.clone() }
+            AnswerDraft { text: render_text(&value), value, links: self.links.clone() }
         })
     }
 }
 
 /// Returns the facts that fit in `room` bytes, and the number of the remaining ones.
-fn first(facts: &[String], mut room: usize) -> (Vec<String>, usize) {
+fn first_fitting(facts: &[String], mut budget: usize) -> (Vec<String>, usize) {
     let fits = |fact: &&String| {
-        let left = room.checked_sub(fact.len() + 4);
-        room = left.unwrap_or(0);
+        let left = budget.checked_sub(fact.len() + 4);
+        budget = left.unwrap_or(0);
         left.is_some()
     };
     let kept: Vec<String> = facts.iter().take_while(fits).cloned().collect();
@@ -125,7 +128,7 @@ fn first(facts: &[String], mut room: usize) -> (Vec<String>, usize) {
     (kept, more)
 }
 
-fn text(answer: &Explanation) -> String {
+fn render_text(answer: &Explanation) -> String {
     let mut lines = vec![answer.summary.clone()];
     lines.push(format!("repository {}", answer.repo_root));
     lines.extend(answer.run_id.iter().map(|run| format!("run {run}")));
@@ -134,32 +137,32 @@ fn text(answer: &Explanation) -> String {
         lines.push(format!("- and {} facts more", answer.facts_more));
     }
     if let Some(details) = &answer.details {
-        lines.push(CAUTION.to_owned());
+        lines.push(UNTRUSTED_NOTE.to_owned());
         lines.push(details.clone());
     }
     lines.join("\n")
 }
 
 fn run_facts(run: &RunView) -> Vec<String> {
-    let mut facts: Vec<String> = run.doubts.iter().map(|record| words::doubt(record.doubt).to_owned()).collect();
+    let mut facts: Vec<String> =
+        run.doubts.iter().map(|record| descriptions::describe_doubt(record.doubt).to_owned()).collect();
     facts.dedup();
     facts.extend(run.cancelled_by.iter().map(|_| "a caller asked it to end".to_owned()));
     facts
         .extend(run.problem.iter().map(|problem| format!("{}: {}", problem.kind.title(), hints::for_problem(problem))));
-    let wanting = words::units(run).filter(|(_, step)| step.outcome.is_some_and(|outcome| outcome != Outcome::Passed));
-    facts.extend(
-        wanting.map(|(unit, step)| {
-            format!("{} {}, {} {}", unit.as_str(), step.n, words::named(step), words::manner(step))
-        }),
-    );
+    let unpassed =
+        descriptions::units(run).filter(|(_, step)| step.outcome.is_some_and(|outcome| outcome != Outcome::Passed));
+    facts.extend(unpassed.map(|(unit, step)| {
+        format!("{} {}, {} {}", unit.as_str(), step.n, descriptions::step_name(step), descriptions::describe_end(step))
+    }));
     if run.state == RunState::Finished {
-        facts.push(rule(run.verdict).to_owned());
+        facts.push(verdict_rule(run.verdict).to_owned());
     }
     facts.extend(run.snapshot.iter().map(|snapshot| format!("the tree that was verified is {}", snapshot.as_str())));
     facts
 }
 
-fn rule(verdict: Option<Verdict>) -> &'static str {
+fn verdict_rule(verdict: Option<Verdict>) -> &'static str {
     match verdict {
         Some(Verdict::Passed) => "passed: every step passed, and nothing is in doubt",
         Some(Verdict::Failed) => "failed: a step ran, and its result shows a problem in the tree",
@@ -167,28 +170,28 @@ fn rule(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-fn of_event(event: &RunEvent, facts: &mut Vec<String>, details: &mut Vec<String>) {
+fn add_event_facts(event: &RunEvent, facts: &mut Vec<String>, details: &mut Vec<String>) {
     match event {
-        RunEvent::CheckFinished { check } => of_step(check.toolchain.as_str(), &check.step, facts, details),
-        RunEvent::StepFinished { skill, step } => of_step(skill.as_str(), step, facts, details),
+        RunEvent::CheckFinished { check } => add_step_facts(check.toolchain.as_str(), &check.step, facts, details),
+        RunEvent::StepFinished { skill, step } => add_step_facts(skill.as_str(), step, facts, details),
         RunEvent::SkillFinished { skill, outcome, tier, reason } => {
-            facts.push(format!("skill {}: {}, tier {tier}", name(skill.as_str()), outcome.as_str()));
+            facts.push(format!("skill {}: {}, tier {tier}", safe_name(skill.as_str()), outcome.as_str()));
             if !reason.is_empty() {
-                details.push(format!("skill {}: {reason}", name(skill.as_str())));
+                details.push(format!("skill {}: {reason}", safe_name(skill.as_str())));
             }
         }
         _ => {}
     }
 }
 
-fn of_step(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &mut Vec<String>) {
-    let named = format!("{}/{}", name(skill), name(step.planned.name.as_str()));
+fn add_step_facts(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &mut Vec<String>) {
+    let named = format!("{}/{}", safe_name(skill), safe_name(step.planned.name.as_str()));
     if step.flaky {
         facts.push(format!("{named} passed only when it was tried again: it is flaky"));
     }
     if let Some(leaked) = &step.leaked {
-        facts.push(format!("{named} left {} behind, which the sandbox killed", leaked.number()));
-        facts.extend(step.forbidden_leak().map(|_| format!("{named} failed for that: {}", leak::HINT)));
+        facts.push(format!("{named} left {} behind, which the sandbox killed", leaked.count_phrase()));
+        facts.extend(step.forbidden_leak().map(|_| format!("{named} failed for that: {}", leak::LEAK_HINT)));
         details.push(format!("{named} {}", leaked.phrase()));
     }
     for (control, reason) in step.enforcement.missing() {
@@ -216,7 +219,10 @@ fn plan_facts(plan: &Plan) -> Vec<String> {
         }
     };
     let checks = plan.toolchain.iter().map(|check| {
-        format!("toolchain check {}: makes the run inconclusive if it does not pass", name(check.toolchain.as_str()))
+        format!(
+            "toolchain check {}: makes the run inconclusive if it does not pass",
+            safe_name(check.toolchain.as_str())
+        )
     });
     let mut facts: Vec<String> = checks.collect();
     facts.push(order);
@@ -228,19 +234,19 @@ fn step_fact(skill: &PlannedSkill, step: &PlannedStep) -> String {
     let network = if step.network == Network::Allow { ", with the host's network" } else { "" };
     format!(
         "{}/{}: tier {}, {:?}, read_only {}, at most {}{network}",
-        name(skill.name.as_str()),
-        name(step.name.as_str()),
+        safe_name(skill.name.as_str()),
+        safe_name(step.name.as_str()),
         skill.declared_tier,
         skill.determinism,
         step.read_only.as_str(),
-        words::duration(step.timeout_ms),
+        descriptions::format_duration(step.timeout_ms),
     )
 }
 
 fn commands(plan: &Plan) -> Vec<String> {
     let checks = plan.toolchain.iter().map(|check| (check.toolchain.as_str(), &check.run));
     let steps = plan.skills.iter().flat_map(|skill| skill.steps.iter().map(|step| (skill.name.as_str(), step)));
-    let line = |(skill, step): (&str, &PlannedStep)| format!("{}/{}: {}", name(skill), step.name, step.cmd);
+    let line = |(skill, step): (&str, &PlannedStep)| format!("{}/{}: {}", safe_name(skill), step.name, step.cmd);
     checks.chain(steps).map(line).collect()
 }
 

@@ -37,7 +37,7 @@ const BY_CODE: [(&str, &str); 14] = [
 pub(super) fn for_problem(problem: &Problem) -> &'static str {
     let code = problem.code();
     let found = BY_CODE.iter().find(|(name, _)| *name == code.name());
-    found.map_or(code.explanation().mend, |(_, hint)| hint)
+    found.map_or(code.explanation().remedy, |(_, hint)| hint)
 }
 
 #[cfg(test)]
@@ -48,19 +48,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_hint_names_an_option_of_the_command_line() {
+    fn hints_name_no_command_line_options() {
         let is_met = |name: &str| ["engine::", "request::", "run::"].iter().any(|family| name.starts_with(family));
         for code in code::all().into_iter().filter(|code| is_met(code.name())) {
-            let problem = Problem::new(ProblemType::Internal, "x").with_hint("`--changeset`").coded(code);
+            let problem = Problem::new(ProblemType::Internal, "x").with_hint("`--changeset`").with_code(code);
             let hint = for_problem(&problem);
             assert!(!hint.contains("--") && !hint.contains('\n'), "{code} {}: {hint}", code.name());
         }
     }
 
     #[test]
-    fn every_code_with_a_hint_of_its_own_exists() {
+    fn every_code_with_a_hint_exists() {
         for (name, _) in BY_CODE {
-            assert!(code::Code::find(name).is_some(), "{name}");
+            assert!(code::ErrorCode::find(name).is_some(), "{name}");
         }
     }
 }

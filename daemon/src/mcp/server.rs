@@ -12,16 +12,16 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
-use super::answer::refusal;
 use super::backend::Backend;
-use super::called_off::{Calls, UnderWay};
-use super::calls::Call;
-use super::repository::{self, Found};
+use super::cancellation::{ActiveCall, ActiveCalls};
+use super::default_repository::{self, RepositorySearch};
 use super::resources;
-use super::tools::{self, Tool};
+use super::tool_answer::error_result;
+use super::tool_calls::ToolCall;
+use super::tools::{self, McpTool};
 use crate::caller::Caller;
+use crate::caller_limits::CallerShares;
 use crate::service::Service;
-use crate::shares::Shares;
 
 /// Maximum number of concurrent tool calls and resource reads of one caller.
 pub(super) const MAX_CALLS: usize = 256;
@@ -30,7 +30,7 @@ pub(super) const MAX_CALLS: usize = 256;
 const INSTRUCTIONS: &str = include_str!("instructions.txt");
 
 /// Access to the server: identifies the caller of a request and provides its backend.
-pub(super) trait Door: Send + Sync + 'static {
+pub(super) trait ServerAccess: Send + Sync + 'static {
     /// Backend of a caller.
     type Backend: Backend;
 
@@ -41,11 +41,11 @@ pub(super) trait Door: Send + Sync + 'static {
     fn backend(&self, caller: Caller) -> Self::Backend;
 
     /// Returns the session of the server: the program that runs the checks, and the default repository.
-    fn session(&self) -> &Session;
+    fn session(&self) -> &McpSession;
 
     /// Registers a call, so that a cancellation message finds it while the returned value exists. If a connection is
     /// a session, the SDK handles cancellation itself.
-    fn follow(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
+    fn register_call(&self, context: &RequestContext<RoleServer>) -> Option<ActiveCall> {
         let _ = context;
         None
     }
@@ -53,23 +53,23 @@ pub(super) trait Door: Send + Sync + 'static {
 
 /// Properties of a server over stdio besides its backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Session {
+pub struct McpSession {
     /// Repository around the working directory in which the client started the server. It is the default for calls
     /// without a repository if the client has no roots.
     pub work_tree: Option<String>,
     /// Sentence for the server's instructions that names the program that runs the checks.
     pub runs_by: Option<String>,
     /// `true` if the server can send requests to the client, which needs a session.
-    pub can_ask: bool,
+    pub can_send_requests: bool,
 }
 
 /// Access for a single caller, the user of this process, over stdio.
-pub(super) struct Own<B> {
+pub(super) struct StdioAccess<B> {
     pub(super) backend: B,
-    pub(super) session: Session,
+    pub(super) session: McpSession,
 }
 
-impl<B: Backend> Door for Own<B> {
+impl<B: Backend> ServerAccess for StdioAccess<B> {
     type Backend = B;
 
     fn caller(&self, _: &Extensions) -> Result<Caller, ErrorData> {
@@ -80,19 +80,19 @@ impl<B: Backend> Door for Own<B> {
         self.backend.clone()
     }
 
-    fn session(&self) -> &Session {
+    fn session(&self) -> &McpSession {
         &self.session
     }
 }
 
 /// Access over a socket. The caller is identified for each request, because a connection is not a session.
-pub(super) struct Socket {
+pub(super) struct SocketAccess {
     pub(super) service: Arc<Service>,
-    pub(super) calls: Calls,
-    pub(super) session: Session,
+    pub(super) calls: ActiveCalls,
+    pub(super) session: McpSession,
 }
 
-impl Door for Socket {
+impl ServerAccess for SocketAccess {
     type Backend = (Arc<Service>, Caller);
 
     fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
@@ -105,39 +105,39 @@ impl Door for Socket {
         (Arc::clone(&self.service), caller)
     }
 
-    fn session(&self) -> &Session {
+    fn session(&self) -> &McpSession {
         &self.session
     }
 
-    fn follow(&self, context: &RequestContext<RoleServer>) -> Option<UnderWay> {
-        self.calls.begin(context)
+    fn register_call(&self, context: &RequestContext<RoleServer>) -> Option<ActiveCall> {
+        self.calls.register(context)
     }
 }
 
 /// The MCP server.
-pub(super) struct Tools<D> {
-    door: Arc<D>,
-    calls: Arc<Shares>,
+pub(super) struct McpServer<D> {
+    access: Arc<D>,
+    calls: Arc<CallerShares>,
 }
 
-impl<D> Clone for Tools<D> {
+impl<D> Clone for McpServer<D> {
     fn clone(&self) -> Self {
-        Self { door: Arc::clone(&self.door), calls: Arc::clone(&self.calls) }
+        Self { access: Arc::clone(&self.access), calls: Arc::clone(&self.calls) }
     }
 }
 
-impl<D: Door> Tools<D> {
-    /// Creates a server for the callers of `door`.
-    pub(super) fn new(door: D) -> Self {
-        Self { door: Arc::new(door), calls: Arc::new(Shares::of(MAX_CALLS)) }
+impl<D: ServerAccess> McpServer<D> {
+    /// Creates a server for the callers of `access`.
+    pub(super) fn new(access: D) -> Self {
+        Self { access: Arc::new(access), calls: Arc::new(CallerShares::new(MAX_CALLS)) }
     }
 }
 
-impl<D: Door> ServerHandler for Tools<D> {
+impl<D: ServerAccess> ServerHandler for McpServer<D> {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let title = Implementation::new("proctor", env!("CARGO_PKG_VERSION")).with_title("Proctor");
-        let runs_by = self.door.session().runs_by.as_ref().map(|by| format!("\n- {by}")).unwrap_or_default();
+        let runs_by = self.access.session().runs_by.as_ref().map(|by| format!("\n- {by}")).unwrap_or_default();
         let instructions = format!("{}{runs_by}", INSTRUCTIONS.trim_end());
         ServerConfig::new(capabilities).with_server_info(title).with_instructions(instructions)
     }
@@ -151,7 +151,7 @@ impl<D: Door> ServerHandler for Tools<D> {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::listed().to_vec()))
+        Ok(ListToolsResult::with_all_items(tools::listed_tools().to_vec()))
     }
 
     async fn call_tool(
@@ -160,24 +160,24 @@ impl<D: Door> ServerHandler for Tools<D> {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let unknown = || ErrorData::invalid_params("there is no such tool; tools/list names them", None);
-        let tool = Tool::named(&request.name).ok_or_else(unknown)?;
-        let caller = self.door.caller(&context.extensions)?;
-        let Some(_place) = self.calls.take(caller, 1) else { return Ok(overloaded().into()) };
-        let backend = self.door.backend(caller);
-        let _under_way = self.door.follow(&context);
+        let tool = McpTool::from_name(&request.name).ok_or_else(unknown)?;
+        let caller = self.access.caller(&context.extensions)?;
+        let Some(_permit) = self.calls.try_acquire(caller, 1) else { return Ok(too_many_calls().into()) };
+        let backend = self.access.backend(caller);
+        let _under_way = self.access.register_call(&context);
         let mut arguments = request.arguments.unwrap_or_default();
         if tool.lacks_repository(&arguments) {
             let answers = request.input_responses.as_ref();
-            match repository::find(&context, answers, self.door.session()).await {
-                Found::At(path) => drop(arguments.insert("repo_root".to_owned(), path.into())),
-                Found::Ask(question) => return Ok(question.into()),
-                Found::Unknown(reason) => return Ok(refusal(format!("NOT VERIFIED: {reason}")).into()),
+            match default_repository::find(&context, answers, self.access.session()).await {
+                RepositorySearch::Found(path) => drop(arguments.insert("repo_root".to_owned(), path.into())),
+                RepositorySearch::AskClient(question) => return Ok(question.into()),
+                RepositorySearch::NotFound(reason) => return Ok(error_result(format!("NOT VERIFIED: {reason}")).into()),
             }
         }
-        let call = Call { backend: &backend, context: &context };
+        let call = ToolCall { backend: &backend, context: &context };
         // Without this, a panic would leave the client waiting forever.
-        let called = AssertUnwindSafe(call.of(tool, Some(arguments))).catch_unwind().await;
-        Ok(called.unwrap_or_else(|_| broken()).into())
+        let called = AssertUnwindSafe(call.execute(tool, Some(arguments))).catch_unwind().await;
+        Ok(called.unwrap_or_else(|_| internal_error()).into())
     }
 
     async fn list_resources(
@@ -185,8 +185,8 @@ impl<D: Door> ServerHandler for Tools<D> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let backend = self.door.backend(self.door.caller(&context.extensions)?);
-        resources::list(&backend, request.and_then(|request| request.cursor)).await
+        let backend = self.access.backend(self.access.caller(&context.extensions)?);
+        resources::list_resources(&backend, request.and_then(|request| request.cursor)).await
     }
 
     async fn list_resource_templates(
@@ -202,18 +202,18 @@ impl<D: Door> ServerHandler for Tools<D> {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let caller = self.door.caller(&context.extensions)?;
-        let Some(_place) = self.calls.take(caller, 1) else {
+        let caller = self.access.caller(&context.extensions)?;
+        let Some(_permit) = self.calls.try_acquire(caller, 1) else {
             return Err(ErrorData::internal_error("too many calls of yours are under way; try again later", None));
         };
-        resources::read(&self.door.backend(caller), &request.uri).await.map(Into::into)
+        resources::read_resource(&self.access.backend(caller), &request.uri).await.map(Into::into)
     }
 }
 
-fn overloaded() -> CallToolResult {
-    refusal(format!("NOT VERIFIED: {MAX_CALLS} calls of yours are under way already; try again later."))
+fn too_many_calls() -> CallToolResult {
+    error_result(format!("NOT VERIFIED: {MAX_CALLS} calls of yours are under way already; try again later."))
 }
 
-fn broken() -> CallToolResult {
-    refusal("NOT VERIFIED: an internal operation failed. The log of Proctor has the details.".to_owned())
+fn internal_error() -> CallToolResult {
+    error_result("NOT VERIFIED: an internal operation failed. The log of Proctor has the details.".to_owned())
 }

@@ -15,25 +15,25 @@ use tracing::{error, info};
 use super::Service;
 
 /// Time during which the result of a write test is reused.
-const FRESH: Duration = Duration::from_secs(1);
+const PROBE_CACHE_TIME: Duration = Duration::from_secs(1);
 /// Time limit of a write test.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of bytes that a write test allocates and frees again: more than the start of a run log needs.
-const TRIED: u64 = 64 << 10;
+const PROBE_BYTES: u64 = 64 << 10;
 /// Name of the test file on file systems without unnamed files (`O_TMPFILE`).
-const NAMED: &str = ".readiness";
+const PROBE_FILE: &str = ".readiness";
 
 /// Tests whether the state directory is writable, at most once a second.
 #[derive(Debug)]
 pub(super) struct StateProbe {
     dir: PathBuf,
-    last: Mutex<Option<(Instant, Found)>>,
+    last: Mutex<Option<(Instant, ProbeResult)>>,
     /// `true` if a write test is still blocked, so that no second thread waits for the same disk.
     pending: Arc<AtomicBool>,
 }
 
 /// Number of free bytes if the system reports it, or the reason why the directory is not writable.
-type Found = Result<Option<u64>, String>;
+type ProbeResult = Result<Option<u64>, String>;
 
 impl StateProbe {
     /// Creates a probe without a result.
@@ -41,14 +41,14 @@ impl StateProbe {
         Self { dir, last: Mutex::default(), pending: Arc::default() }
     }
 
-    async fn look(&self) -> Found {
+    async fn probe(&self) -> ProbeResult {
         let mut last = self.last.lock().await;
         if let Some((at, found)) = &*last
-            && at.elapsed() < FRESH
+            && at.elapsed() < PROBE_CACHE_TIME
         {
             return found.clone();
         }
-        let found = self.tried().await;
+        let found = self.run_write_test().await;
         let was_writable = last.as_ref().is_none_or(|(_, found)| found.is_ok());
         match &found {
             Err(reason) if was_writable => error!("the state directory cannot be written: {reason}"),
@@ -59,19 +59,19 @@ impl StateProbe {
         found
     }
 
-    async fn tried(&self) -> Found {
-        let silent = || Err(format!("its disk does not answer within {} s", PATIENCE.as_secs()));
+    async fn run_write_test(&self) -> ProbeResult {
+        let silent = || Err(format!("its disk does not answer within {} s", PROBE_TIMEOUT.as_secs()));
         if self.pending.swap(true, Ordering::AcqRel) {
             return silent();
         }
         let (dir, pending) = (self.dir.clone(), Arc::clone(&self.pending));
         let trying = tokio::task::spawn_blocking(move || {
-            let found = try_to_write(&dir).map_err(|errno| std::io::Error::from(errno).to_string());
+            let found = write_test(&dir).map_err(|errno| std::io::Error::from(errno).to_string());
             let free = statvfs(&dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
             pending.store(false, Ordering::Release);
             found.map(|()| free)
         });
-        match timeout(PATIENCE, trying).await {
+        match timeout(PROBE_TIMEOUT, trying).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => Err(format!("the attempt ended badly: {error}")),
             Err(_) => silent(),
@@ -79,11 +79,11 @@ impl StateProbe {
     }
 }
 
-fn try_to_write(dir: &Path) -> Result<(), Errno> {
+fn write_test(dir: &Path) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(0o600);
     let file = match openat(CWD, dir, OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-            let path = dir.join(NAMED);
+            let path = dir.join(PROBE_FILE);
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = openat(CWD, &path, flags, mode)?;
             unlinkat(CWD, &path, AtFlags::empty())?;
@@ -91,7 +91,7 @@ fn try_to_write(dir: &Path) -> Result<(), Errno> {
         }
         opened => opened?,
     };
-    match fallocate(&file, FallocateFlags::empty(), 0, TRIED) {
+    match fallocate(&file, FallocateFlags::empty(), 0, PROBE_BYTES) {
         Err(Errno::OPNOTSUPP) => rustix::io::pwrite(&file, &[0; 4096], 0).map(drop),
         tried => tried,
     }
@@ -107,7 +107,7 @@ impl Service {
         if self.is_draining() {
             return refused("the daemon is shutting down".to_owned(), "try again after the daemon has restarted");
         }
-        match self.state_probe.look().await {
+        match self.state_probe.probe().await {
             Ok(state_free_bytes) => Ok(Readiness { status: ReadinessStatus::Ready, state_free_bytes }),
             Err(reason) => refused(
                 format!("the daemon's state directory cannot be written: {reason}"),
@@ -127,18 +127,18 @@ mod tests {
         let state = dir.path().join("state");
         std::fs::create_dir(&state).expect("made");
         let probe = StateProbe::new(state.clone());
-        assert!(probe.look().await.expect("writable").is_some());
+        assert!(probe.probe().await.expect("writable").is_some());
         assert_eq!(std::fs::read_dir(&state).expect("reads").count(), 0, "nothing is left");
         std::fs::remove_dir(&state).expect("removed");
-        probe.look().await.expect("still fresh");
-        tokio::time::advance(FRESH).await;
-        assert!(probe.look().await.expect_err("gone").contains("No such file"));
+        probe.probe().await.expect("still fresh");
+        tokio::time::advance(PROBE_CACHE_TIME).await;
+        assert!(probe.probe().await.expect_err("gone").contains("No such file"));
     }
 
     #[tokio::test]
     async fn does_not_wait_twice_for_a_disk_that_hangs() {
         let probe = StateProbe::new("/tmp".into());
         probe.pending.store(true, Ordering::Release);
-        assert!(probe.look().await.expect_err("hangs").contains("does not answer"));
+        assert!(probe.probe().await.expect_err("hangs").contains("does not answer"));
     }
 }

@@ -7,32 +7,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
-use proctor_core::cache::CacheTrust;
-use proctor_core::canonical;
-use proctor_core::digest::Sha256Hex;
-use proctor_core::drift::display_path;
-use proctor_core::enforcement::SandboxMode;
-use proctor_core::event::RunEvent;
-use proctor_core::gate::{Demands, MaxAge, RequiredInputs, Unattested};
-use proctor_core::names::{ChangesetId, RunId};
-use proctor_core::plan::{Network, Plan, ReadOnly};
+use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::model::cache::CacheTrust;
+use proctor_core::model::drift::display_path;
+use proctor_core::model::enforcement::SandboxMode;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::{ChangesetId, RunId};
+use proctor_core::model::plan::{Network, Plan, ReadOnly};
+use proctor_core::model::tier::Tier;
 use proctor_core::telemetry::{TraceContext, take_context};
-use proctor_core::tier::Tier;
+use proctor_core::text::canonical;
+use proctor_core::text::digest::Sha256Hex;
 use proctor_runner::{
-    CachesWanted, ChangesWanted, CommitAsked, CommitRef, Earlier, Engine, EngineError, GateRequest, RunRequest,
-    RunSource, SkillsWanted, TOOL_VARIABLES, Tracing, UnderWay, commands, demand_whole, is_reusable, takes_env,
+    CacheMode, ChangeHandling, CommitRef, Engine, EngineError, GateRequest, PriorRun, PriorRunRequest, RunInProgress,
+    RunRequest, RunSource, SkillSelection, TOOL_VARIABLES, TraceSettings, is_reusable, planned_commands,
+    require_whole_profile, takes_caller_env,
 };
 
-use super::{Service, apart};
-use crate::caller::{Account, Caller, held_bytes};
-use crate::history::{Key, NewRun};
-use crate::queue::{Claim, Worktree};
-use crate::runs::{Admission, Job, KeyTree, Last, Refused, RunKey, key_conflict};
+use super::{Service, run_blocking};
+use crate::caller::{Account, Caller, env_size};
+use crate::history::{IdempotencyKey, NewRun};
+use crate::queue::{RepoClaim, WorktreeUse};
+use crate::runs::{AdmissionRefusal, LastRunOfKey, RequestedTree, RunAdmission, RunJob, RunKey, key_conflict};
 
 /// Maximum length of an `Idempotency-Key` in bytes.
 const MAX_KEY: usize = 255;
 /// Time that a request waits until the tree of an active run is known. After that, it gets a separate run.
-const MAX_LOOK: Duration = Duration::from_secs(10);
+const TREE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Service {
     /// Starts a run, or returns an existing one that answers the request. `key` is the `Idempotency-Key` of the
@@ -62,48 +63,52 @@ impl Service {
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
         // The trace context is removed first, because it must not make two requests different.
-        let of_env = submission.env.as_mut().and_then(take_context);
-        let submitted = self.submitted(caller, submission, key, trace.or(of_env)).await;
+        let from_env = submission.env.as_mut().and_then(take_context);
+        let submitted = self.submit_inner(caller, submission, key, trace.or(from_env)).await;
         submitted.inspect_err(|problem| self.report_refusal(caller, problem))
     }
 
     /// Counts a refused request, and logs it if the daemon is the cause.
     pub(super) fn report_refusal(&self, caller: Caller, problem: &Problem) {
-        self.metrics.not_submitted(problem);
+        self.metrics.count_refused_submission(problem);
         let is_ours = matches!(problem.kind, ProblemType::Unavailable | ProblemType::Internal);
-        if is_ours && let Some(suppressed) = self.refusals.admit((caller.uid, problem.kind)) {
+        if is_ours && let Some(suppressed) = self.refusal_throttle.admit((caller.uid, problem.kind)) {
             tracing::warn!(uid = caller.uid, suppressed, "a run was not taken on: {}", problem.detail);
         }
     }
 
-    async fn submitted(
+    async fn submit_inner(
         &self,
         caller: Caller,
         submission: RunSubmission,
         key: Option<String>,
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
-        let sent = key.map(|text| sent_key(text, &submission)).transpose()?;
-        if let Some(repeated) = self.repeated(caller, sent.as_ref()).await? {
+        let idempotency_key = key.map(|text| parse_key(text, &submission)).transpose()?;
+        if let Some(repeated) = self.find_repeated(caller, idempotency_key.as_ref()).await? {
             return Ok(repeated);
         }
-        let wanted = self.prepared(caller, submission).await?;
-        if let Some(id) = self.verified(caller, &wanted).await {
-            return self.met_by(caller, How::Verified, id, sent).await;
+        let checked = self.prepare(caller, submission).await?;
+        if let Some(id) = self.find_verified(caller, &checked).await {
+            return self.answer_with(caller, How::Verified, id, idempotency_key).await;
         }
-        let same_tree = self.same_tree(caller, &wanted).await;
-        self.admitted(caller, wanted, same_tree, sent, trace).await
+        let same_tree = self.find_same_tree(caller, &checked).await;
+        self.admit(caller, checked, same_tree, idempotency_key, trace).await
     }
 
     /// Returns the run that already belongs to the key.
-    async fn repeated(&self, caller: Caller, sent: Option<&Key>) -> Result<Option<Submitted>, Problem> {
-        let Some(sent) = sent.cloned() else { return Ok(None) };
+    async fn find_repeated(
+        &self,
+        caller: Caller,
+        idempotency_key: Option<&IdempotencyKey>,
+    ) -> Result<Option<Submitted>, Problem> {
+        let Some(sent) = idempotency_key.cloned() else { return Ok(None) };
         let text = sent.text.clone();
-        let known = self.remembered(move |history| history.idempotent(caller.uid, &text)).await?;
+        let known = self.query_history(move |history| history.run_for_key(caller.uid, &text)).await?;
         match known {
             None => Ok(None),
-            Some((id, request)) if request == sent.request => {
-                self.metrics.submitted(How::Repeated);
+            Some((id, request)) if request == sent.request_sha256 => {
+                self.metrics.count_submission(How::Repeated);
                 let run = self.run(caller, &id).await?.view.clone();
                 Ok(Some(Submitted { how: How::Repeated, run }))
             }
@@ -112,88 +117,94 @@ impl Service {
     }
 
     /// Returns an existing run that answers the request, and assigns the key to it.
-    async fn met_by(&self, caller: Caller, how: How, id: RunId, sent: Option<Key>) -> Result<Submitted, Problem> {
-        let (met, how) = match sent {
+    async fn answer_with(
+        &self,
+        caller: Caller,
+        how: How,
+        id: RunId,
+        idempotency_key: Option<IdempotencyKey>,
+    ) -> Result<Submitted, Problem> {
+        let (run_id, how) = match idempotency_key {
             None => (id, how),
             Some(sent) => {
                 let wanted = id.clone();
-                let known = self.remembered(move |history| history.remember(caller.uid, &sent, &wanted)).await?;
+                let known = self.query_history(move |history| history.assign_key(caller.uid, &sent, &wanted)).await?;
                 let how = if known == id { how } else { How::Repeated };
                 (known, how)
             }
         };
-        let run = self.run(caller, &met).await?.view.clone();
+        let run = self.run(caller, &run_id).await?.view.clone();
         if how == How::Verified {
-            self.metrics.submitted(how);
+            self.metrics.count_submission(how);
         }
         Ok(Submitted { how, run })
     }
 
     /// Checks the request completely, except for the state of the tree.
-    async fn prepared(&self, caller: Caller, mut submission: RunSubmission) -> Result<Wanted, Problem> {
-        let _part = self.preparing.wait(caller).await;
+    async fn prepare(&self, caller: Caller, mut submission: RunSubmission) -> Result<CheckedRequest, Problem> {
+        let _permit = self.preparation_limit.acquire(caller).await;
         let (changeset, rev) = (submission.changeset_id.as_ref(), submission.rev.as_deref());
-        demand_whole(skills_wanted(submission.skills), changeset, rev).map_err(|error| error.problem())?;
+        require_whole_profile(skills_wanted(submission.skills), changeset, rev).map_err(|error| error.problem())?;
         let approve = self.operator().daemon.approve_tier2;
-        let (engine, account, repo) = self.serving(caller, &submission.repo, submission.env.take()).await?;
+        let (engine, account, repo) = self.engine_for(caller, &submission.repo, submission.env.take()).await?;
         let commit = match &submission.rev {
-            Some(rev) => Some(commit_of(&engine, &repo, rev).await?),
+            Some(rev) => Some(resolve_commit(&engine, &repo, rev).await?),
             None => None,
         };
-        let look = Look { caller, submission, account, repo, engine, approve };
-        apart(move || look.wanted(commit)).await?
+        let look = SubmissionCheck { caller, submission, account, repo, engine, requires_approval: approve };
+        run_blocking(move || look.check(commit)).await?
     }
 
     /// Finds an earlier run of the same tree, spec and plan whose evidence is still valid and that may answer the
     /// request. If the search fails, a new run is started.
-    async fn verified(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
-        if let KeyTree::Commit { id, submodules: false } = &wanted.key.tree {
-            return self.commit_verified(caller, wanted, id).await;
+    async fn find_verified(&self, caller: Caller, checked: &CheckedRequest) -> Option<RunId> {
+        if let RequestedTree::Commit { id, submodules: false } = &checked.key.tree {
+            return self.find_verified_commit(caller, checked, id).await;
         }
-        if !wanted.reusable {
+        if !checked.is_reusable {
             return None;
         }
-        let last = self.runs.last(wanted.key.clone()).await;
+        let last = self.runs.find_last(checked.key.clone()).await;
         if last.as_ref().is_some_and(|last| !last.passed) {
             return None;
         }
-        let _part = self.preparing.wait(caller).await;
-        let (repo, demands) = (wanted.repo.clone(), wanted.demands());
-        let answer = wanted.engine.verified(GateRequest { repo, demands }).await;
+        let _permit = self.preparation_limit.acquire(caller).await;
+        let (repo, demands) = (checked.repo.clone(), checked.gate_demands());
+        let answer = checked.engine.verified_run(GateRequest { repo, demands }).await;
         let unknown = |error: &EngineError| tracing::debug!(%error, "cannot determine whether the tree is verified");
         let run = answer.inspect_err(unknown).ok()??;
-        let shown = self.run(caller, &run).await.ok()?;
-        let toolchain_env = self.toolchain_env_of(&run).await;
-        let is_met = wanted.key.is_met_by(&shown.view, toolchain_env.as_ref());
-        (is_met && wanted.takes_no_more_than(last.as_ref(), &run)).then_some(run)
+        let earlier_run = self.run(caller, &run).await.ok()?;
+        let toolchain_env = self.logged_toolchain_env(&run).await;
+        let is_met = checked.key.is_satisfied_by(&earlier_run.view, toolchain_env.as_ref());
+        (is_met && checked.takes_same_env_as(last.as_ref(), &run)).then_some(run)
     }
 
-    /// Like [`Self::verified`], for a commit: finds a run of the commit, or of a worktree or another commit with the
-    /// same tree.
-    async fn commit_verified(&self, caller: Caller, wanted: &Wanted, commit: &str) -> Option<RunId> {
-        let last = self.runs.last(wanted.key.clone()).await;
-        if !wanted.may_reuse || last.as_ref().is_some_and(|last| !last.passed) {
+    /// Like [`Self::find_verified`], for a commit: finds a run of the commit, or of a worktree or another commit with
+    /// the same tree.
+    async fn find_verified_commit(&self, caller: Caller, checked: &CheckedRequest, commit: &str) -> Option<RunId> {
+        let last = self.runs.find_last(checked.key.clone()).await;
+        if !checked.may_reuse || last.as_ref().is_some_and(|last| !last.passed) {
             return None;
         }
-        let _part = self.preparing.wait(caller).await;
-        let (repo, commit, demands) = (wanted.repo.clone(), CommitRef::from(commit), wanted.demands());
-        let (engine, asked) = (Arc::clone(&wanted.engine), CommitAsked { repo, commit, demands });
-        let answered = apart(move || engine.answered(&asked)).await.ok()?;
+        let _permit = self.preparation_limit.acquire(caller).await;
+        let (repo, commit, demands) = (checked.repo.clone(), CommitRef::from(commit), checked.gate_demands());
+        let (engine, request) = (Arc::clone(&checked.engine), PriorRunRequest { repo, commit, demands });
+        let answered = run_blocking(move || engine.find_prior_run(&request)).await.ok()?;
         let unknown = |error: &EngineError| tracing::debug!(%error, "cannot determine whether a commit is verified");
         let earlier = answered.inspect_err(unknown).ok()??;
-        let shown = self.run(caller, &earlier.run_id).await.ok()?;
-        let is_met = wanted.key.is_met_by_tree(&shown.view);
-        let env_is_known = !takes_env(&earlier.plan) || {
-            let of_worktree = self.runs.last(wanted.key_of_worktree(&earlier)).await;
-            [last, of_worktree].into_iter().flatten().any(|last| last.run == earlier.run_id)
+        let earlier_run = self.run(caller, &earlier.run_id).await.ok()?;
+        let is_met = checked.key.is_satisfied_by_tree(&earlier_run.view);
+        let env_is_known = !takes_caller_env(&earlier.plan) || {
+            let worktree_run = self.runs.find_last(checked.worktree_key(&earlier)).await;
+            [last, worktree_run].into_iter().flatten().any(|last| last.run == earlier.run_id)
         };
         (is_met && env_is_known).then_some(earlier.run_id)
     }
 
     /// Returns the toolchain digest in the log of a run, if present.
-    async fn toolchain_env_of(&self, id: &RunId) -> Option<Sha256Hex> {
+    async fn logged_toolchain_env(&self, id: &RunId) -> Option<Sha256Hex> {
         let id = id.clone();
-        let (events, _) = self.remembered(move |history| history.events(&id, 0, 1)).await.ok()??;
+        let (events, _) = self.query_history(move |history| history.events(&id, 0, 1)).await.ok()??;
         match events.into_iter().next()?.event {
             RunEvent::RunQueued { toolchain_env_sha256, .. } => toolchain_env_sha256,
             _ => None,
@@ -202,56 +213,60 @@ impl Service {
 
     /// Returns the active run with the same key that verifies the current tree and shows its steps the current ignored
     /// files.
-    async fn same_tree(&self, caller: Caller, wanted: &Wanted) -> Option<RunId> {
-        let live = self.runs.under_way(wanted.key.clone()).await?;
-        if matches!(wanted.key.tree, KeyTree::Commit { .. }) {
+    async fn find_same_tree(&self, caller: Caller, checked: &CheckedRequest) -> Option<RunId> {
+        let live = self.runs.find_active(checked.key.clone()).await?;
+        if matches!(checked.key.tree, RequestedTree::Commit { .. }) {
             return Some(live.id().clone());
         }
-        tokio::time::timeout(MAX_LOOK, live.tree_known()).await.ok()?;
-        let _part = self.preparing.wait(caller).await;
-        let shown = live.shown();
-        let asked = UnderWay {
-            repo: wanted.repo.clone(),
-            profile: wanted.key.profile.clone(),
-            snapshot: shown.view.snapshot.clone()?,
-            source: shown.view.source.clone()?,
-            unverified_sha256: shown.view.unverified_inputs_sha256.clone(),
+        tokio::time::timeout(TREE_TIMEOUT, live.wait_for_tree()).await.ok()?;
+        let _permit = self.preparation_limit.acquire(caller).await;
+        let current = live.current();
+        let request = RunInProgress {
+            repo: checked.repo.clone(),
+            profile: checked.key.profile.clone(),
+            snapshot: current.view.snapshot.clone()?,
+            source: current.view.source.clone()?,
+            unverified_sha256: current.view.unverified_inputs_sha256.clone(),
         };
-        wanted.engine.is_verifying(asked).await.ok()?.then(|| live.id().clone())
+        checked.engine.is_verifying(request).await.ok()?.then(|| live.id().clone())
     }
 
-    async fn admitted(
+    async fn admit(
         &self,
         caller: Caller,
-        wanted: Wanted,
+        checked: CheckedRequest,
         same_tree: Option<RunId>,
-        sent: Option<Key>,
+        idempotency_key: Option<IdempotencyKey>,
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
-        let trace = Tracing::new(trace, self.telemetry.is_on());
-        let admission = Admission { key: wanted.key.clone(), same_tree, job: wanted.into_job(sent.clone(), trace)? };
+        let trace = TraceSettings::new(trace, self.telemetry.is_enabled());
+        let admission = RunAdmission {
+            key: checked.key.clone(),
+            same_tree,
+            job: checked.into_job(idempotency_key.clone(), trace)?,
+        };
         match self.runs.admit(admission).await {
-            Ok((How::Joined, live)) => self.met_by(caller, How::Joined, live.id().clone(), sent).await,
-            Ok((how, live)) => Ok(Submitted { how, run: live.shown().view.clone() }),
-            Err(Refused::KeyUsed(_)) => {
-                let repeated = self.repeated(caller, sent.as_ref()).await?;
+            Ok((How::Joined, live)) => self.answer_with(caller, How::Joined, live.id().clone(), idempotency_key).await,
+            Ok((how, live)) => Ok(Submitted { how, run: live.current().view.clone() }),
+            Err(AdmissionRefusal::KeyUsed(_)) => {
+                let repeated = self.find_repeated(caller, idempotency_key.as_ref()).await?;
                 repeated.ok_or_else(|| Problem::new(ProblemType::Conflict, "the key is being used for another request"))
             }
-            Err(Refused::Problem(problem)) => Err(*problem),
+            Err(AdmissionRefusal::Problem(problem)) => Err(*problem),
         }
     }
 }
 
-fn sent_key(text: String, submission: &RunSubmission) -> Result<Key, Problem> {
+fn parse_key(text: String, submission: &RunSubmission) -> Result<IdempotencyKey, Problem> {
     if text.is_empty() || text.len() > MAX_KEY || text.chars().any(char::is_control) {
         let detail = format!("an `Idempotency-Key` has 1 to {MAX_KEY} bytes and no control characters");
         return Err(Problem::new(ProblemType::InvalidRequest, detail));
     }
-    Ok(Key { text, request: Sha256Hex::of(&canonical::to_vec(submission)) })
+    Ok(IdempotencyKey { text, request_sha256: Sha256Hex::digest(&canonical::to_vec(submission)) })
 }
 
 /// Resolves a revision that must name exactly one commit.
-async fn commit_of(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Problem> {
+async fn resolve_commit(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Problem> {
     let mut named = engine.resolve_revision(repo, rev).await.map_err(|error| error.problem())?;
     match (named.pop(), named.is_empty()) {
         (Some(commit), true) => Ok(commit.id),
@@ -264,68 +279,69 @@ async fn commit_of(engine: &Engine, repo: &Path, rev: &str) -> Result<String, Pr
 }
 
 /// Input for checking a request.
-struct Look {
+struct SubmissionCheck {
     caller: Caller,
     submission: RunSubmission,
     account: Account,
     repo: PathBuf,
     engine: Arc<Engine>,
     /// `true` if a changeset needs approval for anything above tier 1.
-    approve: bool,
+    requires_approval: bool,
 }
 
 /// A checked request that can be accepted.
-struct Wanted {
+struct CheckedRequest {
     key: RunKey,
     repo: PathBuf,
     engine: Arc<Engine>,
     submission: RunSubmission,
     /// Highest tier that may run.
     max_tier: Tier,
-    worktree: Worktree,
+    worktree: WorktreeUse,
     /// `true` if the request permits an earlier run as the answer.
     may_reuse: bool,
     /// `true` if the request, the plan and the tools permit an earlier run as the answer.
-    reusable: bool,
+    is_reusable: bool,
     /// `true` if steps use variables of the caller.
     takes_env: bool,
     account: Account,
-    held_bytes: usize,
+    request_bytes: usize,
 }
 
-impl Look {
+impl SubmissionCheck {
     /// Checks the request. A commit contains its own spec, so its plan is not known here. Blocks on the disk.
-    fn wanted(self, commit: Option<String>) -> Result<Wanted, Problem> {
+    fn check(self, commit: Option<String>) -> Result<CheckedRequest, Problem> {
         match commit {
             Some(id) => {
                 let submodules = self.submission.submodules;
-                self.with(KeyTree::Commit { id, submodules }, None, Worktree::Apart)
+                self.build(RequestedTree::Commit { id, submodules }, None, WorktreeUse::Unused)
             }
             None => {
                 let plan = self.plan()?;
                 if !self.submission.skills.is_all() {
                     // The skills are selected when the run starts, because earlier runs are recorded by then.
-                    self.engine.not_passed(&self.repo, plan.clone()).map_err(|error| error.problem())?;
+                    self.engine.select_not_passed(&self.repo, plan.clone()).map_err(|error| error.problem())?;
                 }
-                let (tree, worktree) = (KeyTree::Worktree { plan_sha256: plan.digest() }, self.use_of(&plan));
-                self.with(tree, Some(&plan), worktree)
+                let (tree, worktree) =
+                    (RequestedTree::Worktree { plan_sha256: plan.digest() }, self.worktree_use(&plan));
+                self.build(tree, Some(&plan), worktree)
             }
         }
     }
 
-    fn with(self, tree: KeyTree, plan: Option<&Plan>, worktree: Worktree) -> Result<Wanted, Problem> {
-        let max_tier = if self.approve { self.approved(plan)? } else { self.submission.max_tier };
+    fn build(self, tree: RequestedTree, plan: Option<&Plan>, worktree: WorktreeUse) -> Result<CheckedRequest, Problem> {
+        let max_tier = if self.requires_approval { self.approved_tier(plan)? } else { self.submission.max_tier };
         let whole = self.submission.changes == ChangesAsked::Applied && self.submission.skills.is_all();
         let reuse = self.submission.reuse == Reuse::Verified && whole && !self.submission.no_caches;
-        let tools = plan.and_then(|plan| self.tools(plan));
-        Ok(Wanted {
-            reusable: reuse && tools.is_some() && plan.is_some_and(is_reusable),
+        let tools = plan.and_then(|plan| self.tools_digest(plan));
+        Ok(CheckedRequest {
+            is_reusable: reuse && tools.is_some() && plan.is_some_and(is_reusable),
             key: self.key(tree, plan, tools.as_ref()),
             max_tier,
             worktree,
             may_reuse: reuse,
-            takes_env: plan.is_none_or(takes_env),
-            held_bytes: held_bytes(&self.account.env),
+            takes_env: plan.is_none_or(takes_caller_env),
+            request_bytes: env_size(&self.account.env),
             account: self.account,
             engine: self.engine,
             submission: self.submission,
@@ -335,27 +351,27 @@ impl Look {
 
     fn plan(&self) -> Result<Plan, Problem> {
         let planned = || {
-            let file = self.engine.spec(&self.repo)?;
-            self.engine.planned(&file, &self.submission.profile)
+            let file = self.engine.load_spec(&self.repo)?;
+            self.engine.parse_and_resolve(&file, &self.submission.profile)
         };
         planned().map(|resolved| resolved.plan).map_err(|error: EngineError| error.problem())
     }
 
     /// Returns the digest of the tools that the run finds. If it cannot be determined, no earlier run is reused, and
     /// the run reports the reason.
-    fn tools(&self, plan: &Plan) -> Option<Sha256Hex> {
-        let found = self.engine.tools(&self.repo, plan);
+    fn tools_digest(&self, plan: &Plan) -> Option<Sha256Hex> {
+        let found = self.engine.tools_digest(&self.repo, plan);
         found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run finds")).ok()
     }
 
-    fn use_of(&self, plan: &Plan) -> Worktree {
+    fn worktree_use(&self, plan: &Plan) -> WorktreeUse {
         match self.submission.changes == ChangesAsked::Applied && changes_the_tree(plan) {
-            true => Worktree::Changes,
-            false => Worktree::Reads,
+            true => WorktreeUse::Changes,
+            false => WorktreeUse::Reads,
         }
     }
 
-    fn key(&self, tree: KeyTree, plan: Option<&Plan>, tools: Option<&Sha256Hex>) -> RunKey {
+    fn key(&self, tree: RequestedTree, plan: Option<&Plan>, tools: Option<&Sha256Hex>) -> RunKey {
         RunKey {
             uid: self.caller.uid,
             repo: display_path(self.repo.as_os_str().as_encoded_bytes()),
@@ -368,20 +384,20 @@ impl Look {
             changes: self.submission.changes,
             skills: self.submission.skills,
             no_caches: self.submission.no_caches,
-            env: Sha256Hex::of(&canonical::to_vec(&taken(plan, &self.account))),
+            env: Sha256Hex::digest(&canonical::to_vec(&caller_variables(plan, &self.account))),
             toolchain_env: toolchain_env(&self.account, tools),
         }
     }
 
     /// Returns the highest tier that may run if the operator requires approval of changesets above tier 1. The plan
     /// of a commit is not known yet, so without approval the run of a commit is limited to tier 1.
-    fn approved(&self, plan: Option<&Plan>) -> Result<Tier, Problem> {
+    fn approved_tier(&self, plan: Option<&Plan>) -> Result<Tier, Problem> {
         let submission = &self.submission;
         let Some(changeset) = &submission.changeset_id else { return Ok(submission.max_tier) };
         if self.engine.is_approved(&self.repo, changeset).map_err(|error| error.problem())? {
             return Ok(submission.max_tier);
         }
-        let above = submission.sandbox == SandboxMode::BestEffort || plan.is_some_and(declares_more_than_one);
+        let above = submission.sandbox == SandboxMode::BestEffort || plan.is_some_and(declares_above_tier_one);
         match above {
             true => Err(not_approved(changeset)),
             false => Ok(submission.max_tier.min(Tier::ONE)),
@@ -389,58 +405,58 @@ impl Look {
     }
 }
 
-impl Wanted {
+impl CheckedRequest {
     /// Returns whether steps got the same variables as they would get now. This is known only of `last`, a run of
     /// this daemon, because the values of variables are not recorded.
-    fn takes_no_more_than(&self, last: Option<&Last>, earlier: &RunId) -> bool {
+    fn takes_same_env_as(&self, last: Option<&LastRunOfKey>, earlier: &RunId) -> bool {
         !self.takes_env || last.is_some_and(|last| last.run == *earlier)
     }
 
     /// Returns what the gate must verify for an earlier run to be the answer.
-    fn demands(&self) -> Demands {
-        Demands {
+    fn gate_demands(&self) -> GateRequirements {
+        GateRequirements {
             profile: self.key.profile.clone(),
             changeset: self.key.changeset.clone(),
             max_tier: self.key.max_tier,
             max_age: MaxAge::default(),
-            unattested: Unattested::Refuse,
+            unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
-            inputs: RequiredInputs::Any,
+            inputs: InputRequirement::Any,
         }
     }
 
     /// Returns the key that a request for the worktree would have if the worktree had the tree of `earlier`.
-    fn key_of_worktree(&self, earlier: &Earlier) -> RunKey {
+    fn worktree_key(&self, earlier: &PriorRun) -> RunKey {
         RunKey {
-            tree: KeyTree::Worktree { plan_sha256: earlier.plan.digest() },
-            env: Sha256Hex::of(&canonical::to_vec(&taken(Some(&earlier.plan), &self.account))),
+            tree: RequestedTree::Worktree { plan_sha256: earlier.plan.digest() },
+            env: Sha256Hex::digest(&canonical::to_vec(&caller_variables(Some(&earlier.plan), &self.account))),
             toolchain_env: earlier.toolchain_env.clone(),
             ..self.key.clone()
         }
     }
 
-    fn into_job(self, sent: Option<Key>, trace: Tracing) -> Result<Job, Problem> {
+    fn into_job(self, idempotency_key: Option<IdempotencyKey>, trace: TraceSettings) -> Result<RunJob, Problem> {
         let id = self.engine.run_id().map_err(|error| error.problem())?;
         let submission = self.submission;
         let (source, plan_sha256) = match self.key.tree {
-            KeyTree::Worktree { plan_sha256 } => (RunSource::Worktree, Some(plan_sha256)),
-            KeyTree::Commit { id, submodules } => (RunSource::Commit { id, submodules }, None),
+            RequestedTree::Worktree { plan_sha256 } => (RunSource::Worktree, Some(plan_sha256)),
+            RequestedTree::Commit { id, submodules } => (RunSource::Commit { id, submodules }, None),
         };
         let changes = match submission.changes {
-            ChangesAsked::Applied => ChangesWanted::Applied,
-            ChangesAsked::Patch => ChangesWanted::AsPatch,
+            ChangesAsked::Applied => ChangeHandling::Apply,
+            ChangesAsked::Patch => ChangeHandling::AsPatch,
         };
-        let asked = submission.asked(self.key.repo.clone());
-        Ok(Job {
+        let asked = submission.to_recorded(self.key.repo.clone());
+        Ok(RunJob {
             new: NewRun {
                 id: id.clone(),
-                asked,
+                request: asked,
                 uid: self.key.uid,
-                key: sent,
+                key: idempotency_key,
                 toolchain_env: self.key.toolchain_env,
                 trace: trace.parent.clone(),
             },
-            claim: Claim {
+            claim: RepoClaim {
                 repo: Arc::from(self.key.repo.as_str()),
                 changeset: submission.changeset_id.clone(),
                 worktree: self.worktree,
@@ -458,32 +474,33 @@ impl Wanted {
                 fail_fast: submission.fail_fast,
                 changes,
                 skills: skills_wanted(submission.skills),
-                caches: if submission.no_caches { CachesWanted::Empty } else { CachesWanted::Kept },
+                caches: if submission.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
                 live: None,
                 trace,
             },
-            held_bytes: self.held_bytes,
+            request_bytes: self.request_bytes,
         })
     }
 }
 
-fn skills_wanted(asked: SkillsAsked) -> SkillsWanted {
-    match asked {
-        SkillsAsked::All => SkillsWanted::All,
-        SkillsAsked::NotPassed => SkillsWanted::NotPassed,
+fn skills_wanted(skills: SkillsAsked) -> SkillSelection {
+    match skills {
+        SkillsAsked::All => SkillSelection::All,
+        SkillsAsked::NotPassed => SkillSelection::NotPassed,
     }
 }
 
 fn changes_the_tree(plan: &Plan) -> bool {
-    commands(plan).any(|step| step.read_only == ReadOnly::Off)
+    planned_commands(plan).any(|step| step.read_only == ReadOnly::Off)
 }
 
 /// Returns the variables that a run can take from its caller; all of them if the plan is not known yet.
-fn taken<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a str> {
+fn caller_variables<'a>(plan: Option<&Plan>, account: &'a Account) -> BTreeMap<&'a str, &'a str> {
     let is_taken = |name: &str| match plan {
         None => true,
         Some(plan) => {
-            let allowed = commands(plan).any(|step| step.env_allowlist.iter().any(|allowed| allowed.as_str() == name));
+            let allowed =
+                planned_commands(plan).any(|step| step.env_allowlist.iter().any(|allowed| allowed.as_str() == name));
             allowed || TOOL_VARIABLES.contains(&name)
         }
     };
@@ -500,9 +517,9 @@ fn toolchain_env(account: &Account, tools: Option<&Sha256Hex>) -> Sha256Hex {
     proctor_runner::toolchain_env(&account.home, &account.env, tools)
 }
 
-fn declares_more_than_one(plan: &Plan) -> bool {
+fn declares_above_tier_one(plan: &Plan) -> bool {
     plan.skills.iter().any(|skill| skill.declared_tier > Tier::ONE)
-        || commands(plan).any(|s| s.network == Network::Allow)
+        || planned_commands(plan).any(|s| s.network == Network::Allow)
 }
 
 fn not_approved(changeset: &ChangesetId) -> Problem {
@@ -515,50 +532,51 @@ fn not_approved(changeset: &ChangesetId) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::names::ProfileName;
-    use proctor_core::spec::{self, Operator};
+    use proctor_core::model::names::ProfileName;
+    use proctor_core::spec::{self, OperatorConfig};
 
     fn plan(step: &str) -> Plan {
         let text = format!(
             "version: 1\nprofiles: {{ p: {{ include: [s] }} }}\n\
              skills: {{ s: {{ steps: [{{ name: a, cmd: make {step} }}] }} }}\n"
         );
-        let spec = spec::read(text.as_bytes()).expect("a spec").spec;
-        let (profile, sha256) = (ProfileName::new("p").expect("a name"), Sha256Hex::of(text.as_bytes()));
-        spec::resolve(&spec, &profile, &Operator::default(), sha256, 1).expect("a plan").plan
+        let spec = spec::parse(text.as_bytes()).expect("a spec").spec;
+        let (profile, sha256) = (ProfileName::new("p").expect("a name"), Sha256Hex::digest(text.as_bytes()));
+        spec::resolve(&spec, &profile, &OperatorConfig::default(), sha256, 1).expect("a plan").plan
     }
 
     /// Two callers whose variables differ in what steps or toolchain selection can use do not share a run.
     #[test]
-    fn what_a_run_takes_of_its_caller() {
+    fn key_covers_variables_that_a_run_can_use() {
         let names = ["CARGO_HOME", "HOME", "OTHER", "PATH", "RUSTUP_HOME", "WORD"];
         let env = names.map(|name| (name.to_owned(), "/x".to_owned()));
         let account = Account { home: "/x".into(), env: env.into() };
-        let of = |plan: Option<&Plan>| taken(plan, &account).into_keys().collect::<Vec<_>>().join(" ");
-        assert_eq!(of(Some(&plan(""))), "CARGO_HOME HOME PATH RUSTUP_HOME");
-        assert_eq!(of(Some(&plan(", env_allowlist: [WORD]"))), "CARGO_HOME HOME PATH RUSTUP_HOME WORD");
-        assert_eq!(of(None), names.join(" "), "a commit's plan is not known yet");
+        let variables =
+            |plan: Option<&Plan>| caller_variables(plan, &account).into_keys().collect::<Vec<_>>().join(" ");
+        assert_eq!(variables(Some(&plan(""))), "CARGO_HOME HOME PATH RUSTUP_HOME");
+        assert_eq!(variables(Some(&plan(", env_allowlist: [WORD]"))), "CARGO_HOME HOME PATH RUSTUP_HOME WORD");
+        assert_eq!(variables(None), names.join(" "), "a commit's plan is not known yet");
     }
 
     /// The recorded digest covers no variables that steps use.
     #[test]
-    fn what_decides_which_toolchains_are_found() {
-        let of = |home: &str, env: &[(&str, &str)]| {
+    fn toolchain_digest_covers_only_selection_inputs() {
+        let digest = |home: &str, env: &[(&str, &str)]| {
             let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             toolchain_env(&Account { home: home.into(), env }, None)
         };
-        let usual = of("/h", &[("PATH", "/bin")]);
-        assert_eq!(usual, of("/h", &[("HOME", "/h"), ("PATH", "/bin"), ("API_TOKEN", "1234")]));
+        let usual = digest("/h", &[("PATH", "/bin")]);
+        assert_eq!(usual, digest("/h", &[("HOME", "/h"), ("PATH", "/bin"), ("API_TOKEN", "1234")]));
         let others = [
-            of("/other", &[("PATH", "/bin")]),
-            of("/h", &[("PATH", "/opt/bin:/bin")]),
-            of("/h", &[]),
-            of("/h", &[("PATH", "/bin"), ("CARGO_HOME", "/c")]),
-            of("/h", &[("PATH", "/bin"), ("RUSTUP_HOME", "/c")]),
+            digest("/other", &[("PATH", "/bin")]),
+            digest("/h", &[("PATH", "/opt/bin:/bin")]),
+            digest("/h", &[]),
+            digest("/h", &[("PATH", "/bin"), ("CARGO_HOME", "/c")]),
+            digest("/h", &[("PATH", "/bin"), ("RUSTUP_HOME", "/c")]),
         ];
         assert!(others.iter().all(|other| *other != usual));
         let account = Account { home: "/h".into(), env: BTreeMap::from([("PATH".into(), "/bin".into())]) };
-        let found = |tools: &[u8]| toolchain_env(&account, Some(&Sha256Hex::of(tools)));
+        let found = |tools: &[u8]| toolchain_env(&account, Some(&Sha256Hex::digest(tools)));
         assert!(found(b"old") != usual && found(b"old") != found(b"new"), "the same places, and other tools in them");
     }
 }

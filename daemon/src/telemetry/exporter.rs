@@ -5,32 +5,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::api::RunView;
-use proctor_core::names::RunId;
+use proctor_core::model::names::RunId;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::otlp::{self, Request};
-use super::run_log::RunLog;
-use super::sender::{Sender, SenderError, Sent};
-use super::target::Target;
+use super::export_target::ExportTarget;
+use super::otlp::{self, OtlpRequest};
+use super::otlp_sender::{OtlpSender, SendResult, SenderError};
+use super::traced_run::TracedRun;
 use crate::history::History;
 use crate::metrics::{Metrics, SpanResult};
 use crate::throttle::Throttle;
 
 /// Maximum number of runs waiting for export. Spans of further runs are dropped.
-const QUEUE: usize = 256;
+const QUEUE_CAPACITY: usize = 256;
 /// Delays before a request is sent again.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// Minimum interval between two log records about failed exports.
-const LOGGED: Duration = Duration::from_secs(60);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Time that the shutdown of the daemon waits for the last spans.
-pub(crate) const LAST_SPANS: Duration = Duration::from_secs(3);
+pub(crate) const FINAL_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exporter of finished runs.
 pub struct Telemetry {
     queue: mpsc::Sender<EndedRun>,
-    target: watch::Sender<Option<Arc<Target>>>,
+    target: watch::Sender<Option<Arc<ExportTarget>>>,
     metrics: Metrics,
     stopping: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -62,29 +62,29 @@ impl EndedRun {
 
 impl Telemetry {
     /// Starts the task. It reads runs from `history` and sends them to `target`, if there is one.
-    pub(crate) fn start(history: History, target: Option<Target>, metrics: Metrics) -> Arc<Self> {
-        let (queue, inbox) = mpsc::channel(QUEUE);
+    pub(crate) fn start(history: History, target: Option<ExportTarget>, metrics: Metrics) -> Arc<Self> {
+        let (queue, inbox) = mpsc::channel(QUEUE_CAPACITY);
         let target = watch::Sender::new(target.map(Arc::new));
         let stopping = CancellationToken::new();
-        let exporter = Exporter {
+        let exporter = SpanExporter {
             history,
             target: target.subscribe(),
             metrics: metrics.clone(),
             stopping: stopping.clone(),
-            failures: Throttle::new(LOGGED),
+            failures: Throttle::new(FAILURE_LOG_INTERVAL),
             sender: None,
         };
-        let task = Mutex::new(Some(tokio::spawn(exporter.serve(inbox))));
+        let task = Mutex::new(Some(tokio::spawn(exporter.run(inbox))));
         Arc::new(Self { queue, target, metrics, stopping, task })
     }
 
     /// Returns whether runs are exported.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.target.borrow().is_some()
     }
 
     /// Changes the target.
-    pub(crate) fn aim(&self, target: Option<Target>) {
+    pub(crate) fn set_target(&self, target: Option<ExportTarget>) {
         let target = target.map(Arc::new);
         self.target.send_if_modified(|known| {
             let is_new = *known != target;
@@ -94,41 +94,41 @@ impl Telemetry {
     }
 
     /// Queues a run for export. Never waits: if the queue is full, the spans of the run are dropped.
-    pub(crate) fn ended(&self, run: EndedRun) {
-        if !self.is_on() {
+    pub(crate) fn queue_run(&self, run: EndedRun) {
+        if !self.is_enabled() {
             return;
         }
         if let Err(mpsc::error::TrySendError::Full(run) | mpsc::error::TrySendError::Closed(run)) =
             self.queue.try_send(run)
         {
-            self.metrics.spans(SpanResult::Dropped, run.spans);
+            self.metrics.count_spans(SpanResult::Dropped, run.spans);
         }
     }
 
-    /// Sends the remaining spans within [`LAST_SPANS`] and ends the task.
+    /// Sends the remaining spans within [`FINAL_EXPORT_TIMEOUT`] and ends the task.
     pub(crate) async fn shut_down(&self) {
         self.stopping.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task
-            && tokio::time::timeout(LAST_SPANS, task).await.is_err()
+            && tokio::time::timeout(FINAL_EXPORT_TIMEOUT, task).await.is_err()
         {
             tracing::warn!("the last spans were not exported: the receiver did not answer in time");
         }
     }
 }
 
-struct Exporter {
+struct SpanExporter {
     history: History,
-    target: watch::Receiver<Option<Arc<Target>>>,
+    target: watch::Receiver<Option<Arc<ExportTarget>>>,
     metrics: Metrics,
     stopping: CancellationToken,
     failures: Throttle<()>,
     /// Client of the last used target.
-    sender: Option<(Arc<Target>, Arc<Sender>)>,
+    sender: Option<(Arc<ExportTarget>, Arc<OtlpSender>)>,
 }
 
-impl Exporter {
-    async fn serve(mut self, mut inbox: mpsc::Receiver<EndedRun>) {
+impl SpanExporter {
+    async fn run(mut self, mut inbox: mpsc::Receiver<EndedRun>) {
         loop {
             let run = tokio::select! {
                 biased;
@@ -144,7 +144,7 @@ impl Exporter {
     async fn export(&mut self, first: EndedRun, inbox: &mut mpsc::Receiver<EndedRun>) {
         // The export may have been disabled since the run was queued.
         let Some(target) = self.target.borrow_and_update().clone() else {
-            return self.metrics.spans(SpanResult::Dropped, first.spans);
+            return self.metrics.count_spans(SpanResult::Dropped, first.spans);
         };
         let mut spans = self.spans(first).await;
         while spans.len() < otlp::MAX_SPANS
@@ -152,7 +152,7 @@ impl Exporter {
         {
             spans.extend(self.spans(next).await);
         }
-        for request in otlp::requests(&target, spans) {
+        for request in otlp::encode_requests(&target, spans) {
             self.send(&target, request).await;
         }
     }
@@ -161,58 +161,58 @@ impl Exporter {
     async fn spans(&self, run: EndedRun) -> Vec<opentelemetry_proto::tonic::trace::v1::Span> {
         let (history, EndedRun { id, queued, spans: count }) = (self.history.clone(), run);
         let read = tokio::task::spawn_blocking(move || {
-            let read = RunLog::read(&history, &id).map_err(|error| error.to_string())?;
+            let read = TracedRun::read(&history, &id).map_err(|error| error.to_string())?;
             let Some((trace, spans)) = read.spans(queued) else { return Ok(Vec::new()) };
-            Ok(spans.into_iter().map(|span| otlp::span(span, &trace)).collect())
+            Ok(spans.into_iter().map(|span| otlp::encode_span(span, &trace)).collect())
         });
         let read = read.await.unwrap_or_else(|error| Err(format!("it ended badly: {error}")));
         read.unwrap_or_else(|why| {
-            self.failed(count, &format!("the log of a run cannot be read: {why}"));
+            self.record_failure(count, &format!("the log of a run cannot be read: {why}"));
             Vec::new()
         })
     }
 
-    async fn send(&mut self, target: &Arc<Target>, request: Request) {
-        let Request { bytes, spans } = request;
-        let sender = match self.sender(target) {
+    async fn send(&mut self, target: &Arc<ExportTarget>, request: OtlpRequest) {
+        let OtlpRequest { bytes, spans } = request;
+        let sender = match self.sender_for(target) {
             Ok(sender) => sender,
-            Err(error) => return self.failed(spans, &error.to_string()),
+            Err(error) => return self.record_failure(spans, &error.to_string()),
         };
-        let mut pauses = PAUSES.into_iter();
+        let mut pauses = RETRY_DELAYS.into_iter();
         loop {
             match sender.send(bytes.clone()).await {
-                Sent::Taken { rejected } => {
+                SendResult::Accepted { rejected } => {
                     let rejected = rejected.min(spans);
-                    self.metrics.spans(SpanResult::Exported, spans - rejected);
+                    self.metrics.count_spans(SpanResult::Exported, spans - rejected);
                     if rejected > 0 {
-                        self.failed(rejected, "the receiver refused a part of the spans");
+                        self.record_failure(rejected, "the receiver refused a part of the spans");
                     }
                     return;
                 }
-                Sent::Refused { why } => return self.failed(spans, &why),
-                Sent::Again { why, after } => {
-                    let Some(pause) = pauses.next() else { return self.failed(spans, &why) };
+                SendResult::Refused { why } => return self.record_failure(spans, &why),
+                SendResult::Retry { why, after } => {
+                    let Some(pause) = pauses.next() else { return self.record_failure(spans, &why) };
                     tokio::select! {
                         () = tokio::time::sleep(after.unwrap_or(pause)) => {}
-                        () = self.stopping.cancelled() => return self.failed(spans, &why),
+                        () = self.stopping.cancelled() => return self.record_failure(spans, &why),
                     }
                 }
             }
         }
     }
 
-    fn sender(&mut self, target: &Arc<Target>) -> Result<Arc<Sender>, SenderError> {
+    fn sender_for(&mut self, target: &Arc<ExportTarget>) -> Result<Arc<OtlpSender>, SenderError> {
         if let Some((_, sender)) = self.sender.as_ref().filter(|(known, _)| known == target) {
             return Ok(Arc::clone(sender));
         }
-        let sender = Arc::new(Sender::new(target)?);
+        let sender = Arc::new(OtlpSender::new(target)?);
         self.sender = Some((Arc::clone(target), Arc::clone(&sender)));
         Ok(sender)
     }
 
     /// Counts lost spans, and logs the reason at a limited rate.
-    fn failed(&self, spans: u64, why: &str) {
-        self.metrics.spans(SpanResult::Failed, spans);
+    fn record_failure(&self, spans: u64, why: &str) {
+        self.metrics.count_spans(SpanResult::Failed, spans);
         if let Some(suppressed) = self.failures.admit(()) {
             tracing::warn!(
                 suppressed,

@@ -7,10 +7,10 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::{Event, SpanKind};
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as Proto, SpanFlags, Status};
-use proctor_core::telemetry::{Attribute, RunTrace, Span, SpanEvent, Value};
+use proctor_core::telemetry::{AttributeValue, RunTrace, SpanAttribute, SpanEvent, TraceSpan};
 use prost::Message as _;
 
-use super::target::Target;
+use super::export_target::ExportTarget;
 
 /// Maximum number of spans in a request.
 pub(super) const MAX_SPANS: usize = 512;
@@ -20,7 +20,7 @@ const SCOPE: &str = "proctor";
 const SAMPLED: u32 = 1;
 
 /// An encoded request.
-pub(super) struct Request {
+pub(super) struct OtlpRequest {
     /// The encoded bytes.
     pub bytes: Vec<u8>,
     /// Number of spans in the request.
@@ -28,7 +28,7 @@ pub(super) struct Request {
 }
 
 /// Converts a span to protobuf.
-pub(super) fn span(span: Span, trace: &RunTrace) -> Proto {
+pub(super) fn encode_span(span: TraceSpan, trace: &RunTrace) -> Proto {
     let is_root = span.id == trace.run_span();
     let remote = if is_root && trace.parent().is_some() { SpanFlags::ContextIsRemoteMask as u32 } else { 0 };
     let message = span.error.clone().unwrap_or_default();
@@ -43,27 +43,30 @@ pub(super) fn span(span: Span, trace: &RunTrace) -> Proto {
         kind: SpanKind::Internal.into(),
         start_time_unix_nano: span.start_ns,
         end_time_unix_nano: span.end_ns,
-        attributes: span.attributes.into_iter().map(attribute).collect(),
-        events: span.events.into_iter().map(event).collect(),
+        attributes: span.attributes.into_iter().map(encode_attribute).collect(),
+        events: span.events.into_iter().map(encode_event).collect(),
         status: Some(Status { message, code: code.into() }),
         ..Proto::default()
     }
 }
 
 /// Returns the requests for these spans.
-pub(super) fn requests<'a>(target: &'a Target, spans: Vec<Proto>) -> impl Iterator<Item = Request> + use<'a> {
+pub(super) fn encode_requests<'a>(
+    target: &'a ExportTarget,
+    spans: Vec<Proto>,
+) -> impl Iterator<Item = OtlpRequest> + use<'a> {
     let mut rest = spans;
     std::iter::from_fn(move || {
         let later = rest.split_off(rest.len().min(MAX_SPANS));
         let now = std::mem::replace(&mut rest, later);
-        (!now.is_empty()).then(|| request(target, now))
+        (!now.is_empty()).then(|| encode_request(target, now))
     })
 }
 
-fn request(target: &Target, spans: Vec<Proto>) -> Request {
+fn encode_request(target: &ExportTarget, spans: Vec<Proto>) -> OtlpRequest {
     let count = spans.len() as u64;
     let resource = Resource {
-        attributes: target.resource.iter().map(|(name, value)| pair(name, text(value.clone()))).collect(),
+        attributes: target.resource.iter().map(|(name, value)| key_value(name, text_value(value.clone()))).collect(),
         ..Resource::default()
     };
     let scope = InstrumentationScope {
@@ -75,38 +78,38 @@ fn request(target: &Target, spans: Vec<Proto>) -> Request {
     let resource_spans =
         ResourceSpans { resource: Some(resource), scope_spans: vec![scope_spans], ..ResourceSpans::default() };
     let request = ExportTraceServiceRequest { resource_spans: vec![resource_spans] };
-    Request { bytes: request.encode_to_vec(), spans: count }
+    OtlpRequest { bytes: request.encode_to_vec(), spans: count }
 }
 
-fn event(event: SpanEvent) -> Event {
+fn encode_event(event: SpanEvent) -> Event {
     Event {
         time_unix_nano: event.at_ns,
         name: event.name.to_owned(),
-        attributes: event.attributes.into_iter().map(attribute).collect(),
+        attributes: event.attributes.into_iter().map(encode_attribute).collect(),
         dropped_attributes_count: 0,
     }
 }
 
-fn attribute((name, value): Attribute) -> KeyValue {
+fn encode_attribute((name, value): SpanAttribute) -> KeyValue {
     let texts = |texts: Vec<String>| {
-        let values = texts.into_iter().map(|value| AnyValue { value: Some(text(value)) }).collect();
+        let values = texts.into_iter().map(|value| AnyValue { value: Some(text_value(value)) }).collect();
         Kind::ArrayValue(ArrayValue { values })
     };
-    pair(
+    key_value(
         name,
         match value {
-            Value::Text(value) => text(value),
-            Value::Texts(values) => texts(values),
-            Value::Number(number) => Kind::IntValue(number),
-            Value::Flag(flag) => Kind::BoolValue(flag),
+            AttributeValue::Text(value) => text_value(value),
+            AttributeValue::Texts(values) => texts(values),
+            AttributeValue::Number(number) => Kind::IntValue(number),
+            AttributeValue::Flag(flag) => Kind::BoolValue(flag),
         },
     )
 }
 
-fn text(value: String) -> Kind {
+fn text_value(value: String) -> Kind {
     Kind::StringValue(value)
 }
 
-fn pair(name: &str, value: Kind) -> KeyValue {
+fn key_value(name: &str, value: Kind) -> KeyValue {
     KeyValue { key: name.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }

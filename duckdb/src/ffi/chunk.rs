@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Api, Connected, Raw};
+use super::{Api, OpaquePtr, OpenConnection};
 
 /// `duckdb_string_t`: a length, followed by up to twelve bytes, or by the first four bytes and a pointer to all of
 /// them.
@@ -14,59 +14,63 @@ struct RawString {
 }
 
 /// The longest string, in bytes, that is stored in the value itself.
-const INLINED: usize = 12;
-/// The deepest level of nested values that [`Chunk::bytes`] examines.
-const DEPTH: u32 = 32;
+const MAX_INLINE_LENGTH: usize = 12;
+/// The deepest level of nested values that [`Chunk::byte_size`] examines.
+const MAX_DEPTH: u32 = 32;
 
 /// Consecutive rows of a result.
 pub struct Chunk {
-    connection: Arc<Connected>,
-    raw: Raw,
+    connection: Arc<OpenConnection>,
+    raw: OpaquePtr,
 }
 
 impl Chunk {
     /// Takes ownership of a chunk that a connection has just returned.
-    pub(super) fn of(connection: &Arc<Connected>, raw: Raw) -> Self {
+    pub(super) fn from_raw(connection: &Arc<OpenConnection>, raw: OpaquePtr) -> Self {
         Self { connection: Arc::clone(connection), raw }
     }
 
     /// Returns the number of rows.
-    pub fn rows(&self) -> u64 {
+    pub fn row_count(&self) -> u64 {
         // SAFETY: the chunk is alive.
         unsafe { (self.connection.api().data_chunk_get_size)(self.raw) }
     }
 
     /// Returns the size of its values in bytes: the length of each text, and eight bytes for other values.
-    pub fn bytes(&self) -> u64 {
-        let columns = self.columns();
-        (0..columns).filter_map(|column| self.vector(column)).map(|vector| vector.bytes(self.rows(), 0)).sum()
+    pub fn byte_size(&self) -> u64 {
+        let columns = self.column_count();
+        (0..columns).filter_map(|column| self.vector(column)).map(|vector| vector.byte_size(self.row_count(), 0)).sum()
     }
 
     /// Returns the text in a cell; `None` for NULL, or if the column has another type.
     pub fn text(&self, column: u64, row: u64) -> Option<String> {
         let vector = self.vector(column).filter(|vector| vector.type_id() == types::VARCHAR)?;
-        vector.string(self.checked(row)?).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        vector.string_bytes(self.checked_row(row)?).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Returns the integer in a cell; `None` for NULL, or if the column does not consist of 64-bit integers.
     pub fn number(&self, column: u64, row: u64) -> Option<i64> {
         let vector = self.vector(column).filter(|vector| vector.type_id() == types::BIGINT)?;
-        vector.word(self.checked(row)?)
+        vector.i64_at(self.checked_row(row)?)
     }
 
-    fn checked(&self, row: u64) -> Option<usize> {
-        (row < self.rows()).then(|| usize::try_from(row).ok()).flatten()
+    fn checked_row(&self, row: u64) -> Option<usize> {
+        (row < self.row_count()).then(|| usize::try_from(row).ok()).flatten()
     }
 
-    fn columns(&self) -> u64 {
+    fn column_count(&self) -> u64 {
         // SAFETY: the chunk is alive.
         unsafe { (self.connection.api().data_chunk_get_column_count)(self.raw) }
     }
 
     fn vector(&self, column: u64) -> Option<Vector<'_>> {
         let api = self.connection.api();
+        if column >= self.column_count() {
+            return None;
+        }
         // SAFETY: the chunk is alive and has this column.
-        (column < self.columns()).then(|| Vector { api, raw: unsafe { (api.data_chunk_get_vector)(self.raw, column) } })
+        let raw = unsafe { (api.data_chunk_get_vector)(self.raw, column) };
+        Some(Vector { api, raw })
     }
 }
 
@@ -80,7 +84,7 @@ impl Drop for Chunk {
 /// A column of a chunk, or a vector nested in one. Its chunk is alive.
 struct Vector<'a> {
     api: &'a Api,
-    raw: Raw,
+    raw: OpaquePtr,
 }
 
 impl Vector<'_> {
@@ -91,13 +95,13 @@ impl Vector<'_> {
         })
     }
 
-    fn with_type<T>(&self, look: impl FnOnce(Raw) -> T) -> T {
+    fn with_type<T>(&self, read: impl FnOnce(OpaquePtr) -> T) -> T {
         // SAFETY: the vector is alive; the caller owns the type until it is destroyed below.
         let mut kind = unsafe { (self.api.vector_get_column_type)(self.raw) };
-        let found = look(kind);
+        let result = read(kind);
         // SAFETY: the type was created above, and is destroyed once.
         unsafe { (self.api.destroy_logical_type)(&raw mut kind) };
-        found
+        result
     }
 
     fn is_null(&self, row: usize) -> bool {
@@ -110,7 +114,7 @@ impl Vector<'_> {
     }
 
     /// Reads a word. The caller ensures that the vector holds words and has this row.
-    fn word(&self, row: usize) -> Option<i64> {
+    fn i64_at(&self, row: usize) -> Option<i64> {
         // SAFETY: the vector is alive and holds a word for each row.
         (!self.is_null(row)).then(|| unsafe { *(self.api.vector_get_data)(self.raw).cast::<i64>().add(row) })
     }
@@ -122,14 +126,14 @@ impl Vector<'_> {
             .then(|| unsafe { (self.api.vector_get_data)(self.raw).cast::<RawString>().add(row).cast_const() })
     }
 
-    fn string(&self, row: usize) -> Option<Vec<u8>> {
+    fn string_bytes(&self, row: usize) -> Option<Vec<u8>> {
         let at = self.raw_string(row)?;
         // SAFETY: the string is valid and lives as long as its chunk; a short one contains its bytes, a long one a
         // pointer after its first four bytes.
         unsafe {
             let value = *at;
             let length = value.length as usize;
-            if length <= INLINED {
+            if length <= MAX_INLINE_LENGTH {
                 return Some(value.bytes[..length].to_vec());
             }
             let pointer = at.cast::<u8>().add(8).cast::<*const u8>().read();
@@ -137,12 +141,12 @@ impl Vector<'_> {
         }
     }
 
-    fn bytes(&self, rows: u64, depth: u32) -> u64 {
+    fn byte_size(&self, rows: u64, depth: u32) -> u64 {
         let words = rows.saturating_mul(8);
-        if depth == DEPTH || rows == 0 {
+        if depth == MAX_DEPTH || rows == 0 {
             return words;
         }
-        let within = |raw: Raw, rows: u64| Vector { api: self.api, raw }.bytes(rows, depth + 1);
+        let within = |raw: OpaquePtr, rows: u64| Vector { api: self.api, raw }.byte_size(rows, depth + 1);
         match self.type_id() {
             types::VARCHAR | types::BLOB | types::BIT | types::BIGNUM => {
                 let rows = usize::try_from(rows).unwrap_or(0);

@@ -4,16 +4,16 @@
 //! The state directory belongs to the user, and no step sees it. A record is written before the status file that it
 //! confirms.
 
-use proctor_core::attestation::{Attestation, Subject};
-use proctor_core::digest::SnapshotId;
+use proctor_core::record::attestation::{Attestation, Subject};
+use proctor_core::text::digest::SnapshotId;
 
 use super::StoreError;
-use super::directory::{Directory, Durable, Staged};
+use super::directory::{Directory, DurableFile, StagedFile};
 
 /// Directory of all records, in the state directory.
-pub(crate) const ATTESTATIONS: &str = "attestations";
+pub(crate) const ATTESTATIONS_DIR: &str = "attestations";
 /// Maximum number of trees of one subject whose records are kept: the newest ones.
-const TREES: usize = 64;
+const MAX_TREES: usize = 64;
 /// Maximum size of a record, in bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
@@ -25,7 +25,7 @@ pub(crate) struct Attestations {
 
 impl Attestations {
     /// Returns the records in the state directory. Directories are created only by the first write.
-    pub(crate) fn of(state: &Directory) -> Self {
+    pub(crate) fn in_state(state: &Directory) -> Self {
         Self { state: state.clone() }
     }
 
@@ -35,17 +35,17 @@ impl Attestations {
     /// A system call fails.
     pub(crate) fn write(&self, attestation: &Attestation) -> Result<(), StoreError> {
         let (subject, file) = self.stage(attestation)?;
-        publish(&subject, file.settle()?)
+        publish_record(&subject, file.into_durable()?)
     }
 
     /// Stages the record of a run without publishing it. Returns the directory of its subject, and the file.
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn stage(&self, attestation: &Attestation) -> Result<(Directory, Staged), StoreError> {
-        let all = self.state.ensure(ATTESTATIONS, 0o700)?;
+    pub(crate) fn stage(&self, attestation: &Attestation) -> Result<(Directory, StagedFile), StoreError> {
+        let all = self.state.ensure(ATTESTATIONS_DIR, 0o700)?;
         let subject = all.ensure(attestation.subject.key().as_str(), 0o700)?;
-        let file = subject.stage(&file_of(&attestation.last_run.snapshot), &attestation.to_bytes())?;
+        let file = subject.stage(&file_name(&attestation.last_run.snapshot), &attestation.to_bytes())?;
         Ok((subject, file))
     }
 
@@ -53,9 +53,13 @@ impl Attestations {
     ///
     /// # Errors
     /// The record cannot be read.
-    pub(crate) fn on_tree(&self, subject: &Subject, snapshot: &SnapshotId) -> Result<Option<Vec<u8>>, StoreError> {
-        match self.subject(subject)? {
-            Some(directory) => directory.read(&file_of(snapshot), MAX_BYTES),
+    pub(crate) fn read_for_tree(
+        &self,
+        subject: &Subject,
+        snapshot: &SnapshotId,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.subject_directory(subject)? {
+            Some(directory) => directory.read(&file_name(snapshot), MAX_BYTES),
             None => Ok(None),
         }
     }
@@ -65,8 +69,8 @@ impl Attestations {
     /// # Errors
     /// A system call fails.
     pub(crate) fn remove(&self, subject: &Subject, snapshot: &SnapshotId) -> Result<(), StoreError> {
-        let Some(directory) = self.subject(subject)? else { return Ok(()) };
-        directory.remove(&file_of(snapshot))?;
+        let Some(directory) = self.subject_directory(subject)? else { return Ok(()) };
+        directory.remove(&file_name(snapshot))?;
         directory.sync()
     }
 
@@ -74,21 +78,21 @@ impl Attestations {
     ///
     /// # Errors
     /// The record cannot be read.
-    pub(crate) fn newest(&self, subject: &Subject) -> Result<Option<Vec<u8>>, StoreError> {
-        self.newest_which(subject, |_| true)
+    pub(crate) fn read_newest(&self, subject: &Subject) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read_newest_matching(subject, |_| true)
     }
 
     /// Returns the bytes of the newest record of `subject` that `is_wanted` accepts.
     ///
     /// # Errors
     /// A record cannot be read.
-    pub(crate) fn newest_which(
+    pub(crate) fn read_newest_matching(
         &self,
         subject: &Subject,
         is_wanted: impl Fn(&[u8]) -> bool,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let Some(directory) = self.subject(subject)? else { return Ok(None) };
-        for (_, name) in by_age(&directory)?.iter().rev() {
+        let Some(directory) = self.subject_directory(subject)? else { return Ok(None) };
+        for (_, name) in records_by_age(&directory)?.iter().rev() {
             // Another process may have removed the record.
             if let Some(bytes) = directory.read(name, MAX_BYTES)?.filter(|bytes| is_wanted(bytes)) {
                 return Ok(Some(bytes));
@@ -97,8 +101,8 @@ impl Attestations {
         Ok(None)
     }
 
-    fn subject(&self, subject: &Subject) -> Result<Option<Directory>, StoreError> {
-        let path = format!("{ATTESTATIONS}/{}", subject.key());
+    fn subject_directory(&self, subject: &Subject) -> Result<Option<Directory>, StoreError> {
+        let path = format!("{ATTESTATIONS_DIR}/{}", subject.key());
         match self.state.descend(&path) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
             other => other.map(Some),
@@ -110,25 +114,25 @@ impl Attestations {
 ///
 /// # Errors
 /// A system call fails.
-pub(crate) fn publish(subject: &Directory, record: Durable) -> Result<(), StoreError> {
+pub(crate) fn publish_record(subject: &Directory, record: DurableFile) -> Result<(), StoreError> {
     record.publish()?;
     subject.sync()?;
-    forget_beyond(subject, TREES)
+    remove_excess(subject, MAX_TREES)
 }
 
-fn file_of(snapshot: &SnapshotId) -> String {
+fn file_name(snapshot: &SnapshotId) -> String {
     format!("{}.json", snapshot.as_str().trim_start_matches("sha256:"))
 }
 
 /// Modification time of a file, in seconds and nanoseconds.
-type Written = (i64, i64);
+type ModifiedAt = (i64, i64);
 
 /// Returns the records in a directory, oldest first.
-fn by_age(directory: &Directory) -> Result<Vec<(Written, String)>, StoreError> {
+fn records_by_age(directory: &Directory) -> Result<Vec<(ModifiedAt, String)>, StoreError> {
     let mut records = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(".json")) {
         // Another process may have removed the record.
-        if let Some(written) = directory.written(&name)? {
+        if let Some(written) = directory.modified_at(&name)? {
             records.push((written, name));
         }
     }
@@ -137,8 +141,8 @@ fn by_age(directory: &Directory) -> Result<Vec<(Written, String)>, StoreError> {
 }
 
 /// Removes the oldest records beyond the newest `keep`.
-fn forget_beyond(directory: &Directory, keep: usize) -> Result<(), StoreError> {
-    let records = by_age(directory)?;
+fn remove_excess(directory: &Directory, keep: usize) -> Result<(), StoreError> {
+    let records = records_by_age(directory)?;
     let excess = records.len().saturating_sub(keep);
     records.into_iter().take(excess).try_for_each(|(_, name)| directory.remove(&name))
 }
@@ -147,9 +151,9 @@ fn forget_beyond(directory: &Directory, keep: usize) -> Result<(), StoreError> {
 mod tests {
     use super::*;
     use crate::test_support::last_run;
-    use proctor_core::digest::Sha256Hex;
-    use proctor_core::names::{ProfileName, RunId};
-    use proctor_core::status::LastRun;
+    use proctor_core::model::names::{ProfileName, RunId};
+    use proctor_core::record::status::LastRun;
+    use proctor_core::text::digest::Sha256Hex;
 
     fn subject(repository: &str) -> Subject {
         let profile = ProfileName::new("pr").expect("a profile");
@@ -157,7 +161,7 @@ mod tests {
     }
 
     fn tree(number: usize) -> SnapshotId {
-        SnapshotId::from_root(&Sha256Hex::of(&number.to_le_bytes()))
+        SnapshotId::from_root(&Sha256Hex::digest(&number.to_le_bytes()))
     }
 
     fn run_on(number: usize, id: &str) -> Attestation {
@@ -166,40 +170,40 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_run_on_a_tree_is_found_and_no_other_subject_s() {
+    fn finds_newest_run_on_tree_of_same_subject() {
         let temp = tempfile::tempdir().expect("temp");
-        let records = Attestations::of(&Directory::open(temp.path()).expect("opens"));
-        assert_eq!(records.newest(&subject("/r")).expect("reads"), None);
+        let records = Attestations::in_state(&Directory::open(temp.path()).expect("opens"));
+        assert_eq!(records.read_newest(&subject("/r")).expect("reads"), None);
         for (number, id) in [(1, "r1"), (1, "r2"), (2, "r3")] {
             records.write(&run_on(number, id)).expect("writes");
         }
-        let on_tree = |number| records.on_tree(&subject("/r"), &tree(number)).expect("reads");
+        let on_tree = |number| records.read_for_tree(&subject("/r"), &tree(number)).expect("reads");
         assert_eq!(on_tree(1), Some(run_on(1, "r2").to_bytes()));
         assert_eq!(on_tree(3), None);
-        assert_eq!(records.newest(&subject("/r")).expect("reads"), Some(run_on(2, "r3").to_bytes()));
-        assert_eq!(records.newest(&subject("/s")).expect("reads"), None);
+        assert_eq!(records.read_newest(&subject("/r")).expect("reads"), Some(run_on(2, "r3").to_bytes()));
+        assert_eq!(records.read_newest(&subject("/s")).expect("reads"), None);
     }
 
     #[test]
-    fn the_trees_of_a_subject_are_bounded() {
+    fn limits_trees_per_subject() {
         let temp = tempfile::tempdir().expect("temp");
-        let records = Attestations::of(&Directory::open(temp.path()).expect("opens"));
-        for number in 0..=TREES {
+        let records = Attestations::in_state(&Directory::open(temp.path()).expect("opens"));
+        for number in 0..=MAX_TREES {
             records.write(&run_on(number, "r1")).expect("writes");
         }
-        assert!(records.on_tree(&subject("/r"), &tree(TREES)).expect("reads").is_some());
-        let path = temp.path().join(ATTESTATIONS).join(subject("/r").key().as_str());
-        assert_eq!(std::fs::read_dir(path).expect("lists").count(), TREES);
+        assert!(records.read_for_tree(&subject("/r"), &tree(MAX_TREES)).expect("reads").is_some());
+        let path = temp.path().join(ATTESTATIONS_DIR).join(subject("/r").key().as_str());
+        assert_eq!(std::fs::read_dir(path).expect("lists").count(), MAX_TREES);
     }
 
     #[test]
-    fn a_record_is_no_link() {
+    fn refuses_linked_record() {
         let temp = tempfile::tempdir().expect("temp");
-        let records = Attestations::of(&Directory::open(temp.path()).expect("opens"));
+        let records = Attestations::in_state(&Directory::open(temp.path()).expect("opens"));
         records.write(&run_on(1, "r1")).expect("writes");
-        let path = temp.path().join(ATTESTATIONS).join(subject("/r").key().as_str()).join(file_of(&tree(1)));
+        let path = temp.path().join(ATTESTATIONS_DIR).join(subject("/r").key().as_str()).join(file_name(&tree(1)));
         std::fs::remove_file(&path).expect("removes");
         std::os::unix::fs::symlink("/etc/passwd", &path).expect("links");
-        assert!(records.on_tree(&subject("/r"), &tree(1)).is_err());
+        assert!(records.read_for_tree(&subject("/r"), &tree(1)).is_err());
     }
 }

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use proctor_snapshot::{Links, open_beneath};
+use proctor_snapshot::{LinkPolicy, open_beneath};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::StoreError;
 
-pub(crate) use staged::{Durable, STAGED_AT_ONCE, Staged, sync_all};
+pub(crate) use staged::{DurableFile, MAX_STAGED, StagedFile, sync_all};
 
 /// A directory that is held open; clones share its descriptor.
 #[derive(Debug, Clone)]
@@ -25,8 +25,8 @@ pub struct Directory {
 
 /// Maximum number of attempts to take the exclusive lock while only readers in [`Directory::is_locked`] hold
 /// theirs.
-const LOOKERS: usize = 100;
-const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+const MAX_LOCK_ATTEMPTS: usize = 100;
+const DIRECTORY_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
 impl Directory {
     /// Opens the directory at an absolute path that the operator or the caller named, and follows its symbolic
@@ -36,7 +36,7 @@ impl Directory {
     /// The path does not exist or is not a directory.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = path.display().to_string();
-        let fd = fs::open(path, DIRECTORY, Mode::empty()).map_err(StoreError::io("open", &name))?;
+        let fd = fs::open(path, DIRECTORY_FLAGS, Mode::empty()).map_err(StoreError::io("open", &name))?;
         Ok(Self { fd: Arc::new(fd), name })
     }
 
@@ -59,7 +59,7 @@ impl Directory {
     /// # Errors
     /// The path does not exist, is not a directory, or has a symlink as a component.
     pub fn descend(&self, path: &str) -> Result<Self, StoreError> {
-        let fd = open_beneath(self.fd.as_fd(), Path::new(path), DIRECTORY, Links::Refuse)
+        let fd = open_beneath(self.fd.as_fd(), Path::new(path), DIRECTORY_FLAGS, LinkPolicy::Reject)
             .map_err(StoreError::io("open", self.path_of(path)))?;
         Ok(Self { fd: Arc::new(fd), name: self.path_of(path) })
     }
@@ -101,7 +101,7 @@ impl Directory {
         match fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) => {
                 let made = self.descend(name)?;
-                made.take_owner_of(self)?;
+                made.inherit_owner(self)?;
                 Ok((made, true))
             }
             Err(rustix::io::Errno::EXIST) => Ok((self.descend(name)?, false)),
@@ -114,7 +114,7 @@ impl Directory {
     ///
     /// # Errors
     /// `name` does not exist, or refers to something else.
-    pub(crate) fn demand_still(&self, name: &str, held: &Self) -> Result<(), StoreError> {
+    pub(crate) fn require_same(&self, name: &str, held: &Self) -> Result<(), StoreError> {
         let stat = fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(StoreError::io("find", self.path_of(name)))?;
         if fs::FileType::from_raw_mode(stat.st_mode).is_symlink() {
@@ -133,7 +133,7 @@ impl Directory {
     /// # Errors
     /// `name` is a symlink, or a system call fails.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.stage(name, bytes)?.settle()?.publish()?;
+        self.stage(name, bytes)?.into_durable()?.publish()?;
         self.sync()
     }
 
@@ -141,27 +141,27 @@ impl Directory {
     ///
     /// # Errors
     /// A system call fails.
-    pub fn temporary(&self, purpose: &str) -> Result<Temporary, StoreError> {
-        self.temporary_as(purpose, OFlags::WRONLY)
+    pub fn create_temporary(&self, purpose: &str) -> Result<TemporaryFile, StoreError> {
+        self.create_temporary_with(purpose, OFlags::WRONLY)
     }
 
     /// Returns a file for reading and writing whose name is already removed.
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn unnamed(&self, purpose: &str) -> Result<File, StoreError> {
+    pub(crate) fn create_unlinked(&self, purpose: &str) -> Result<File, StoreError> {
         // Dropping the entry removes the name.
-        Ok(self.temporary_as(purpose, OFlags::RDWR)?.file)
+        Ok(self.create_temporary_with(purpose, OFlags::RDWR)?.file)
     }
 
-    fn temporary_as(&self, purpose: &str, access: OFlags) -> Result<Temporary, StoreError> {
-        let name = format!(".{purpose}.{:016x}{TEMPORARY}", random_u64()?);
+    fn create_temporary_with(&self, purpose: &str, access: OFlags) -> Result<TemporaryFile, StoreError> {
+        let name = format!(".{purpose}.{:016x}{TEMPORARY_SUFFIX}", random_u64()?);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | access;
         let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
             .map_err(StoreError::io("create", self.path_of(&name)))?;
         let entry = TemporaryEntry { directory: self.clone(), name, published: false };
-        let temp = Temporary { entry, file: File::from(fd) };
-        self.give_owner(temp.file.as_fd())?;
+        let temp = TemporaryFile { entry, file: File::from(fd) };
+        self.set_owner(temp.file.as_fd())?;
         Ok(temp)
     }
 
@@ -188,8 +188,8 @@ impl Directory {
     /// `name` is a symlink or not a regular file, or cannot be opened.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, StoreError> {
         // Opening a device can have side effects, and opening a FIFO wakes its writer.
-        if self.is_other_than_a_file(name)? {
-            return Err(self.no_regular_file(name));
+        if self.is_special(name)? {
+            return Err(self.not_regular_error(name));
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match fs::openat(&self.fd, name, flags, Mode::empty()) {
@@ -199,12 +199,12 @@ impl Directory {
         };
         let stat = fs::fstat(&fd).map_err(StoreError::io("stat", self.path_of(name)))?;
         if !fs::FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(self.no_regular_file(name));
+            return Err(self.not_regular_error(name));
         }
         Ok(Some(File::from(fd)))
     }
 
-    fn is_other_than_a_file(&self, name: &str) -> Result<bool, StoreError> {
+    fn is_special(&self, name: &str) -> Result<bool, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => {
                 let kind = fs::FileType::from_raw_mode(stat.st_mode);
@@ -215,7 +215,7 @@ impl Directory {
         }
     }
 
-    fn no_regular_file(&self, name: &str) -> StoreError {
+    fn not_regular_error(&self, name: &str) -> StoreError {
         let source = std::io::Error::other("it is not a regular file");
         StoreError::Io { action: "read", path: self.path_of(name), source }
     }
@@ -225,7 +225,7 @@ impl Directory {
     ///
     /// # Errors
     /// A system call fails.
-    pub fn written(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
+    pub fn modified_at(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)))),
             Err(rustix::io::Errno::NOENT) => Ok(None),
@@ -252,8 +252,8 @@ impl Directory {
     pub(crate) fn is_locked(&self) -> Result<bool, StoreError> {
         // A lock belongs to an open file description. A second one keeps the check from releasing a lock that
         // `self` holds.
-        let apart = self.descend(".")?;
-        match fs::flock(&apart.fd, fs::FlockOperation::NonBlockingLockShared) {
+        let separate = self.descend(".")?;
+        match fs::flock(&separate.fd, fs::FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
             Err(errno) => Err(StoreError::io("lock", &self.name)(errno)),
@@ -266,7 +266,7 @@ impl Directory {
     /// # Errors
     /// The file system does not support locks.
     pub(crate) fn try_lock(&self) -> Result<bool, StoreError> {
-        for _ in 0..LOOKERS {
+        for _ in 0..MAX_LOCK_ATTEMPTS {
             match fs::flock(&self.fd, fs::FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(true),
                 Err(rustix::io::Errno::WOULDBLOCK) => {}
@@ -285,7 +285,7 @@ impl Directory {
     ///
     /// # Errors
     /// A system call fails.
-    pub fn sweep(&self) -> Result<(), StoreError> {
+    pub fn remove_temporaries(&self) -> Result<(), StoreError> {
         for name in self.names()?.into_iter().filter(|name| is_temporary(name)) {
             fs::unlinkat(&self.fd, &name, AtFlags::empty()).map_err(StoreError::io("remove", self.path_of(&name)))?;
         }
@@ -305,7 +305,7 @@ impl Directory {
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn entries(&self, most: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+    pub(crate) fn entries(&self, limit: usize) -> Result<Vec<Vec<u8>>, StoreError> {
         let entries = fs::Dir::read_from(&self.fd).map_err(StoreError::io("list", &self.name))?;
         let mut names = Vec::new();
         for entry in entries {
@@ -314,7 +314,7 @@ impl Directory {
             if !matches!(name, b"." | b"..") {
                 names.push(name.to_owned());
             }
-            if names.len() >= most {
+            if names.len() >= limit {
                 break;
             }
         }
@@ -334,7 +334,7 @@ impl Directory {
     /// Returns the mode of the file that a write would replace, which the new file keeps; `None` if there is no
     /// file. A symlink is an error: a rename would replace the link without following it, but the link means that
     /// the user wants the document in another place.
-    fn replaceable(&self, name: &str) -> Result<Option<Mode>, StoreError> {
+    fn replaced_mode(&self, name: &str) -> Result<Option<Mode>, StoreError> {
         match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if fs::FileType::from_raw_mode(stat.st_mode).is_symlink() => {
                 Err(StoreError::Symlink { path: self.path_of(name) })
@@ -355,7 +355,7 @@ impl Directory {
 
     /// Gives `file` the owner of this directory when we are root, so that files in a user's repository belong to
     /// the user.
-    fn give_owner(&self, file: BorrowedFd<'_>) -> Result<(), StoreError> {
+    fn set_owner(&self, file: BorrowedFd<'_>) -> Result<(), StoreError> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
         }
@@ -364,8 +364,8 @@ impl Directory {
         fs::fchown(file, owner.0, owner.1).map_err(StoreError::io("give the owner to a file in", &self.name))
     }
 
-    fn take_owner_of(&self, parent: &Self) -> Result<(), StoreError> {
-        parent.give_owner(self.fd.as_fd())
+    fn inherit_owner(&self, parent: &Self) -> Result<(), StoreError> {
+        parent.set_owner(self.fd.as_fd())
     }
 }
 
@@ -377,7 +377,7 @@ impl AsFd for Directory {
 
 /// A file under a random name that is not published yet.
 #[derive(Debug)]
-pub struct Temporary {
+pub struct TemporaryFile {
     entry: TemporaryEntry,
     /// The open file, for writing its content.
     pub file: File,
@@ -391,7 +391,7 @@ struct TemporaryEntry {
     published: bool,
 }
 
-impl Temporary {
+impl TemporaryFile {
     /// Renames the file to `name` and makes the name durable. The caller must have synced its content.
     ///
     /// # Errors
@@ -401,10 +401,10 @@ impl Temporary {
         self.publish_in(&directory, name)
     }
 
-    /// Publishes the file like [`Temporary::publish`], but in another directory of the same file system.
+    /// Publishes the file like [`TemporaryFile::publish`], but in another directory of the same file system.
     ///
     /// # Errors
-    /// Same as [`Temporary::publish`].
+    /// Same as [`TemporaryFile::publish`].
     pub fn publish_in(self, directory: &Directory, name: &str) -> Result<(), StoreError> {
         self.entry.move_to(directory, name)?;
         directory.sync()
@@ -420,7 +420,7 @@ impl TemporaryEntry {
     }
 }
 
-impl Temporary {
+impl TemporaryFile {
     /// Renames the file to `name`, durably, unless `name` exists; returns whether it did. The caller must have
     /// synced the content.
     ///
@@ -457,11 +457,11 @@ impl Drop for TemporaryEntry {
 }
 
 /// Suffix of the names of short-lived files and directories.
-pub(crate) const TEMPORARY: &str = ".tmp";
+pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
-/// Returns whether `name` has the form of the names that [`Directory::temporary`] creates.
+/// Returns whether `name` has the form of the names that [`Directory::create_temporary`] creates.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(TEMPORARY)?.rsplit_once('.'));
+    let random = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.'));
     random.is_some_and(|(_, digits)| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_replaces_the_whole_file_and_leaves_nothing_else() {
+    fn write_replaces_whole_file_and_leaves_no_temporary() {
         let (_temp, directory) = directory();
         directory.write("a.json", b"old").expect("writes");
         directory.write("a.json", b"new").expect("writes");
@@ -498,10 +498,10 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_replaces_nothing() {
+    fn publish_new_does_not_replace_existing_file() {
         let (temp, directory) = directory();
         let make = |text: &[u8]| {
-            let mut made = directory.temporary("a").expect("makes");
+            let mut made = directory.create_temporary("a").expect("makes");
             made.file.write_all(text).expect("writes");
             made.publish_new("a").expect("publishes")
         };
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_symlink_is_refused_and_its_target_stays() {
+    fn refuses_symlink_and_leaves_its_target() {
         let (temp, directory) = directory();
         let outside = tempfile::tempdir().expect("temp");
         let target = outside.path().join("victim");
@@ -527,33 +527,33 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_at_a_time_and_what_a_killed_one_left_goes() {
+    fn locks_exclusively_and_removes_leftover_temporaries() {
         let (temp, directory) = directory();
         assert!(directory.try_lock().expect("locks"));
         let other = Directory::open(temp.path()).expect("opens");
         assert!(!other.try_lock().expect("asks"));
-        std::mem::forget(directory.temporary("a.json").expect("makes"));
+        std::mem::forget(directory.create_temporary("a.json").expect("makes"));
         directory.write(".a.tmp", b"somebody's").expect("writes");
-        directory.sweep().expect("sweeps");
+        directory.remove_temporaries().expect("sweeps");
         assert_eq!(directory.names().expect("lists"), [".a.tmp"]);
     }
 
     #[test]
-    fn a_directory_that_was_exchanged_is_noticed() {
+    fn detects_replaced_directory() {
         let (temp, directory) = directory();
         let held = directory.ensure("verify", 0o755).expect("makes");
-        directory.demand_still("verify", &held).expect("it is");
+        directory.require_same("verify", &held).expect("it is");
         std::fs::rename(temp.path().join("verify"), temp.path().join("elsewhere")).expect("moves");
-        directory.demand_still("verify", &held).expect_err("nothing");
+        directory.require_same("verify", &held).expect_err("nothing");
         symlink("elsewhere", temp.path().join("verify")).expect("links");
-        assert!(matches!(directory.demand_still("verify", &held), Err(StoreError::Symlink { .. })));
+        assert!(matches!(directory.require_same("verify", &held), Err(StoreError::Symlink { .. })));
         std::fs::remove_file(temp.path().join("verify")).expect("removes");
         directory.ensure("verify", 0o755).expect("makes");
-        directory.demand_still("verify", &held).expect_err("another one");
+        directory.require_same("verify", &held).expect_err("another one");
     }
 
     #[test]
-    fn a_file_keeps_its_mode() {
+    fn write_keeps_file_mode() {
         use std::os::unix::fs::PermissionsExt as _;
         let (temp, directory) = directory();
         directory.write("a.json", b"old").expect("writes");
@@ -564,16 +564,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_reached_outside() {
+    fn does_not_descend_outside() {
         let (_temp, directory) = directory();
         assert!(directory.descend("..").is_err());
         assert!(directory.descend("/etc").is_err());
     }
 
     #[test]
-    fn an_unpublished_file_goes_away_and_a_large_one_is_refused() {
+    fn removes_unpublished_file_and_refuses_large_file() {
         let (_temp, directory) = directory();
-        drop(directory.temporary("a.json").expect("makes"));
+        drop(directory.create_temporary("a.json").expect("makes"));
         assert_eq!(directory.names().expect("lists"), Vec::<String>::new());
         directory.write("big", &[0; 11]).expect("writes");
         assert!(matches!(directory.read("big", 10), Err(StoreError::TooLarge { .. })));

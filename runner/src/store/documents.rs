@@ -3,28 +3,28 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::attestation::{Attestation, Subject};
-use proctor_core::digest::Sha256Hex;
-use proctor_core::evidence::EvidenceIndex;
-use proctor_core::names::{ChangesetId, ProfileName, RunId};
-use proctor_core::plan::Plan;
-use proctor_core::status::{self, LastRun};
-use proctor_core::verdict::Verdict;
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::model::plan::Plan;
+use proctor_core::record::attestation::{Attestation, Subject};
+use proctor_core::record::evidence::EvidenceIndex;
+use proctor_core::record::status::{self, LastRun};
+use proctor_core::text::digest::Sha256Hex;
 
 use super::StoreError;
 use super::attestations::{self, Attestations};
-use super::directory::{Directory, Durable, STAGED_AT_ONCE, Staged, sync_all};
-use crate::repository::Repository;
-use crate::rerun;
+use super::directory::{Directory, DurableFile, MAX_STAGED, StagedFile, sync_all};
+use crate::host::repository::Repository;
+use crate::run::rerun;
 
-pub(crate) const STATUS: &str = "05-status.json";
-pub(crate) const VERIFY: &str = "verify";
+pub(crate) const STATUS_FILE: &str = "05-status.json";
+pub(crate) const VERIFY_DIR: &str = "verify";
 /// Directory of the runs without a changeset, in the state directory.
-pub(crate) const RUNS: &str = "runs";
+pub(crate) const RUNS_DIR: &str = "runs";
 
 /// The directory of one run's documents.
 #[derive(Debug)]
-pub(crate) struct Documents {
+pub(crate) struct RunDocumentDir {
     root: Directory,
     path: PathBuf,
     attestations: Attestations,
@@ -37,24 +37,24 @@ pub(crate) struct Documents {
 }
 
 /// Path of a document relative to the run's directory, and its sha256.
-pub(crate) type Cited = (String, Sha256Hex);
+pub(crate) type Citation = (String, Sha256Hex);
 
 /// The documents of a run, written and durable, but not yet renamed to their final names. They are removed on drop.
 pub(crate) struct StagedRun<'a> {
-    evidence: Vec<Durable>,
-    cited: Vec<Cited>,
-    conclusion: Conclusion<'a>,
+    evidence: Vec<DurableFile>,
+    cited: Vec<Citation>,
+    conclusion: StagedConclusion<'a>,
 }
 
 /// The status file and the record of a run, published after its evidence.
-pub(crate) struct Conclusion<'a> {
-    documents: &'a Documents,
+pub(crate) struct StagedConclusion<'a> {
+    documents: &'a RunDocumentDir,
     /// Directory of the evidence.
     verify: Directory,
     /// Directory of our own record, and the record.
     subject: Directory,
-    record: Durable,
-    status: Durable,
+    record: DurableFile,
+    status: DurableFile,
 }
 
 /// Returns the document `file` in `directory` if its content still has the hash `sha256`; `None` if it does not,
@@ -68,14 +68,14 @@ pub fn recorded_document(
     sha256: &Sha256Hex,
     limit: u64,
 ) -> Result<Option<Vec<u8>>, StoreError> {
-    let there = |error: StoreError| match error {
+    let none_if_missing = |error: StoreError| match error {
         StoreError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         error => Err(error),
     };
     let (below, name) = file.rsplit_once('/').unwrap_or((".", file));
     let read = Directory::open(directory).and_then(|directory| directory.descend(below)?.read(name, limit));
-    let bytes = read.or_else(there)?;
-    Ok(bytes.filter(|bytes| Sha256Hex::of(bytes) == *sha256))
+    let bytes = read.or_else(none_if_missing)?;
+    Ok(bytes.filter(|bytes| Sha256Hex::digest(bytes) == *sha256))
 }
 
 /// Returns the directory of a changeset's documents, relative to the repository.
@@ -84,7 +84,7 @@ pub(crate) fn changeset_path(id: &ChangesetId) -> String {
 }
 
 /// Name of the file with which a person approves a changeset.
-const APPROVED: &str = "APPROVED";
+const APPROVED_FILE: &str = "APPROVED";
 /// Maximum size of an `APPROVED` file, in bytes.
 const MAX_APPROVED: u64 = 1 << 20;
 
@@ -94,19 +94,19 @@ const MAX_APPROVED: u64 = 1 << 20;
 /// A system call fails.
 pub(crate) fn is_approved(repository: &Repository, id: &ChangesetId) -> Result<bool, StoreError> {
     match repository.directory.descend(&changeset_path(id)) {
-        Ok(root) => Ok(root.read(APPROVED, MAX_APPROVED).is_ok_and(|file| file.is_some())),
+        Ok(root) => Ok(root.read(APPROVED_FILE, MAX_APPROVED).is_ok_and(|file| file.is_some())),
         Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-impl Documents {
+impl RunDocumentDir {
     /// Opens and locks the changeset's directory, which must exist. The lock is held until this is dropped.
     ///
     /// # Errors
     /// The directory does not exist, its path contains a symlink, another run holds it, or its status file cannot
     /// be updated without loss.
-    pub(crate) fn of_changeset(
+    pub(crate) fn for_changeset(
         state: &Directory,
         repository: &Repository,
         id: &ChangesetId,
@@ -124,13 +124,13 @@ impl Documents {
         let documents = Self {
             root,
             path: repository.path().join(below),
-            attestations: Attestations::of(state),
-            repository: repository.name(),
+            attestations: Attestations::in_state(state),
+            repository: repository.record_name(),
             changeset: Some(id.clone()),
             toolchain_env: None,
             unsynced: None,
         };
-        documents.check()?;
+        documents.check_writable()?;
         Ok(documents)
     }
 
@@ -138,22 +138,22 @@ impl Documents {
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn of_run(
+    pub(crate) fn for_run(
         state: &Directory,
         state_path: &Path,
         repository: &Repository,
         run: &RunId,
     ) -> Result<Self, StoreError> {
-        let runs = state.ensure(RUNS, 0o700)?;
+        let runs = state.ensure(RUNS_DIR, 0o700)?;
         let (root, made) = runs.ensure_unsynced(run.as_str(), 0o700)?;
         if !root.try_lock()? {
-            return Err(StoreError::Busy { path: format!("{RUNS}/{run}") });
+            return Err(StoreError::Busy { path: format!("{RUNS_DIR}/{run}") });
         }
         Ok(Self {
             root,
-            path: state_path.join(RUNS).join(run.as_str()),
-            attestations: Attestations::of(state),
-            repository: repository.name(),
+            path: state_path.join(RUNS_DIR).join(run.as_str()),
+            attestations: Attestations::in_state(state),
+            repository: repository.record_name(),
             changeset: None,
             toolchain_env: None,
             unsynced: made.then_some(runs),
@@ -161,14 +161,14 @@ impl Documents {
     }
 
     /// Sets the digest of the tools that the run finds.
-    pub(crate) fn finding(self, toolchain_env: Option<Sha256Hex>) -> Self {
+    pub(crate) fn with_toolchain_env(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
     }
 
     /// Returns the newest recorded run of the same subject, other than `own`; `None` if the newest one is `own` or
     /// the records cannot be read.
-    pub(crate) fn newest_run_but(&self, own: &RunId, plan: &Plan) -> Option<RunId> {
-        let newest = rerun::newest(&self.attestations, &self.subject(&plan.profile));
+    pub(crate) fn newest_other_run(&self, own: &RunId, plan: &Plan) -> Option<RunId> {
+        let newest = rerun::newest_run(&self.attestations, &self.subject(&plan.profile));
         let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be looked up"));
         newest.ok().flatten().map(|run| run.run_id).filter(|newest| newest != own)
     }
@@ -180,12 +180,12 @@ impl Documents {
     /// # Errors
     /// The status file or the record cannot be read or written; the run must not start.
     pub(crate) fn withdraw_earlier_pass(&self, pending: &LastRun) -> Result<(), StoreError> {
-        let status = self.root.read(STATUS, status::MAX_BYTES)?;
+        let status = self.root.read(STATUS_FILE, status::MAX_STATUS_BYTES)?;
         let recorded = status.and_then(|status| status::last_run(&status).ok().flatten());
         if recorded.is_some_and(|run| run.outcome == Verdict::Passed) {
             self.write_status(pending)?;
         }
-        let recorded = self.attestations.on_tree(&self.subject(&pending.profile), &pending.snapshot)?;
+        let recorded = self.attestations.read_for_tree(&self.subject(&pending.profile), &pending.snapshot)?;
         if recorded.as_deref().is_some_and(is_pass) {
             self.attestations.write(&self.attestation(pending))?;
         }
@@ -194,18 +194,18 @@ impl Documents {
 
     /// Records, as far as possible, that the run has no result. If the disk is too full for a record, it removes a
     /// pass that another run has recorded for the same tree.
-    pub(crate) fn record_no_result(&self, nothing: &LastRun) {
-        let run = &nothing.run_id;
-        if let Err(error) = self.write_status(nothing) {
+    pub(crate) fn record_no_result(&self, no_result: &LastRun) {
+        let run = &no_result.run_id;
+        if let Err(error) = self.write_status(no_result) {
             tracing::warn!(%run, %error, "the status file does not show that the run came to no result");
         }
-        let subject = self.subject(&nothing.profile);
-        let passed = self.attestations.on_tree(&subject, &nothing.snapshot);
+        let subject = self.subject(&no_result.profile);
+        let passed = self.attestations.read_for_tree(&subject, &no_result.snapshot);
         if !passed.is_ok_and(|recorded| recorded.as_deref().is_some_and(is_pass)) {
             return;
         }
-        let written = self.attestations.write(&self.attestation(nothing));
-        let removed = written.or_else(|_| self.attestations.remove(&subject, &nothing.snapshot));
+        let written = self.attestations.write(&self.attestation(no_result));
+        let removed = written.or_else(|_| self.attestations.remove(&subject, &no_result.snapshot));
         if let Err(error) = removed {
             tracing::error!(%run, %error, "a pass of another run on the same tree cannot be withdrawn");
         }
@@ -213,13 +213,13 @@ impl Documents {
 
     /// Checks, before anything runs, for problems that would prevent writing the documents, and removes files that
     /// a killed run left.
-    fn check(&self) -> Result<(), StoreError> {
-        let old = self.root.read(STATUS, status::MAX_BYTES)?;
-        status::check(old.as_deref()).map_err(|source| self.wrong(source))?;
-        self.root.sweep()?;
-        match self.root.descend(VERIFY) {
+    fn check_writable(&self) -> Result<(), StoreError> {
+        let old = self.root.read(STATUS_FILE, status::MAX_STATUS_BYTES)?;
+        status::check_updatable(old.as_deref()).map_err(|source| self.status_error(source))?;
+        self.root.remove_temporaries()?;
+        match self.root.descend(VERIFY_DIR) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other?.sweep(),
+            other => other?.remove_temporaries(),
         }
     }
 
@@ -233,12 +233,12 @@ impl Documents {
     /// status file that describes no run is not changed.
     ///
     /// # Errors
-    /// Same as [`Documents::write_status`].
-    pub(crate) fn cite_nothing(&self, nothing: &LastRun) -> Result<(), StoreError> {
-        let old = self.root.read(STATUS, status::MAX_BYTES)?;
+    /// Same as [`RunDocumentDir::write_status`].
+    pub(crate) fn clear_citations(&self, no_result: &LastRun) -> Result<(), StoreError> {
+        let old = self.root.read(STATUS_FILE, status::MAX_STATUS_BYTES)?;
         // An unreadable status file is refused when the status is written.
-        let is_silent = old.is_none_or(|old| matches!(status::last_run(&old), Ok(None)));
-        if is_silent { Ok(()) } else { self.write_status(nothing) }
+        let has_no_run = old.is_none_or(|old| matches!(status::last_run(&old), Ok(None)));
+        if has_no_run { Ok(()) } else { self.write_status(no_result) }
     }
 
     /// Writes the documents of a run under temporary names and makes their content durable: the evidence by name,
@@ -252,23 +252,23 @@ impl Documents {
         evidence: &[(String, Vec<u8>)],
         last_run: impl FnOnce(EvidenceIndex) -> LastRun,
     ) -> Result<StagedRun<'_>, StoreError> {
-        let (verify, made) = self.root.ensure_unsynced(VERIFY, 0o755)?;
-        let cite = |(file, bytes): &(String, Vec<u8>)| (format!("{VERIFY}/{file}"), Sha256Hex::of(bytes));
-        let cited: Vec<Cited> = evidence.iter().map(cite).collect();
+        let (verify, made) = self.root.ensure_unsynced(VERIFY_DIR, 0o755)?;
+        let cite = |(file, bytes): &(String, Vec<u8>)| (format!("{VERIFY_DIR}/{file}"), Sha256Hex::digest(bytes));
+        let cited: Vec<Citation> = evidence.iter().map(cite).collect();
         let stage = |(file, bytes): &(String, Vec<u8>)| verify.stage(file, bytes);
-        let (many, last) = evidence.split_at(evidence.len().saturating_sub(STAGED_AT_ONCE));
+        let (many, last) = evidence.split_at(evidence.len().saturating_sub(MAX_STAGED));
         let mut durable = Vec::with_capacity(evidence.len());
-        for some in many.chunks(STAGED_AT_ONCE) {
+        for some in many.chunks(MAX_STAGED) {
             durable.extend(sync_all(some.iter().map(stage).collect::<Result<_, _>>()?, [], &[])?.0);
         }
-        let last: Vec<Staged> = last.iter().map(stage).collect::<Result<_, _>>()?;
+        let last: Vec<StagedFile> = last.iter().map(stage).collect::<Result<_, _>>()?;
         let last_run = last_run(cited.iter().cloned().collect());
         let (subject, record) = self.attestations.stage(&self.attestation(&last_run))?;
-        let status = self.root.stage_by(&verify, STATUS, &self.new_status(&last_run)?)?;
+        let status = self.root.stage_in(&verify, STATUS_FILE, &self.new_status(&last_run)?)?;
         let directories: Vec<&Directory> = made.then_some(&self.root).into_iter().chain(&self.unsynced).collect();
         let (last, [record, status]) = sync_all(last, [record, status], &directories)?;
         durable.extend(last);
-        let conclusion = Conclusion { documents: self, verify, subject, record, status };
+        let conclusion = StagedConclusion { documents: self, verify, subject, record, status };
         Ok(StagedRun { evidence: durable, cited, conclusion })
     }
 
@@ -277,18 +277,19 @@ impl Documents {
     /// claims more than our own record.
     ///
     /// # Errors
-    /// Same as [`Documents::write_status`], or the record cannot be written. A failure of one write does not
+    /// Same as [`RunDocumentDir::write_status`], or the record cannot be written. A failure of one write does not
     /// prevent the other.
-    pub(crate) fn withdraw(&self, nothing: &LastRun) -> Result<(), StoreError> {
+    pub(crate) fn withdraw(&self, no_result: &LastRun) -> Result<(), StoreError> {
         // The status comes first, so that a run that is recorded as inconclusive never has an unmodified status
         // file with a pass.
-        let status = self.write_status(nothing);
-        let record = self.attestations.write(&self.attestation(nothing));
+        let status = self.write_status(no_result);
+        let record = self.attestations.write(&self.attestation(no_result));
         status.and(record)
     }
 
     fn attestation(&self, last_run: &LastRun) -> Attestation {
-        Attestation::new(self.subject(&last_run.profile), last_run.clone()).finding(self.toolchain_env.clone())
+        Attestation::new(self.subject(&last_run.profile), last_run.clone())
+            .with_toolchain_env(self.toolchain_env.clone())
     }
 
     fn subject(&self, profile: &ProfileName) -> Subject {
@@ -304,19 +305,19 @@ impl Documents {
         let status = self.new_status(last_run)?;
         // A kill may leave the temporary file behind. No snapshot covers the `verify` directory, so the tree keeps
         // its identity.
-        let verify = self.root.ensure(VERIFY, 0o755)?;
-        self.root.stage_by(&verify, STATUS, &status)?.settle()?.publish()?;
+        let verify = self.root.ensure(VERIFY_DIR, 0o755)?;
+        self.root.stage_in(&verify, STATUS_FILE, &status)?.into_durable()?.publish()?;
         self.root.sync()
     }
 
     /// Returns the content of the status file with `last_run` in it.
     fn new_status(&self, last_run: &LastRun) -> Result<Vec<u8>, StoreError> {
-        let old = self.root.read(STATUS, status::MAX_BYTES)?;
-        status::update(old.as_deref(), last_run).map_err(|source| self.wrong(source))
+        let old = self.root.read(STATUS_FILE, status::MAX_STATUS_BYTES)?;
+        status::set_last_run(old.as_deref(), last_run).map_err(|source| self.status_error(source))
     }
 
-    fn wrong(&self, source: status::StatusError) -> StoreError {
-        StoreError::Status { path: self.path.join(STATUS).display().to_string(), source }
+    fn status_error(&self, source: status::StatusError) -> StoreError {
+        StoreError::Status { path: self.path.join(STATUS_FILE).display().to_string(), source }
     }
 }
 
@@ -331,10 +332,10 @@ impl<'a> StagedRun<'a> {
     ///
     /// # Errors
     /// A system call fails, or the evidence directory was replaced.
-    pub(crate) fn publish_evidence(self) -> Result<(Vec<Cited>, Conclusion<'a>), StoreError> {
+    pub(crate) fn publish_evidence(self) -> Result<(Vec<Citation>, StagedConclusion<'a>), StoreError> {
         let Self { evidence, cited, conclusion } = self;
         for document in evidence {
-            conclusion.demand_place()?;
+            conclusion.require_evidence_dir()?;
             document.publish()?;
         }
         conclusion.verify.sync()?;
@@ -342,7 +343,7 @@ impl<'a> StagedRun<'a> {
     }
 }
 
-impl Conclusion<'_> {
+impl StagedConclusion<'_> {
     /// Publishes the record in the state directory, then the status file, so that no status file reports a run that
     /// is missing from our own state.
     ///
@@ -350,15 +351,15 @@ impl Conclusion<'_> {
     /// A system call fails, or the evidence directory was replaced. The status file is unchanged then, unless only
     /// the last sync failed.
     pub(crate) fn publish(self) -> Result<(), StoreError> {
-        self.demand_place()?;
-        attestations::publish(&self.subject, self.record)?;
+        self.require_evidence_dir()?;
+        attestations::publish_record(&self.subject, self.record)?;
         self.status.publish()?;
         self.documents.root.sync()
     }
 
     /// Checks that the path that the citations use still refers to the evidence directory.
-    fn demand_place(&self) -> Result<(), StoreError> {
-        self.documents.root.demand_still(VERIFY, &self.verify)
+    fn require_evidence_dir(&self) -> Result<(), StoreError> {
+        self.documents.root.require_same(VERIFY_DIR, &self.verify)
     }
 }
 

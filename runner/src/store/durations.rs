@@ -8,30 +8,30 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::evidence::{StepEvidence, step_path};
-use proctor_core::names::{ProfileName, SkillName, StepName};
-use proctor_core::outcome::Outcome;
+use proctor_core::model::names::{ProfileName, SkillName, StepName};
+use proctor_core::model::outcome::Outcome;
+use proctor_core::record::evidence::{StepEvidence, step_path};
+use proctor_core::text::digest::Sha256Hex;
 
 use super::StoreError;
 use super::directory::Directory;
 
 /// Directory of all durations, in the state directory.
-pub(crate) const DURATIONS: &str = "durations";
+pub(crate) const DURATIONS_DIR: &str = "durations";
 /// Maximum size of a file, in bytes; the steps of a plan need less.
 const MAX_BYTES: u64 = 4 << 20;
 /// Minimum duration that is stored, in milliseconds.
-const SHORTEST_MS: u64 = 1_000;
+const MIN_DURATION_MS: u64 = 1_000;
 
 /// Durations of the steps of one profile of a repository when they last passed, in milliseconds, by `skill/step`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Durations(BTreeMap<String, u64>);
+pub(crate) struct StepDurations(BTreeMap<String, u64>);
 
-impl Durations {
+impl StepDurations {
     /// Reads the durations of a profile of the repository at `repo`; returns none if they cannot be read.
     pub(crate) fn read(state: &Directory, repo: &Path, profile: &ProfileName) -> Self {
-        let read = match state.descend(DURATIONS) {
-            Ok(directory) => directory.read(&file_of(repo, profile), MAX_BYTES),
+        let read = match state.descend(DURATIONS_DIR) {
+            Ok(directory) => directory.read(&file_name(repo, profile), MAX_BYTES),
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         };
@@ -46,17 +46,17 @@ impl Durations {
     }
 
     /// Returns the duration of a step in milliseconds, if it has passed and took a second or more.
-    pub(crate) fn of(&self, skill: &SkillName, step: &StepName) -> Option<u64> {
+    pub(crate) fn get(&self, skill: &SkillName, step: &StepName) -> Option<u64> {
         self.0.get(&step_path(skill, step)).copied()
     }
 
     /// Returns the durations after another run: steps that passed get their new duration, other steps of the run
     /// keep the old one, and steps that the run did not have are dropped.
-    pub(crate) fn after<'a>(&self, steps: impl Iterator<Item = (&'a SkillName, &'a StepEvidence)>) -> Self {
+    pub(crate) fn updated_with<'a>(&self, steps: impl Iterator<Item = (&'a SkillName, &'a StepEvidence)>) -> Self {
         let taken = steps.filter_map(|(skill, step)| {
             let path = step_path(skill, &step.planned.name);
             let ms = match step.outcome {
-                Outcome::Passed => Some(step.duration_ms).filter(|ms| *ms >= SHORTEST_MS),
+                Outcome::Passed => Some(step.duration_ms).filter(|ms| *ms >= MIN_DURATION_MS),
                 _ => self.0.get(&path).copied(),
             };
             Some((path, ms?))
@@ -69,42 +69,42 @@ impl Durations {
     /// # Errors
     /// A system call fails.
     pub(crate) fn write(&self, state: &Directory, repo: &Path, profile: &ProfileName) -> Result<(), StoreError> {
-        let (directory, _) = state.ensure_unsynced(DURATIONS, 0o700)?;
+        let (directory, _) = state.ensure_unsynced(DURATIONS_DIR, 0o700)?;
         let bytes = serde_json::to_vec(&self.0).map_err(|error| StoreError::Io {
             action: "write",
-            path: DURATIONS.to_owned(),
+            path: DURATIONS_DIR.to_owned(),
             source: error.into(),
         })?;
-        directory.write_unsynced(&file_of(repo, profile), &bytes)
+        directory.write_unsynced(&file_name(repo, profile), &bytes)
     }
 }
 
-fn file_of(repo: &Path, profile: &ProfileName) -> String {
+fn file_name(repo: &Path, profile: &ProfileName) -> String {
     let subject = [repo.as_os_str().as_bytes(), profile.as_str().as_bytes()].join(&0);
-    format!("{}.json", &Sha256Hex::of(&subject).as_str()[..32])
+    format!("{}.json", &Sha256Hex::digest(&subject).as_str()[..32])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::not_run;
+    use crate::run::evidence_builder::not_run_evidence;
     use crate::test_support::step;
-    use proctor_core::outcome::Termination;
+    use proctor_core::model::outcome::Termination;
 
     fn profile(name: &str) -> ProfileName {
         ProfileName::new(name).expect("a profile")
     }
 
-    fn known(steps: &[(&str, u64)]) -> Durations {
-        Durations(steps.iter().map(|(step, ms)| ((*step).to_owned(), *ms)).collect())
+    fn sample_durations(steps: &[(&str, u64)]) -> StepDurations {
+        StepDurations(steps.iter().map(|(step, ms)| ((*step).to_owned(), *ms)).collect())
     }
 
     #[test]
-    fn what_passed_counts_as_it_was_last_and_what_did_not_as_before() {
+    fn updates_durations_of_passed_steps_only() {
         let ended = |name: &str, outcome: Outcome, duration_ms: u64| StepEvidence {
             outcome,
             duration_ms,
-            ..not_run(&step(name, &["true"]), Termination::Exited { code: 0 })
+            ..not_run_evidence(&step(name, &["true"]), Termination::Exited { code: 0 })
         };
         let steps = [
             ended("slower", Outcome::Passed, 9_000),
@@ -114,36 +114,37 @@ mod tests {
             ended("new", Outcome::Passed, 1_000),
         ];
         let skill = SkillName::new("a").expect("a name");
-        let before = known(&[("a/slower", 5_000), ("a/failing", 7_000), ("a/quick", 3_000), ("a/gone", 2_000)]);
-        let after = before.after(steps.iter().map(|step| (&skill, step)));
-        assert_eq!(after, known(&[("a/slower", 9_000), ("a/failing", 7_000), ("a/new", 1_000)]));
+        let before =
+            sample_durations(&[("a/slower", 5_000), ("a/failing", 7_000), ("a/quick", 3_000), ("a/gone", 2_000)]);
+        let after = before.updated_with(steps.iter().map(|step| (&skill, step)));
+        assert_eq!(after, sample_durations(&[("a/slower", 9_000), ("a/failing", 7_000), ("a/new", 1_000)]));
     }
 
     #[test]
-    fn a_profile_of_a_repository_has_its_own() {
+    fn stores_durations_by_repository_and_profile() {
         let temp = tempfile::tempdir().expect("temp");
         let state = Directory::open(temp.path()).expect("opens");
-        let (repo, durations) = (Path::new("/r"), known(&[("a/b", 5_000)]));
-        assert_eq!(Durations::read(&state, repo, &profile("pr")), Durations::default(), "before there is any");
+        let (repo, durations) = (Path::new("/r"), sample_durations(&[("a/b", 5_000)]));
+        assert_eq!(StepDurations::read(&state, repo, &profile("pr")), StepDurations::default(), "before there is any");
         durations.write(&state, repo, &profile("pr")).expect("writes");
-        assert_eq!(Durations::read(&state, repo, &profile("pr")), durations);
-        assert_eq!(Durations::read(&state, repo, &profile("full")), Durations::default());
-        assert_eq!(Durations::read(&state, Path::new("/s"), &profile("pr")), Durations::default());
-        known(&[]).write(&state, repo, &profile("pr")).expect("writes again");
-        assert_eq!(Durations::read(&state, repo, &profile("pr")), Durations::default());
+        assert_eq!(StepDurations::read(&state, repo, &profile("pr")), durations);
+        assert_eq!(StepDurations::read(&state, repo, &profile("full")), StepDurations::default());
+        assert_eq!(StepDurations::read(&state, Path::new("/s"), &profile("pr")), StepDurations::default());
+        sample_durations(&[]).write(&state, repo, &profile("pr")).expect("writes again");
+        assert_eq!(StepDurations::read(&state, repo, &profile("pr")), StepDurations::default());
     }
 
     #[test]
-    fn what_is_none_of_ours_is_nothing() {
+    fn ignores_invalid_and_linked_files() {
         let temp = tempfile::tempdir().expect("temp");
         let state = Directory::open(temp.path()).expect("opens");
-        known(&[("a/b", 5_000)]).write(&state, Path::new("/r"), &profile("pr")).expect("writes");
-        let path = temp.path().join(DURATIONS).join(file_of(Path::new("/r"), &profile("pr")));
-        let own = state.descend(DURATIONS).expect("it is there");
-        own.write_unsynced(&file_of(Path::new("/r"), &profile("pr")), b"[1, 2").expect("writes");
-        assert_eq!(Durations::read(&state, Path::new("/r"), &profile("pr")), Durations::default());
+        sample_durations(&[("a/b", 5_000)]).write(&state, Path::new("/r"), &profile("pr")).expect("writes");
+        let path = temp.path().join(DURATIONS_DIR).join(file_name(Path::new("/r"), &profile("pr")));
+        let own = state.descend(DURATIONS_DIR).expect("it is there");
+        own.write_unsynced(&file_name(Path::new("/r"), &profile("pr")), b"[1, 2").expect("writes");
+        assert_eq!(StepDurations::read(&state, Path::new("/r"), &profile("pr")), StepDurations::default());
         std::fs::remove_file(&path).expect("removes");
         std::os::unix::fs::symlink("/etc/passwd", &path).expect("links");
-        assert_eq!(Durations::read(&state, Path::new("/r"), &profile("pr")), Durations::default());
+        assert_eq!(StepDurations::read(&state, Path::new("/r"), &profile("pr")), StepDurations::default());
     }
 }

@@ -4,42 +4,46 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use proctor_core::digest::Sha256Hex;
-use proctor_core::names::{ChangesetId, RunId};
-use proctor_core::status::LastRun;
+use proctor_core::model::names::{ChangesetId, RunId};
+use proctor_core::record::status::LastRun;
+use proctor_core::text::digest::Sha256Hex;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use super::StoreError;
 use super::directory::Directory;
-use super::documents::{Documents, STATUS};
-use super::objects::{Kept, Objects};
-use crate::repository::Repository;
+use super::documents::{RunDocumentDir, STATUS_FILE};
+use super::objects::{Objects, StoredForm};
+use crate::host::repository::Repository;
 use crate::test_support::last_run;
 
 /// Set in the child process in which file sizes are limited. The limit applies to a whole process, and this one
 /// runs other tests.
-const ROLE: &str = "PROCTOR_TEST_OF_LIMITS";
-const NAME: &str = "store::limits::no_room_at_any_byte";
+const CHILD_ENV: &str = "PROCTOR_TEST_OF_LIMITS";
+const TEST_NAME: &str = "store::limits::no_room_at_any_byte";
 /// Executes its arguments with SIGXFSZ ignored, so that a write beyond the limit fails instead.
-const REFUSED: &str = "trap '' XFSZ; exec \"$@\"";
+const IGNORE_SIGXFSZ: &str = "trap '' XFSZ; exec \"$@\"";
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test starts itself, and finds out which of both it is")]
 fn no_room_at_any_byte() {
-    if std::env::var_os(ROLE).is_some() {
-        return in_a_process_of_its_own();
+    if std::env::var_os(CHILD_ENV).is_some() {
+        return run_in_child();
     }
     let itself = std::env::current_exe().expect("a program");
     let mut child = std::process::Command::new("sh");
-    child.args(["-c", REFUSED, "sh"]).arg(itself).args(["--exact", NAME, "--nocapture"]).env(ROLE, "1");
+    child
+        .args(["-c", IGNORE_SIGXFSZ, "sh"])
+        .arg(itself)
+        .args(["--exact", TEST_NAME, "--nocapture"])
+        .env(CHILD_ENV, "1");
     let output = child.output().expect("runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("tried: "), "{}\n{said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains("tried: "), "{}\n{stderr}", output.status);
 }
 
-fn in_a_process_of_its_own() {
+fn run_in_child() {
     let tried = [documents(), objects()].concat();
     eprintln!("tried: {tried:#?}");
 }
@@ -48,92 +52,102 @@ fn documents() -> Vec<String> {
     let evidence = |name: &'static str, letter: &str| {
         let bytes = format!("{{\"output\":\"{}\"}}", letter.repeat(900)).into_bytes();
         let evidence = [(name.to_owned(), bytes)];
-        move |place: &Place| {
+        move |place: &StoreFixture| {
             let cited = |evidence| LastRun { evidence, ..last_run() };
             place.documents.stage(&evidence, cited)?.publish_evidence().map(drop)
         }
     };
     let status = |id: &str, evidence: &str| {
-        let last_run = of_a_run(id, evidence);
-        move |place: &Place| place.documents.write_status(&last_run)
+        let last_run = run_citing(id, evidence);
+        move |place: &StoreFixture| place.documents.write_status(&last_run)
     };
     let record = |id: &str, evidence: &str| {
-        let last_run = of_a_run(id, evidence);
-        move |place: &Place| {
+        let last_run = run_citing(id, evidence);
+        move |place: &StoreFixture| {
             let (_, conclusion) = place.documents.stage(&[], |_| last_run.clone())?.publish_evidence()?;
             conclusion.publish()
         }
     };
-    let nothing = |_: &Place| Ok(());
+    let nothing = |_: &StoreFixture| Ok(());
     vec![
-        at_every_byte("evidence that is new", nothing, evidence("a.json", "n"), 1),
-        at_every_byte("evidence over older", evidence("a.json", "old"), evidence("a.json", "n"), 1),
-        at_every_byte("evidence beside other", evidence("b.json", "o"), evidence("a.json", "n"), 1),
-        at_every_byte("a status that is new", nothing, status("r1", "verify/a.json"), 1),
-        at_every_byte("a status over an older", status("r1", "verify/a.json"), status("r2", "verify/b.json"), 1),
+        fail_at_every_byte("evidence that is new", nothing, evidence("a.json", "n"), 1),
+        fail_at_every_byte("evidence over older", evidence("a.json", "old"), evidence("a.json", "n"), 1),
+        fail_at_every_byte("evidence beside other", evidence("b.json", "o"), evidence("a.json", "n"), 1),
+        fail_at_every_byte("a status that is new", nothing, status("r1", "verify/a.json"), 1),
+        fail_at_every_byte("a status over an older", status("r1", "verify/a.json"), status("r2", "verify/b.json"), 1),
         // The record is written first and is larger than the status.
-        at_every_byte("a record over an older", record("r1", "verify/a.json"), record("r2", "verify/b.json"), 1),
-        at_every_byte("a record beside much", somebodys_status, record("r1", "verify/a.json"), 1),
+        fail_at_every_byte("a record over an older", record("r1", "verify/a.json"), record("r2", "verify/b.json"), 1),
+        fail_at_every_byte("a record beside much", foreign_status, record("r1", "verify/a.json"), 1),
     ]
 }
 
 fn objects() -> Vec<String> {
-    let object = |seed: u64, length: usize, kept: Kept| {
+    let object = |seed: u64, length: usize, kept: StoredForm| {
         let output = noise(seed, length);
-        move |place: &Place| {
+        move |place: &StoreFixture| {
             let mut writer = place.objects.writer()?;
             let path = || "the object".to_owned();
             writer.write(&output).map_err(|source| StoreError::Io { action: "write", path: path(), source })?;
-            writer.finish(&Sha256Hex::of(&output), kept)
+            writer.finish(&Sha256Hex::digest(&output), kept)
         }
     };
-    let nothing = |_: &Place| Ok(());
+    let nothing = |_: &StoreFixture| Ok(());
     vec![
-        at_every_byte("an object that is new", nothing, object(1, 700, Kept::Whole), 1),
-        at_every_byte("an object next to another", object(2, 900, Kept::Whole), object(1, 700, Kept::Cut), 1),
-        at_every_byte(
+        fail_at_every_byte("an object that is new", nothing, object(1, 700, StoredForm::Whole), 1),
+        fail_at_every_byte(
+            "an object next to another",
+            object(2, 900, StoredForm::Whole),
+            object(1, 700, StoredForm::Cut),
+            1,
+        ),
+        fail_at_every_byte(
             "the same object in another form",
-            object(1, 700, Kept::Whole),
-            object(1, 700, Kept::Redacted),
+            object(1, 700, StoredForm::Whole),
+            object(1, 700, StoredForm::Redacted),
             1,
         ),
         // Larger than the compressor's buffer, so that a part is already written when a later write fails.
-        at_every_byte("a large object", object(2, 900, Kept::Whole), object(1, 300_000, Kept::Whole), 1_009),
+        fail_at_every_byte(
+            "a large object",
+            object(2, 900, StoredForm::Whole),
+            object(1, 300_000, StoredForm::Whole),
+            1_009,
+        ),
     ]
 }
 
 /// Executes `write` after `old` with a size limit from 0 up to the size of the largest new file, in increments of
 /// `step`. Returns a description of the attempts.
-fn at_every_byte(
+fn fail_at_every_byte(
     what: &'static str,
-    old: impl Fn(&Place) -> Result<(), StoreError>,
-    write: impl Fn(&Place) -> Result<(), StoreError>,
+    old: impl Fn(&StoreFixture) -> Result<(), StoreError>,
+    write: impl Fn(&StoreFixture) -> Result<(), StoreError>,
     step: usize,
 ) -> String {
-    let place = Place::after(old);
-    let before = place.files();
-    write(&place).expect("there is room");
-    let after = place.files();
+    let fixture = StoreFixture::after(old);
+    let before = fixture.files();
+    write(&fixture).expect("there is room");
+    let after = fixture.files();
     let written = after.iter().filter(|(path, bytes)| before.get(*path) != Some(*bytes));
     let all = written.map(|(_, bytes)| bytes.len()).max().expect("it writes");
-    place.restore(&before);
+    fixture.restore(&before);
     let mut refused = 0;
     for room in (0..all).step_by(step) {
-        let told = with_room(room, || write(&place));
-        let files = place.files();
+        let result = with_size_limit(room, || write(&fixture));
+        let files = fixture.files();
         assert_whole(&files, &before, &after, &format!("{what}, room for {room} of {all} bytes"));
-        let error = told.expect_err("there is no room for it");
-        assert!(is_about_room(&error), "{what}, {room}: {error}");
+        let error = result.expect_err("there is no room for it");
+        assert!(is_out_of_space(&error), "{what}, {room}: {error}");
         assert_ne!(files, after, "{what}, {room}: the error reports that nothing was written");
         refused += 1;
     }
-    with_room(all, || write(&place)).unwrap_or_else(|error| panic!("{what}, there is room for all: {error}"));
-    assert_eq!(place.files(), after, "{what}, with room for all");
+    with_size_limit(all, || write(&fixture)).unwrap_or_else(|error| panic!("{what}, there is room for all: {error}"));
+    assert_eq!(fixture.files(), after, "{what}, with room for all");
     format!("{what}: {refused} times without room")
 }
 
 /// Asserts that each file is the old or the new version, and that no new status file lacks its record.
-fn assert_whole(files: &Files, before: &Files, after: &Files, what: &str) {
+fn assert_whole(files: &FileContents, before: &FileContents, after: &FileContents, what: &str) {
     for (path, bytes) in files {
         let is_whole = [before, after].iter().any(|side| side.get(path) == Some(bytes));
         assert!(is_whole, "{what}: `{}` is neither old nor new: {} bytes", path.display(), bytes.len());
@@ -141,18 +155,18 @@ fn assert_whole(files: &Files, before: &Files, after: &Files, what: &str) {
     let gone: Vec<_> = before.keys().filter(|path| !files.contains_key(*path)).collect();
     assert!(gone.is_empty(), "{what}: {gone:?} is gone");
     let is_new = |path: &Path| files.get(path).is_some_and(|bytes| before.get(path) != Some(bytes));
-    let status_is_new = files.keys().any(|path| path.ends_with(STATUS) && is_new(path));
+    let status_is_new = files.keys().any(|path| path.ends_with(STATUS_FILE) && is_new(path));
     let record = after.keys().find(|path| path.starts_with("state/attestations"));
     assert!(!status_is_new || record.is_none_or(|record| is_new(record)), "{what}: a status that nothing vouches for");
 }
 
-fn is_about_room(error: &StoreError) -> bool {
+fn is_out_of_space(error: &StoreError) -> bool {
     let is_io = |source: &std::io::Error| source.raw_os_error() == Some(Errno::FBIG.raw_os_error());
     matches!(error, StoreError::Io { source, .. } if is_io(source)) && error.hint().is_some()
 }
 
 /// Calls `act` while no file can grow beyond `bytes`.
-fn with_room<T>(bytes: usize, act: impl FnOnce() -> T) -> T {
+fn with_size_limit<T>(bytes: usize, act: impl FnOnce() -> T) -> T {
     let all = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: Some(bytes as u64), ..all }).expect("less than before");
     let done = act();
@@ -161,16 +175,16 @@ fn with_room<T>(bytes: usize, act: impl FnOnce() -> T) -> T {
 }
 
 /// The content of files, by path.
-type Files = BTreeMap<PathBuf, Vec<u8>>;
+type FileContents = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A changeset and a state directory.
-struct Place {
-    room: TempDir,
-    documents: Documents,
+struct StoreFixture {
+    temp: TempDir,
+    documents: RunDocumentDir,
     objects: Objects,
 }
 
-impl Place {
+impl StoreFixture {
     fn after(old: impl Fn(&Self) -> Result<(), StoreError>) -> Self {
         let room = tempfile::tempdir().expect("temp");
         let (repo, state) = (room.path().join("repo"), room.path().join("state"));
@@ -180,34 +194,34 @@ impl Place {
         }
         let state = Directory::open(&state).expect("opens");
         let repository = Repository::open(&repo).expect("opens");
-        let documents = Documents::of_changeset(&state, &repository, &id).expect("opens");
-        let place = Self { room, documents, objects: Objects::open(&state).expect("opens") };
-        old(&place).expect("there is room");
-        place
+        let documents = RunDocumentDir::for_changeset(&state, &repository, &id).expect("opens");
+        let fixture = Self { temp: room, documents, objects: Objects::open(&state).expect("opens") };
+        old(&fixture).expect("there is room");
+        fixture
     }
 
     /// Restores the files to this content.
     #[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
-    fn restore(&self, files: &Files) {
+    fn restore(&self, files: &FileContents) {
         for path in self.files().into_keys().filter(|path| !files.contains_key(path)) {
-            std::fs::remove_file(self.room.path().join(path)).expect("removes");
+            std::fs::remove_file(self.temp.path().join(path)).expect("removes");
         }
         for (path, bytes) in files {
-            std::fs::write(self.room.path().join(path), bytes).expect("writes");
+            std::fs::write(self.temp.path().join(path), bytes).expect("writes");
         }
     }
 
     /// Returns every file, including temporary ones.
-    fn files(&self) -> Files {
-        let mut files = Files::new();
-        let mut directories = vec![self.room.path().to_owned()];
+    fn files(&self) -> FileContents {
+        let mut files = FileContents::new();
+        let mut directories = vec![self.temp.path().to_owned()];
         while let Some(directory) = directories.pop() {
             for entry in std::fs::read_dir(directory).expect("lists") {
                 let path = entry.expect("lists").path();
                 if path.is_dir() {
                     directories.push(path);
                 } else {
-                    let below = path.strip_prefix(self.room.path()).expect("it lies there").to_owned();
+                    let below = path.strip_prefix(self.temp.path()).expect("it lies there").to_owned();
                     files.insert(below, std::fs::read(&path).expect("reads"));
                 }
             }
@@ -216,15 +230,15 @@ impl Place {
     }
 }
 
-fn of_a_run(id: &str, evidence: &str) -> LastRun {
-    let cited = [(evidence.to_owned(), Sha256Hex::of(id.as_bytes()))];
+fn run_citing(id: &str, evidence: &str) -> LastRun {
+    let cited = [(evidence.to_owned(), Sha256Hex::digest(id.as_bytes()))];
     LastRun { run_id: RunId::new(id).expect("an id"), evidence: cited.into(), ..last_run() }
 }
 
 /// A status file that mostly contains the user's data.
-fn somebodys_status(place: &Place) -> Result<(), StoreError> {
+fn foreign_status(fixture: &StoreFixture) -> Result<(), StoreError> {
     let status = format!("{{\"note\":\"{}\",\"state\":\"executed\"}}", "n".repeat(1_200));
-    Directory::open(place.documents.path())?.write(STATUS, status.as_bytes())
+    Directory::open(fixture.documents.path())?.write(STATUS_FILE, status.as_bytes())
 }
 
 /// Returns incompressible bytes from a Lehmer generator.

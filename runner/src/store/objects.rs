@@ -7,17 +7,17 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use proctor_core::digest::Sha256Hex;
+use proctor_core::text::digest::Sha256Hex;
 
 use super::StoreError;
-use super::directory::{Directory, Temporary};
+use super::directory::{Directory, TemporaryFile};
 
 /// zstd's fastest level: outputs are compressed while a step runs.
-const LEVEL: i32 = 1;
+const COMPRESSION_LEVEL: i32 = 1;
 
 /// The part of an output that an object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum StoredForm {
     /// All of it.
     Whole,
     /// The bytes before a cut.
@@ -26,7 +26,7 @@ pub(crate) enum Kept {
     Redacted,
 }
 
-impl Kept {
+impl StoredForm {
     fn suffix(self) -> &'static str {
         match self {
             Self::Whole => "zst",
@@ -56,10 +56,10 @@ impl Objects {
     /// # Errors
     /// A system call fails.
     pub(crate) fn writer(&self) -> Result<ObjectWriter, StoreError> {
-        let temp = self.root.temporary("object")?;
+        let temp = self.root.create_temporary("object")?;
         let failed = |source| StoreError::Io { action: "compress into", path: self.root.name().to_owned(), source };
         let file = temp.file.try_clone().map_err(failed)?;
-        let encoder = zstd::stream::write::Encoder::new(file, LEVEL).map_err(failed)?;
+        let encoder = zstd::stream::write::Encoder::new(file, COMPRESSION_LEVEL).map_err(failed)?;
         Ok(ObjectWriter { objects: self.clone(), temp, encoder })
     }
 
@@ -67,16 +67,16 @@ impl Objects {
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn unnamed(&self) -> Result<File, StoreError> {
-        self.root.unnamed("live")
+    pub(crate) fn unlinked_file(&self) -> Result<File, StoreError> {
+        self.root.create_unlinked("live")
     }
 
     /// Reads at most `limit` bytes of the object; `None` if it does not exist.
     ///
     /// # Errors
     /// The object cannot be read.
-    pub(crate) fn read(&self, sha256: &Sha256Hex, kept: Kept, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        self.unpacked(sha256, kept, |kept| {
+    pub(crate) fn read(&self, sha256: &Sha256Hex, form: StoredForm, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.with_decompressed(sha256, form, |kept| {
             let mut bytes = Vec::new();
             kept.take(limit).read_to_end(&mut bytes)?;
             Ok(bytes)
@@ -86,11 +86,11 @@ impl Objects {
 
 /// A part of an object's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct StoredPart {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// True if more bytes follow.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 impl Objects {
@@ -99,20 +99,20 @@ impl Objects {
     ///
     /// # Errors
     /// The object cannot be read.
-    pub(crate) fn part(
+    pub(crate) fn read_part(
         &self,
         sha256: &Sha256Hex,
-        kept: Kept,
+        form: StoredForm,
         offset: u64,
         limit: usize,
-    ) -> Result<Option<Part>, StoreError> {
-        self.unpacked(sha256, kept, |mut kept| {
+    ) -> Result<Option<StoredPart>, StoreError> {
+        self.with_decompressed(sha256, form, |mut kept| {
             io::copy(&mut kept.by_ref().take(offset), &mut io::sink())?;
             let mut bytes = Vec::new();
             kept.take(limit as u64 + 1).read_to_end(&mut bytes)?;
             let more = bytes.len() > limit;
             bytes.truncate(limit);
-            Ok(Part { bytes, more })
+            Ok(StoredPart { bytes, has_more: more })
         })
     }
 
@@ -120,20 +120,20 @@ impl Objects {
     ///
     /// # Errors
     /// The object cannot be read.
-    pub(crate) fn length(&self, sha256: &Sha256Hex, kept: Kept) -> Result<Option<u64>, StoreError> {
-        self.unpacked(sha256, kept, |mut kept| io::copy(&mut kept, &mut io::sink()))
+    pub(crate) fn length(&self, sha256: &Sha256Hex, form: StoredForm) -> Result<Option<u64>, StoreError> {
+        self.with_decompressed(sha256, form, |mut kept| io::copy(&mut kept, &mut io::sink()))
     }
 
     /// Applies `read` to the decompressed content of an object.
-    fn unpacked<T>(
+    fn with_decompressed<T>(
         &self,
         sha256: &Sha256Hex,
-        kept: Kept,
+        form: StoredForm,
         read: impl FnOnce(zstd::stream::read::Decoder<'_, io::BufReader<File>>) -> io::Result<T>,
     ) -> Result<Option<T>, StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
         let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
-        let name = format!("{rest}.{}", kept.suffix());
+        let name = format!("{rest}.{}", form.suffix());
         let Some(packed) = directory.open_file(&name)? else { return Ok(None) };
         let unpacked = zstd::stream::read::Decoder::new(packed).and_then(read);
         let unpacked = unpacked.map_err(|source| StoreError::Io { action: "decompress", path: name, source })?;
@@ -144,7 +144,7 @@ impl Objects {
 /// An object that is being written; it is removed on drop unless it is finished.
 pub(crate) struct ObjectWriter {
     objects: Objects,
-    temp: Temporary,
+    temp: TemporaryFile,
     encoder: zstd::stream::write::Encoder<'static, File>,
 }
 
@@ -161,9 +161,9 @@ impl ObjectWriter {
     ///
     /// # Errors
     /// A system call fails; no object appears.
-    pub(crate) fn finish(self, sha256: &Sha256Hex, kept: Kept) -> Result<(), StoreError> {
+    pub(crate) fn finish(self, sha256: &Sha256Hex, form: StoredForm) -> Result<(), StoreError> {
         let (shard, rest) = sha256.as_str().split_at(2);
-        let name = format!("{rest}.{}", kept.suffix());
+        let name = format!("{rest}.{}", form.suffix());
         let failed = |source| StoreError::Io { action: "write", path: name.clone(), source };
         self.encoder.finish().and_then(|file| file.sync_all()).map_err(failed)?;
         let directory = self.objects.root.ensure(shard, 0o700)?;
@@ -176,21 +176,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn reads_written_object() {
         let temp = tempfile::tempdir().expect("temp");
         let objects = Objects::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
         let text = b"hello\n".repeat(1000);
-        let sha256 = Sha256Hex::of(&text);
-        assert_eq!(objects.read(&sha256, Kept::Whole, 10).expect("reads"), None);
+        let sha256 = Sha256Hex::digest(&text);
+        assert_eq!(objects.read(&sha256, StoredForm::Whole, 10).expect("reads"), None);
         let mut writer = objects.writer().expect("makes");
         writer.write(&text).expect("writes");
-        writer.finish(&sha256, Kept::Whole).expect("finishes");
-        assert_eq!(objects.read(&sha256, Kept::Whole, 1 << 20).expect("reads"), Some(text));
-        assert_eq!(objects.read(&sha256, Kept::Redacted, 1 << 20).expect("reads"), None);
-        let part = |offset, limit| objects.part(&sha256, Kept::Whole, offset, limit).expect("reads");
-        assert_eq!(part(2, 5), Some(Part { bytes: b"llo\nh".to_vec(), more: true }));
-        assert_eq!(part(5_998, 2), Some(Part { bytes: b"o\n".to_vec(), more: false }));
-        assert_eq!(part(9_000, 2), Some(Part { bytes: Vec::new(), more: false }));
+        writer.finish(&sha256, StoredForm::Whole).expect("finishes");
+        assert_eq!(objects.read(&sha256, StoredForm::Whole, 1 << 20).expect("reads"), Some(text));
+        assert_eq!(objects.read(&sha256, StoredForm::Redacted, 1 << 20).expect("reads"), None);
+        let part = |offset, limit| objects.read_part(&sha256, StoredForm::Whole, offset, limit).expect("reads");
+        assert_eq!(part(2, 5), Some(StoredPart { bytes: b"llo\nh".to_vec(), has_more: true }));
+        assert_eq!(part(5_998, 2), Some(StoredPart { bytes: b"o\n".to_vec(), has_more: false }));
+        assert_eq!(part(9_000, 2), Some(StoredPart { bytes: Vec::new(), has_more: false }));
         drop(objects.writer().expect("makes"));
         assert_eq!(objects.root.names().expect("lists").len(), 1);
     }

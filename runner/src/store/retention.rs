@@ -7,28 +7,28 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use proctor_core::gc::{Collected, Freed};
+use proctor_core::decision::gc::{Collected, Freed};
 use proctor_core::spec::Retention;
 
-use super::attestations::ATTESTATIONS;
+use super::attestations::ATTESTATIONS_DIR;
 use super::directory::{Directory, is_temporary};
-use super::documents::RUNS;
-use super::durations::DURATIONS;
-use super::freed::counted;
-use crate::git_program::INPUTS;
+use super::documents::RUNS_DIR;
+use super::durations::DURATIONS_DIR;
+use super::freed_bytes::remove_and_count;
+use crate::host::sandboxed_git::INPUTS_DIR;
 
 /// Age after which a temporary file counts as abandoned.
-const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Directory of the caches of an earlier version, which the skills of a repository shared.
-const OLD_CACHES: &str = "caches";
+const OLD_CACHES_DIR: &str = "caches";
 
 /// Maximum number of subjects whose records are kept; the records of one subject have a separate limit.
-const SUBJECTS: usize = 1_000;
+const MAX_SUBJECTS: usize = 1_000;
 
 /// The limits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct RetentionBounds {
     /// Maximum number of runs without a changeset.
     pub runs: usize,
     /// Maximum age of these runs and of outputs; `None` sets no limit.
@@ -40,13 +40,13 @@ pub(crate) struct Bounds {
 }
 
 /// Takes the limits from the operator's configuration.
-impl From<&Retention> for Bounds {
+impl From<&Retention> for RetentionBounds {
     fn from(keep: &Retention) -> Self {
         Self {
             runs: usize::try_from(keep.max_runs).unwrap_or(usize::MAX),
             age: keep.max_age,
             object_bytes: keep.max_output_bytes,
-            subjects: SUBJECTS,
+            subjects: MAX_SUBJECTS,
         }
     }
 }
@@ -56,32 +56,39 @@ impl From<&Retention> for Bounds {
 ///
 /// # Errors
 /// A system call fails. Earlier removals remain and are counted.
-pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime, collected: &mut Collected) -> io::Result<()> {
+pub(crate) fn apply_retention(
+    state: &Path,
+    bounds: RetentionBounds,
+    now: SystemTime,
+    collected: &mut Collected,
+) -> io::Result<()> {
     let other = &mut collected.other;
-    for temporary in abandoned(&state.join("objects"))?.into_iter().chain(abandoned(&state.join(DURATIONS))?) {
+    for temporary in
+        abandoned_files(&state.join("objects"))?.into_iter().chain(abandoned_files(&state.join(DURATIONS_DIR))?)
+    {
         remove_file(&temporary, other)?;
     }
-    for input in abandoned(&state.join(INPUTS))? {
+    for input in abandoned_files(&state.join(INPUTS_DIR))? {
         remove_directory(&input, other)?;
     }
-    remove_directory(&state.join(OLD_CACHES), other)?;
-    for subject in beyond(by_age(&state.join(ATTESTATIONS))?, bounds.subjects) {
+    remove_directory(&state.join(OLD_CACHES_DIR), other)?;
+    for subject in excess(entries_by_age(&state.join(ATTESTATIONS_DIR))?, bounds.subjects) {
         remove_directory(&subject, other)?;
     }
-    for subject in beyond(by_age(&state.join(DURATIONS))?, bounds.subjects) {
+    for subject in excess(entries_by_age(&state.join(DURATIONS_DIR))?, bounds.subjects) {
         remove_file(&subject, other)?;
     }
     let oldest = bounds.age.and_then(|age| now.checked_sub(age));
-    for run in outdated(runs(&state.join(RUNS))?, bounds.runs, oldest) {
-        match is_under_way(&run) {
+    for run in outdated(sorted_runs(&state.join(RUNS_DIR))?, bounds.runs, oldest) {
+        match is_in_progress(&run) {
             true => collected.runs.in_use += 1,
             false => remove_directory(&run, &mut collected.runs)?,
         }
     }
-    let objects = objects(&state.join("objects"))?;
+    let objects = objects_by_age(&state.join("objects"))?;
     let mut excess = objects.iter().map(|object| object.bytes).sum::<u64>().saturating_sub(bounds.object_bytes);
     for object in objects {
-        if excess == 0 && oldest.is_none_or(|oldest| object.written >= oldest) {
+        if excess == 0 && oldest.is_none_or(|oldest| object.modified_at >= oldest) {
             break;
         }
         remove_file(&object.path, &mut collected.outputs)?;
@@ -91,15 +98,15 @@ pub(crate) fn tidy(state: &Path, bounds: Bounds, now: SystemTime, collected: &mu
 }
 
 fn remove_file(path: &Path, freed: &mut Freed) -> io::Result<()> {
-    counted(freed, path, || gone(fs::remove_file(path)))
+    remove_and_count(freed, path, || ignore_missing(fs::remove_file(path)))
 }
 
 fn remove_directory(path: &Path, freed: &mut Freed) -> io::Result<()> {
-    counted(freed, path, || gone(fs::remove_dir_all(path)))
+    remove_and_count(freed, path, || ignore_missing(fs::remove_dir_all(path)))
 }
 
 /// Ignores files that another process has already removed.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -107,7 +114,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 }
 
 /// Returns whether a run is in progress: it then holds the lock of its documents.
-fn is_under_way(run: &Path) -> bool {
+fn is_in_progress(run: &Path) -> bool {
     Directory::open(run).and_then(|directory| directory.is_locked()).unwrap_or(true)
 }
 
@@ -122,20 +129,20 @@ fn outdated(sorted: Vec<PathBuf>, keep: usize, oldest: Option<SystemTime>) -> im
 }
 
 /// Returns the oldest of `sorted` beyond the newest `keep`.
-fn beyond(sorted: Vec<PathBuf>, keep: usize) -> impl Iterator<Item = PathBuf> {
+fn excess(sorted: Vec<PathBuf>, keep: usize) -> impl Iterator<Item = PathBuf> {
     let excess = sorted.len().saturating_sub(keep);
     sorted.into_iter().take(excess)
 }
 
 /// Returns the runs, oldest first: run ids sort by time.
-fn runs(directory: &Path) -> io::Result<Vec<PathBuf>> {
+fn sorted_runs(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = entries(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)
 }
 
 /// Returns the entries of a directory, least recently modified first.
-fn by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
+fn entries_by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(directory)? {
         let entry = entry?;
@@ -145,27 +152,27 @@ fn by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Returns temporary files that were not written for [`ABANDONED`], so that their writer must be gone.
-fn abandoned(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// Returns temporary files that were not written for [`ABANDONED_AFTER`], so that their writer must be gone.
+fn abandoned_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(directory)? {
         let entry = entry?;
         let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
-        if entry.file_name().to_str().is_some_and(is_temporary) && age > ABANDONED {
+        if entry.file_name().to_str().is_some_and(is_temporary) && age > ABANDONED_AFTER {
             found.push(entry.path());
         }
     }
     Ok(found)
 }
 
-struct Object {
-    written: SystemTime,
+struct OutputObject {
+    modified_at: SystemTime,
     bytes: u64,
     path: PathBuf,
 }
 
 /// Returns finished objects, oldest first.
-fn objects(directory: &Path) -> io::Result<Vec<Object>> {
+fn objects_by_age(directory: &Path) -> io::Result<Vec<OutputObject>> {
     let mut objects = Vec::new();
     for shard in entries(directory)? {
         let shard = shard?;
@@ -175,10 +182,10 @@ fn objects(directory: &Path) -> io::Result<Vec<Object>> {
         for entry in entries(&shard.path())? {
             let entry = entry?;
             let meta = entry.metadata()?;
-            objects.push(Object { written: meta.modified()?, bytes: meta.len(), path: entry.path() });
+            objects.push(OutputObject { modified_at: meta.modified()?, bytes: meta.len(), path: entry.path() });
         }
     }
-    objects.sort_by(|a, b| (a.written, &a.path).cmp(&(b.written, &b.path)));
+    objects.sort_by(|a, b| (a.modified_at, &a.path).cmp(&(b.modified_at, &b.path)));
     Ok(objects)
 }
 
@@ -195,119 +202,120 @@ fn entries(directory: &Path) -> io::Result<Box<dyn Iterator<Item = io::Result<fs
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::store::objects::{Kept, Objects};
-    use proctor_core::digest::Sha256Hex;
+    use crate::store::objects::{Objects, StoredForm};
     use proctor_core::spec::DaemonSettings;
+    use proctor_core::text::digest::Sha256Hex;
 
-    fn bounds() -> Bounds {
-        Bounds::from(&DaemonSettings::default().retention)
+    fn bounds() -> RetentionBounds {
+        RetentionBounds::from(&DaemonSettings::default().retention)
     }
 
-    fn tidy(state: &Path, bounds: Bounds, now: SystemTime) -> io::Result<Collected> {
+    fn retain(state: &Path, bounds: RetentionBounds, now: SystemTime) -> io::Result<Collected> {
         let mut collected = Collected::default();
-        super::tidy(state, bounds, now, &mut collected).map(|()| collected)
+        super::apply_retention(state, bounds, now, &mut collected).map(|()| collected)
     }
 
     fn now() -> SystemTime {
         Clock::system().system_time()
     }
 
-    fn dated(path: &Path, ago: Duration) {
+    fn set_age(path: &Path, ago: Duration) {
         let file = fs::File::open(path).expect("opens");
         file.set_modified(now() - ago).expect("dates");
     }
 
     #[test]
-    fn what_is_too_old_goes_and_a_run_that_is_under_way_stays() {
+    fn removes_old_runs_except_those_in_progress() {
         let state = tempfile::tempdir().expect("temp");
         let hour = Duration::from_secs(60 * 60);
-        let runs = ["1", "2", "3"].map(|run| state.path().join(RUNS).join(run));
+        let runs = ["1", "2", "3"].map(|run| state.path().join(RUNS_DIR).join(run));
         for (run, hours) in runs.iter().zip([3, 3, 1]) {
             fs::create_dir_all(run).expect("makes");
-            dated(run, hour * hours);
+            set_age(run, hour * hours);
         }
         let shard = state.path().join("objects/00");
         fs::create_dir_all(&shard).expect("makes");
         for (object, hours) in [("old.zst", 3), ("new.zst", 1)] {
             fs::File::create_new(shard.join(object)).expect("makes");
-            dated(&shard.join(object), hour * hours);
+            set_age(&shard.join(object), hour * hours);
         }
-        let under_way = Directory::open(&runs[0]).expect("opens");
-        assert!(under_way.try_lock().expect("locks"));
-        let tidied = tidy(state.path(), Bounds { age: Some(hour * 2), ..bounds() }, now()).expect("tidies");
+        let in_progress = Directory::open(&runs[0]).expect("opens");
+        assert!(in_progress.try_lock().expect("locks"));
+        let tidied = retain(state.path(), RetentionBounds { age: Some(hour * 2), ..bounds() }, now()).expect("tidies");
         assert_eq!((tidied.runs.number, tidied.runs.in_use, tidied.outputs.number), (1, 1, 1));
         assert_eq!(runs.each_ref().map(|run| run.exists()), [true, false, true]);
         assert_eq!(["old.zst", "new.zst"].map(|object| shard.join(object).exists()), [false, true]);
-        tidy(state.path(), Bounds { runs: 0, ..bounds() }, now()).expect("tidies");
+        retain(state.path(), RetentionBounds { runs: 0, ..bounds() }, now()).expect("tidies");
         assert_eq!(runs.map(|run| run.exists()), [true, false, false]);
     }
 
     #[test]
-    fn the_oldest_runs_go() {
+    fn removes_oldest_runs() {
         let state = tempfile::tempdir().expect("temp");
         for run in ["20260101T000000Z-1", "20260102T000000Z-1", "20260103T000000Z-1"] {
             fs::create_dir_all(state.path().join("runs").join(run).join("verify")).expect("makes");
         }
-        tidy(state.path(), Bounds { runs: 1, object_bytes: 0, ..bounds() }, now()).expect("tidies");
-        let left = runs(&state.path().join("runs")).expect("lists");
+        retain(state.path(), RetentionBounds { runs: 1, object_bytes: 0, ..bounds() }, now()).expect("tidies");
+        let left = sorted_runs(&state.path().join("runs")).expect("lists");
         assert_eq!(left, [state.path().join("runs/20260103T000000Z-1")]);
     }
 
     #[test]
-    fn the_subjects_that_nobody_ran_for_longest_are_forgotten() {
+    fn removes_least_recently_run_subjects() {
         let state = tempfile::tempdir().expect("temp");
-        let all = state.path().join(ATTESTATIONS);
+        let all = state.path().join(ATTESTATIONS_DIR);
         for (subject, seconds) in [("b", 3), ("c", 1), ("a", 2)] {
             fs::create_dir_all(all.join(subject)).expect("makes");
             let opened = fs::File::open(all.join(subject)).expect("opens");
             opened.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("dates");
         }
-        tidy(state.path(), Bounds { subjects: 2, ..bounds() }, now()).expect("tidies");
-        assert_eq!(by_age(&all).expect("lists"), [all.join("a"), all.join("b")]);
+        retain(state.path(), RetentionBounds { subjects: 2, ..bounds() }, now()).expect("tidies");
+        assert_eq!(entries_by_age(&all).expect("lists"), [all.join("a"), all.join("b")]);
     }
 
     #[test]
-    fn how_long_steps_took_is_kept_of_so_many_subjects() {
+    fn limits_durations_by_subject() {
         let state = tempfile::tempdir().expect("temp");
-        let all = state.path().join(DURATIONS);
+        let all = state.path().join(DURATIONS_DIR);
         fs::create_dir_all(&all).expect("makes");
         for (name, hours) in [("b.json", 3), ("a.json", 1), (".a.json.0123456789abcdef.tmp", 48)] {
             fs::File::create_new(all.join(name)).expect("makes");
-            dated(&all.join(name), Duration::from_secs(60 * 60) * hours);
+            set_age(&all.join(name), Duration::from_secs(60 * 60) * hours);
         }
-        tidy(state.path(), bounds(), now()).expect("tidies");
-        assert_eq!(by_age(&all).expect("lists"), [all.join("b.json"), all.join("a.json")]);
-        tidy(state.path(), Bounds { subjects: 1, ..bounds() }, now()).expect("tidies");
-        assert_eq!(by_age(&all).expect("lists"), [all.join("a.json")]);
+        retain(state.path(), bounds(), now()).expect("tidies");
+        assert_eq!(entries_by_age(&all).expect("lists"), [all.join("b.json"), all.join("a.json")]);
+        retain(state.path(), RetentionBounds { subjects: 1, ..bounds() }, now()).expect("tidies");
+        assert_eq!(entries_by_age(&all).expect("lists"), [all.join("a.json")]);
     }
 
     #[test]
-    fn outputs_are_bounded_in_bytes() {
+    fn limits_total_size_of_outputs() {
         let state = tempfile::tempdir().expect("temp");
         let store = Objects::open(&Directory::open(state.path()).expect("opens")).expect("opens");
         for text in ["one", "two", "three"] {
             let mut writer = store.writer().expect("makes");
             writer.write(text.as_bytes()).expect("writes");
-            writer.finish(&Sha256Hex::of(text.as_bytes()), Kept::Whole).expect("finishes");
+            writer.finish(&Sha256Hex::digest(text.as_bytes()), StoredForm::Whole).expect("finishes");
         }
-        let all = objects(&state.path().join("objects")).expect("lists");
+        let all = objects_by_age(&state.path().join("objects")).expect("lists");
         let newest = all.last().expect("three").bytes;
-        tidy(state.path(), Bounds { object_bytes: newest, ..bounds() }, now()).expect("tidies");
-        let left = objects(&state.path().join("objects")).expect("lists");
+        retain(state.path(), RetentionBounds { object_bytes: newest, ..bounds() }, now()).expect("tidies");
+        let left = objects_by_age(&state.path().join("objects")).expect("lists");
         assert_eq!((all.len(), left.len()), (3, 1));
         assert_eq!(left[0].path, all[2].path);
     }
 
     #[test]
-    fn inputs_of_git_that_somebody_left_behind_go() {
+    fn removes_abandoned_git_inputs() {
         let state = tempfile::tempdir().expect("temp");
-        let inputs = ["old", "new"].map(|name| state.path().join(INPUTS).join(format!(".{name}.0123456789abcdef.tmp")));
+        let inputs =
+            ["old", "new"].map(|name| state.path().join(INPUTS_DIR).join(format!(".{name}.0123456789abcdef.tmp")));
         for input in &inputs {
             fs::create_dir_all(input.join("entries")).expect("makes");
         }
-        let long_ago = fs::metadata(&inputs[0]).expect("there").modified().expect("a time") - 2 * ABANDONED;
+        let long_ago = fs::metadata(&inputs[0]).expect("there").modified().expect("a time") - 2 * ABANDONED_AFTER;
         fs::File::open(&inputs[0]).and_then(|file| file.set_modified(long_ago)).expect("sets");
-        tidy(state.path(), bounds(), now()).expect("tidies");
+        retain(state.path(), bounds(), now()).expect("tidies");
         assert_eq!(inputs.map(|input| input.exists()), [false, true]);
     }
 
@@ -315,12 +323,12 @@ mod tests {
     fn removes_the_caches_of_an_earlier_version() {
         let state = tempfile::tempdir().expect("temp");
         fs::create_dir_all(state.path().join("caches/0123/target")).expect("makes");
-        tidy(state.path(), bounds(), now()).expect("tidies");
+        retain(state.path(), bounds(), now()).expect("tidies");
         assert!(!state.path().join("caches").exists());
     }
 
     #[test]
-    fn an_empty_state_directory_is_tidy() {
-        tidy(tempfile::tempdir().expect("temp").path(), bounds(), now()).expect("tidies");
+    fn accepts_empty_state_directory() {
+        retain(tempfile::tempdir().expect("temp").path(), bounds(), now()).expect("tidies");
     }
 }

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::control;
+use super::control_files;
 
 /// Prefix of the name of each such directory.
 const PREFIX: &str = "proctor-";
 /// The group of the daemon process, if it must be in a group below the directory.
-pub(super) const OWN: &str = "daemon";
+pub(super) const DAEMON_GROUP: &str = "daemon";
 /// Total time limit for the removal of a directory and its empty groups.
-const LAST_TASKS: Duration = Duration::from_millis(500);
+const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many times a sweeper may remove a directory that was just created.
-const TRIES: usize = 5;
+const MAX_CREATE_ATTEMPTS: usize = 5;
 
 /// A locked directory that contains groups. It is removed when dropped.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ pub(super) struct Subtree {
 impl Subtree {
     /// Creates one below `base` for this process.
     pub(super) fn create(base: &Path) -> io::Result<Self> {
-        for _ in 0..TRIES {
-            let dir = base.join(name()?);
-            make(&dir)?;
+        for _ in 0..MAX_CREATE_ATTEMPTS {
+            let dir = base.join(new_name()?);
+            create_group_dir(&dir)?;
             match lock(&dir) {
                 Ok(Some(lock)) => return Ok(Self { dir, _lock: lock }),
                 // A sweeper removed it as abandoned, between the two calls.
@@ -58,12 +58,12 @@ impl Subtree {
 impl Drop for Subtree {
     fn drop(&mut self) {
         // The next owner sweeps whatever remains.
-        drop(remove_until(&self.dir, Instant::now() + LAST_TASKS));
+        drop(remove_until(&self.dir, Instant::now() + REMOVE_TIMEOUT));
     }
 }
 
 /// Creates the directory of a group, closed to other users: a user who can open it can lock it.
-pub(super) fn make(dir: &Path) -> io::Result<()> {
+pub(super) fn create_group_dir(dir: &Path) -> io::Result<()> {
     let above = dir.parent().unwrap_or(dir).display();
     let made = DirBuilder::new().mode(0o700).create(dir);
     made.map_err(|error| io::Error::new(error.kind(), format!("making a group in `{above}`: {error}")))
@@ -91,23 +91,23 @@ fn sweep(base: &Path, until: Instant) {
         if Instant::now() >= until {
             return;
         }
-        if !entry.file_name().to_str().is_some_and(is_name) {
+        if !entry.file_name().to_str().is_some_and(is_subtree_name) {
             continue;
         }
         let dir = entry.path();
         // A held lock means that the owner lives.
         if let Ok(Some(_lock)) = lock(&dir) {
-            sweep_one(&dir, until);
+            remove_abandoned(&dir, until);
         }
     }
 }
 
 /// Removes the directory of one dead owner. The owner's own group is only removed and never killed, since a process
 /// in it need not belong to a step.
-fn sweep_one(dir: &Path, until: Instant) {
+fn remove_abandoned(dir: &Path, until: Instant) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for group in entries.flatten().filter(is_dir) {
-        if group.file_name() != OWN {
+        if group.file_name() != DAEMON_GROUP {
             kill(&group.path());
         }
         drop(remove_until(&group.path(), until));
@@ -118,7 +118,7 @@ fn sweep_one(dir: &Path, until: Instant) {
 /// Kills the processes of a group if the kernel supports that: Linux 5.14, v2. Some of them may not have ended when
 /// this returns.
 pub(super) fn kill(dir: &Path) -> bool {
-    control::write(dir, "cgroup.kill", "1").is_ok()
+    control_files::write(dir, "cgroup.kill", "1").is_ok()
 }
 
 /// Removes a group, with retries until `until`. The last task of a dead process leaves its group a moment after the
@@ -161,15 +161,15 @@ fn lock(dir: &Path) -> io::Result<Option<OwnedFd>> {
 
 /// Returns a new name. The process id helps human readers; the random part makes the name unique across PID
 /// namespaces.
-fn name() -> io::Result<String> {
+fn new_name() -> io::Result<String> {
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!("{PREFIX}{}-{:08x}", std::process::id(), u32::from_ne_bytes(random)))
 }
 
-/// Returns whether a name was made by [`name`]. Other names may have the same prefix, such as that of proctor's
+/// Returns whether a name was made by [`new_name`]. Other names may have the same prefix, such as that of proctor's
 /// systemd scope.
-fn is_name(name: &str) -> bool {
+fn is_subtree_name(name: &str) -> bool {
     let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
     parts.is_some_and(|(pid, random)| {
         pid.parse::<u32>().is_ok() && random.len() == 8 && u32::from_str_radix(random, 16).is_ok()
@@ -181,16 +181,16 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn soon() -> Instant {
+    fn short_deadline() -> Instant {
         Instant::now() + Duration::from_millis(50)
     }
 
     #[test]
-    fn in_plain_directories_a_live_owners_subtree_stays() {
+    fn keeps_subtree_of_live_owner() {
         let base = tempfile::tempdir().expect("tempdir");
         let subtree = Subtree::create(base.path()).expect("subtree");
-        make(&subtree.dir().join("1")).expect("group");
-        sweep(base.path(), soon());
+        create_group_dir(&subtree.dir().join("1")).expect("group");
+        sweep(base.path(), short_deadline());
         assert!(subtree.dir().join("1").exists());
         fs::remove_dir(subtree.dir().join("1")).expect("remove");
         let dir = subtree.dir().to_owned();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn in_plain_directories_what_nobody_holds_is_swept_and_nothing_else() {
+    fn sweeps_only_abandoned_subtrees() {
         let base = tempfile::tempdir().expect("tempdir");
         let others = ["proctor-3.scope/1", "proctor-4-0000000g/1", "proctor-tests/1", "other/1"];
         for dir in ["proctor-1-01234567/1", "proctor-1-01234567/daemon", "proctor-2-89abcdef"].iter().chain(&others) {
@@ -208,7 +208,7 @@ mod tests {
         let (file, link) = ("proctor-5-01234567", "proctor-6-01234567");
         fs::write(base.path().join(file), "").expect("write");
         std::os::unix::fs::symlink("other", base.path().join(link)).expect("symlink");
-        sweep(base.path(), soon());
+        sweep(base.path(), short_deadline());
         assert!(others.iter().all(|dir| base.path().join(dir).exists()));
         assert!(base.path().join(file).exists() && base.path().join(link).is_symlink());
         let left = fs::read_dir(base.path()).expect("list").count();
@@ -216,31 +216,31 @@ mod tests {
     }
 
     #[test]
-    fn in_plain_directories_siblings_are_swept_and_nothing_above_the_tree() {
+    fn sweeps_siblings_but_not_parents() {
         let top = tempfile::tempdir().expect("tempdir");
         let dirs = ["ours", "sibling/proctor-1-01234567/1", "sibling/deep/proctor-1-01234567"];
         let [ours, sibling, deep] = dirs.map(|dir| top.path().join(dir));
         [&ours, &sibling, &deep].into_iter().for_each(|dir| fs::create_dir_all(dir).expect("mkdir"));
-        sweep_around(&ours, &ours, soon());
+        sweep_around(&ours, &ours, short_deadline());
         assert!(sibling.exists());
-        sweep_around(&ours, top.path(), soon());
+        sweep_around(&ours, top.path(), short_deadline());
         assert!(!sibling.exists() && !top.path().join("sibling/proctor-1-01234567").exists() && deep.exists());
     }
 
     #[test]
-    fn names_are_recognised() {
-        assert!(is_name(&name().expect("random")));
+    fn recognizes_own_names() {
+        assert!(is_subtree_name(&new_name().expect("random")));
         for other in ["proctor-1", "proctor-1.scope", "proctor--01234567", "proctor-1-0123456", "x-1-01234567"] {
-            assert!(!is_name(other), "{other}");
+            assert!(!is_subtree_name(other), "{other}");
         }
     }
 
     #[test]
-    fn a_removal_that_cannot_succeed_ends() {
+    fn removal_stops_at_deadline() {
         let base = tempfile::tempdir().expect("tempdir");
         fs::write(base.path().join("file"), "").expect("write");
-        let error = remove_until(base.path(), soon()).expect_err("not empty");
+        let error = remove_until(base.path(), short_deadline()).expect_err("not empty");
         assert!(is_busy(&error), "{error}");
-        remove_until(&base.path().join("absent"), soon()).expect("gone already");
+        remove_until(&base.path().join("absent"), short_deadline()).expect("gone already");
     }
 }

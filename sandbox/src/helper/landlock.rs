@@ -16,39 +16,39 @@ use rustix::io::Errno;
 
 /// The result of enforcing the ruleset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Walled {
+pub(super) enum LandlockResult {
     /// The ruleset is enforced: the kernel refused the probe as it should.
-    By {
+    Enforced {
         /// Human-readable list of the Landlock features in use.
         mechanism: String,
     },
     /// This kernel cannot enforce it.
-    Absent {
+    Unavailable {
         /// Human-readable reason.
         reason: String,
     },
 }
 
 /// The permitted operations on files below a directory.
-pub(super) type Rights = BitFlags<AccessFs>;
+pub(super) type FileRights = BitFlags<AccessFs>;
 
 /// A ruleset that exists in the kernel but is not enforced on any process yet.
 #[derive(Debug)]
-pub(super) struct Wall {
+pub(super) struct LandlockRuleset {
     rules: RulesetCreated,
     scopes: BitFlags<Scope>,
-    tried_in: PathBuf,
+    probe_dir: PathBuf,
 }
 
-impl Wall {
+impl LandlockRuleset {
     /// Creates a ruleset from these rules alone: all other paths can be neither read nor written. A rule for a file
     /// uses those of its rights that apply to files; a rule for an absent path is skipped.
     ///
     /// # Errors
     /// The kernel refuses a rule.
-    pub(super) fn by_rules(rules: &[(PathBuf, Rights)], tried_in: &Path) -> io::Result<Self> {
-        let rules: Vec<(&Path, Rights)> = rules.iter().map(|(path, rights)| (path.as_path(), *rights)).collect();
-        Self::draw(&rules, tried_in)
+    pub(super) fn from_rules(rules: &[(PathBuf, FileRights)], probe_dir: &Path) -> io::Result<Self> {
+        let rules: Vec<(&Path, FileRights)> = rules.iter().map(|(path, rights)| (path.as_path(), *rights)).collect();
+        Self::create(&rules, probe_dir)
     }
 
     /// Creates the ruleset of a sandbox, after the last mount. Below `scratch`, which exists, and below the
@@ -58,32 +58,32 @@ impl Wall {
     /// # Errors
     /// The kernel refuses a rule.
     pub(super) fn new(scratch: &Path, others: &[&Path]) -> io::Result<Self> {
-        let fixed =
-            [("/", seen()), ("/dev", used()), ("/proc", told())].map(|(path, rights)| (Path::new(path), rights));
-        let writable = [scratch].into_iter().chain(others.iter().copied()).map(|path| (path, changed()));
-        Self::draw(&fixed.into_iter().chain(writable).collect::<Vec<_>>(), scratch)
+        let fixed = [("/", read_rights()), ("/dev", device_rights()), ("/proc", proc_rights())]
+            .map(|(path, rights)| (Path::new(path), rights));
+        let writable = [scratch].into_iter().chain(others.iter().copied()).map(|path| (path, write_rights()));
+        Self::create(&fixed.into_iter().chain(writable).collect::<Vec<_>>(), scratch)
     }
 
     /// Allows changes below one more directory.
     ///
     /// # Errors
     /// The kernel refuses the rule.
-    pub(super) fn with(self, directory: &Path) -> io::Result<Self> {
-        let rules = allow(self.rules, &[(directory, changed())]).map_err(io::Error::other)?;
+    pub(super) fn allow_changes_below(self, directory: &Path) -> io::Result<Self> {
+        let rules = add_rules(self.rules, &[(directory, write_rights())]).map_err(io::Error::other)?;
         Ok(Self { rules, ..self })
     }
 
-    fn draw(wanted: &[(&Path, Rights)], tried_in: &Path) -> io::Result<Self> {
-        let scopes = Scope::from_all(NEWEST);
-        let (created, scopes) = match create(scopes) {
+    fn create(wanted: &[(&Path, FileRights)], probe_dir: &Path) -> io::Result<Self> {
+        let scopes = Scope::from_all(NEWEST_ABI);
+        let (created, scopes) = match create_empty_ruleset(scopes) {
             // Some vendors' kernels report an ABI whose scopes they lack.
             Err(RulesetError::CreateRuleset(CreateRulesetError::CreateRulesetCall { .. })) => {
-                (create(BitFlags::EMPTY), BitFlags::EMPTY)
+                (create_empty_ruleset(BitFlags::EMPTY), BitFlags::EMPTY)
             }
             other => (other, scopes),
         };
-        let rules = created.and_then(|rules| allow(rules, wanted)).map_err(io::Error::other)?;
-        Ok(Self { rules, scopes, tried_in: tried_in.to_owned() })
+        let rules = created.and_then(|rules| add_rules(rules, wanted)).map_err(io::Error::other)?;
+        Ok(Self { rules, scopes, probe_dir: probe_dir.to_owned() })
     }
 
     /// Enforces the ruleset on this process and all of its future children, and verifies that it is active. The
@@ -91,16 +91,16 @@ impl Wall {
     ///
     /// # Errors
     /// The kernel refuses, or the ruleset is not effective.
-    pub(super) fn build(self) -> io::Result<Walled> {
+    pub(super) fn enforce(self) -> io::Result<LandlockResult> {
         let status = match self.rules.restrict_self() {
             Ok(status) => status,
-            Err(error) => return unless_full(error),
+            Err(error) => return handle_restrict_error(error),
         };
         match (status.ruleset, status.landlock) {
-            (RulesetStatus::NotEnforced, kernel) => Ok(Walled::Absent { reason: absence(kernel) }),
+            (RulesetStatus::NotEnforced, kernel) => Ok(LandlockResult::Unavailable { reason: absence_reason(kernel) }),
             (_, LandlockStatus::Available { effective_abi, .. }) => {
-                try_in(&self.tried_in)?;
-                Ok(Walled::By { mechanism: mechanism(effective_abi, self.scopes) })
+                verify_enforced(&self.probe_dir)?;
+                Ok(LandlockResult::Enforced { mechanism: describe_mechanism(effective_abi, self.scopes) })
             }
             (_, kernel) => Err(io::Error::other(format!("rules are in force without Landlock: {kernel:?}"))),
         }
@@ -108,16 +108,16 @@ impl Wall {
 }
 
 /// The newest ABI whose rights are handled. Rights that the kernel does not support are left out.
-const NEWEST: ABI = ABI::V9;
+const NEWEST_ABI: ABI = ABI::V9;
 
-fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
+fn create_empty_ruleset(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
     let mut rules = Ruleset::default()
         // ABI 1 lacks this right and denies every rename between two directories. Steps would fail under such a
         // ruleset, so none is used.
         .set_compatibility(CompatLevel::SoftRequirement)
         .handle_access(AccessFs::Refer)?
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(NEWEST))?;
+        .handle_access(AccessFs::from_all(NEWEST_ABI))?;
     if !scopes.is_empty() {
         rules = rules.scope(scopes)?;
     }
@@ -126,7 +126,7 @@ fn create(scopes: BitFlags<Scope>) -> Result<RulesetCreated, RulesetError> {
     rules.create()?.no_new_privs(false).log_same_exec(false)?.log_subdomains(false)
 }
 
-fn allow(rules: RulesetCreated, wanted: &[(&Path, Rights)]) -> Result<RulesetCreated, RulesetError> {
+fn add_rules(rules: RulesetCreated, wanted: &[(&Path, FileRights)]) -> Result<RulesetCreated, RulesetError> {
     wanted.iter().try_fold(rules, |rules, (path, rights)| match PathFd::new(path) {
         Ok(fd) => rules.add_rule(PathBeneath::new(fd, *rights)),
         // A path that cannot be opened cannot be written either.
@@ -136,29 +136,29 @@ fn allow(rules: RulesetCreated, wanted: &[(&Path, Rights)]) -> Result<RulesetCre
 
 /// Returns the rights below `/`: files may be read and executed as mounts and modes allow. A connection to another
 /// process's pathname socket is denied (ABI 9); the step's own sockets need no right.
-pub(super) fn seen() -> Rights {
+pub(super) fn read_rights() -> FileRights {
     AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir
 }
 
 /// Returns the rights below `/dev`, for devices and terminals.
-pub(super) fn used() -> Rights {
+pub(super) fn device_rights() -> FileRights {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
 /// Returns the rights below `/proc`, for a process's own files, such as `echo 500 >/proc/self/oom_score_adj`.
-fn told() -> Rights {
+fn proc_rights() -> FileRights {
     AccessFs::WriteFile | AccessFs::Truncate
 }
 
 /// Returns the rights below writable directories: everything except devices.
-pub(super) fn changed() -> Rights {
+pub(super) fn write_rights() -> FileRights {
     let never = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev | AccessFs::ResolveUnix;
-    AccessFs::from_all(NEWEST) & !never
+    AccessFs::from_all(NEWEST_ABI) & !never
 }
 
 /// Verifies the ruleset by an attempt to create a block device. The kernel checks Landlock first, which answers
 /// EACCES; without it the answer is EPERM, since the process has no capability.
-fn try_in(dir: &Path) -> io::Result<()> {
+fn verify_enforced(dir: &Path) -> io::Result<()> {
     match rustix::fs::mknodat(CWD, dir.join(PROBE), FileType::BlockDevice, Mode::empty(), 0) {
         Err(Errno::ACCESS) => Ok(()),
         answer => {
@@ -172,12 +172,12 @@ const PROBE: &str = ".proctor-landlock";
 
 /// Handles a failure to enforce the ruleset. A process can have 16 nested domains, and proctor itself may run inside
 /// 16.
-fn unless_full(error: RulesetError) -> io::Result<Walled> {
+fn handle_restrict_error(error: RulesetError) -> io::Result<LandlockResult> {
     match error {
         RulesetError::RestrictSelf(RestrictSelfError::RestrictSelfCall { source, .. })
             if source.raw_os_error() == Some(libc::E2BIG) =>
         {
-            Ok(Walled::Absent {
+            Ok(LandlockResult::Unavailable {
                 reason: "E2BIG: proctor itself runs inside as many Landlock domains as there can be".to_owned(),
             })
         }
@@ -185,7 +185,7 @@ fn unless_full(error: RulesetError) -> io::Result<Walled> {
     }
 }
 
-fn absence(kernel: LandlockStatus) -> String {
+fn absence_reason(kernel: LandlockStatus) -> String {
     match kernel {
         LandlockStatus::NotEnabled => {
             "EOPNOTSUPP: Landlock is switched off (`lsm=` of the kernel's command line)".to_owned()
@@ -202,7 +202,7 @@ fn absence(kernel: LandlockStatus) -> String {
 }
 
 /// The rights that each ABI added, as far as the ruleset uses them.
-const ADDED: [(ABI, &str); 5] = [
+const RIGHTS_BY_ABI: [(ABI, &str); 5] = [
     (ABI::V1, "reading, executing, writing, making and removing files"),
     (ABI::V2, "renaming"),
     (ABI::V3, "truncating"),
@@ -210,8 +210,9 @@ const ADDED: [(ABI, &str); 5] = [
     (ABI::V9, "sockets with a path"),
 ];
 
-fn mechanism(abi: ABI, scopes: BitFlags<Scope>) -> String {
-    let mut rights: Vec<&str> = ADDED.into_iter().filter(|(since, _)| *since <= abi).map(|(_, right)| right).collect();
+fn describe_mechanism(abi: ABI, scopes: BitFlags<Scope>) -> String {
+    let mut rights: Vec<&str> =
+        RIGHTS_BY_ABI.into_iter().filter(|(since, _)| *since <= abi).map(|(_, right)| right).collect();
     if abi >= ABI::V6 && !scopes.is_empty() {
         rights.push("abstract sockets and signals of others");
     }
@@ -223,20 +224,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_names_what_the_kernel_has() {
-        let all = Scope::from_all(NEWEST);
-        assert!(!mechanism(ABI::V2, all).contains("truncating") && mechanism(ABI::V3, all).contains("truncating"));
-        assert!(!mechanism(ABI::V5, all).contains("signals") && mechanism(ABI::V6, all).contains("signals"));
-        assert!(!mechanism(ABI::V6, BitFlags::EMPTY).contains("signals"));
-        assert!(!mechanism(ABI::V8, all).contains("with a path") && mechanism(ABI::V9, all).contains("with a path"));
+    fn mechanism_lists_rights_of_abi() {
+        let all = Scope::from_all(NEWEST_ABI);
+        assert!(
+            !describe_mechanism(ABI::V2, all).contains("truncating")
+                && describe_mechanism(ABI::V3, all).contains("truncating")
+        );
+        assert!(
+            !describe_mechanism(ABI::V5, all).contains("signals")
+                && describe_mechanism(ABI::V6, all).contains("signals")
+        );
+        assert!(!describe_mechanism(ABI::V6, BitFlags::EMPTY).contains("signals"));
+        assert!(
+            !describe_mechanism(ABI::V8, all).contains("with a path")
+                && describe_mechanism(ABI::V9, all).contains("with a path")
+        );
     }
 
     #[test]
-    fn nothing_but_devices_may_be_used_as_one_or_made() {
-        let allowed = seen() | used() | told() | changed();
+    fn grants_no_device_creation() {
+        let allowed = read_rights() | device_rights() | proc_rights() | write_rights();
         let never = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::ResolveUnix;
-        assert_eq!(AccessFs::from_all(NEWEST) & !allowed, never);
-        assert!(changed().contains(AccessFs::Refer) && !changed().contains(AccessFs::IoctlDev));
-        assert!(!seen().contains(AccessFs::WriteFile) && !used().contains(AccessFs::MakeReg));
+        assert_eq!(AccessFs::from_all(NEWEST_ABI) & !allowed, never);
+        assert!(write_rights().contains(AccessFs::Refer) && !write_rights().contains(AccessFs::IoctlDev));
+        assert!(!read_rights().contains(AccessFs::WriteFile) && !device_rights().contains(AccessFs::MakeReg));
     }
 }

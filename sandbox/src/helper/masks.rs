@@ -14,10 +14,10 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-pub(super) use sockets::{Sockets, bound_sockets};
+pub(super) use sockets::{HostSockets, bound_sockets};
 
-use super::mounts::{self, Opt};
-use crate::sys::{self, Reach};
+use super::mounts::{self, MountOption};
+use crate::sys::{self, MountScope};
 
 /// Files about the kernel itself, which only administrators need: its configuration, symbols, memory, keys, log and
 /// scheduler, and the trigger that halts the machine. They cannot be opened.
@@ -25,7 +25,7 @@ use crate::sys::{self, Reach};
 /// Since each mask costs a mount, the list leaves out files that every kernel since 5.12 opens for root alone, and
 /// files that expose less than these (`kpagecount` and similar ones, `pagetypeinfo`, `slabinfo`, `timer_list`,
 /// `vmallocinfo`). A step is never root.
-const CLOSED: [&str; 10] = [
+const CLOSED_PROC_FILES: [&str; 10] = [
     "config.gz",
     "kallsyms",
     "kcore",
@@ -39,11 +39,11 @@ const CLOSED: [&str; 10] = [
 ];
 /// Files that programs expect to be readable: they are made empty. The kernel command line can contain credentials,
 /// and interrupt counts reveal when a user types.
-const EMPTY: [&str; 3] = ["cmdline", "interrupts", "softirqs"];
-/// Directories about the host's hardware and file systems; [`STAGE`] is another one.
-const HARDWARE: [&str; 6] = ["acpi", "asound", "bus", "fs", "irq", "scsi"];
+const EMPTY_PROC_FILES: [&str; 3] = ["cmdline", "interrupts", "softirqs"];
+/// Directories about the host's hardware and file systems; [`MASK_DIR`] is another one.
+const PROC_HARDWARE_DIRS: [&str; 6] = ["acpi", "asound", "bus", "fs", "irq", "scsi"];
 /// The directory that holds the masks. Every kernel's `/proc` has it, and the masks' mount hides its content.
-const STAGE: &str = "/proc/driver";
+const MASK_DIR: &str = "/proc/driver";
 /// A file that cannot be opened.
 const CLOSED_FILE: &str = "/proc/driver/closed";
 /// A file that reads as empty.
@@ -83,24 +83,24 @@ pub(super) enum SysView {
 ///
 /// # Errors
 /// A mount is refused, or `/proc/sys` stays writable.
-pub(super) fn proc() -> io::Result<()> {
-    stage()?;
-    read_only(Path::new("/proc/sys"))?;
-    lay(CLOSED_FILE, "/proc", &CLOSED)?;
-    lay(EMPTY_FILE, "/proc", &EMPTY)?;
-    lay(EMPTY_DIR, "/proc", &HARDWARE)
+pub(super) fn mask_proc() -> io::Result<()> {
+    mount_mask_dir()?;
+    remount_read_only(Path::new("/proc/sys"))?;
+    mount_mask(CLOSED_FILE, "/proc", &CLOSED_PROC_FILES)?;
+    mount_mask(EMPTY_FILE, "/proc", &EMPTY_PROC_FILES)?;
+    mount_mask(EMPTY_DIR, "/proc", &PROC_HARDWARE_DIRS)
 }
 
 /// Masks `/sys`, after `/proc`. Does nothing if `/sys` is an empty directory.
 ///
 /// # Errors
 /// A mount is refused.
-pub(super) fn sys(view: SysView) -> io::Result<()> {
-    lay(EMPTY_DIR, "/sys", &SYS_HARDWARE)?;
-    lay(CLOSED_FILE, "/sys", &SYS_CLOSED)?;
+pub(super) fn mask_sys(view: SysView) -> io::Result<()> {
+    mount_mask(EMPTY_DIR, "/sys", &SYS_HARDWARE)?;
+    mount_mask(CLOSED_FILE, "/sys", &SYS_CLOSED)?;
     match view {
         SysView::Fresh => Ok(()),
-        SysView::Host => lay(EMPTY_DIR, "/sys", &SYS_MOUNTED),
+        SysView::Host => mount_mask(EMPTY_DIR, "/sys", &SYS_MOUNTED),
     }
 }
 
@@ -109,9 +109,9 @@ pub(super) fn sys(view: SysView) -> io::Result<()> {
 ///
 /// # Errors
 /// A mount is refused, or there are too many sockets.
-pub(super) fn sockets(sockets: &Sockets<'_>, closed: impl Fn() -> io::Result<OwnedFd>) -> io::Result<usize> {
+pub(super) fn mask_sockets(sockets: &HostSockets<'_>, closed: impl Fn() -> io::Result<OwnedFd>) -> io::Result<usize> {
     let mut masked = 0;
-    for socket in sockets.reachable()? {
+    for socket in sockets.open_reachable()? {
         let socket = socket?;
         // The descriptor names the examined socket, even if its path has been replaced.
         mounts::attach(closed()?.as_fd(), socket.as_fd())?;
@@ -121,33 +121,33 @@ pub(super) fn sockets(sockets: &Sockets<'_>, closed: impl Fn() -> io::Result<Own
 }
 
 /// Creates the masks and attaches them: kernels before 6.15 cannot clone a detached mount.
-fn stage() -> io::Result<()> {
+fn mount_mask_dir() -> io::Result<()> {
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let mount = mounts::new_fs("tmpfs", &[Opt("mode", "555".to_owned())], attributes)?;
-    make_file(mount.as_fd(), CLOSED_FILE, Mode::empty())?;
-    make_file(mount.as_fd(), EMPTY_FILE, Mode::from_raw_mode(0o444))?;
-    rustix::fs::mkdirat(&mount, name(EMPTY_DIR), Mode::from_raw_mode(0o555))?;
+    let mount = mounts::new_filesystem("tmpfs", &[MountOption("mode", "555".to_owned())], attributes)?;
+    create_mask_file(mount.as_fd(), CLOSED_FILE, Mode::empty())?;
+    create_mask_file(mount.as_fd(), EMPTY_FILE, Mode::from_raw_mode(0o444))?;
+    rustix::fs::mkdirat(&mount, mask_path(EMPTY_DIR), Mode::from_raw_mode(0o555))?;
     // Otherwise their owner, who may be the step, could change their modes.
-    sys::mount_setattr(mount.as_fd(), Reach::One, mounts::RDONLY, false, None)?;
-    mounts::attach_at(mount.as_fd(), Path::new(STAGE))
+    sys::mount_setattr(mount.as_fd(), MountScope::Single, mounts::RDONLY, false, None)?;
+    mounts::attach_at(mount.as_fd(), Path::new(MASK_DIR))
 }
 
 /// Returns the path of a mask on the file system that holds all masks.
-fn name(mask: &str) -> &Path {
-    Path::new(mask.strip_prefix(STAGE).unwrap_or(mask).trim_start_matches('/'))
+fn mask_path(mask: &str) -> &Path {
+    Path::new(mask.strip_prefix(MASK_DIR).unwrap_or(mask).trim_start_matches('/'))
 }
 
-fn make_file(dir: BorrowedFd<'_>, mask: &str, mode: Mode) -> io::Result<()> {
+fn create_mask_file(dir: BorrowedFd<'_>, mask: &str, mode: Mode) -> io::Result<()> {
     // Opened for reading: a mount with open writers cannot be made read-only.
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, name(mask), flags, mode)?;
+    rustix::fs::openat(dir, mask_path(mask), flags, mode)?;
     Ok(())
 }
 
 /// Mounts `mask` over each of the names below `root`. One call by path suffices for each, since only the kernel
 /// creates names there. Skips a name that is absent or unreachable, since the step cannot reach it either.
-fn lay(mask: &str, root: &str, names: &[&str]) -> io::Result<()> {
+fn mount_mask(mask: &str, root: &str, names: &[&str]) -> io::Result<()> {
     for name in names {
         match rustix::mount::mount_bind(mask, Path::new(root).join(name)) {
             Err(Errno::NOENT | Errno::ACCESS) => {}
@@ -157,9 +157,9 @@ fn lay(mask: &str, root: &str, names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-fn read_only(path: &Path) -> io::Result<()> {
-    let clone = mounts::clone(path)?;
-    mounts::set(clone.as_fd(), mounts::RDONLY)?;
+fn remount_read_only(path: &Path) -> io::Result<()> {
+    let clone = mounts::clone_mount(path)?;
+    mounts::set_attributes(clone.as_fd(), mounts::RDONLY)?;
     mounts::attach_at(clone.as_fd(), path)?;
     if rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(());

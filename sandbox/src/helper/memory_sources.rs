@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-use crate::wire::Entry;
+use crate::wire::CgroupEntry;
 
 /// The sources of PID 1 in addition to the processes.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ pub(super) struct MemoryGroup {
 
 impl MemoryGroup {
     /// Takes its two files from the end of the descriptors of a request.
-    pub(super) fn taken(entry: &Entry, fds: &mut Vec<OwnedFd>) -> Option<Self> {
-        let Entry::Group { takes_off_sockets: true, .. } = entry else { return None };
+    pub(super) fn from_fds(entry: &CgroupEntry, fds: &mut Vec<OwnedFd>) -> Option<Self> {
+        let CgroupEntry::Group { takes_off_sockets: true, .. } = entry else { return None };
         let sockets = fds.pop()?;
         let limit = fds.pop()?;
         Some(Self { limit: limit.into(), sockets: sockets.into() })
@@ -44,15 +44,15 @@ impl MemoryGroup {
 
 /// A control group's memory limit, from which PID 1 subtracts socket buffers.
 #[derive(Debug)]
-pub(super) struct SharedBound {
+pub(super) struct SharedMemoryLimit {
     bytes: u64,
-    taken_off: u64,
+    subtracted_bytes: u64,
 }
 
-impl SharedBound {
+impl SharedMemoryLimit {
     /// Creates a common limit for memory and socket buffers, in bytes.
     pub(super) fn new(bytes: u64) -> Self {
-        Self { bytes, taken_off: 0 }
+        Self { bytes, subtracted_bytes: 0 }
     }
 
     /// Lowers the memory limit by the current size of the socket buffers. Returns whether the step exceeds the common
@@ -62,12 +62,12 @@ impl SharedBound {
         if held >= self.bytes {
             return true;
         }
-        if held.abs_diff(self.taken_off) < WORTH_A_CHANGE {
+        if held.abs_diff(self.subtracted_bytes) < MIN_LIMIT_CHANGE {
             return false;
         }
         match group.limit.write_at((self.bytes - held).to_string().as_bytes(), 0) {
             Ok(_) => {
-                self.taken_off = held;
+                self.subtracted_bytes = held;
                 false
             }
             Err(error) => error.kind() != io::ErrorKind::Interrupted,
@@ -76,7 +76,7 @@ impl SharedBound {
 }
 
 /// The smallest change of socket buffers for which the limit is adjusted, in bytes.
-const WORTH_A_CHANGE: u64 = 1 << 20;
+const MIN_LIMIT_CHANGE: u64 = 1 << 20;
 
 /// The sockets of a network namespace, as listed by the kernel. `sock_diag(7)`.
 #[derive(Debug)]
@@ -103,15 +103,16 @@ impl SocketMemory {
     /// Returns the number of bytes in the buffers of all sockets. A protocol whose list the kernel refuses counts as
     /// 0.
     pub(super) fn bytes(&self) -> u64 {
-        let unix = self.sum(&unix_request(), UNIX_HEADER, unix_bytes).unwrap_or_default();
+        let unix = self.sum_buffers(&unix_request(), UNIX_HEADER, unix_bytes).unwrap_or_default();
         let inet = FAMILIES.iter().filter(|_| has_network_sockets());
-        let inet = inet.map(|family| self.sum(&inet_request(*family), INET_HEADER, inet_bytes).unwrap_or_default());
+        let inet =
+            inet.map(|family| self.sum_buffers(&inet_request(*family), INET_HEADER, inet_bytes).unwrap_or_default());
         unix + inet.sum::<u64>()
     }
 
-    fn sum(&self, request: &[u8], header: usize, bytes_of: fn(&[Record<'_>]) -> u64) -> io::Result<u64> {
+    fn sum_buffers(&self, request: &[u8], header: usize, bytes_of: fn(&[NetlinkRecord<'_>]) -> u64) -> io::Result<u64> {
         rustix::net::send(&self.0, request, SendFlags::NOSIGNAL)?;
-        let (mut sum, mut answer) = (0, vec![0; LONGEST_ANSWER]);
+        let (mut sum, mut answer) = (0, vec![0; MAX_ANSWER]);
         loop {
             let (length, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::DONTWAIT)?;
             for (kind, body) in messages(&answer[..length]) {
@@ -138,10 +139,10 @@ fn has_network_sockets() -> bool {
 }
 
 /// A message or an attribute: its kind and its body.
-type Record<'a> = (u16, &'a [u8]);
+type NetlinkRecord<'a> = (u16, &'a [u8]);
 
 /// The longest part of an answer, in bytes.
-const LONGEST_ANSWER: usize = 32 << 10;
+const MAX_ANSWER: usize = 32 << 10;
 /// `SOCK_DIAG_BY_FAMILY`: the kind of the request, and of each answer about one socket.
 const SOCKET: u16 = 20;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
@@ -166,7 +167,7 @@ const SENT: usize = 2;
 const QUEUED: usize = 5;
 const BACKLOG: usize = 7;
 
-fn request(body: &[u8]) -> Vec<u8> {
+fn build_request(body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(MESSAGE_HEADER + body.len()).unwrap_or_default();
     let header = [&length.to_ne_bytes()[..], &SOCKET.to_ne_bytes(), &LIST.to_ne_bytes(), &[0; 8]];
     [&header.concat()[..], body].concat()
@@ -175,17 +176,17 @@ fn request(body: &[u8]) -> Vec<u8> {
 /// Builds a `unix_diag_req` for all states.
 fn unix_request() -> Vec<u8> {
     let family = [libc::AF_UNIX as u8, 0, 0, 0];
-    request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 4], &UNIX_SHOWN.to_ne_bytes(), &[0; 8]].concat())
+    build_request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 4], &UNIX_SHOWN.to_ne_bytes(), &[0; 8]].concat())
 }
 
 /// Builds an `inet_diag_req_v2` for all states and all addresses.
 fn inet_request((family, protocol): (u16, u8)) -> Vec<u8> {
     let family = [family as u8, protocol, 1 << (INET_MEMORY - 1), 0];
-    request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 48]].concat())
+    build_request(&[&family[..], &u32::MAX.to_ne_bytes(), &[0; 48]].concat())
 }
 
 /// Splits an answer into messages with their kinds.
-fn messages(answer: &[u8]) -> impl Iterator<Item = Record<'_>> {
+fn messages(answer: &[u8]) -> impl Iterator<Item = NetlinkRecord<'_>> {
     records(answer, MESSAGE_HEADER, |header| {
         let length = u32::from_ne_bytes(header.get(..4)?.try_into().ok()?);
         Some((usize::try_from(length).ok()?, u16::from_ne_bytes(header.get(4..6)?.try_into().ok()?)))
@@ -193,7 +194,7 @@ fn messages(answer: &[u8]) -> impl Iterator<Item = Record<'_>> {
 }
 
 /// Splits a message into attributes with their kinds.
-fn attributes(body: &[u8]) -> Vec<Record<'_>> {
+fn attributes(body: &[u8]) -> Vec<NetlinkRecord<'_>> {
     let header = |header: &[u8]| {
         let length = u16::from_ne_bytes(header.get(..2)?.try_into().ok()?);
         Some((usize::from(length), u16::from_ne_bytes(header.get(2..4)?.try_into().ok()?)))
@@ -206,7 +207,7 @@ fn records(
     bytes: &[u8],
     header: usize,
     read: impl Fn(&[u8]) -> Option<(usize, u16)>,
-) -> impl Iterator<Item = Record<'_>> {
+) -> impl Iterator<Item = NetlinkRecord<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let (length, kind) = read(rest)?;
@@ -216,22 +217,25 @@ fn records(
     })
 }
 
-fn figure(figures: &[u8], place: usize) -> u64 {
-    let bytes = figures.chunks_exact(4).nth(place).and_then(|bytes| bytes.try_into().ok());
+fn read_figure(figures: &[u8], index: usize) -> u64 {
+    let bytes = figures.chunks_exact(4).nth(index).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(0, |bytes| u32::from_ne_bytes(bytes).into())
 }
 
 /// Returns the bytes charged to a Unix socket. Sent data is charged to the sender until it is read. If the sender is
 /// closed, the data is visible only at the receiver, which reports its length; for datagrams it reports the length of
 /// the first one.
-fn unix_bytes(attributes: &[Record<'_>]) -> u64 {
-    let of = |wanted| attributes.iter().find(|(kind, _)| *kind == wanted).map(|(_, body)| *body).unwrap_or_default();
-    figure(of(UNIX_MEMORY), SENT) + figure(of(UNIX_WAITING), 0)
+fn unix_bytes(attributes: &[NetlinkRecord<'_>]) -> u64 {
+    let attribute =
+        |wanted| attributes.iter().find(|(kind, _)| *kind == wanted).map(|(_, body)| *body).unwrap_or_default();
+    read_figure(attribute(UNIX_MEMORY), SENT) + read_figure(attribute(UNIX_WAITING), 0)
 }
 
-fn inet_bytes(attributes: &[Record<'_>]) -> u64 {
+fn inet_bytes(attributes: &[NetlinkRecord<'_>]) -> u64 {
     let memory = attributes.iter().filter(|(kind, _)| *kind == INET_MEMORY);
-    memory.map(|(_, figures)| [RECEIVED, QUEUED, BACKLOG].map(|place| figure(figures, place)).iter().sum::<u64>()).sum()
+    memory
+        .map(|(_, figures)| [RECEIVED, QUEUED, BACKLOG].map(|place| read_figure(figures, place)).iter().sum::<u64>())
+        .sum()
 }
 
 #[cfg(test)]
@@ -239,26 +243,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_what_waits_in_a_unix_socket() {
+    fn counts_unread_unix_socket_data() {
         let memory = SocketMemory::open().expect("a list of sockets");
-        let before = memory.sum(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
+        let before = memory.sum_buffers(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("set");
         let mut sent = 0;
         while let Ok(length) = std::io::Write::write(&mut &ours, &[0; 4096]) {
             sent += length as u64;
         }
-        let with_both = memory.sum(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
+        let with_both = memory.sum_buffers(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
         assert!(sent > 65_536 && with_both >= before.saturating_add(sent / 2), "{sent}: {before}, {with_both}");
         drop(ours);
-        let with_one = memory.sum(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
+        let with_one = memory.sum_buffers(&unix_request(), UNIX_HEADER, unix_bytes).expect("a sum");
         assert!(with_one >= before.saturating_add(sent / 2), "{sent}: {before}, {with_one}");
         drop(theirs);
     }
 
     #[test]
-    fn ignores_what_is_cut_off() {
-        let mut message = request(&[7; 8]);
+    fn ignores_truncated_records() {
+        let mut message = build_request(&[7; 8]);
         assert_eq!(messages(&message).collect::<Vec<_>>(), [(SOCKET, &[7; 8][..])]);
         message.truncate(20);
         assert_eq!(messages(&message).count(), 0);
@@ -266,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn lowers_the_bound_by_what_sockets_hold() {
+    fn lowers_limit_by_socket_buffers() {
         let (limit, sockets) = (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
         let group = MemoryGroup { limit, sockets };
         let set = |bytes: &str| group.sockets.write_all_at(bytes.as_bytes(), 0).expect("written");
-        let mut bound = SharedBound::new(100 << 20);
+        let mut bound = SharedMemoryLimit::new(100 << 20);
         set("1000000\n");
-        assert!(!bound.is_exceeded(&group) && bound.taken_off == 0, "too little to change anything");
+        assert!(!bound.is_exceeded(&group) && bound.subtracted_bytes == 0, "too little to change anything");
         set("41943040\n");
         assert!(!bound.is_exceeded(&group));
         let mut text = [0; 32];

@@ -12,26 +12,26 @@ use super::mounts;
 ///
 /// # Errors
 /// The kernel refuses the overlay.
-pub(super) fn overlay(
+pub(super) fn create_overlay(
     descriptors: &OwnedFd,
     layers: &[BorrowedFd<'_>],
     upper: &OwnedFd,
     work: &OwnedFd,
 ) -> io::Result<OwnedFd> {
     rustix::process::fchdir(descriptors)?;
-    let overlay = overlay_by_any_means(layers, upper, work);
+    let overlay = create_with_fallback(layers, upper, work);
     rustix::process::chdir("/")?;
     overlay
 }
 
-fn overlay_by_any_means(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
-    overlay_over(layers, upper, work, set_each_lower)
+fn create_with_fallback(layers: &[BorrowedFd<'_>], upper: &OwnedFd, work: &OwnedFd) -> io::Result<OwnedFd> {
+    create_with(layers, upper, work, set_each_lower)
         // Kernels before 6.8 support only a single list, and those before 6.5 report that no sooner than at the end.
         // If the list fails too, the first error is the more informative one.
-        .or_else(|first| overlay_over(layers, upper, work, set_lowers_in_one).map_err(|_| first))
+        .or_else(|first| create_with(layers, upper, work, set_lowers_as_list).map_err(|_| first))
 }
 
-fn overlay_over(
+fn create_with(
     layers: &[BorrowedFd<'_>],
     upper: &OwnedFd,
     work: &OwnedFd,
@@ -39,14 +39,14 @@ fn overlay_over(
 ) -> io::Result<OwnedFd> {
     let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Without privilege, overlayfs cannot use its own attributes, and layers must have the same format under root.
-    fsconfig_set_flag(&fs, "userxattr").map_err(|errno| mounts::explained(&fs, errno))?;
+    fsconfig_set_flag(&fs, "userxattr").map_err(|errno| mounts::with_kernel_log(&fs, errno))?;
     set_lowers(&fs, layers)?;
     set_layer(&fs, "upperdir", upper.as_fd())?;
     set_layer(&fs, "workdir", work.as_fd())?;
     // Reading the tree must not change access times.
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
-    mounts::create(&fs, attributes)
+    mounts::create_mount(&fs, attributes)
 }
 
 fn set_each_lower(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -54,12 +54,12 @@ fn set_each_lower(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 /// The kernel accepts no value longer than 255 bytes, which holds some 14 layers.
-fn set_lowers_in_one(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let paths: Vec<String> = layers.iter().map(|layer| path_of(*layer)).collect();
-    fsconfig_set_string(fs, "lowerdir", paths.join(":")).map_err(|errno| mounts::explained(fs, errno))
+fn set_lowers_as_list(fs: &OwnedFd, layers: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let paths: Vec<String> = layers.iter().map(|layer| fd_path(*layer)).collect();
+    fsconfig_set_string(fs, "lowerdir", paths.join(":")).map_err(|errno| mounts::with_kernel_log(fs, errno))
 }
 
-fn path_of(dir: BorrowedFd<'_>) -> String {
+fn fd_path(dir: BorrowedFd<'_>) -> String {
     dir.as_raw_fd().to_string()
 }
 
@@ -69,5 +69,5 @@ fn set_layer(fs: &OwnedFd, key: &'static str, dir: BorrowedFd<'_>) -> io::Result
     if fsconfig_set_fd(fs, key, dir).is_ok() {
         return Ok(());
     }
-    fsconfig_set_string(fs, key, path_of(dir)).map_err(|errno| mounts::explained(fs, errno))
+    fsconfig_set_string(fs, key, fd_path(dir)).map_err(|errno| mounts::with_kernel_log(fs, errno))
 }

@@ -1,6 +1,6 @@
 //! Tests of the operation lists.
 
-use proctor_core::plan::{Argv, Leaks, Limits};
+use proctor_core::model::plan::{Argv, Leaks, Limits};
 
 use super::*;
 use crate::policy::{CacheMount, GitDirs, NestedGit, ToolMount};
@@ -13,7 +13,7 @@ fn host() -> Host {
         helper: "/h".into(),
         state_dir: "/home/u/.state".into(),
         home: "/home/u".into(),
-        resolver: Some("/run/r/stub.conf".into()),
+        resolv_conf: Some("/run/r/stub.conf".into()),
         homes: BTreeMap::new(),
         euid: 1001,
         egid: 1001,
@@ -23,7 +23,7 @@ fn host() -> Host {
 fn policy() -> Policy {
     let limit = Limit::Max(1 << 20);
     let tool = |path: &str| {
-        let (kind, rights) = (ToolKind::ReadOnly, Rights::Steps);
+        let (kind, rights) = (ToolKind::ReadOnly, AccessRights::Steps);
         ToolMount { source: path.into(), at: path.into(), kind, rights }
     };
     Policy {
@@ -54,16 +54,16 @@ fn policy() -> Policy {
             source: CacheSource::Directory("/home/u/.state/c".into()),
             at: RelPath::new("target").expect("a path"),
         }],
-        tolerated: proctor_core::enforcement::Tolerated::default(),
+        tolerated: proctor_core::model::enforcement::Tolerated::default(),
     }
 }
 
-fn listed(user: StepUser) -> Vec<String> {
+fn described_ops(user: StepUser) -> Vec<String> {
     setup_ops(&policy(), &host(), user).iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn the_list_of_an_ordinary_user() {
+fn lists_operations_for_ordinary_user() {
     let expected = "\
 join the run's user and mount namespace
 new namespaces: user, mount, pid
@@ -126,11 +126,11 @@ wait until the tree is in place
 change to /home/u/src/r/sub
 draw it around /home/u/src/r too, and build it
 execute the command";
-    assert_eq!(listed(USER).join("\n"), expected);
+    assert_eq!(described_ops(USER).join("\n"), expected);
 }
 
 #[test]
-fn a_checkout_appears_in_place_of_the_repository() {
+fn shows_checkout_at_repository_path() {
     let objects = Some(PathBuf::from("/home/u/src/r/.git/objects"));
     let nested =
         vec![NestedGit { git: "/home/u/src/r/m/.git".into(), objects: "/home/u/src/r/.git/modules/m/objects".into() }];
@@ -156,7 +156,7 @@ fn a_checkout_appears_in_place_of_the_repository() {
 }
 
 #[test]
-fn root_steps_down_after_the_last_mount_and_before_capabilities_go() {
+fn root_changes_user_after_mounts_before_dropping_capabilities() {
     let ops = setup_ops(&policy(), &host(), ROOT);
     let at = |wanted: fn(&SetupOp) -> bool| ops.iter().position(wanted).expect("in the list");
     let down = at(|op| matches!(op, SetupOp::StepDown { .. }));
@@ -168,11 +168,11 @@ fn root_steps_down_after_the_last_mount_and_before_capabilities_go() {
 }
 
 #[test]
-fn the_home_of_the_steps_user_is_hidden_wherever_it_lies() {
+fn hides_home_of_step_user() {
     let at = |homes: &[(u32, &str)]| {
         let homes = homes.iter().map(|(uid, home)| (*uid, PathBuf::from(home))).collect();
         let ops = setup_ops(&policy(), &Host { homes, ..host() }, USER);
-        ops.iter().any(|op| matches!(op, SetupOp::Cover { at, kind: Cover::Hidden, .. } if at == "/var/lib/ci"))
+        ops.iter().any(|op| matches!(op, SetupOp::Cover { at, kind: CoverKind::Hidden, .. } if at == "/var/lib/ci"))
     };
     assert!(at(&[(1001, "/var/lib/ci")]));
     assert!(!at(&[(1002, "/var/lib/ci")]), "another user's modes protect it");
@@ -180,20 +180,20 @@ fn the_home_of_the_steps_user_is_hidden_wherever_it_lies() {
 }
 
 #[test]
-fn a_cache_in_a_cache_is_mounted_after_it() {
+fn mounts_nested_cache_after_its_parent() {
     let cache =
         |at: &str| CacheMount { source: CacheSource::Directory("/c".into()), at: RelPath::new(at).expect("a path") };
     let policy = Policy { caches: vec![cache("a/b"), cache("a"), cache("a.b")], ..policy() };
     let ops = setup_ops(&policy, &host(), USER);
     let at = |wanted: &str| {
-        let is = |op: &SetupOp| matches!(op, SetupOp::Attach { inside: Inside::Repo { path, .. }, .. } if path.as_str() == wanted);
+        let is = |op: &SetupOp| matches!(op, SetupOp::Attach { inside: MountPointParent::Repo { path, .. }, .. } if path.as_str() == wanted);
         ops.iter().position(is).expect("attached")
     };
     assert!(at("a") < at("a/b"));
 }
 
 #[test]
-fn stages_follow_each_other() {
+fn operations_are_ordered_by_stage() {
     for user in [USER, ROOT] {
         let ops = setup_ops(&policy(), &host(), user);
         assert!(ops.iter().map(SetupOp::stage).is_sorted(), "{ops:?}");
@@ -202,7 +202,7 @@ fn stages_follow_each_other() {
 }
 
 #[test]
-fn what_is_taken_is_taken_before_it_is_hidden_or_read_only() {
+fn clones_before_hiding_and_making_read_only() {
     let ops = setup_ops(&policy(), &host(), USER);
     let last_taken = ops.iter().rposition(|op| matches!(op, SetupOp::Clone { .. } | SetupOp::HoldTree { .. }));
     let first_changed = ops.iter().position(|op| matches!(op, SetupOp::ReadOnlyRoot | SetupOp::Cover { .. }));
@@ -213,7 +213,7 @@ fn what_is_taken_is_taken_before_it_is_hidden_or_read_only() {
 }
 
 #[test]
-fn the_network_is_left_alone_where_it_is_allowed() {
+fn keeps_host_network_if_allowed() {
     let policy = Policy { network: Network::Allow, ..policy() };
     let ops = setup_ops(&policy, &host(), USER);
     assert!(ops.iter().any(|op| matches!(op, SetupOp::OwnNamespaces { network: false })));
@@ -223,10 +223,10 @@ fn the_network_is_left_alone_where_it_is_allowed() {
 }
 
 #[test]
-fn arrangements_in_which_a_policy_cannot_hold_are_refused() {
-    assert!(check(&policy(), &host()).is_ok());
+fn refuses_unenforceable_path_arrangements() {
+    assert!(check_policy(&policy(), &host()).is_ok());
     let state = Host { state_dir: "/home/u/src/r/.state".into(), ..host() };
-    assert!(check(&policy(), &state).is_err(), "the state directory lies in the repository");
+    assert!(check_policy(&policy(), &state).is_err(), "the state directory lies in the repository");
     let spoilt: [fn(&mut Policy); 8] = [
         |policy| policy.repo = "/".into(),
         |policy| policy.repo = "/home".into(),
@@ -240,6 +240,6 @@ fn arrangements_in_which_a_policy_cannot_hold_are_refused() {
     for (index, spoil) in spoilt.into_iter().enumerate() {
         let mut policy = policy();
         spoil(&mut policy);
-        assert!(check(&policy, &host()).is_err(), "{index}");
+        assert!(check_policy(&policy, &host()).is_err(), "{index}");
     }
 }

@@ -6,32 +6,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use proctor_core::drift::display_path;
+use proctor_core::model::drift::display_path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::stage::{Look, Owner, Stage};
-use super::{ApplyError, ApplyInput, Changes, Seen, stays};
-use crate::beneath;
+use super::staging::{EntryOwner, NewEntryAttributes, StagingDir};
+use super::{ApplyError, ApplyInput, CheckedEntries, PendingChanges, is_protected};
 use crate::layer::{FileContent, LayerEntry};
 use crate::paths;
-use crate::view::{Standing, standing_of};
+use crate::read_beneath;
+use crate::tree_view::{PathState, path_state_from_layer};
 
 /// Writes the changes in the order of their paths, so that a directory comes before its content.
-pub(super) fn write(input: &ApplyInput<'_>, changes: &Changes<'_>, seen: &Seen) -> Result<Vec<Vec<u8>>, ApplyError> {
+pub(super) fn write_changes(
+    input: &ApplyInput<'_>,
+    changes: &PendingChanges<'_>,
+    seen: &CheckedEntries,
+) -> Result<Vec<Vec<u8>>, ApplyError> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }
-    let stage = Stage::make(input.repo).map_err(|source| super::untouched(b".", source))?;
-    let mut writer = Writer { input, changes, seen, stage, staged: BTreeMap::new(), done: Vec::new() };
-    let carried = writer.stage_all().and_then(|()| writer.carry_out()).and_then(|()| writer.sync());
+    let stage = StagingDir::create(input.repo).map_err(|source| super::unapplied_io_error(b".", source))?;
+    let mut writer =
+        ChangeWriter { input, changes, checked: seen, staging: stage, staged: BTreeMap::new(), done: Vec::new() };
+    let carried = writer.stage_all().and_then(|()| writer.apply_all()).and_then(|()| writer.sync_parents());
     let Err(trouble) = carried else { return Ok(writer.finish()) };
-    let stuck = writer.take_back();
-    Err(writer.failed(trouble, &stuck))
+    let stuck = writer.roll_back();
+    Err(writer.apply_error(trouble, &stuck))
 }
 
 /// Why a change was not carried out.
-enum Trouble {
+enum WriteFailure {
     /// Another process changed the path after the check.
     Changed(Vec<u8>),
     /// A system call failed.
@@ -39,47 +44,47 @@ enum Trouble {
 }
 
 /// A completed change, with the data needed to revert it.
-enum Done {
+enum AppliedChange {
     /// A file or link replaced another one.
     Replaced { path: Vec<u8>, kept: String },
     /// A file or link was created where no entry existed.
-    Put { path: Vec<u8> },
+    Created { path: Vec<u8> },
     /// An entry was removed.
-    Taken { path: Vec<u8>, kept: String },
+    MovedOut { path: Vec<u8>, kept: String },
     /// A directory was created.
-    Made { path: Vec<u8> },
+    DirectoryCreated { path: Vec<u8> },
     /// An empty directory was removed.
-    Removed { path: Vec<u8>, mode: Mode, owner: Owner },
+    DirectoryRemoved { path: Vec<u8>, mode: Mode, owner: EntryOwner },
 }
 
-struct Writer<'a> {
+struct ChangeWriter<'a> {
     input: &'a ApplyInput<'a>,
-    changes: &'a Changes<'a>,
-    seen: &'a Seen,
-    stage: Stage<'a>,
+    changes: &'a PendingChanges<'a>,
+    checked: &'a CheckedEntries,
+    staging: StagingDir<'a>,
     /// Names in the staging directory, by path.
     staged: BTreeMap<Vec<u8>, String>,
     /// In the order in which they were made.
-    done: Vec<Done>,
+    done: Vec<AppliedChange>,
 }
 
-impl Writer<'_> {
+impl ChangeWriter<'_> {
     /// Writes all files and links to the staging directory. A failure here leaves the tree unchanged.
-    fn stage_all(&mut self) -> Result<(), Trouble> {
+    fn stage_all(&mut self) -> Result<(), WriteFailure> {
         for (path, entry) in self.changes {
             let staged = match entry {
                 LayerEntry::File { executable, content: FileContent::Sha256(sha256), .. } => {
-                    self.look(path, *executable).and_then(|look| {
+                    self.new_attributes(path, *executable).and_then(|look| {
                         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-                        self.stage.file(beneath::open(self.input.upper, path, flags)?, sha256, &look)
+                        self.staging.copy_file(read_beneath::open(self.input.upper, path, flags)?, sha256, &look)
                     })
                 }
                 LayerEntry::Symlink { target } => {
-                    self.look(path, false).and_then(|look| self.stage.link(target, &look))
+                    self.new_attributes(path, false).and_then(|look| self.staging.create_link(target, &look))
                 }
                 _ => continue,
             };
-            let name = staged.map_err(|error| Trouble::Io(path.to_vec(), error))?;
+            let name = staged.map_err(|error| WriteFailure::Io(path.to_vec(), error))?;
             self.staged.insert(path.to_vec(), name);
         }
         Ok(())
@@ -87,10 +92,10 @@ impl Writer<'_> {
 
     /// Determines the owner and mode of a new file: those of the file that it replaces, or else the defaults for
     /// its nearest existing parent directory.
-    fn look(&self, path: &[u8], executable: bool) -> io::Result<Look> {
-        let replaced = beneath::look(self.input.repo, path)?.map(|(_, stat)| stat);
+    fn new_attributes(&self, path: &[u8], executable: bool) -> io::Result<NewEntryAttributes> {
+        let replaced = read_beneath::open_entry(self.input.repo, path)?.map(|(_, stat)| stat);
         let is_there = |path: &[u8]| -> io::Result<Option<Stat>> {
-            let found = beneath::look(self.input.repo, path)?.map(|(_, stat)| stat);
+            let found = read_beneath::open_entry(self.input.repo, path)?.map(|(_, stat)| stat);
             Ok(found.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory))
         };
         let mut above = parent(path);
@@ -101,10 +106,10 @@ impl Writer<'_> {
                 None => above = parent(above),
             }
         };
-        Ok(Look::new(replaced.as_ref(), &directory, executable))
+        Ok(NewEntryAttributes::new(replaced.as_ref(), &directory, executable))
     }
 
-    fn carry_out(&mut self) -> Result<(), Trouble> {
+    fn apply_all(&mut self) -> Result<(), WriteFailure> {
         for (path, entry) in self.changes {
             match entry {
                 LayerEntry::Whiteout => self.remove(path)?,
@@ -115,7 +120,7 @@ impl Writer<'_> {
                     }
                 }
                 LayerEntry::File { content: FileContent::Sha256(_), .. } | LayerEntry::Symlink { .. } => {
-                    self.put(path)?;
+                    self.install(path)?;
                 }
                 LayerEntry::File { .. } | LayerEntry::Special => {}
             }
@@ -124,72 +129,80 @@ impl Writer<'_> {
     }
 
     /// Moves the staged entry to `path`, replacing exactly the entry that was checked.
-    fn put(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        if self.kind(path)? == Some(FileType::Directory) {
+    fn install(&mut self, path: &[u8]) -> Result<(), WriteFailure> {
+        if self.file_type_at(path)? == Some(FileType::Directory) {
             self.remove(path)?;
         }
         let Some(staged) = self.staged.get(path).cloned() else { return Ok(()) };
-        let place = self.place(path)?;
-        match self.seen.get(path) {
-            None | Some(Standing::Absent | Standing::Directory) => {
-                self.stage.put(&staged, place.parent.as_fd(), place.name).map_err(|error| troubled(path, error))?;
-                self.done.push(Done::Put { path: path.to_vec() });
+        let place = self.open_parent(path)?;
+        match self.checked.get(path) {
+            None | Some(PathState::Absent | PathState::Directory) => {
+                self.staging
+                    .move_out(&staged, place.parent.as_fd(), place.name)
+                    .map_err(|error| classify_error(path, error))?;
+                self.done.push(AppliedChange::Created { path: path.to_vec() });
                 Ok(())
             }
             Some(seen) => self.replace(path, &place, staged, seen),
         }
     }
 
-    fn replace(&mut self, path: &[u8], place: &Place<'_>, staged: String, seen: &Standing) -> Result<(), Trouble> {
-        let (parent, io) = (place.parent.as_fd(), |error| troubled(path, error));
-        if !self.stage.exchange(&staged, parent, place.name).map_err(io)? {
+    fn replace(
+        &mut self,
+        path: &[u8],
+        place: &OpenParent<'_>,
+        staged: String,
+        seen: &PathState,
+    ) -> Result<(), WriteFailure> {
+        let (parent, io) = (place.parent.as_fd(), |error| classify_error(path, error));
+        if !self.staging.exchange(&staged, parent, place.name).map_err(io)? {
             // A change between this check and the replacement is not noticed.
-            if standing(self.input.repo, path).map_err(io)? != *seen {
-                return Err(Trouble::Changed(path.to_vec()));
+            if read_path_state(self.input.repo, path).map_err(io)? != *seen {
+                return Err(WriteFailure::Changed(path.to_vec()));
             }
-            let kept = self.stage.replace(&staged, parent, place.name).map_err(io)?;
-            self.done.push(Done::Replaced { path: path.to_vec(), kept });
+            let kept = self.staging.replace(&staged, parent, place.name).map_err(io)?;
+            self.done.push(AppliedChange::Replaced { path: path.to_vec(), kept });
             return Ok(());
         }
-        if self.stage.holds(&staged).map_err(io)? != *seen {
-            self.stage.exchange(&staged, parent, place.name).map_err(io)?;
-            return Err(Trouble::Changed(path.to_vec()));
+        if self.staging.read_entry(&staged).map_err(io)? != *seen {
+            self.staging.exchange(&staged, parent, place.name).map_err(io)?;
+            return Err(WriteFailure::Changed(path.to_vec()));
         }
-        self.done.push(Done::Replaced { path: path.to_vec(), kept: staged });
+        self.done.push(AppliedChange::Replaced { path: path.to_vec(), kept: staged });
         Ok(())
     }
 
-    fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
-        let found = beneath::look(self.input.repo, path).map_err(|error| troubled(path, error))?;
+    fn file_type_at(&self, path: &[u8]) -> Result<Option<FileType>, WriteFailure> {
+        let found = read_beneath::open_entry(self.input.repo, path).map_err(|error| classify_error(path, error))?;
         Ok(found.map(|(_, stat)| FileType::from_raw_mode(stat.st_mode)))
     }
 
-    fn place<'p>(&self, path: &'p [u8]) -> Result<Place<'p>, Trouble> {
-        Place::of(self.input.repo, path).map_err(|error| troubled(path, error))
+    fn open_parent<'p>(&self, path: &'p [u8]) -> Result<OpenParent<'p>, WriteFailure> {
+        OpenParent::open(self.input.repo, path).map_err(|error| classify_error(path, error))
     }
 
-    fn make_directory(&mut self, path: &[u8]) -> Result<(), Trouble> {
+    fn make_directory(&mut self, path: &[u8]) -> Result<(), WriteFailure> {
         // Nothing inside this directory is ever applied, so it would remain empty.
-        if holds_our_artifacts(path) {
+        if is_evidence_dir(path) {
             return Ok(());
         }
-        match self.kind(path)? {
+        match self.file_type_at(path)? {
             Some(FileType::Directory) => return Ok(()),
             Some(_) => self.remove(path)?,
             None => {}
         }
-        if self.holds_reports_alone(path) {
+        if self.contains_only_reports(path) {
             return Ok(());
         }
-        let place = self.place(path)?;
-        place.make_directory().map_err(|error| troubled(path, error))?;
-        self.done.push(Done::Made { path: path.to_vec() });
+        let place = self.open_parent(path)?;
+        place.make_directory().map_err(|error| classify_error(path, error))?;
+        self.done.push(AppliedChange::DirectoryCreated { path: path.to_vec() });
         Ok(())
     }
 
     /// Checks whether the layer has only reports and directories below `path`; such a directory would remain empty
     /// too.
-    fn holds_reports_alone(&self, path: &[u8]) -> bool {
+    fn contains_only_reports(&self, path: &[u8]) -> bool {
         let scan = self.input.scan;
         let is_directory = |entry: &LayerEntry| matches!(entry, LayerEntry::Directory { .. });
         scan.reports.iter().any(|report| paths::is_below(report, path))
@@ -199,22 +212,22 @@ impl Writer<'_> {
 
     /// Removes the entry at `path` and everything below it, except entries that the layer also contains and entries
     /// that are never removed.
-    fn remove(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        if stays(self.input, path) {
+    fn remove(&mut self, path: &[u8]) -> Result<(), WriteFailure> {
+        if is_protected(self.input, path) {
             return Ok(());
         }
-        match self.kind(path)? {
+        match self.file_type_at(path)? {
             None => Ok(()),
             Some(FileType::Directory) => {
                 self.remove_inside(path)?;
                 self.remove_directory(path)
             }
-            Some(_) => self.take(path),
+            Some(_) => self.move_out(path),
         }
     }
 
-    fn remove_inside(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        let names = beneath::names(self.input.repo, path).map_err(|error| troubled(path, error))?;
+    fn remove_inside(&mut self, path: &[u8]) -> Result<(), WriteFailure> {
+        let names = read_beneath::list_names(self.input.repo, path).map_err(|error| classify_error(path, error))?;
         for name in names {
             let inner = paths::join(path, &name);
             match self.input.scan.entries.get(&inner) {
@@ -226,48 +239,52 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn remove_directory(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        let place = self.place(path)?;
-        let Ok(stat) = beneath::stat_at(place.parent.as_fd(), place.name) else { return Ok(()) };
+    fn remove_directory(&mut self, path: &[u8]) -> Result<(), WriteFailure> {
+        let place = self.open_parent(path)?;
+        let Ok(stat) = read_beneath::stat_at(place.parent.as_fd(), place.name) else { return Ok(()) };
         match rustix::fs::unlinkat(&place.parent, place.name, AtFlags::REMOVEDIR) {
             Ok(()) => {
                 let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-                self.done.push(Done::Removed { path: path.to_vec(), mode, owner: Owner::of(&stat) });
+                self.done.push(AppliedChange::DirectoryRemoved {
+                    path: path.to_vec(),
+                    mode,
+                    owner: EntryOwner::from_stat(&stat),
+                });
                 Ok(())
             }
             // A directory stays if it contains an entry that is never removed.
             Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
-            Err(error) => Err(troubled(path, error.into())),
+            Err(error) => Err(classify_error(path, error.into())),
         }
     }
 
     /// Moves the entry at `path` out of the tree if it is the one that was checked.
-    fn take(&mut self, path: &[u8]) -> Result<(), Trouble> {
-        let (place, io) = (self.place(path)?, |error| troubled(path, error));
-        let kept = match self.stage.take(place.parent.as_fd(), place.name) {
+    fn move_out(&mut self, path: &[u8]) -> Result<(), WriteFailure> {
+        let (place, io) = (self.open_parent(path)?, |error| classify_error(path, error));
+        let kept = match self.staging.move_in(place.parent.as_fd(), place.name) {
             // Another process already removed the entry.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(io)?,
         };
-        if self.seen.get(path) != Some(&self.stage.holds(&kept).map_err(io)?) {
-            self.stage.put(&kept, place.parent.as_fd(), place.name).map_err(io)?;
-            return Err(Trouble::Changed(path.to_vec()));
+        if self.checked.get(path) != Some(&self.staging.read_entry(&kept).map_err(io)?) {
+            self.staging.move_out(&kept, place.parent.as_fd(), place.name).map_err(io)?;
+            return Err(WriteFailure::Changed(path.to_vec()));
         }
-        self.done.push(Done::Taken { path: path.to_vec(), kept });
+        self.done.push(AppliedChange::MovedOut { path: path.to_vec(), kept });
         Ok(())
     }
 
     /// Flushes the parent directories of all changes to the disk.
-    fn sync(&self) -> Result<(), Trouble> {
+    fn sync_parents(&self) -> Result<(), WriteFailure> {
         let parents: BTreeSet<&[u8]> = self.done.iter().map(|done| parent(done.path())).collect();
         for path in parents {
-            let synced = match beneath::open(self.input.repo, path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            let synced = match read_beneath::open(self.input.repo, path, OFlags::RDONLY | OFlags::DIRECTORY) {
                 Ok(fd) => rustix::fs::fsync(fd).map_err(io::Error::from),
                 // The directory was removed after an entry in it.
-                Err(error) if beneath::is_nothing(&error) => Ok(()),
+                Err(error) if read_beneath::is_missing_error(&error) => Ok(()),
                 Err(error) => Err(error),
             };
-            synced.map_err(|error| Trouble::Io(path.to_vec(), error))?;
+            synced.map_err(|error| WriteFailure::Io(path.to_vec(), error))?;
         }
         Ok(())
     }
@@ -275,17 +292,19 @@ impl Writer<'_> {
     /// Deletes the original entries. Returns the paths of files and links that changed, sorted.
     fn finish(self) -> Vec<Vec<u8>> {
         // A leftover staging directory does no harm, and its name shows that it is ours.
-        let _ = self.stage.clear();
+        let _ = self.staging.remove();
         let changed = self.done.into_iter().filter_map(|done| match done {
-            Done::Replaced { path, .. } | Done::Put { path } | Done::Taken { path, .. } => Some(path),
-            Done::Made { .. } | Done::Removed { .. } => None,
+            AppliedChange::Replaced { path, .. }
+            | AppliedChange::Created { path }
+            | AppliedChange::MovedOut { path, .. } => Some(path),
+            AppliedChange::DirectoryCreated { .. } | AppliedChange::DirectoryRemoved { .. } => None,
         });
         let sorted: BTreeSet<Vec<u8>> = changed.collect();
         sorted.into_iter().collect()
     }
 
     /// Reverts the completed changes in reverse order. Returns the paths that another process changed again.
-    fn take_back(&mut self) -> Vec<Vec<u8>> {
+    fn roll_back(&mut self) -> Vec<Vec<u8>> {
         let mut stuck = Vec::new();
         while let Some(done) = self.done.pop() {
             if !self.undo(&done).unwrap_or(false) {
@@ -297,99 +316,101 @@ impl Writer<'_> {
     }
 
     /// Reverts one change. Returns `false` if another process has replaced our entry; its entry is kept.
-    fn undo(&mut self, done: &Done) -> io::Result<bool> {
+    fn undo(&mut self, done: &AppliedChange) -> io::Result<bool> {
         let path = done.path();
-        let place = Place::of(self.input.repo, path)?;
+        let place = OpenParent::open(self.input.repo, path)?;
         let parent = place.parent.as_fd();
         match done {
-            Done::Replaced { kept, .. } => {
-                if !self.stage.exchange(kept, parent, place.name)? {
-                    let ours = self.is_ours(path, &standing(self.input.repo, path)?);
-                    return if ours { self.stage.replace(kept, parent, place.name).map(|_| true) } else { Ok(false) };
+            AppliedChange::Replaced { kept, .. } => {
+                if !self.staging.exchange(kept, parent, place.name)? {
+                    let ours = self.is_step_result(path, &read_path_state(self.input.repo, path)?);
+                    return if ours { self.staging.replace(kept, parent, place.name).map(|_| true) } else { Ok(false) };
                 }
-                let ours = self.is_ours(path, &self.stage.holds(kept)?);
+                let ours = self.is_step_result(path, &self.staging.read_entry(kept)?);
                 if !ours {
-                    self.stage.exchange(kept, parent, place.name)?;
+                    self.staging.exchange(kept, parent, place.name)?;
                 }
                 Ok(ours)
             }
-            Done::Put { .. } => {
-                let kept = self.stage.take(parent, place.name)?;
-                let ours = self.is_ours(path, &self.stage.holds(&kept)?);
+            AppliedChange::Created { .. } => {
+                let kept = self.staging.move_in(parent, place.name)?;
+                let ours = self.is_step_result(path, &self.staging.read_entry(&kept)?);
                 if !ours {
-                    self.stage.put(&kept, parent, place.name)?;
+                    self.staging.move_out(&kept, parent, place.name)?;
                 }
                 Ok(ours)
             }
-            Done::Taken { kept, .. } => self.stage.put(kept, parent, place.name).map(|()| true),
-            Done::Made { .. } => Ok(rustix::fs::unlinkat(parent, place.name, AtFlags::REMOVEDIR).map(|()| true)?),
-            Done::Removed { mode, owner, .. } => {
+            AppliedChange::MovedOut { kept, .. } => self.staging.move_out(kept, parent, place.name).map(|()| true),
+            AppliedChange::DirectoryCreated { .. } => {
+                Ok(rustix::fs::unlinkat(parent, place.name, AtFlags::REMOVEDIR).map(|()| true)?)
+            }
+            AppliedChange::DirectoryRemoved { mode, owner, .. } => {
                 rustix::fs::mkdirat(parent, place.name, *mode)?;
-                owner.give_at(parent, place.name)?;
-                let made = beneath::open(self.input.repo, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+                owner.apply_at(parent, place.name)?;
+                let made = read_beneath::open(self.input.repo, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
                 Ok(rustix::fs::fchmod(made, *mode).map(|()| true)?)
             }
         }
     }
 
     /// Checks whether an entry is the step's result for a path.
-    fn is_ours(&self, path: &[u8], found: &Standing) -> bool {
-        self.changes.get(path).is_some_and(|entry| standing_of(entry) == *found)
+    fn is_step_result(&self, path: &[u8], found: &PathState) -> bool {
+        self.changes.get(path).is_some_and(|entry| path_state_from_layer(entry) == *found)
     }
 
-    fn failed(&self, trouble: Trouble, stuck: &[Vec<u8>]) -> ApplyError {
+    fn apply_error(&self, trouble: WriteFailure, stuck: &[Vec<u8>]) -> ApplyError {
         let shown = |path: &[u8]| display_path(path);
         if !stuck.is_empty() {
             let paths = stuck.iter().map(|path| shown(path)).collect();
-            return ApplyError::Torn { paths, kept: self.stage.name().to_owned() };
+            return ApplyError::PartlyRolledBack { paths, kept: self.staging.name().to_owned() };
         }
         // The staging directory contains no original entries any more.
-        let _ = self.stage.clear();
+        let _ = self.staging.remove();
         match trouble {
-            Trouble::Changed(path) => ApplyError::Conflict { paths: vec![shown(&path)] },
-            Trouble::Io(path, source) => super::untouched(&path, source),
+            WriteFailure::Changed(path) => ApplyError::Conflict { paths: vec![shown(&path)] },
+            WriteFailure::Io(path, source) => super::unapplied_io_error(&path, source),
         }
     }
 }
 
-impl Done {
+impl AppliedChange {
     fn path(&self) -> &[u8] {
         match self {
             Self::Replaced { path, .. }
-            | Self::Put { path }
-            | Self::Taken { path, .. }
-            | Self::Made { path }
-            | Self::Removed { path, .. } => path,
+            | Self::Created { path }
+            | Self::MovedOut { path, .. }
+            | Self::DirectoryCreated { path }
+            | Self::DirectoryRemoved { path, .. } => path,
         }
     }
 }
 
 /// Classifies an error: the path is no longer the entry that was checked, or the system call failed.
-fn troubled(path: &[u8], error: io::Error) -> Trouble {
-    let moved = beneath::is_nothing(&error) || error.kind() == io::ErrorKind::AlreadyExists;
-    if moved { Trouble::Changed(path.to_vec()) } else { Trouble::Io(path.to_vec(), error) }
+fn classify_error(path: &[u8], error: io::Error) -> WriteFailure {
+    let moved = read_beneath::is_missing_error(&error) || error.kind() == io::ErrorKind::AlreadyExists;
+    if moved { WriteFailure::Changed(path.to_vec()) } else { WriteFailure::Io(path.to_vec(), error) }
 }
 
-fn standing(repo: BorrowedFd<'_>, path: &[u8]) -> io::Result<Standing> {
-    Ok(super::standing_in(beneath::read(repo, path, u64::MAX)?))
+fn read_path_state(repo: BorrowedFd<'_>, path: &[u8]) -> io::Result<PathState> {
+    Ok(super::path_state_from_read(read_beneath::read(repo, path, u64::MAX)?))
 }
 
 /// A path to write: its open parent directory, and its name.
-struct Place<'a> {
+struct OpenParent<'a> {
     parent: OwnedFd,
     name: &'a [u8],
 }
 
-impl<'a> Place<'a> {
-    fn of(repo: BorrowedFd<'_>, path: &'a [u8]) -> io::Result<Self> {
-        let parent = beneath::open(repo, parent(path), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(Self { parent, name: paths::name(path) })
+impl<'a> OpenParent<'a> {
+    fn open(repo: BorrowedFd<'_>, path: &'a [u8]) -> io::Result<Self> {
+        let parent = read_beneath::open(repo, parent(path), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(Self { parent, name: paths::file_name(path) })
     }
 
     /// Creates a directory with the owner of its parent.
     fn make_directory(&self) -> io::Result<()> {
         rustix::fs::mkdirat(&self.parent, self.name, Mode::from_raw_mode(0o755))?;
-        Owner::of(&rustix::fs::fstat(&self.parent)?).give_at(self.parent.as_fd(), self.name)
+        EntryOwner::from_stat(&rustix::fs::fstat(&self.parent)?).apply_at(self.parent.as_fd(), self.name)
     }
 }
 
@@ -398,6 +419,6 @@ fn parent(path: &[u8]) -> &[u8] {
 }
 
 /// Checks whether `path` is the directory of a changeset's evidence.
-fn holds_our_artifacts(path: &[u8]) -> bool {
-    path.ends_with(b"/verify") && proctor_core::drift::is_our_artifact(&paths::join(path, b"x"))
+fn is_evidence_dir(path: &[u8]) -> bool {
+    path.ends_with(b"/verify") && proctor_core::model::drift::is_evidence_path(&paths::join(path, b"x"))
 }

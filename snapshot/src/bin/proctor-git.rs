@@ -7,7 +7,7 @@
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
-use proctor_snapshot::protocol::Request;
+use proctor_snapshot::protocol::GitRequest;
 
 /// The largest request that is read, in bytes.
 const REQUEST_BYTES: u64 = 1 << 30;
@@ -29,10 +29,10 @@ fn serve() -> Result<(), std::io::Error> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(REQUEST_BYTES).read_to_end(&mut bytes)?;
     let end = bytes.iter().position(|byte| *byte == b'\n');
-    let (request, told) = end.map_or((&bytes[..], None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
-    let request: Request = serde_json::from_slice(request)?;
-    proctor_snapshot::reader::watch()?;
+    let (request, program_output) = end.map_or((&bytes[..], None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
+    let request: GitRequest = serde_json::from_slice(request)?;
+    proctor_snapshot::repository_reader::start_watchdog()?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    proctor_snapshot::reader::serve(&request, told, &mut out)?;
+    proctor_snapshot::repository_reader::serve(&request, program_output, &mut out)?;
     out.flush()
 }

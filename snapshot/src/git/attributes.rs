@@ -4,16 +4,16 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
-use proctor_core::drift::display_path;
+use proctor_core::model::drift::display_path;
 use rustix::fs::FileType;
 
-use super::index::{FileRules, Index};
-use crate::{beneath, paths};
+use super::index::{ConversionConfig, GitIndex};
+use crate::{paths, read_beneath};
 
 /// The largest attributes file that is read, in bytes; git ignores lines of more than 2 KiB.
 const ATTRIBUTES_BYTES: u64 = 1 << 20;
 /// Attributes that only git itself can apply.
-const PROGRAMS: [&[u8]; 2] = [b"filter", b"working-tree-encoding"];
+const PROGRAM_ATTRIBUTES: [&[u8]; 2] = [b"filter", b"working-tree-encoding"];
 
 /// The possible conversion of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,25 +27,25 @@ pub(crate) enum Conversion {
 }
 
 /// The attributes of one repository, read on demand.
-pub(crate) struct Attributes<'a> {
-    index: &'a Index,
+pub(crate) struct GitAttributes<'a> {
+    index: &'a GitIndex,
     /// The top of the outermost work tree.
     top: BorrowedFd<'a>,
     /// The rules that apply to the whole repository.
-    everywhere: Rules,
+    global_rules: AttributeRules,
     /// The rules in the file of each directory.
-    directories: HashMap<Vec<u8>, Rules>,
+    directories: HashMap<Vec<u8>, AttributeRules>,
 }
 
-impl<'a> Attributes<'a> {
-    pub(crate) fn new(index: &'a Index, top: BorrowedFd<'a>) -> Self {
-        let FileRules { autocrlf, foreign_attributes, own_attributes, .. } = &index.rules;
+impl<'a> GitAttributes<'a> {
+    pub(crate) fn new(index: &'a GitIndex, top: BorrowedFd<'a>) -> Self {
+        let ConversionConfig { autocrlf, foreign_attributes, own_attributes, .. } = &index.rules;
         let mut everywhere = match own_attributes {
-            Some(text) if !foreign_attributes => Rules::parse(&text.0),
-            _ => Rules::unclear(),
+            Some(text) if !foreign_attributes => AttributeRules::parse(&text.0),
+            _ => AttributeRules::any_program(),
         };
-        everywhere.any |= autocrlf;
-        Self { index, top, everywhere, directories: HashMap::new() }
+        everywhere.has_rules |= autocrlf;
+        Self { index, top, global_rules: everywhere, directories: HashMap::new() }
     }
 
     /// Returns the possible conversion of the file at `path`, relative to its own repository.
@@ -53,70 +53,71 @@ impl<'a> Attributes<'a> {
     /// # Errors
     /// An attributes file cannot be read.
     pub(crate) fn conversion(&mut self, path: &[u8]) -> std::io::Result<Conversion> {
-        let mut found = self.everywhere.of(path);
+        let mut found = self.global_rules.conversion_for(path);
         for directory in std::iter::once(&b""[..]).chain(paths::ancestors(path)) {
             if found == Conversion::Anything {
                 break;
             }
             if !self.directories.contains_key(directory) {
-                let rules = self.read(directory)?;
+                let rules = self.read_rules(directory)?;
                 self.directories.insert(directory.to_vec(), rules);
             }
-            found = found.max(self.directories.get(directory).map_or(Conversion::Nothing, |rules| rules.of(path)));
+            found = found
+                .max(self.directories.get(directory).map_or(Conversion::Nothing, |rules| rules.conversion_for(path)));
         }
         Ok(found)
     }
 
-    fn read(&self, directory: &[u8]) -> std::io::Result<Rules> {
+    fn read_rules(&self, directory: &[u8]) -> std::io::Result<AttributeRules> {
         let path = paths::join(directory, b".gitattributes");
         let whole = paths::join(&self.index.at.0, &path);
-        let Some((_, stat)) = beneath::look(self.top, &whole)? else {
+        let Some((_, stat)) = read_beneath::open_entry(self.top, &whole)? else {
             // Git falls back to the file in the index, if it is there.
-            return Ok(if self.is_indexed(&path) { Rules::unclear() } else { Rules::default() });
+            return Ok(if self.is_indexed(&path) { AttributeRules::any_program() } else { AttributeRules::default() });
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
-            FileType::Directory | FileType::Symlink => return Ok(Rules::unclear()),
+            FileType::Directory | FileType::Symlink => return Ok(AttributeRules::any_program()),
             // The `git` program would open it, and block on a FIFO.
             _ => return Err(std::io::Error::other(format!("`{}` is not a regular file", display_path(&whole)))),
         }
-        let text = beneath::content(self.top, &whole, ATTRIBUTES_BYTES)?;
-        Ok(text.map_or_else(Rules::unclear, |text| Rules::parse(&text)))
+        let text = read_beneath::read_content(self.top, &whole, ATTRIBUTES_BYTES)?;
+        Ok(text.map_or_else(AttributeRules::any_program, |text| AttributeRules::parse(&text)))
     }
 
     fn is_indexed(&self, path: &[u8]) -> bool {
-        !self.index.at_path(path).is_empty()
+        !self.index.entries_at(path).is_empty()
     }
 }
 
 /// The relevant content of one attributes file.
 #[derive(Debug, Default)]
-struct Rules {
+struct AttributeRules {
     /// True if the file contains any rule.
-    any: bool,
+    has_rules: bool,
     /// The name suffixes of files to which a program may apply; an empty suffix matches every name.
-    programs: Vec<Vec<u8>>,
+    program_suffixes: Vec<Vec<u8>>,
 }
 
-impl Rules {
+impl AttributeRules {
     /// Any program may apply to any file.
-    fn unclear() -> Self {
-        Self { any: true, programs: vec![Vec::new()] }
+    fn any_program() -> Self {
+        Self { has_rules: true, program_suffixes: vec![Vec::new()] }
     }
 
     fn parse(text: &[u8]) -> Self {
         let lines = || text.split(|b| *b == b'\n').map(<[u8]>::trim_ascii);
         let any = lines().any(|line| !line.is_empty() && !line.starts_with(b"#"));
-        Self { any, programs: lines().filter_map(program_of).collect() }
+        Self { has_rules: any, program_suffixes: lines().filter_map(program_suffix).collect() }
     }
 
-    fn of(&self, path: &[u8]) -> Conversion {
+    fn conversion_for(&self, path: &[u8]) -> Conversion {
         // Patterns ignore case if `core.ignoreCase` is set.
         let ends_in =
             |end: &Vec<u8>| path.len() >= end.len() && path[path.len() - end.len()..].eq_ignore_ascii_case(end);
         match () {
-            () if self.programs.iter().any(ends_in) => Conversion::Anything,
-            () if self.any => Conversion::Text,
+            () if self.program_suffixes.iter().any(ends_in) => Conversion::Anything,
+            () if self.has_rules => Conversion::Text,
             () => Conversion::Nothing,
         }
     }
@@ -124,8 +125,8 @@ impl Rules {
 
 /// Returns the suffix of the names to which a line may apply a program. Only patterns such as `*.png` are
 /// supported; any other pattern is assumed to match every name.
-fn program_of(line: &[u8]) -> Option<Vec<u8>> {
-    if line.starts_with(b"#") || !PROGRAMS.iter().any(|program| contains(line, program)) {
+fn program_suffix(line: &[u8]) -> Option<Vec<u8>> {
+    if line.starts_with(b"#") || !PROGRAM_ATTRIBUTES.iter().any(|program| contains(line, program)) {
         return None;
     }
     let pattern = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
@@ -171,12 +172,12 @@ impl TextScan {
 mod tests {
     use super::*;
 
-    fn of(text: &str, path: &str) -> Conversion {
-        Rules::parse(text.as_bytes()).of(path.as_bytes())
+    fn conversion_for(text: &str, path: &str) -> Conversion {
+        AttributeRules::parse(text.as_bytes()).conversion_for(path.as_bytes())
     }
 
     #[test]
-    fn a_program_counts_where_its_pattern_may_match() {
+    fn applies_programs_where_pattern_may_match() {
         use Conversion::{Anything, Nothing, Text};
         for (text, path, expected) in [
             ("", "a.png", Nothing),
@@ -193,12 +194,12 @@ mod tests {
             ("a* filter=x", "x", Anything),
             ("*\tfilter=x\r", "x", Anything),
         ] {
-            assert_eq!(of(text, path), expected, "{text:?} {path}");
+            assert_eq!(conversion_for(text, path), expected, "{text:?} {path}");
         }
     }
 
     #[test]
-    fn what_git_would_convert_is_seen_across_pieces() {
+    fn finds_convertible_sequences_across_pieces() {
         let found = |pieces: &[&[u8]]| {
             let mut scan = TextScan::default();
             pieces.iter().for_each(|piece| scan.update(piece));

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
 use super::GitError;
-use super::history::{History, Source};
-use super::object::ObjectFormat;
-use super::reader::{Opened, unreadable};
-use crate::stamp::Moment;
+use super::history::{HistoryBackend, RepositoryHistory};
+use super::object_id::ObjectFormat;
+use super::repository_reader::{OpenRepository, libgit2_error};
+use crate::file_stat::FileTime;
 
 /// The names of all files that [`GitDir::write`] writes.
 pub(crate) const GIT_FILES: [&str; 7] =
@@ -50,22 +50,22 @@ impl GitDir {
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub(crate) fn write(&self, git: &Path, index: &[u8], written: Moment) -> io::Result<()> {
+    pub(crate) fn write(&self, git: &Path, index: &[u8], written: FileTime) -> io::Result<()> {
         for dir in ["", "objects", "objects/info", "objects/pack", "refs", "info"] {
-            ensure(&git.join(dir), self.owner)?;
+            create_directory(&git.join(dir), self.owner)?;
         }
-        let put = |name: &str, bytes: &[u8]| put(&git.join(name), bytes, self.owner);
+        let put = |name: &str, bytes: &[u8]| replace_file(&git.join(name), bytes, self.owner);
         put("config", config(self.format, self.ignore_case).as_bytes())?;
         put("objects/info/alternates", &alternates(&self.objects)?)?;
         for (name, bytes) in [("shallow", &self.shallow), ("info/exclude", &self.exclude)] {
             match bytes {
                 Some(bytes) => put(name, bytes)?,
-                None => remove(&git.join(name))?,
+                None => remove_if_present(&git.join(name))?,
             }
         }
         put("packed-refs", &self.refs)?;
         put("index", index)?;
-        date(&git.join("index"), written)?;
+        set_mtime(&git.join("index"), written)?;
         put("HEAD", format!("{}\n", self.head).as_bytes())
     }
 }
@@ -87,26 +87,26 @@ fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
     Ok([bytes, b"\n"].concat())
 }
 
-fn ensure(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+fn create_directory(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(dir) {
-        Ok(()) => give(dir, owner),
+        Ok(()) => set_owner(dir, owner),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-fn give(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+fn set_owner(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     owner.map_or(Ok(()), |(uid, gid)| std::os::unix::fs::lchown(path, Some(uid), Some(gid)))
 }
 
-fn date(path: &Path, (tv_sec, nanoseconds): Moment) -> io::Result<()> {
+fn set_mtime(path: &Path, (tv_sec, nanoseconds): FileTime) -> io::Result<()> {
     let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
     let times = Timestamps { last_access: moment, last_modification: moment };
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Removes a file that an earlier update may have written.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove_if_present(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -114,13 +114,13 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Replaces a file atomically.
-fn put(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
+fn replace_file(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let beside = path.with_extension(format!("{}.new", random.map(|byte| format!("{byte:02x}")).concat()));
     let mut file = File::options().write(true).create_new(true).mode(0o644).open(&beside)?;
     let written =
-        file.write_all(bytes).and_then(|()| give(&beside, owner)).and_then(|()| std::fs::rename(&beside, path));
+        file.write_all(bytes).and_then(|()| set_owner(&beside, owner)).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // The first error is the one to report.
         let _ = std::fs::remove_file(&beside);
@@ -130,16 +130,16 @@ fn put(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
 
 /// Returns all refs of a repository in the format of `packed-refs` (gitrepository-layout(5)). A symbolic ref is
 /// resolved to its commit, or omitted if it cannot be resolved.
-pub(super) fn packed_refs(history: &History<'_>) -> Result<Vec<u8>, GitError> {
-    match (&history.source, history.told()?) {
+pub(super) fn packed_refs(history: &RepositoryHistory<'_>) -> Result<Vec<u8>, GitError> {
+    match (&history.backend, history.program_output()?) {
         (_, Some(told)) => told.refs().map_err(|problem| history.unreadable(problem)),
-        (Source::Opened(opened), None) => refs_of(opened),
+        (HistoryBackend::Libgit2(opened), None) => libgit2_refs(opened),
         (_, None) => Ok(Vec::new()),
     }
 }
 
-fn refs_of(top: &Opened) -> Result<Vec<u8>, GitError> {
-    let unreadable = |error: git2::Error| unreadable(&top.worktree, &error);
+fn libgit2_refs(top: &OpenRepository) -> Result<Vec<u8>, GitError> {
+    let unreadable = |error: git2::Error| libgit2_error(&top.worktree, &error);
     let mut text = Vec::new();
     for (count, found) in top.repository.references().map_err(unreadable)?.enumerate() {
         if count >= MAX_REFS {
@@ -159,14 +159,14 @@ fn refs_of(top: &Opened) -> Result<Vec<u8>, GitError> {
 }
 
 /// Returns the boundary commits of a shallow clone.
-pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
+pub(super) fn read_shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let path = common_dir.join("shallow");
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let custom = i32::try_from(flags.bits()).unwrap_or_default();
     let file = match File::options().read(true).custom_flags(custom).open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(&path, &error)),
+        Err(error) => return Err(checkout_error(&path, &error)),
     };
     let mut edges = Vec::new();
     let read = file.metadata().and_then(|meta| {
@@ -177,12 +177,12 @@ pub(super) fn shallow(common_dir: &Path) -> Result<Option<Vec<u8>>, GitError> {
     });
     match read {
         Ok(_) if edges.len() as u64 <= MAX_SHALLOW => Ok(Some(edges)),
-        Ok(_) => Err(failed(&path, &io::Error::other(format!("it is larger than {MAX_SHALLOW} bytes")))),
-        Err(error) => Err(failed(&path, &error)),
+        Ok(_) => Err(checkout_error(&path, &io::Error::other(format!("it is larger than {MAX_SHALLOW} bytes")))),
+        Err(error) => Err(checkout_error(&path, &error)),
     }
 }
 
-fn failed(path: &Path, error: &io::Error) -> GitError {
+fn checkout_error(path: &Path, error: &io::Error) -> GitError {
     GitError::CheckOut { path: path.to_owned(), problem: error.to_string() }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removes_the_files_that_only_an_earlier_state_had() {
+    fn removes_files_of_earlier_state() {
         let place = tempfile::tempdir().expect("a directory");
         let git = place.path().join(".git");
         let state = |rest: Option<&str>| GitDir {

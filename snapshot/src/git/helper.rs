@@ -16,28 +16,28 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::GitError;
-use super::frames::{self, Ahead, BlobPieces, Early, Frame};
-use super::program::{self, CheckoutOf, GitProgram, OverCheckout, Places};
+use super::answer_frames::{self, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
+use super::program::{self, CheckoutProgram, GitProgram, OriginalRepository, RepositoryPaths};
 use super::protocol::{
-    Answer, CommitContent, CommitRef, CommitTree, CommittedFile, GitHistory, Listing, NamedCommit, Push, Pushed,
-    RepoPath, Request, StagedIndex,
+    CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory, GitRequest, NamedCommit, Push,
+    RepoPath, ResolvedPush, StagedIndex, WorktreeListing,
 };
 use crate::snapshot::Snapshot;
 
 /// Default deadline for one answer of the helper.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 /// Deadline for reading the tree of a commit.
 const TREE_DEADLINE: Duration = Duration::from_secs(600);
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES: usize = 512 << 20;
 /// Size of the pipe for answers, and minimum free space of the buffer for each read, in bytes.
 const PIPE_BYTES: usize = 1 << 20;
-const PIECE_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 /// Maximum number of bytes kept of the helper's standard error.
-const COMPLAINT_BYTES: usize = 4 << 10;
+const STDERR_BYTES: usize = 4 << 10;
 
 /// Receives frames that arrive before the answer; an error ends the conversation.
-type Take<'a> = &'a mut dyn FnMut(Early) -> Result<(), String>;
+type EarlyFrameHandler<'a> = &'a mut dyn FnMut(EarlyFrame) -> Result<(), String>;
 
 /// The program that reads repositories in a separate process.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct GitHelper {
 impl GitHelper {
     /// Creates the helper at `exe`, with a deadline of 60 seconds.
     pub fn new(exe: impl Into<PathBuf>) -> Self {
-        Self { exe: exe.into(), deadline: DEADLINE, program: None }
+        Self { exe: exe.into(), deadline: DEFAULT_DEADLINE, program: None }
     }
 
     /// Returns the helper with a `git` program for formats that libgit2 cannot read.
@@ -64,8 +64,9 @@ impl GitHelper {
 
     /// Returns the helper for checkouts of one repository.
     #[must_use]
-    pub fn over_checkouts(self, of: CheckoutOf) -> Self {
-        let program = self.program.map(|program| -> Arc<dyn GitProgram> { Arc::new(OverCheckout { program, of }) });
+    pub fn for_checkouts(self, of: OriginalRepository) -> Self {
+        let program =
+            self.program.map(|program| -> Arc<dyn GitProgram> { Arc::new(CheckoutProgram { program, original: of }) });
         Self { program, ..self }
     }
 
@@ -75,31 +76,31 @@ impl GitHelper {
     }
 
     /// Lists the tree of the repository whose work tree is `repo`. The index of the outermost repository may be
-    /// passed to `ahead` before the rest is known. If the listing then has `told_ahead` set, the paths of this
+    /// passed to `on_early_index` before the rest is known. If the listing then has `told_ahead` set, the paths of this
     /// index are not in `tracked`; otherwise the early index must be ignored.
     ///
     /// # Errors
     /// The repository is refused or cannot be read; [`GitError`] contains the reason and how to fix it.
-    pub fn list(&self, repo: &Path, ahead: &mut dyn FnMut(Ahead)) -> Result<Listing, GitError> {
-        let mut told = None;
-        let question = self.question(&Request::List { repo: repo.to_owned() })?;
-        let answer = self.ask_with(repo, question, &mut |early| {
-            let Early::Index(said) = early else { return Err("it answered another question".to_owned()) };
-            told = Some(Arc::clone(&said.index));
-            ahead(said);
+    pub fn list(&self, repo: &Path, on_early_index: &mut dyn FnMut(EarlyIndex)) -> Result<WorktreeListing, GitError> {
+        let mut early_index = None;
+        let question = self.encode_request(&GitRequest::List { repo: repo.to_owned() })?;
+        let answer = self.exchange(repo, question, &mut |early| {
+            let EarlyFrame::Index(frame) = early else { return Err("it answered another question".to_owned()) };
+            early_index = Some(Arc::clone(&frame.index));
+            on_early_index(frame);
             Ok(())
         })?;
         match answer {
-            Answer::List(mut listing) => {
-                match (listing.told_ahead, listing.indexes.first_mut(), told) {
+            GitAnswer::List(mut listing) => {
+                match (listing.told_ahead, listing.indexes.first_mut(), early_index) {
                     (true, Some(first), Some(told)) => *first = told,
                     (false, ..) => {}
-                    _ => return Err(self.failed("its answer is not that which it began with".into())),
+                    _ => return Err(self.helper_error("its answer is not that which it began with".into())),
                 }
                 Ok(listing)
             }
-            Answer::Refused { why } => self.by_program(why, program::listing::list),
-            _ => Err(self.failed("it answered another question".into())),
+            GitAnswer::Refused { why } => self.retry_with_program(why, program::listing_task::list),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -107,8 +108,8 @@ impl GitHelper {
     ///
     /// # Errors
     /// The same as those of [`GitHelper::list`].
-    pub fn ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
-        self.ignored_among(repo, None, &[], paths)
+    pub fn are_ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
+        self.query_ignored(repo, None, &[], paths)
     }
 
     /// Reports for each directory, then for each other path, whether the rules on disk ignore it. If the paths of
@@ -116,7 +117,7 @@ impl GitHelper {
     ///
     /// # Errors
     /// The same as those of [`GitHelper::list`].
-    pub(crate) fn ignored_among(
+    pub(crate) fn query_ignored(
         &self,
         repo: &Path,
         submodules: Option<&[RepoPath]>,
@@ -128,29 +129,29 @@ impl GitHelper {
             return Ok(Vec::new());
         }
         let owned = |paths: &[&[u8]]| paths.iter().map(|path| RepoPath(path.to_vec())).collect();
-        let request = Request::Ignored {
+        let request = GitRequest::Ignored {
             repo: repo.to_owned(),
             submodules: submodules.map(<[RepoPath]>::to_vec),
             directories: owned(directories),
             paths: owned(paths),
         };
-        match self.ask(repo, &request)? {
-            Answer::Ignored { ignored } if ignored.len() == count => Ok(ignored),
-            Answer::Refused { why } => {
-                self.by_program(why, |program, places| program::ignore::ignored(program, places, directories, paths))
-            }
-            _ => Err(self.failed("it answered another question".into())),
+        match self.send(repo, &request)? {
+            GitAnswer::Ignored { ignored } if ignored.len() == count => Ok(ignored),
+            GitAnswer::Refused { why } => self.retry_with_program(why, |program, places| {
+                program::ignore_task::query_ignored(program, places, directories, paths)
+            }),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
     /// Asks the `git` program instead if libgit2 cannot read the format and the program is available.
-    fn by_program<T>(
+    fn retry_with_program<T>(
         &self,
         why: GitError,
-        asked: impl FnOnce(&dyn GitProgram, &Places) -> Result<T, GitError>,
+        query: impl FnOnce(&dyn GitProgram, &RepositoryPaths) -> Result<T, GitError>,
     ) -> Result<T, GitError> {
         match (why, self.program()) {
-            (GitError::Format { places, .. }, Some(program)) => asked(program, &places),
+            (GitError::Format { places, .. }, Some(program)) => query(program, &places),
             (why, _) => Err(why),
         }
     }
@@ -161,10 +162,10 @@ impl GitHelper {
     /// [`GitError::Revision`] if the revision names no commit or too many; otherwise the errors of
     /// [`GitHelper::list`].
     pub fn resolve(&self, repo: &Path, revision: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
-        let request = Request::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
-        match self.ask_of_commits(repo, &request)? {
-            Answer::Resolved { commits } if !commits.is_empty() => Ok(commits),
-            _ => Err(self.failed("it answered another question".into())),
+        let request = GitRequest::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
+        match self.send_commit_request(repo, &request)? {
+            GitAnswer::Resolved { commits } if !commits.is_empty() => Ok(commits),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -173,10 +174,10 @@ impl GitHelper {
     /// # Errors
     /// [`GitError::Revision`] if an id names no object, [`GitError::TooMany`] if there are more commits than the
     /// limit; otherwise the errors of [`GitHelper::list`].
-    pub fn pushed(&self, repo: &Path, push: &Push) -> Result<Pushed, GitError> {
-        match self.ask_of_commits(repo, &Request::Pushed { repo: repo.to_owned(), push: push.clone() })? {
-            Answer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
-            _ => Err(self.failed("it answered another question".into())),
+    pub fn resolve_push(&self, repo: &Path, push: &Push) -> Result<ResolvedPush, GitError> {
+        match self.send_commit_request(repo, &GitRequest::Pushed { repo: repo.to_owned(), push: push.clone() })? {
+            GitAnswer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -185,11 +186,11 @@ impl GitHelper {
     /// # Errors
     /// [`GitError::Revision`] if paths are in conflict or the file is not an index; otherwise the errors of
     /// [`GitHelper::list`].
-    pub fn staged(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
-        match self.ask(repo, &Request::Staged { repo: repo.to_owned(), index: index.clone() })? {
-            Answer::Staged(commit) => Ok(commit),
-            Answer::Refused { why } => Err(of_staged(why)),
-            _ => Err(self.failed("it answered another question".into())),
+    pub fn staged_commit(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
+        match self.send(repo, &GitRequest::Staged { repo: repo.to_owned(), index: index.clone() })? {
+            GitAnswer::Staged(commit) => Ok(commit),
+            GitAnswer::Refused { why } => Err(staged_error(why)),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -197,10 +198,10 @@ impl GitHelper {
     ///
     /// # Errors
     /// The same as those of [`GitHelper::tree`].
-    pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitContent, GitError> {
-        match self.ask_of_commits(repo, &Request::Content { repo: repo.to_owned(), commit: commit.clone() })? {
-            Answer::Content(content) => Ok(content),
-            _ => Err(self.failed("it answered another question".into())),
+    pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitTreeContent, GitError> {
+        match self.send_commit_request(repo, &GitRequest::Content { repo: repo.to_owned(), commit: commit.clone() })? {
+            GitAnswer::Content(content) => Ok(content),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -208,16 +209,18 @@ impl GitHelper {
     ///
     /// # Errors
     /// The same as those of [`GitHelper::tree`].
-    pub fn files_of(
+    pub fn files(
         &self,
         repo: &Path,
         commit: &CommitRef,
         paths: Vec<RepoPath>,
     ) -> Result<Vec<Option<CommittedFile>>, GitError> {
         let count = paths.len();
-        match self.ask_of_commits(repo, &Request::Files { repo: repo.to_owned(), commit: commit.clone(), paths })? {
-            Answer::Files { files } if files.len() == count => Ok(files),
-            _ => Err(self.failed("it answered another question".into())),
+        match self
+            .send_commit_request(repo, &GitRequest::Files { repo: repo.to_owned(), commit: commit.clone(), paths })?
+        {
+            GitAnswer::Files { files } if files.len() == count => Ok(files),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -227,10 +230,10 @@ impl GitHelper {
     /// [`GitError::Tree`] if the commit's tree is refused, [`GitError::Missing`] if objects are missing;
     /// otherwise the errors of [`GitHelper::list`].
     pub fn tree(&self, repo: &Path, commit: &CommitRef, submodules: bool) -> Result<CommitTree, GitError> {
-        let request = Request::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
-        match self.patient().ask_of_commits(repo, &request)? {
-            Answer::Tree(tree) => Ok(tree),
-            _ => Err(self.failed("it answered another question".into())),
+        let request = GitRequest::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
+        match self.with_tree_deadline().send_commit_request(repo, &request)? {
+            GitAnswer::Tree(tree) => Ok(tree),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
@@ -246,19 +249,19 @@ impl GitHelper {
         wanted: Vec<u32>,
         take: &mut dyn FnMut(&BlobPieces) -> Result<(), String>,
     ) -> Result<(), GitError> {
-        let request = Request::Blobs { repo: repo.to_owned(), commit: commit.clone(), submodules, wanted };
+        let request = GitRequest::Blobs { repo: repo.to_owned(), commit: commit.clone(), submodules, wanted };
         let mut early = |early| match early {
-            Early::Blobs(pieces) => take(&pieces),
-            Early::Index(_) => Err("it answered another question".to_owned()),
+            EarlyFrame::Blobs(pieces) => take(&pieces),
+            EarlyFrame::Index(_) => Err("it answered another question".to_owned()),
         };
-        match self.patient().ask_of_commits_with(repo, &request, &mut early)? {
-            Answer::Blobs => Ok(()),
-            _ => Err(self.failed("it answered another question".into())),
+        match self.with_tree_deadline().send_commit_request_with(repo, &request, &mut early)? {
+            GitAnswer::Blobs => Ok(()),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
     /// Returns the helper with a longer deadline, for answers whose duration depends on the size of the tree.
-    fn patient(&self) -> Self {
+    fn with_tree_deadline(&self) -> Self {
         Self { deadline: self.deadline.max(TREE_DEADLINE), ..self.clone() }
     }
 
@@ -267,66 +270,73 @@ impl GitHelper {
     /// # Errors
     /// The same as those of [`GitHelper::list`].
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
-        match self.ask_of_commits(repo, &Request::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
-            Answer::History(history) => Ok(history),
-            _ => Err(self.failed("it answered another question".into())),
+        match self.send_commit_request(repo, &GitRequest::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
+            GitAnswer::History(history) => Ok(history),
+            _ => Err(self.helper_error("it answered another question".into())),
         }
     }
 
-    fn ask(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
-        self.ask_with(repo, self.question(request)?, &mut |_| Ok(()))
+    fn send(&self, repo: &Path, request: &GitRequest) -> Result<GitAnswer, GitError> {
+        self.exchange(repo, self.encode_request(request)?, &mut |_| Ok(()))
     }
 
     /// Asks about commits. If libgit2 cannot read the format, the `git` program runs first, and its output is sent
     /// with a second request. A refusal becomes an error.
-    fn ask_of_commits(&self, repo: &Path, request: &Request) -> Result<Answer, GitError> {
-        self.ask_of_commits_with(repo, request, &mut |_| Ok(()))
+    fn send_commit_request(&self, repo: &Path, request: &GitRequest) -> Result<GitAnswer, GitError> {
+        self.send_commit_request_with(repo, request, &mut |_| Ok(()))
     }
 
-    fn ask_of_commits_with(&self, repo: &Path, request: &Request, early: Take<'_>) -> Result<Answer, GitError> {
-        let answer = match (self.ask_with(repo, self.question(request)?, early)?, self.program()) {
-            (Answer::Refused { why: GitError::Format { places, objects, .. } }, Some(program)) => {
-                let told = program::history::told(program, &places, request, objects)?;
-                let question = [self.question(request)?, b"\n".to_vec(), told].concat();
-                self.ask_with(repo, question, early)?
+    fn send_commit_request_with(
+        &self,
+        repo: &Path,
+        request: &GitRequest,
+        early: EarlyFrameHandler<'_>,
+    ) -> Result<GitAnswer, GitError> {
+        let answer = match (self.exchange(repo, self.encode_request(request)?, early)?, self.program()) {
+            (GitAnswer::Refused { why: GitError::Format { places, objects, .. } }, Some(program)) => {
+                let told = program::history_task::query_history(program, &places, request, objects)?;
+                let question = [self.encode_request(request)?, b"\n".to_vec(), told].concat();
+                self.exchange(repo, question, early)?
             }
             (answer, _) => answer,
         };
         match answer {
-            Answer::Refused { why } => Err(why),
+            GitAnswer::Refused { why } => Err(why),
             answer => Ok(answer),
         }
     }
 
-    fn question(&self, request: &Request) -> Result<Vec<u8>, GitError> {
-        serde_json::to_vec(request).map_err(|error| self.failed(error.to_string()))
+    fn encode_request(&self, request: &GitRequest) -> Result<Vec<u8>, GitError> {
+        serde_json::to_vec(request).map_err(|error| self.helper_error(error.to_string()))
     }
 
-    fn ask_with(&self, repo: &Path, question: Vec<u8>, early: Take<'_>) -> Result<Answer, GitError> {
-        let failed = |problem: String| self.failed(problem);
+    fn exchange(&self, repo: &Path, question: Vec<u8>, early: EarlyFrameHandler<'_>) -> Result<GitAnswer, GitError> {
+        let failed = |problem: String| self.helper_error(problem);
         let mut child = self.spawn(repo)?;
         let talked =
-            Conversation::new(&mut child, question).and_then(|talk| talk.until(Instant::now() + self.deadline, early));
-        if !matches!(talked, Ok(Talked::Whole { .. })) {
+            HelperExchange::new(&mut child, question).and_then(|talk| talk.run(Instant::now() + self.deadline, early));
+        if !matches!(talked, Ok(ExchangeResult::Complete { .. })) {
             // `kill` fails only if the process has already exited.
             let _ = child.kill();
         }
         let status = child.wait().map_err(|error| failed(error.to_string()))?;
         match talked.map_err(|error| failed(error.to_string()))? {
-            Talked::Late => Err(GitError::Deadline { path: repo.to_owned(), deadline: self.deadline }),
-            Talked::TooMuch => Err(failed(format!("its answer is larger than {ANSWER_BYTES} bytes"))),
-            Talked::Garbled(problem) => Err(failed(problem)),
-            Talked::Whole { complaint, .. } if !status.success() => {
-                Err(failed(format!("{status}: {}", proctor_core::evidence::escape_output(&complaint).trim())))
+            ExchangeResult::DeadlinePassed => {
+                Err(GitError::Deadline { path: repo.to_owned(), deadline: self.deadline })
             }
-            Talked::Whole { answer: Some(answer), .. } => Ok(*answer),
-            Talked::Whole { answer: None, .. } => Err(failed("EOF: it ended without an answer".into())),
+            ExchangeResult::TooLarge => Err(failed(format!("its answer is larger than {ANSWER_BYTES} bytes"))),
+            ExchangeResult::Malformed(problem) => Err(failed(problem)),
+            ExchangeResult::Complete { complaint, .. } if !status.success() => {
+                Err(failed(format!("{status}: {}", proctor_core::record::evidence::escape_output(&complaint).trim())))
+            }
+            ExchangeResult::Complete { answer: Some(answer), .. } => Ok(*answer),
+            ExchangeResult::Complete { answer: None, .. } => Err(failed("EOF: it ended without an answer".into())),
         }
     }
 
     /// Starts the helper as the owner of `repo` if we are root, otherwise as the current user.
     fn spawn(&self, repo: &Path) -> Result<Child, GitError> {
-        let exe = File::open(&self.exe).map_err(|error| self.failed(error.to_string()))?;
+        let exe = File::open(&self.exe).map_err(|error| self.helper_error(error.to_string()))?;
         let found = std::fs::metadata(repo);
         let found = found.map_err(|error| GitError::Io { path: repo.to_owned(), problem: error.to_string() })?;
         let owner = (rustix::process::geteuid().is_root() && found.uid() != 0).then_some((found.uid(), found.gid()));
@@ -344,17 +354,17 @@ impl GitHelper {
             // std clears the supplementary groups when root changes its uid.
             command.gid(gid).uid(uid);
         }
-        command.spawn().map_err(|error| self.failed(format!("cannot start it: {error}")))
+        command.spawn().map_err(|error| self.helper_error(format!("cannot start it: {error}")))
     }
 
-    fn failed(&self, problem: String) -> GitError {
+    fn helper_error(&self, problem: String) -> GitError {
         GitError::Helper { exe: self.exe.clone(), problem }
     }
 }
 
 /// Replaces the error for a format that libgit2 cannot read, since the `git` program reads such an index only for
 /// worktrees, not for staged content.
-fn of_staged(why: GitError) -> GitError {
+fn staged_error(why: GitError) -> GitError {
     match why {
         GitError::Format { places, what, mend, .. } => GitError::Unsupported {
             path: places.worktree,
@@ -366,26 +376,26 @@ fn of_staged(why: GitError) -> GitError {
 }
 
 /// The result of a conversation.
-enum Talked {
-    Whole { answer: Option<Box<Answer>>, complaint: Vec<u8> },
-    Late,
-    TooMuch,
-    Garbled(String),
+enum ExchangeResult {
+    Complete { answer: Option<Box<GitAnswer>>, complaint: Vec<u8> },
+    DeadlinePassed,
+    TooLarge,
+    Malformed(String),
 }
 
 /// The three pipes of the helper, with buffers for the transferred bytes.
-struct Conversation {
-    question: Vec<u8>,
+struct HelperExchange {
+    request: Vec<u8>,
     written: usize,
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     received: Vec<u8>,
-    answer: Option<Box<Answer>>,
-    complaint: Vec<u8>,
+    answer: Option<Box<GitAnswer>>,
+    error_output: Vec<u8>,
 }
 
-impl Conversation {
+impl HelperExchange {
     fn new(child: &mut Child, question: Vec<u8>) -> io::Result<Self> {
         let stdin = child.stdin.take().map(OwnedFd::from);
         let stdout = child.stdout.take().map(OwnedFd::from);
@@ -399,45 +409,54 @@ impl Conversation {
             let _ = rustix::pipe::fcntl_setpipe_size(stdout, PIPE_BYTES);
         }
         let (received, complaint) = (Vec::new(), Vec::new());
-        Ok(Self { question, written: 0, stdin, stdout, stderr, received, answer: None, complaint })
+        Ok(Self {
+            request: question,
+            written: 0,
+            stdin,
+            stdout,
+            stderr,
+            received,
+            answer: None,
+            error_output: complaint,
+        })
     }
 
     /// Writes and reads until both outputs are closed, the deadline passes, or a bound is exceeded.
-    fn until(mut self, deadline: Instant, early: Take<'_>) -> io::Result<Talked> {
+    fn run(mut self, deadline: Instant, early: EarlyFrameHandler<'_>) -> io::Result<ExchangeResult> {
         while self.stdout.is_some() || self.stderr.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Talked::Late);
+                return Ok(ExchangeResult::DeadlinePassed);
             }
-            self.wait(left)?;
-            self.write()?;
+            self.wait_for_pipes(left)?;
+            self.write_request()?;
             read_into(&mut self.stdout, &mut self.received)?;
-            read_into(&mut self.stderr, &mut self.complaint)?;
-            self.complaint.truncate(COMPLAINT_BYTES);
+            read_into(&mut self.stderr, &mut self.error_output)?;
+            self.error_output.truncate(STDERR_BYTES);
             if self.received.len() > ANSWER_BYTES {
-                return Ok(Talked::TooMuch);
+                return Ok(ExchangeResult::TooLarge);
             }
-            if let Err(problem) = self.take_frames(early) {
-                return Ok(Talked::Garbled(problem));
+            if let Err(problem) = self.handle_frames(early) {
+                return Ok(ExchangeResult::Malformed(problem));
             }
         }
-        Ok(Talked::Whole { answer: self.answer, complaint: self.complaint })
+        Ok(ExchangeResult::Complete { answer: self.answer, complaint: self.error_output })
     }
 
     /// Handles the frames that have been received completely.
-    fn take_frames(&mut self, early: Take<'_>) -> Result<(), String> {
-        while let Some(frame) = frames::take(&mut self.received)? {
+    fn handle_frames(&mut self, early: EarlyFrameHandler<'_>) -> Result<(), String> {
+        while let Some(frame) = answer_frames::take_frame(&mut self.received)? {
             match frame {
                 _ if self.answer.is_some() => return Err("it says more than its answer".to_owned()),
-                Frame::Ahead(told) => told.map_or(Ok(()), |told| early(Early::Index(told)))?,
-                Frame::Blobs(pieces) => early(Early::Blobs(pieces))?,
-                Frame::Answer(answer) => self.answer = Some(answer),
+                AnswerFrame::EarlyIndex(told) => told.map_or(Ok(()), |told| early(EarlyFrame::Index(told)))?,
+                AnswerFrame::Blobs(pieces) => early(EarlyFrame::Blobs(pieces))?,
+                AnswerFrame::Answer(answer) => self.answer = Some(answer),
             }
         }
         Ok(())
     }
 
-    fn wait(&self, left: Duration) -> io::Result<()> {
+    fn wait_for_pipes(&self, left: Duration) -> io::Result<()> {
         let out = self.stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT));
         let ins = [&self.stdout, &self.stderr].into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN));
         let mut fds: Vec<_> = out.into_iter().chain(ins).collect();
@@ -449,9 +468,9 @@ impl Conversation {
         }
     }
 
-    fn write(&mut self) -> io::Result<()> {
+    fn write_request(&mut self) -> io::Result<()> {
         while let Some(fd) = &self.stdin {
-            let rest = &self.question[self.written..];
+            let rest = &self.request[self.written..];
             match rustix::io::write(fd, rest) {
                 _ if rest.is_empty() => self.stdin = None,
                 Ok(count) => self.written += count,
@@ -469,7 +488,7 @@ impl Conversation {
 /// Reads the available bytes, and closes the pipe at its end.
 fn read_into(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> io::Result<()> {
     let Some(fd) = pipe else { return Ok(()) };
-    bytes.reserve(PIECE_BYTES);
+    bytes.reserve(READ_BYTES);
     match rustix::io::read(fd, spare_capacity(bytes)) {
         Ok(0) => *pipe = None,
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -485,19 +504,19 @@ pub struct IgnoreQuery {
     repo: PathBuf,
     /// The paths of submodules, if they are known.
     submodules: Option<Vec<RepoPath>>,
-    known: Mutex<HashMap<Vec<u8>, bool>>,
+    cached: Mutex<HashMap<Vec<u8>, bool>>,
 }
 
 impl IgnoreQuery {
     /// Creates a query for the rules of the work tree `repo`.
     pub fn new(helper: GitHelper, repo: impl Into<PathBuf>) -> Self {
-        Self { helper, repo: repo.into(), submodules: None, known: Mutex::new(HashMap::new()) }
+        Self { helper, repo: repo.into(), submodules: None, cached: Mutex::new(HashMap::new()) }
     }
 
     /// Takes the paths of submodules from a snapshot. The helper then does not read the index, and the cost of a
     /// query does not depend on the size of the index.
     #[must_use]
-    pub fn knowing(self, snapshot: &Snapshot) -> Self {
+    pub fn with_submodules_of(self, snapshot: &Snapshot) -> Self {
         let submodules = snapshot.basis.as_ref().and_then(|basis| basis.known_submodules()).map(<[RepoPath]>::to_vec);
         Self { submodules, ..self }
     }
@@ -508,12 +527,12 @@ impl IgnoreQuery {
     ///
     /// # Errors
     /// The same as those of [`GitHelper::list`].
-    pub fn ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn are_ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
+        let mut known = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let new = paths.iter().copied().filter(|path| !known.contains_key(*path));
         let (directories, new): (Vec<&[u8]>, Vec<&[u8]>) = new.partition(|path| path.ends_with(b"/"));
         let bare: Vec<&[u8]> = directories.iter().map(|path| &path[..path.len() - 1]).collect();
-        let answers = self.helper.ignored_among(&self.repo, self.submodules.as_deref(), &bare, &new)?;
+        let answers = self.helper.query_ignored(&self.repo, self.submodules.as_deref(), &bare, &new)?;
         known.extend(directories.iter().chain(&new).map(|path| path.to_vec()).zip(answers));
         Ok(paths.iter().map(|path| known.get(*path).copied().unwrap_or(false)).collect())
     }

@@ -8,70 +8,73 @@ use std::path::Path;
 use git2::{Odb, Repository};
 
 use super::GitError;
-use super::config::{RULES_BYTES, read_bounded};
+use super::config_files::{RULES_BYTES, read_bounded};
 use super::git_dir;
-use super::object::{ObjectFormat, ObjectId};
-use super::objects::Objects;
-use super::program::Places;
+use super::object_id::{ObjectFormat, ObjectId};
+use super::object_reader::ObjectReader;
+use super::program::RepositoryPaths;
+use super::program_output::ProgramOutput;
 use super::protocol::{GitHistory, RepoPath};
-use super::reader::{Checked, Opened, unreadable};
-use super::told::Told;
+use super::repository_reader::{CheckedRepository, OpenRepository, libgit2_error};
 
 /// The commits of a repository.
-pub(super) struct History<'t> {
-    pub(super) places: Places,
-    pub(super) source: Source<'t>,
+pub(super) struct RepositoryHistory<'t> {
+    pub(super) paths: RepositoryPaths,
+    pub(super) backend: HistoryBackend<'t>,
 }
 
 /// The source of the repository's data.
-pub(super) enum Source<'t> {
+pub(super) enum HistoryBackend<'t> {
     /// libgit2 alone.
-    Opened(Opened),
+    Libgit2(OpenRepository),
     /// Objects from libgit2, everything else from the `git` program. If the program has not been asked yet, the
     /// error contains the format that requires it.
-    Objects(Repository, Result<Told<'t>, GitError>),
+    Libgit2Objects(Repository, Result<ProgramOutput<'t>, GitError>),
     /// The `git` program alone.
-    Told(Told<'t>),
+    Program(ProgramOutput<'t>),
 }
 
-impl<'t> History<'t> {
+impl<'t> RepositoryHistory<'t> {
     /// Opens the repository whose work tree is `path`. `told` is the output of the `git` program, if it was asked.
-    pub(super) fn open(path: &Path, told: Option<&'t [u8]>) -> Result<Self, GitError> {
-        let checked = Checked::at(path)?;
-        let places = checked.places.clone();
-        let Some(foreign) = checked.foreign() else { return Ok(Self::of(Opened::of(checked)?)) };
+    pub(super) fn open(path: &Path, program_output: Option<&'t [u8]>) -> Result<Self, GitError> {
+        let checked = CheckedRepository::check(path)?;
+        let places = checked.paths.clone();
+        let Some(foreign) = checked.unsupported_format() else {
+            return Ok(Self::from_opened(OpenRepository::from_checked(checked)?));
+        };
         let read = |printed, objects| {
-            Told::read(printed, objects)
+            ProgramOutput::parse(printed, objects)
                 .map_err(|problem| GitError::Unreadable { path: places.worktree.clone(), problem })
         };
         let objects = foreign.objects;
-        let told = match told {
+        let told = match program_output {
             Some(printed) => Ok(read(printed, objects)?),
-            None => Err(foreign.refused(places.clone())),
+            None => Err(foreign.into_error(places.clone())),
         };
         let source = match objects {
-            ObjectFormat::Sha256 => Source::Told(told?),
+            ObjectFormat::Sha256 => HistoryBackend::Program(told?),
             ObjectFormat::Sha1 => {
                 let repository =
-                    without_refs(&places.common_dir).map_err(|error| unreadable(&places.worktree, &error))?;
-                Source::Objects(repository, told)
+                    open_objects_only(&places.common_dir).map_err(|error| libgit2_error(&places.worktree, &error))?;
+                HistoryBackend::Libgit2Objects(repository, told)
             }
         };
-        Ok(Self { places, source })
+        Ok(Self { paths: places, backend: source })
     }
 
     /// Wraps a repository that libgit2 can read.
-    pub(super) fn of(opened: Opened) -> Self {
-        Self { places: opened.places(), source: Source::Opened(opened) }
+    pub(super) fn from_opened(opened: OpenRepository) -> Self {
+        Self { paths: opened.paths(), backend: HistoryBackend::Libgit2(opened) }
     }
 
     /// Returns the objects.
-    pub(super) fn objects(&self) -> Result<Objects<'_>, GitError> {
-        match &self.source {
-            Source::Opened(Opened { repository, .. }) | Source::Objects(repository, _) => {
-                Objects::of(repository).map_err(|error| self.unreadable(error.message()))
+    pub(super) fn objects(&self) -> Result<ObjectReader<'_>, GitError> {
+        match &self.backend {
+            HistoryBackend::Libgit2(OpenRepository { repository, .. })
+            | HistoryBackend::Libgit2Objects(repository, _) => {
+                ObjectReader::from_repository(repository).map_err(|error| self.unreadable(error.message()))
             }
-            Source::Told(told) => Ok(Objects::Told(told)),
+            HistoryBackend::Program(told) => Ok(ObjectReader::Program(told)),
         }
     }
 
@@ -79,45 +82,45 @@ impl<'t> History<'t> {
     ///
     /// # Errors
     /// The program has not been asked.
-    pub(super) fn told(&self) -> Result<Option<&Told<'t>>, GitError> {
-        match &self.source {
-            Source::Opened(_) => Ok(None),
-            Source::Objects(_, Ok(told)) | Source::Told(told) => Ok(Some(told)),
-            Source::Objects(_, Err(refused)) => Err(refused.clone()),
+    pub(super) fn program_output(&self) -> Result<Option<&ProgramOutput<'t>>, GitError> {
+        match &self.backend {
+            HistoryBackend::Libgit2(_) => Ok(None),
+            HistoryBackend::Libgit2Objects(_, Ok(told)) | HistoryBackend::Program(told) => Ok(Some(told)),
+            HistoryBackend::Libgit2Objects(_, Err(refused)) => Err(refused.clone()),
         }
     }
 
     /// Parses an object id.
-    pub(super) fn id(&self, text: &str) -> Result<ObjectId, GitError> {
+    pub(super) fn parse_id(&self, text: &str) -> Result<ObjectId, GitError> {
         ObjectId::from_hex(text.as_bytes()).ok_or_else(|| self.unreadable(format!("`{text}` is not an object ID")))
     }
 
     pub(super) fn worktree(&self) -> &Path {
-        &self.places.worktree
+        &self.paths.worktree
     }
 
     /// Makes the error for a repository that could not be read.
     pub(super) fn unreadable(&self, problem: impl Into<String>) -> GitError {
-        GitError::Unreadable { path: self.places.worktree.clone(), problem: problem.into() }
+        GitError::Unreadable { path: self.paths.worktree.clone(), problem: problem.into() }
     }
 }
 
 /// Returns the refs of a repository and of those inside it, and the ignore rules in their git directories.
-pub(super) fn state(history: &History<'_>, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
+pub(super) fn read_history(history: &RepositoryHistory<'_>, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
     let of_nested = |path: &RepoPath| {
-        let inside = History::open(&history.worktree().join(OsStr::from_bytes(&path.0)), None).ok()?;
-        let state = state(&inside, &[]).ok()?;
+        let inside = RepositoryHistory::open(&history.worktree().join(OsStr::from_bytes(&path.0)), None).ok()?;
+        let state = read_history(&inside, &[]).ok()?;
         Some((path.clone(), state))
     };
-    history.told()?;
-    let common_dir = &history.places.common_dir;
-    let (format, config) = match &history.source {
-        Source::Opened(opened) => {
+    history.program_output()?;
+    let common_dir = &history.paths.common_dir;
+    let (format, config) = match &history.backend {
+        HistoryBackend::Libgit2(opened) => {
             let config = opened.repository.config().map_err(|error| history.unreadable(error.message()))?;
             (ObjectFormat::Sha1, Some(config))
         }
-        Source::Objects(..) => (ObjectFormat::Sha1, None),
-        Source::Told(_) => (ObjectFormat::Sha256, None),
+        HistoryBackend::Libgit2Objects(..) => (ObjectFormat::Sha1, None),
+        HistoryBackend::Program(_) => (ObjectFormat::Sha256, None),
     };
     let setting = config.as_ref().and_then(|config| config.get_path("core.excludesfile").ok());
     // If two rules match, the later one takes precedence; the rules of the setting come first.
@@ -126,13 +129,13 @@ pub(super) fn state(history: &History<'_>, nested: &[RepoPath]) -> Result<GitHis
         exclude.extend(read_bounded(&file, RULES_BYTES)?.unwrap_or_default());
         exclude.push(b'\n');
     }
-    let head = read_bounded(&history.places.git_dir.join("HEAD"), MAX_HEAD).ok().flatten();
+    let head = read_bounded(&history.paths.git_dir.join("HEAD"), MAX_HEAD).ok().flatten();
     Ok(GitHistory {
         format,
         head: head.and_then(|bytes| head_line(&bytes)),
         objects: common_dir.join("objects"),
         refs: RepoPath(git_dir::packed_refs(history)?),
-        shallow: git_dir::shallow(common_dir)?.map(RepoPath),
+        shallow: git_dir::read_shallow(common_dir)?.map(RepoPath),
         exclude: RepoPath(exclude),
         ignore_case: config.is_some_and(|config| config.get_bool("core.ignorecase").unwrap_or(false)),
         nested: nested.iter().filter_map(of_nested).collect(),
@@ -151,7 +154,7 @@ fn head_line(bytes: &[u8]) -> Option<String> {
 }
 
 /// Opens only the objects of a repository with libgit2.
-pub(super) fn without_refs(common_dir: &Path) -> Result<Repository, git2::Error> {
+pub(super) fn open_objects_only(common_dir: &Path) -> Result<Repository, git2::Error> {
     let objects = Odb::new()?;
     let place = common_dir.join("objects");
     let place = place.to_str().ok_or_else(|| git2::Error::from_str("its path is no text"))?;

@@ -11,60 +11,60 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::GitError;
-use super::config::check_regular;
+use super::config_files::check_regular;
 use super::protocol::RepoPath;
-use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
+use super::repository_reader::{OpenRepository, is_directory_without_links, is_repository, libgit2_error};
 use crate::paths;
 
-pub(super) mod external;
-mod level;
-mod pattern;
+pub(super) mod external_rules;
+mod ignore_pattern;
+mod rule_levels;
 mod wildmatch;
 
-pub use external::ExternalRules;
-pub(super) use level::{Directory, RepositoryRules, SkippedRules};
+pub use external_rules::ExternalRules;
+pub(super) use rule_levels::{DirectoryRules, RepositoryRules, SkippedRules};
 
 /// The implementations that ignore a path. The path is ignored if all of them ignore it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Verdict {
+pub(super) struct IgnoreVerdict {
     /// Git, in the interpretation of earlier and later releases.
-    early: bool,
-    late: bool,
+    early_git: bool,
+    late_git: bool,
     libgit2: bool,
 }
 
-impl Verdict {
+impl IgnoreVerdict {
     pub(super) fn is_ignored(self) -> bool {
-        self.early && self.late && self.libgit2
+        self.early_git && self.late_git && self.libgit2
     }
 }
 
 /// The rules of one work tree and of the repositories inside it.
-pub(super) struct Rules {
-    repositories: Vec<(Opened, RepositoryRules)>,
-    directories: HashMap<Vec<u8>, State>,
+pub(super) struct WorktreeIgnoreRules {
+    repositories: Vec<(OpenRepository, RepositoryRules)>,
+    directories: HashMap<Vec<u8>, DirectoryIgnoreState>,
     /// The paths of submodules, if they are known without the index.
     submodules: Option<HashSet<Vec<u8>>>,
 }
 
 #[derive(Clone)]
-enum State {
+enum DirectoryIgnoreState {
     Ignored,
     /// The index of the repository whose rules apply inside, the length of the prefix that names its directory, and
     /// the rules.
     Ruled {
-        by: usize,
+        repository: usize,
         prefix: usize,
-        rules: Directory,
+        rules: DirectoryRules,
     },
 }
 
-impl Rules {
+impl WorktreeIgnoreRules {
     /// Returns the rules that apply at the top of `opened`.
     ///
     /// # Errors
     /// An ignore file is refused or cannot be read.
-    pub(super) fn new(opened: Opened, submodules: Option<&[RepoPath]>) -> Result<Self, GitError> {
+    pub(super) fn new(opened: OpenRepository, submodules: Option<&[RepoPath]>) -> Result<Self, GitError> {
         let submodules = submodules.map(|paths| paths.iter().map(|path| path.0.clone()).collect());
         let mut rules = Self { repositories: Vec::new(), directories: HashMap::new(), submodules };
         let top = rules.add_repository(opened, 0)?;
@@ -74,51 +74,61 @@ impl Rules {
 
     /// Returns whether `path` is ignored. Paths inside a `.git` are ignored if and only if the parent directory of
     /// the `.git` is.
-    pub(super) fn ignores(&mut self, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
+    pub(super) fn is_ignored(&mut self, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
         let mut here = self.directories[&b""[..]].clone();
         let above = paths::ancestors(path).chain(is_directory.then_some(path));
         for directory in above.filter(|directory| !directory.is_empty()) {
-            if paths::name(directory) == b".git" {
-                return Ok(matches!(here, State::Ignored));
+            if paths::file_name(directory) == b".git" {
+                return Ok(matches!(here, DirectoryIgnoreState::Ignored));
             }
-            here = self.state_of(directory, here)?;
+            here = self.cached_state(directory, here)?;
         }
         match here {
-            State::Ignored => Ok(true),
-            State::Ruled { by, prefix, rules } if !is_directory && paths::name(path) != b".git" => {
+            DirectoryIgnoreState::Ignored => Ok(true),
+            DirectoryIgnoreState::Ruled { repository: by, prefix, rules }
+                if !is_directory && paths::file_name(path) != b".git" =>
+            {
                 let (opened, own) = &self.repositories[by];
-                Ok(own.judge(opened, &rules, &path[prefix..], false)?.is_ignored())
+                Ok(own.evaluate(opened, &rules, &path[prefix..], false)?.is_ignored())
             }
-            State::Ruled { .. } => Ok(false),
+            DirectoryIgnoreState::Ruled { .. } => Ok(false),
         }
     }
 
-    fn state_of(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
+    fn cached_state(
+        &mut self,
+        directory: &[u8],
+        parent: DirectoryIgnoreState,
+    ) -> Result<DirectoryIgnoreState, GitError> {
         if let Some(state) = self.directories.get(directory) {
             return Ok(state.clone());
         }
-        let state = self.find_state(directory, parent)?;
+        let state = self.evaluate_directory(directory, parent)?;
         self.directories.insert(directory.to_vec(), state.clone());
         Ok(state)
     }
 
-    fn find_state(&mut self, directory: &[u8], parent: State) -> Result<State, GitError> {
-        let State::Ruled { by, prefix, rules } = parent else {
+    fn evaluate_directory(
+        &mut self,
+        directory: &[u8],
+        parent: DirectoryIgnoreState,
+    ) -> Result<DirectoryIgnoreState, GitError> {
+        let DirectoryIgnoreState::Ruled { repository: by, prefix, rules } = parent else {
             let inside = if self.is_known_submodule(directory) { self.repository_at(directory)? } else { None };
-            return Ok(inside.unwrap_or(State::Ignored));
+            return Ok(inside.unwrap_or(DirectoryIgnoreState::Ignored));
         };
         let (opened, own) = &self.repositories[by];
         let inside = &directory[prefix..];
-        let mut verdict = own.judge(opened, &rules, inside, true)?;
+        let mut verdict = own.evaluate(opened, &rules, inside, true)?;
         let is_submodule = || match &self.submodules {
             Some(known) => Ok(known.contains(directory)),
             None => opened.has_gitlink(inside),
         };
         if verdict.is_ignored() {
             if !is_submodule()? {
-                return Ok(State::Ignored);
+                return Ok(DirectoryIgnoreState::Ignored);
             }
-            verdict = Verdict::default();
+            verdict = IgnoreVerdict::default();
         }
         if let Some(repository) = self.repository_at(directory)? {
             return Ok(repository);
@@ -127,7 +137,7 @@ impl Rules {
         // The index is read only if it may contain skipped ignore files.
         let skipped = if self.submodules.is_some() { SkippedRules::None } else { SkippedRules::InIndex };
         let rules = own.read_directory(opened, &rules, inside, verdict, skipped)?;
-        Ok(State::Ruled { by, prefix, rules })
+        Ok(DirectoryIgnoreState::Ruled { repository: by, prefix, rules })
     }
 
     fn is_known_submodule(&self, directory: &[u8]) -> bool {
@@ -135,41 +145,41 @@ impl Rules {
     }
 
     /// Opens the repository at `directory`; returns `None` if no repository exists there.
-    fn repository_at(&mut self, directory: &[u8]) -> Result<Option<State>, GitError> {
+    fn repository_at(&mut self, directory: &[u8]) -> Result<Option<DirectoryIgnoreState>, GitError> {
         let top = &self.repositories[0].0;
-        let place = on_disk(top, directory);
-        if !is_real_directory(top, directory)? || !holds_repository(&place)? {
+        let place = absolute_path(top, directory);
+        if !is_directory_without_links(top, directory)? || !is_repository(&place)? {
             return Ok(None);
         }
-        self.add_repository(Opened::open(&place)?, directory.len() + 1).map(Some)
+        self.add_repository(OpenRepository::open(&place)?, directory.len() + 1).map(Some)
     }
 
-    fn add_repository(&mut self, opened: Opened, prefix: usize) -> Result<State, GitError> {
+    fn add_repository(&mut self, opened: OpenRepository, prefix: usize) -> Result<DirectoryIgnoreState, GitError> {
         let own = RepositoryRules::read(&opened)?;
         let skipped = if self.submodules.is_some() { SkippedRules::None } else { SkippedRules::InIndex };
-        let rules = own.read_directory(&opened, &own.outermost(), b"", Verdict::default(), skipped)?;
+        let rules = own.read_directory(&opened, &own.outermost(), b"", IgnoreVerdict::default(), skipped)?;
         self.repositories.push((opened, own));
-        Ok(State::Ruled { by: self.repositories.len() - 1, prefix, rules })
+        Ok(DirectoryIgnoreState::Ruled { repository: self.repositories.len() - 1, prefix, rules })
     }
 }
 
 /// Returns the path on disk of a path relative to the top of `opened`.
-pub(super) fn on_disk(opened: &Opened, path: &[u8]) -> PathBuf {
+pub(super) fn absolute_path(opened: &OpenRepository, path: &[u8]) -> PathBuf {
     opened.worktree.join(OsStr::from_bytes(path))
 }
 
 /// Returns whether libgit2 ignores a path or one of its parent directories; returns `true` if libgit2 cannot
 /// answer.
-fn libgit2_ignores(opened: &Opened, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
+fn libgit2_ignores(opened: &OpenRepository, path: &[u8], is_directory: bool) -> Result<bool, GitError> {
     let ask = |path: &[u8]| {
         let path = Path::new(OsStr::from_bytes(path));
-        opened.repository.is_path_ignored(path).map_err(|error| unreadable(&opened.worktree, &error))
+        opened.repository.is_path_ignored(path).map_err(|error| libgit2_error(&opened.worktree, &error))
     };
     let as_directory = |path: &[u8]| [path, b"/"].concat();
     // libgit2 treats every path as a directory and reads its `.gitignore`, which would block on a fifo.
-    let own_file = on_disk(opened, path).join(".gitignore");
+    let own_file = absolute_path(opened, path).join(".gitignore");
     check_regular(&own_file)?;
-    if external::read_rules(&own_file)?.is_some_and(|text| pattern::breaks_libgit2(&text)) {
+    if external_rules::read_rules(&own_file)?.is_some_and(|text| ignore_pattern::breaks_libgit2(&text)) {
         return Ok(true);
     }
     if if is_directory { ask(&as_directory(path))? } else { ask(path)? } {

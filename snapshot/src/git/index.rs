@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::object::{ObjectFormat, ObjectId};
+use super::object_id::{ObjectFormat, ObjectId};
 use super::protocol::RepoPath;
-use super::tree_id::{TreeFile, tree_id};
+use super::tree_identity::{TreeFile, tree_id};
 
-pub(super) mod from_file;
-pub(super) mod from_libgit2;
-pub(crate) mod to_file;
+pub(super) mod index_parser;
+pub(super) mod index_reader;
+pub(crate) mod index_writer;
 
 /// The index of one repository, and the config that determines how files are converted to blobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Index {
+pub struct GitIndex {
     /// The path of the repository's work tree in the outermost one; empty for the outermost one itself.
     pub at: RepoPath,
     /// The format of its object ids.
@@ -21,12 +21,12 @@ pub struct Index {
     pub head_tree: Option<ObjectId>,
     /// When the index was written. A file that changed at this time or later may differ although its stat data
     /// match.
-    pub written: Moment,
+    pub written: IndexTimestamp,
     /// The entries, sorted by path, then by stage.
     #[serde(skip)]
     pub entries: Vec<IndexEntry>,
     /// The config that applies to files.
-    pub rules: FileRules,
+    pub rules: ConversionConfig,
 }
 
 /// One entry of an index.
@@ -49,15 +49,15 @@ pub struct IndexEntry {
 }
 
 /// A time of a file system's clock: seconds and nanoseconds.
-pub type Moment = (u32, u32);
+pub type IndexTimestamp = (u32, u32);
 
 /// The stat data that an index stores, truncated to 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexStat {
     /// Time of the last content change.
-    pub mtime: Moment,
+    pub mtime: IndexTimestamp,
     /// Time of the last status change.
-    pub ctime: Moment,
+    pub ctime: IndexTimestamp,
     /// The inode number.
     pub ino: u32,
     /// The length; also 0 if git does not trust the other stat data.
@@ -66,7 +66,7 @@ pub struct IndexStat {
 
 /// The part of a repository's config that determines how files are converted to blobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileRules {
+pub struct ConversionConfig {
     /// `core.fileMode`: whether exec bits on disk count.
     pub file_mode: bool,
     /// `core.symlinks`: if false, a plain file may represent a link.
@@ -80,23 +80,23 @@ pub struct FileRules {
 }
 
 /// The mode of a regular file.
-pub(crate) const FILE: u32 = 0o100_644;
+pub(crate) const FILE_MODE: u32 = 0o100_644;
 /// The mode of an executable file.
-pub(crate) const EXECUTABLE: u32 = 0o100_755;
+pub(crate) const EXECUTABLE_MODE: u32 = 0o100_755;
 /// The mode of a symbolic link.
-pub(crate) const SYMLINK: u32 = 0o120_000;
+pub(crate) const SYMLINK_MODE: u32 = 0o120_000;
 /// The mode of a submodule.
-pub(crate) const GITLINK: u32 = 0o160_000;
+pub(crate) const GITLINK_MODE: u32 = 0o160_000;
 
 /// Checks whether a mode is that of a file.
-pub(crate) fn is_file(mode: u32) -> bool {
-    matches!(mode, FILE | EXECUTABLE)
+pub(crate) fn is_file_mode(mode: u32) -> bool {
+    matches!(mode, FILE_MODE | EXECUTABLE_MODE)
 }
 
-impl Index {
+impl GitIndex {
     /// Returns the entries of each path, in the order of the paths.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &[IndexEntry]> {
-        by_path(&self.entries)
+    pub(crate) fn entries_by_path(&self) -> impl Iterator<Item = &[IndexEntry]> {
+        group_by_path(&self.entries)
     }
 
     /// Returns the index without its entries, which are sent separately. The entries are leaked, since freeing each
@@ -108,22 +108,23 @@ impl Index {
 
     /// Returns the paths of the files, sorted and without duplicates.
     pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
-        let files = self.paths().filter_map(|entries| entries.iter().find(|entry| entry.mode != GITLINK));
+        let files =
+            self.entries_by_path().filter_map(|entries| entries.iter().find(|entry| entry.mode != GITLINK_MODE));
         files.map(|entry| entry.path.0.as_slice())
     }
 
     /// Checks whether the index has a submodule at `path`, which is relative to the outermost work tree.
-    pub(crate) fn holds_gitlink(&self, path: &[u8]) -> bool {
+    pub(crate) fn has_gitlink(&self, path: &[u8]) -> bool {
         let inside = match self.at.0.as_slice() {
             b"" => Some(path),
             at => path.strip_prefix(at).and_then(|rest| rest.strip_prefix(b"/")),
         };
-        let entries = inside.map_or(&[][..], |inside| self.at_path(inside));
-        entries.iter().any(|entry| entry.mode == GITLINK)
+        let entries = inside.map_or(&[][..], |inside| self.entries_at(inside));
+        entries.iter().any(|entry| entry.mode == GITLINK_MODE)
     }
 
     /// Returns the entries of one path.
-    pub(crate) fn at_path(&self, path: &[u8]) -> &[IndexEntry] {
+    pub(crate) fn entries_at(&self, path: &[u8]) -> &[IndexEntry] {
         let from = self.entries.partition_point(|entry| entry.path.0.as_slice() < path);
         let count = self.entries[from..].iter().take_while(|entry| entry.path.0 == path).count();
         &self.entries[from..from + count]
@@ -141,12 +142,12 @@ impl Index {
 }
 
 /// Groups sorted entries by path.
-pub(crate) fn by_path(entries: &[IndexEntry]) -> impl Iterator<Item = &[IndexEntry]> {
+pub(crate) fn group_by_path(entries: &[IndexEntry]) -> impl Iterator<Item = &[IndexEntry]> {
     entries.chunk_by(|one, next| one.path == next.path)
 }
 
 /// Returns the entry from which git takes the mode of a path: for a conflict, our side, then the base.
-pub(crate) fn leading(entries: &[IndexEntry]) -> Option<&IndexEntry> {
+pub(crate) fn primary_entry(entries: &[IndexEntry]) -> Option<&IndexEntry> {
     let of = |stage| entries.iter().find(|entry| entry.stage == stage);
     of(0).or_else(|| of(2)).or_else(|| of(1)).or_else(|| of(3))
 }
@@ -154,9 +155,9 @@ pub(crate) fn leading(entries: &[IndexEntry]) -> Option<&IndexEntry> {
 impl IndexEntry {
     /// Checks whether a file with the stat data `now` is the file that the entry was made from, as far as stat data
     /// can show: all of them are equal, and the file was written before the index.
-    pub(crate) fn is_of(&self, now: &IndexStat, written: Moment) -> bool {
+    pub(crate) fn is_unchanged(&self, current: &IndexStat, written: IndexTimestamp) -> bool {
         let Some(then) = self.stat else { return false };
-        self.stage == 0 && !self.intent_to_add && then == *now && then.mtime < written && then.ctime < written
+        self.stage == 0 && !self.intent_to_add && then == *current && then.mtime < written && then.ctime < written
     }
 }
 
@@ -165,16 +166,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_as_young_as_the_index_is_not_trusted() {
+    fn distrusts_files_as_new_as_index() {
         let stat = IndexStat { mtime: (5, 1), ctime: (5, 2), ino: 7, size: 3 };
         let id = ObjectId::from_raw(&[1; 20]).expect("an id");
         let path = RepoPath(b"a".to_vec());
         let stat_of = Some(stat);
-        let entry =
-            IndexEntry { path, mode: FILE, id, stage: 0, intent_to_add: false, skip_worktree: false, stat: stat_of };
-        assert!(entry.is_of(&stat, (5, 3)) && entry.is_of(&stat, (6, 0)));
+        let entry = IndexEntry {
+            path,
+            mode: FILE_MODE,
+            id,
+            stage: 0,
+            intent_to_add: false,
+            skip_worktree: false,
+            stat: stat_of,
+        };
+        assert!(entry.is_unchanged(&stat, (5, 3)) && entry.is_unchanged(&stat, (6, 0)));
         for written in [(5, 2), (5, 1), (4, 9)] {
-            assert!(!entry.is_of(&stat, written), "{written:?}");
+            assert!(!entry.is_unchanged(&stat, written), "{written:?}");
         }
         for other in [
             IndexStat { mtime: (5, 0), ..stat },
@@ -182,27 +190,27 @@ mod tests {
             IndexStat { ino: 8, ..stat },
             IndexStat { size: 0, ..stat },
         ] {
-            assert!(!entry.is_of(&other, (9, 0)), "{other:?}");
+            assert!(!entry.is_unchanged(&other, (9, 0)), "{other:?}");
         }
-        assert!(!IndexEntry { stage: 2, ..entry.clone() }.is_of(&stat, (9, 0)));
-        assert!(!IndexEntry { intent_to_add: true, ..entry.clone() }.is_of(&stat, (9, 0)));
-        assert!(!IndexEntry { stat: None, ..entry }.is_of(&stat, (9, 0)));
+        assert!(!IndexEntry { stage: 2, ..entry.clone() }.is_unchanged(&stat, (9, 0)));
+        assert!(!IndexEntry { intent_to_add: true, ..entry.clone() }.is_unchanged(&stat, (9, 0)));
+        assert!(!IndexEntry { stat: None, ..entry }.is_unchanged(&stat, (9, 0)));
     }
 
     #[test]
-    fn of_a_conflict_our_side_leads() {
+    fn conflict_uses_our_side_first() {
         let id = ObjectId::from_raw(&[1; 20]).expect("an id");
         let of = |stages: &[u8]| {
             let entry = |stage: &u8| IndexEntry {
                 path: RepoPath(b"a".to_vec()),
-                mode: FILE,
+                mode: FILE_MODE,
                 id,
                 stage: *stage,
                 intent_to_add: false,
                 skip_worktree: false,
                 stat: None,
             };
-            leading(&stages.iter().map(entry).collect::<Vec<_>>()).map(|entry| entry.stage)
+            primary_entry(&stages.iter().map(entry).collect::<Vec<_>>()).map(|entry| entry.stage)
         };
         assert_eq!(
             (of(&[0]), of(&[1, 2, 3]), of(&[1, 3]), of(&[3]), of(&[])),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use git2::{ObjectType, Oid, Tree};
 
 use super::GitError;
-use super::ignore::{ExternalRules, on_disk};
-use super::index::{GITLINK, Index, IndexEntry, from_libgit2};
-use super::object::ObjectId;
-use super::protocol::{Listing, Nested, RepoPath, Source, WalkedDirectory};
-use super::reader::{Opened, holds_repository, is_real_directory, unreadable};
-use super::sources;
-use super::walk::{Walked, walk};
+use super::ignore::{ExternalRules, absolute_path};
+use super::index::{GITLINK_MODE, GitIndex, IndexEntry, index_reader};
+use super::object_id::ObjectId;
+use super::protocol::{GitSourceFile, NestedRepository, RepoPath, SearchedDirectory, WorktreeListing};
+use super::repository_reader::{OpenRepository, is_directory_without_links, is_repository, libgit2_error};
+use super::source_files;
+use super::worktree_walk::{WalkResult, walk};
 use crate::paths;
 
 /// Maximum number of paths of a tree, including nested repositories.
@@ -23,16 +23,16 @@ pub(super) const MAX_DEPTH: usize = 256;
 
 /// Receives the index of the outermost repository and the bytes of its file, before the listing is complete. If
 /// these bytes describe the whole index, its entries and tracked paths are omitted in the listing.
-pub(super) type TellAhead<'a> = &'a mut dyn FnMut(&Path, &Index, &[u8]);
+pub(super) type EarlyIndexSender<'a> = &'a mut dyn FnMut(&Path, &GitIndex, &[u8]);
 
 /// Lists the work tree of `top`.
-pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitError> {
-    let mut found = Collected { sources: Some(Vec::new()), ..Collected::default() };
-    let head = collect(top, b"", 0, &mut found, Some(ahead))?;
+pub(super) fn list(top: &OpenRepository, send_early: EarlyIndexSender<'_>) -> Result<WorktreeListing, GitError> {
+    let mut found = CollectedListing { sources: Some(Vec::new()), ..CollectedListing::default() };
+    let head = collect(top, b"", 0, &mut found, Some(send_early))?;
     let as_paths = |paths: Vec<Vec<u8>>| paths.into_iter().map(RepoPath).collect();
     found.untracked.sort_unstable();
     found.ignored.sort_unstable();
-    Ok(Listing {
+    Ok(WorktreeListing {
         worktree: top.worktree.clone(),
         git_dir: top.git_dir.clone(),
         common_dir: top.common_dir.clone(),
@@ -45,30 +45,30 @@ pub(super) fn list(top: &Opened, ahead: TellAhead<'_>) -> Result<Listing, GitErr
         rules: as_paths(found.rules),
         ignored: as_paths(found.ignored),
         directories: found.directories,
-        external_rules: ExternalRules::sorted(found.external_rules, &top.worktree),
+        external_rules: ExternalRules::sort_and_combine(found.external_rules, &top.worktree),
         skips_rules: found.skips_rules,
         sources: found.sources,
-        told_ahead: found.told_ahead,
+        told_ahead: found.sent_early,
     })
 }
 
 #[derive(Default)]
-struct Collected {
+struct CollectedListing {
     tracked: Vec<Vec<u8>>,
     untracked: Vec<Vec<u8>>,
     rules: Vec<Vec<u8>>,
     ignored: Vec<Vec<u8>>,
-    directories: Vec<WalkedDirectory>,
-    nested: Vec<Nested>,
-    indexes: Vec<Arc<Index>>,
+    directories: Vec<SearchedDirectory>,
+    nested: Vec<NestedRepository>,
+    indexes: Vec<Arc<GitIndex>>,
     external_rules: Vec<ExternalRules>,
     skips_rules: bool,
-    sources: Option<Vec<Source>>,
-    told_ahead: bool,
+    sources: Option<Vec<GitSourceFile>>,
+    sent_early: bool,
 }
 
-impl Collected {
-    fn check(&self, top: &Path) -> Result<(), GitError> {
+impl CollectedListing {
+    fn check_path_count(&self, top: &Path) -> Result<(), GitError> {
         if self.tracked.len() + self.untracked.len() + self.ignored.len() + self.nested.len() <= MAX_PATHS {
             return Ok(());
         }
@@ -76,26 +76,26 @@ impl Collected {
     }
 
     /// Adds the results of a walk, whose paths are relative to the repository at `prefix`.
-    fn add(&mut self, opened: &Opened, prefix: &[u8], walked: Walked) -> Result<(), GitError> {
-        self.untracked.extend(whole_paths(opened, prefix, walked.untracked)?);
-        self.rules.extend(whole_paths(opened, prefix, walked.rules)?);
-        self.ignored.extend(whole_paths(opened, prefix, walked.ignored)?);
-        self.external_rules.extend(walked.external_rules.into_iter().map(|rules| rules.at(prefix)));
-        self.directories.extend(walked.directories.into_iter().map(|(path, stamp)| WalkedDirectory {
+    fn add_walk(&mut self, opened: &OpenRepository, prefix: &[u8], walked: WalkResult) -> Result<(), GitError> {
+        self.untracked.extend(to_outermost_paths(opened, prefix, walked.untracked)?);
+        self.rules.extend(to_outermost_paths(opened, prefix, walked.rules)?);
+        self.ignored.extend(to_outermost_paths(opened, prefix, walked.ignored)?);
+        self.external_rules.extend(walked.external_rules.into_iter().map(|rules| rules.with_prefix(prefix)));
+        self.directories.extend(walked.directories.into_iter().map(|(path, stamp)| SearchedDirectory {
             path: RepoPath(if path.is_empty() { prefix.to_vec() } else { paths::join(prefix, &path) }),
-            stamp,
+            stat: stamp,
         }));
-        for path in walked.heads_to_come {
+        for path in walked.missing_heads {
             if let Some(sources) = &mut self.sources {
-                sources::add_head_to_come(opened, &path, sources);
+                source_files::add_missing_head(opened, &path, sources);
             }
         }
-        self.check(&opened.worktree)
+        self.check_path_count(&opened.worktree)
     }
 
-    fn add_sources(&mut self, opened: &Opened) -> Result<(), GitError> {
+    fn add_sources(&mut self, opened: &OpenRepository) -> Result<(), GitError> {
         let Some(mut sources) = self.sources.take() else { return Ok(()) };
-        self.sources = sources::add(opened, &mut sources)?.then_some(sources);
+        self.sources = source_files::add_source_files(opened, &mut sources)?.then_some(sources);
         Ok(())
     }
 }
@@ -103,11 +103,11 @@ impl Collected {
 /// Adds the contents of the repository at `prefix` and of the repositories inside it. Returns the commit of its
 /// HEAD.
 fn collect(
-    opened: &Opened,
+    opened: &OpenRepository,
     prefix: &[u8],
     depth: usize,
-    found: &mut Collected,
-    ahead: Option<TellAhead<'_>>,
+    found: &mut CollectedListing,
+    send_early: Option<EarlyIndexSender<'_>>,
 ) -> Result<Option<Oid>, GitError> {
     if depth > MAX_DEPTH {
         let what = "levels of nested repositories".into();
@@ -116,16 +116,16 @@ fn collect(
     // The stat data are recorded before anything is read, so that a concurrent change is noticed later.
     found.add_sources(opened)?;
     let head = head_commit(opened)?;
-    let (index, is_told) = from_libgit2::read(opened, prefix, head, ahead)?;
+    let (index, was_sent_early) = index_reader::read_index(opened, prefix, head, send_early)?;
     let mut tracked: Vec<&[u8]> = index.files().collect();
     check_depth(opened, &tracked)?;
-    if is_told {
-        found.told_ahead = true;
+    if was_sent_early {
+        found.sent_early = true;
     } else {
-        found.tracked.extend(whole_paths(opened, prefix, tracked.iter().map(|path| path.to_vec()).collect())?);
+        found.tracked.extend(to_outermost_paths(opened, prefix, tracked.iter().map(|path| path.to_vec()).collect())?);
     }
     let in_head = head_paths(opened, head, &index)?;
-    found.tracked.extend(whole_paths(opened, prefix, in_head.clone())?);
+    found.tracked.extend(to_outermost_paths(opened, prefix, in_head.clone())?);
     if !in_head.is_empty() {
         tracked.extend(in_head.iter().map(Vec::as_slice));
         tracked.sort_unstable();
@@ -134,41 +134,42 @@ fn collect(
     let skipped = skipped_rules(&index);
     found.skips_rules |= !skipped.is_empty();
     let mut walked = walk(opened, &tracked, &gitlinks, &skipped)?;
-    found.indexes.push(Arc::new(if found.told_ahead && prefix.is_empty() { index.without_entries() } else { index }));
-    walked.heads_to_come.extend(unseen_submodules(opened, &gitlinks, &walked)?);
+    found.indexes.push(Arc::new(if found.sent_early && prefix.is_empty() { index.without_entries() } else { index }));
+    walked.missing_heads.extend(unvisited_submodules(opened, &gitlinks, &walked)?);
     let repositories = walked.repositories.clone();
-    found.add(opened, prefix, walked)?;
+    found.add_walk(opened, prefix, walked)?;
     for (path, recorded) in &gitlinks {
-        if is_real_directory(opened, path)? {
-            nest(opened, prefix, path, Some(recorded.to_string()), depth, found)?;
+        if is_directory_without_links(opened, path)? {
+            collect_nested(opened, prefix, path, Some(recorded.to_string()), depth, found)?;
         }
     }
     for path in repositories {
-        nest(opened, prefix, &path, None, depth, found)?;
+        collect_nested(opened, prefix, &path, None, depth, found)?;
     }
     Ok(head)
 }
 
 /// Returns the ignore files with `skip-worktree` in an index, which may be missing in the work tree, by path.
-fn skipped_rules(index: &Index) -> HashMap<Vec<u8>, Oid> {
-    let is_skipped =
-        |entry: &&IndexEntry| entry.skip_worktree && entry.stage == 0 && paths::name(&entry.path.0) == b".gitignore";
+fn skipped_rules(index: &GitIndex) -> HashMap<Vec<u8>, Oid> {
+    let is_skipped = |entry: &&IndexEntry| {
+        entry.skip_worktree && entry.stage == 0 && paths::file_name(&entry.path.0) == b".gitignore"
+    };
     let skipped = index.entries.iter().filter(is_skipped);
     skipped.filter_map(|entry| Some((entry.path.0.clone(), Oid::from_bytes(entry.id.as_bytes()).ok()?))).collect()
 }
 
 /// Returns the submodules of an index, and the commits that are recorded for them.
-fn gitlinks(index: &Index) -> Vec<(Vec<u8>, ObjectId)> {
-    let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK);
+fn gitlinks(index: &GitIndex) -> Vec<(Vec<u8>, ObjectId)> {
+    let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK_MODE);
     entries.map(|entry| (entry.path.0.clone(), entry.id)).collect()
 }
 
 /// Returns the submodules that are not checked out and that the walk did not reach, for example below an ignored
 /// directory. Only a new HEAD file would reveal that they were checked out later.
-fn unseen_submodules(
-    opened: &Opened,
+fn unvisited_submodules(
+    opened: &OpenRepository,
     gitlinks: &[(Vec<u8>, ObjectId)],
-    walked: &Walked,
+    walked: &WalkResult,
 ) -> Result<Vec<Vec<u8>>, GitError> {
     if gitlinks.is_empty() {
         return Ok(Vec::new());
@@ -176,7 +177,7 @@ fn unseen_submodules(
     let seen: HashSet<&[u8]> = walked.directories.iter().map(|(path, _)| path.as_slice()).collect();
     let mut unseen = Vec::new();
     for (path, _) in gitlinks.iter().filter(|(path, _)| !seen.contains(paths::split(path).0)) {
-        if !holds_repository(&on_disk(opened, path))? {
+        if !is_repository(&absolute_path(opened, path))? {
             unseen.push(path.clone());
         }
     }
@@ -184,7 +185,7 @@ fn unseen_submodules(
 }
 
 /// Converts the paths of one repository to paths relative to the outermost one.
-fn whole_paths(opened: &Opened, prefix: &[u8], inside: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, GitError> {
+fn to_outermost_paths(opened: &OpenRepository, prefix: &[u8], inside: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, GitError> {
     let whole: Vec<_> = match prefix {
         b"" => inside,
         _ => inside.into_iter().map(|path| paths::join(prefix, &path)).collect(),
@@ -193,7 +194,7 @@ fn whole_paths(opened: &Opened, prefix: &[u8], inside: Vec<Vec<u8>>) -> Result<V
     Ok(whole)
 }
 
-fn check_depth(opened: &Opened, paths: &[&[u8]]) -> Result<(), GitError> {
+fn check_depth(opened: &OpenRepository, paths: &[&[u8]]) -> Result<(), GitError> {
     let is_too_deep = |path: &&[u8]| path.iter().filter(|byte| **byte == b'/').count() > MAX_DEPTH;
     if paths.iter().any(is_too_deep) {
         let what = "levels of directories".into();
@@ -203,56 +204,56 @@ fn check_depth(opened: &Opened, paths: &[&[u8]]) -> Result<(), GitError> {
 }
 
 /// Adds the repository at `path` inside `outer`. If it is not checked out, its commit is the recorded one.
-fn nest(
-    outer: &Opened,
+fn collect_nested(
+    outer: &OpenRepository,
     prefix: &[u8],
     path: &[u8],
     recorded: Option<String>,
     depth: usize,
-    found: &mut Collected,
+    found: &mut CollectedListing,
 ) -> Result<(), GitError> {
-    let place = on_disk(outer, path);
+    let place = absolute_path(outer, path);
     let whole = paths::join(prefix, path);
     let at = found.nested.len();
-    found.nested.push(Nested { path: RepoPath(whole.clone()), commit: recorded });
-    if holds_repository(&place)? {
-        let inner = collect(&Opened::open(&place)?, &whole, depth + 1, found, None)?;
+    found.nested.push(NestedRepository { path: RepoPath(whole.clone()), commit: recorded });
+    if is_repository(&place)? {
+        let inner = collect(&OpenRepository::open(&place)?, &whole, depth + 1, found, None)?;
         found.nested[at].commit = inner.map(|id| id.to_string());
     }
     Ok(())
 }
 
 /// Returns the commit of HEAD, or `None` before the first commit.
-fn head_commit(opened: &Opened) -> Result<Option<Oid>, GitError> {
+fn head_commit(opened: &OpenRepository) -> Result<Option<Oid>, GitError> {
     match opened.repository.head() {
         Ok(head) => Ok(head.target()),
         Err(error) if matches!(error.code(), git2::ErrorCode::UnbornBranch | git2::ErrorCode::NotFound) => Ok(None),
-        Err(error) => Err(unreadable(&opened.worktree, &error)),
+        Err(error) => Err(libgit2_error(&opened.worktree, &error)),
     }
 }
 
 /// Returns the branch that HEAD names, in human-readable form.
-fn branch(opened: &Opened) -> Result<Option<String>, GitError> {
-    let head = opened.repository.find_reference("HEAD").map_err(|error| unreadable(&opened.worktree, &error))?;
+fn branch(opened: &OpenRepository) -> Result<Option<String>, GitError> {
+    let head = opened.repository.find_reference("HEAD").map_err(|error| libgit2_error(&opened.worktree, &error))?;
     let name = head.symbolic_target_bytes().and_then(|name| name.strip_prefix(b"refs/heads/"));
-    Ok(name.map(proctor_core::drift::display_path))
+    Ok(name.map(proctor_core::model::drift::display_path))
 }
 
 /// Returns the paths in HEAD, since files removed with `git rm --cached` are still covered. Returns nothing if the
 /// index has exactly HEAD's tree.
-fn head_paths(opened: &Opened, head: Option<Oid>, index: &Index) -> Result<Vec<Vec<u8>>, GitError> {
-    let failed = |error: git2::Error| unreadable(&opened.worktree, &error);
+fn head_paths(opened: &OpenRepository, head: Option<Oid>, index: &GitIndex) -> Result<Vec<Vec<u8>>, GitError> {
+    let failed = |error: git2::Error| libgit2_error(&opened.worktree, &error);
     let mut paths = Vec::new();
     let Some(head) = head else { return Ok(paths) };
     let tree = opened.repository.find_commit(head).and_then(|commit| commit.tree()).map_err(failed)?;
     if ObjectId::from_raw(tree.id().as_bytes()).is_none_or(|head| index.tree() != Some(head)) {
-        add_tree(opened, &tree, b"", 0, &mut paths)?;
+        collect_tree_paths(opened, &tree, b"", 0, &mut paths)?;
     }
     Ok(paths)
 }
 
-fn add_tree(
-    opened: &Opened,
+fn collect_tree_paths(
+    opened: &OpenRepository,
     tree: &Tree<'_>,
     prefix: &[u8],
     depth: usize,
@@ -273,8 +274,8 @@ fn add_tree(
         match entry.kind() {
             Some(ObjectType::Tree) => {
                 let inner = opened.repository.find_tree(entry.id());
-                let inner = inner.map_err(|error| unreadable(&opened.worktree, &error))?;
-                add_tree(opened, &inner, &path, depth + 1, tracked)?;
+                let inner = inner.map_err(|error| libgit2_error(&opened.worktree, &error))?;
+                collect_tree_paths(opened, &inner, &path, depth + 1, tracked)?;
             }
             Some(ObjectType::Blob) => {
                 tracked.push(path);

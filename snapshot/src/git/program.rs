@@ -6,15 +6,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::index::Index;
-use super::object::ObjectId;
+use super::index::GitIndex;
+use super::object_id::ObjectId;
 use super::protocol::RepoPath;
 
-pub(crate) mod convert;
-pub(crate) mod history;
-pub(crate) mod ignore;
-pub(crate) mod listing;
-pub(crate) mod parts;
+pub(crate) mod conversion_task;
+pub(crate) mod history_task;
+pub(crate) mod ignore_task;
+pub(crate) mod listing_task;
+pub(crate) mod script_output;
 
 /// Runs the `git` program in one repository.
 ///
@@ -25,12 +25,12 @@ pub trait GitProgram: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The task could not be completed; the text is the human-readable reason.
-    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String>;
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String>;
 }
 
 /// The paths of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Places {
+pub struct RepositoryPaths {
     /// The top of the work tree, absolute, without symbolic links.
     pub worktree: PathBuf,
     /// The directory that contains HEAD and the index.
@@ -38,12 +38,12 @@ pub struct Places {
     /// The directory that contains objects, refs and config; differs from `git_dir` in a linked worktree.
     pub common_dir: PathBuf,
     /// The original repository, if this one is a checkout that Proctor made.
-    pub checkout_of: Option<CheckoutOf>,
+    pub checkout_of: Option<OriginalRepository>,
 }
 
 /// The repository that a checkout belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CheckoutOf {
+pub struct OriginalRepository {
     /// The top of its work tree, where steps see the checkout.
     pub seen_at: PathBuf,
     /// The directory of its objects, which the checkout borrows.
@@ -52,14 +52,14 @@ pub struct CheckoutOf {
 
 /// Runs `git` over checkouts of one repository. A checkout by itself only has its own git directory.
 #[derive(Debug)]
-pub(super) struct OverCheckout {
+pub(super) struct CheckoutProgram {
     pub(super) program: Arc<dyn GitProgram>,
-    pub(super) of: CheckoutOf,
+    pub(super) original: OriginalRepository,
 }
 
-impl GitProgram for OverCheckout {
-    fn run(&self, places: &Places, task: &GitTask) -> Result<GitOutput, String> {
-        self.program.run(&Places { checkout_of: Some(self.of.clone()), ..places.clone() }, task)
+impl GitProgram for CheckoutProgram {
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
+        self.program.run(&RepositoryPaths { checkout_of: Some(self.original.clone()), ..places.clone() }, task)
     }
 }
 
@@ -132,19 +132,19 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 pub(crate) type TreeEntries = BTreeMap<Vec<u8>, (u32, ObjectId)>;
 
 /// Runs a task and returns its output.
-pub(crate) fn ask(program: &dyn GitProgram, places: &Places, task: &GitTask) -> Result<Vec<u8>, String> {
+pub(crate) fn run_task(program: &dyn GitProgram, places: &RepositoryPaths, task: &GitTask) -> Result<Vec<u8>, String> {
     let output = program.run(places, task)?;
     if output.success {
         return Ok(output.stdout);
     }
-    let complaint = proctor_core::evidence::escape_output(&output.stderr);
+    let complaint = proctor_core::record::evidence::escape_output(&output.stderr);
     Err(format!("git says: {}", complaint.trim().lines().next().unwrap_or("nothing")))
 }
 
 /// Returns a file in the format of `git update-index -z --index-info`.
-pub(crate) fn index_info<'a>(index: &Index, paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(crate) fn index_info<'a>(index: &GitIndex, paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut info = Vec::new();
-    for entry in paths.flat_map(|path| index.at_path(path)) {
+    for entry in paths.flat_map(|path| index.entries_at(path)) {
         info.extend_from_slice(format!("{:o} {} {}\t", entry.mode, entry.id, entry.stage).as_bytes());
         info.extend_from_slice(&entry.path.0);
         info.push(0);
@@ -153,7 +153,7 @@ pub(crate) fn index_info<'a>(index: &Index, paths: impl Iterator<Item = &'a [u8]
 }
 
 /// Parses one line of `git ls-files --stage -z`, without the NUL: mode, object, stage, path.
-pub(crate) fn staged(line: &[u8]) -> Option<(u32, ObjectId, u8, &[u8])> {
+pub(crate) fn parse_staged_line(line: &[u8]) -> Option<(u32, ObjectId, u8, &[u8])> {
     let tab = line.iter().position(|b| *b == b'\t')?;
     let (head, path) = (std::str::from_utf8(&line[..tab]).ok()?, &line[tab + 1..]);
     let mut words = head.split(' ');
@@ -163,9 +163,9 @@ pub(crate) fn staged(line: &[u8]) -> Option<(u32, ObjectId, u8, &[u8])> {
     Some((mode, id, stage, path))
 }
 
-impl Places {
+impl RepositoryPaths {
     /// Returns the common directory if it is not the work tree's `.git`.
-    pub fn common_elsewhere(&self) -> Option<&Path> {
+    pub fn external_common_dir(&self) -> Option<&Path> {
         (self.common_dir != self.worktree.join(".git")).then_some(self.common_dir.as_path())
     }
 }

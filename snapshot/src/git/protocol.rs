@@ -1,27 +1,27 @@
 //! Defines the protocol between the library and `proctor-git`: one request as JSON, and one answer in frames.
 //!
 //! Paths in JSON are lower-case hex, so that all bytes are preserved. Large lists (marked `serde(skip)` here) are
-//! sent after the JSON, in the format of `bulk.rs`.
+//! sent after the JSON, in the format of `listing_encoding.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proctor_core::digest::{Sha256Hex, SnapshotId};
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use super::GitError;
-pub use super::frames::{Ahead, BlobPieces};
+pub use super::answer_frames::{BlobPieces, EarlyIndex};
 use super::ignore::ExternalRules;
-pub use super::index::{FileRules, Index, IndexEntry, IndexStat, Moment};
-pub use super::object::{ObjectFormat, ObjectId};
-pub use super::program::Places;
+pub use super::index::{ConversionConfig, GitIndex, IndexEntry, IndexStat, IndexTimestamp};
+pub use super::object_id::{ObjectFormat, ObjectId};
+pub use super::program::RepositoryPaths;
 
-use crate::stamp::Stamp;
+use crate::file_stat::FileStat;
 
 /// A request, on the helper's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
+pub enum GitRequest {
     /// Lists the paths of the tree, and its position in the history.
     List {
         /// The top of the work tree.
@@ -111,35 +111,35 @@ pub enum Request {
 /// An answer, on the helper's standard output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub enum Answer {
-    /// The answer to [`Request::List`].
-    List(Listing),
-    /// The answer to [`Request::Ignored`]: one value for each directory, then one for each path, in their order.
+pub enum GitAnswer {
+    /// The answer to [`GitRequest::List`].
+    List(WorktreeListing),
+    /// The answer to [`GitRequest::Ignored`]: one value for each directory, then one for each path, in their order.
     Ignored {
         /// True for each ignored path.
         ignored: Vec<bool>,
     },
-    /// The answer to [`Request::Resolve`], oldest first.
+    /// The answer to [`GitRequest::Resolve`], oldest first.
     Resolved {
         /// The commits; at least one.
         commits: Vec<NamedCommit>,
     },
-    /// The answer to [`Request::Pushed`].
-    Pushed(Pushed),
-    /// The answer to [`Request::Staged`].
+    /// The answer to [`GitRequest::Pushed`].
+    Pushed(ResolvedPush),
+    /// The answer to [`GitRequest::Staged`].
     Staged(NamedCommit),
-    /// The answer to [`Request::Content`].
-    Content(CommitContent),
-    /// The answer to [`Request::Files`], in their order.
+    /// The answer to [`GitRequest::Content`].
+    Content(CommitTreeContent),
+    /// The answer to [`GitRequest::Files`], in their order.
     Files {
         /// The files; `null` for a path that is not a regular file, or a file that exceeds the size limit.
         files: Vec<Option<CommittedFile>>,
     },
-    /// The answer to [`Request::Tree`].
+    /// The answer to [`GitRequest::Tree`].
     Tree(CommitTree),
-    /// The answer to [`Request::Blobs`], sent after all wanted blobs.
+    /// The answer to [`GitRequest::Blobs`], sent after all wanted blobs.
     Blobs,
-    /// The answer to [`Request::History`].
+    /// The answer to [`GitRequest::History`].
     History(GitHistory),
     /// The request could not be answered.
     Refused {
@@ -172,7 +172,7 @@ pub struct GitHistory {
 
 impl GitHistory {
     /// Returns the id of a ref, as text.
-    pub fn target(&self, name: &str) -> Option<String> {
+    pub fn ref_target(&self, name: &str) -> Option<String> {
         let lines = self.refs.0.split(|byte| *byte == b'\n');
         let mut refs = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(' '));
         refs.find(|(_, found)| *found == name).map(|(id, _)| id.to_owned())
@@ -227,7 +227,7 @@ pub struct StagedIndex {
 
 /// The identity and the spec of a commit's tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommitContent {
+pub struct CommitTreeContent {
     /// The identity of the tree; `null` if it has submodules.
     pub snapshot: Option<SnapshotId>,
     /// The spec; `null` if the tree has no spec, or the spec is not text or too large.
@@ -248,7 +248,7 @@ pub struct CommittedFile {
 impl CommittedFile {
     /// Returns the first line of a script after `#!`, cut where the kernel stops reading, or `None` if `head` is
     /// not the beginning of a script.
-    pub fn shebang_of(head: &[u8]) -> Option<String> {
+    pub fn parse_shebang(head: &[u8]) -> Option<String> {
         let line = head.get(..SHEBANG_BYTES.min(head.len()))?.strip_prefix(b"#!")?;
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
         Some(String::from_utf8_lossy(line).trim().to_owned())
@@ -274,7 +274,7 @@ pub struct Push {
 
 /// The resolved contents of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pushed {
+pub struct ResolvedPush {
     /// The directory that contains HEAD and the index of the work tree.
     pub git_dir: PathBuf,
     /// The object behind each of the ids, in their order.
@@ -309,7 +309,7 @@ pub struct CommitTree {
     /// The directories whose tree objects are not in the canonical form of git, with the bytes of these objects.
     pub odd: Vec<(RepoPath, RepoPath)>,
     /// The submodules that are included, each before its own submodules.
-    pub submodules: Vec<CommitModule>,
+    pub submodules: Vec<CommitSubmodule>,
     /// The files, links and submodules: those of the top, sorted by path, then those of each submodule.
     #[serde(skip)]
     pub leaves: Vec<CommittedLeaf>,
@@ -317,7 +317,7 @@ pub struct CommitTree {
 
 /// A submodule of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommitModule {
+pub struct CommitSubmodule {
     /// Its directory, relative to the top of the outermost tree.
     pub path: RepoPath,
     /// Its commit.
@@ -343,7 +343,7 @@ pub struct CommittedLeaf {
 
 /// Git's listing of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listing {
+pub struct WorktreeListing {
     /// The top of the work tree, absolute, without symbolic links.
     pub worktree: PathBuf,
     /// The directory that contains HEAD and the index.
@@ -371,7 +371,7 @@ pub struct Listing {
     pub ignored: Vec<RepoPath>,
     /// The directories that are not ignored and were searched.
     #[serde(skip)]
-    pub directories: Vec<WalkedDirectory>,
+    pub directories: Vec<SearchedDirectory>,
     /// The ignore rules outside the tree that affect the listing, of the repository and of those inside it.
     pub external_rules: Vec<ExternalRules>,
     /// True if an index entry for an ignore file has `skip-worktree`, so that the file may be missing in the work
@@ -379,20 +379,20 @@ pub struct Listing {
     pub skips_rules: bool,
     /// The git files that this listing was read from. The listing is valid while none of them changes. `null` if
     /// files alone cannot show that.
-    pub sources: Option<Vec<Source>>,
+    pub sources: Option<Vec<GitSourceFile>>,
     /// Submodules and nested repositories, outermost first.
-    pub nested: Vec<Nested>,
+    pub nested: Vec<NestedRepository>,
     /// True if the outermost index was sent ahead. Its entries and tracked paths are then omitted in the encoded
     /// listing.
     pub told_ahead: bool,
     /// The index of the repository, then of each repository inside it.
-    pub indexes: Vec<Arc<Index>>,
+    pub indexes: Vec<Arc<GitIndex>>,
 }
 
-impl Listing {
+impl WorktreeListing {
     /// Returns the paths of the repository.
-    pub fn places(&self) -> Places {
-        Places {
+    pub fn paths(&self) -> RepositoryPaths {
+        RepositoryPaths {
             worktree: self.worktree.clone(),
             git_dir: self.git_dir.clone(),
             common_dir: self.common_dir.clone(),
@@ -403,27 +403,27 @@ impl Listing {
 
 /// A directory that was searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WalkedDirectory {
+pub struct SearchedDirectory {
     /// Its path; empty for the top.
     pub path: RepoPath,
     /// Its stat data from before the search.
-    pub(crate) stamp: Stamp,
+    pub(crate) stat: FileStat,
 }
 
 /// A git file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct GitSourceFile {
     /// A directory, absolute, without symbolic links.
     pub place: PathBuf,
     /// The path below that directory.
     pub path: RepoPath,
     /// The stat data of the file; `null` if it does not exist.
-    pub stamp: Option<Stamp>,
+    pub stamp: Option<FileStat>,
 }
 
 /// A repository inside the work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nested {
+pub struct NestedRepository {
     /// Its path.
     pub path: RepoPath,
     /// The commit of its HEAD, or the recorded commit if it is not checked out; `null` if neither exists.
@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_survives_the_way() {
+    fn round_trips_paths_of_any_bytes() {
         let path = RepoPath((1..=255).collect());
         let text = serde_json::to_string(&path).expect("serialises");
         assert_eq!(serde_json::from_str::<RepoPath>(&text).expect("parses"), path);

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::commit::names;
-use super::contents;
-use super::object::{ObjectId, ObjectKind, object_id};
+use super::commit_tree::name_rules;
+use super::object_id::{ObjectId, ObjectKind, object_id};
+use super::object_parser;
 use super::protocol::{CommitTree, CommittedLeaf};
-use super::tree_id::{TreeFile, tree_id_with};
+use super::tree_identity::{TreeFile, tree_id_with};
 use crate::paths;
 
 /// Verifies the ids of a commit, of its tree, and of the commits and trees of its submodules. Does not verify the
@@ -22,28 +22,28 @@ pub(crate) fn verify(tree: &CommitTree, commit: &str) -> Result<(), String> {
         if !path.is_empty() && !tree.leaves.iter().any(|leaf| leaf.path == path && leaf.id == id) {
             return Err(format!("its tree does not name the commit {id} of a submodule"));
         }
-        let count = rest.iter().take_while(|leaf| is_of_part(tree, path, leaf)).count();
+        let count = rest.iter().take_while(|leaf| belongs_to_repository(tree, path, leaf)).count();
         let (own, others) = rest.split_at(count);
         rest = others;
-        verify_part(tree, path, (id, object), own)?;
+        verify_repository(tree, path, (id, object), own)?;
     }
     if rest.is_empty() { Ok(()) } else { Err("it has files that belong to no repository of it".to_owned()) }
 }
 
 /// Returns the id of the tree that the commit names.
-pub(crate) fn tree_of(tree: &CommitTree) -> Option<ObjectId> {
+pub(crate) fn tree_id_of_commit(tree: &CommitTree) -> Option<ObjectId> {
     let id = object_id(tree.format, ObjectKind::Commit, &tree.object.0);
-    Some(contents::commit(id, &tree.object.0)?.tree)
+    Some(object_parser::parse_commit(id, &tree.object.0)?.tree)
 }
 
 /// Returns the first parent of the commit.
-pub(crate) fn parent_of(tree: &CommitTree) -> Option<ObjectId> {
+pub(crate) fn first_parent(tree: &CommitTree) -> Option<ObjectId> {
     let mut lines = tree.object.0.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
     lines.find_map(|line| ObjectId::from_hex(line.strip_prefix(b"parent ")?))
 }
 
 /// Returns whether a leaf belongs directly to the repository at `path`, and not to a submodule inside it.
-fn is_of_part(tree: &CommitTree, path: &[u8], leaf: &CommittedLeaf) -> bool {
+fn belongs_to_repository(tree: &CommitTree, path: &[u8], leaf: &CommittedLeaf) -> bool {
     let is_inside = |outer: &[u8], inner: &[u8]| outer.is_empty() || paths::is_below(inner, outer);
     is_inside(path, &leaf.path)
         && !tree.submodules.iter().any(|other| {
@@ -51,7 +51,7 @@ fn is_of_part(tree: &CommitTree, path: &[u8], leaf: &CommittedLeaf) -> bool {
         })
 }
 
-fn verify_part(
+fn verify_repository(
     tree: &CommitTree,
     path: &[u8],
     (id, object): (ObjectId, &Vec<u8>),
@@ -60,9 +60,10 @@ fn verify_part(
     if object_id(id.format(), ObjectKind::Commit, object) != id {
         return Err(format!("what was read as the commit {id} is another object"));
     }
-    let commit = contents::commit(id, object).ok_or_else(|| format!("the commit {id} is not in the form of one"))?;
+    let commit =
+        object_parser::parse_commit(id, object).ok_or_else(|| format!("the commit {id} is not in the form of one"))?;
     let names = leaves.iter().flat_map(|leaf| leaf.path.split(|byte| *byte == b'/'));
-    if let Some(problem) = names.filter_map(names::problem).next() {
+    if let Some(problem) = names.filter_map(name_rules::name_problem).next() {
         return Err(format!("a path in the tree of the commit {id} {problem}"));
     }
     let depth = if path.is_empty() { 0 } else { path.len() + 1 };

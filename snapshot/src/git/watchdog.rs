@@ -11,12 +11,12 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::config::not_regular;
-use super::frames;
-use super::protocol::Answer;
+use super::answer_frames;
+use super::config_files::not_regular_error;
+use super::protocol::GitAnswer;
 
 /// Interval between two checks of the thread. A system call that lasts from one check to the next is examined.
-const LOOK: Duration = Duration::from_millis(300);
+const CHECK_INTERVAL: Duration = Duration::from_millis(300);
 /// Maximum length of a path.
 const MAX_PATH: usize = 4096;
 
@@ -25,7 +25,7 @@ const MAX_PATH: usize = 4096;
 /// # Errors
 /// The watchdog thread cannot be started.
 #[expect(clippy::disallowed_methods, reason = "the wait of another thread is not an event")]
-pub fn watch() -> io::Result<()> {
+pub fn start_watchdog() -> io::Result<()> {
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let name = format!("/proc/self/task/{}/syscall", std::process::id());
     std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
@@ -33,25 +33,25 @@ pub fn watch() -> io::Result<()> {
         // If the kernel hides this file, only the deadline of the parent process applies.
         while let Ok(call) = std::fs::read_to_string(&name) {
             if call == last
-                && let Some(path) = special_file(&call)
+                && let Some(path) = opened_special_file(&call)
             {
-                refuse(&out, &path);
+                refuse_and_exit(&out, &path);
             }
             last = call;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     })?;
     Ok(())
 }
 
 /// Writes a refusal instead of the blocked thread, and ends the process.
-fn refuse(mut out: &File, path: &Path) -> ! {
-    let answer = Answer::Refused { why: not_regular(path) };
-    std::process::exit(i32::from(frames::write_answer(&mut out, &answer).is_err()))
+fn refuse_and_exit(mut out: &File, path: &Path) -> ! {
+    let answer = GitAnswer::Refused { why: not_regular_error(path) };
+    std::process::exit(i32::from(answer_frames::write_answer(&mut out, &answer).is_err()))
 }
 
 /// Returns the path that a system call opens, if it is a special file that can block.
-fn special_file(call: &str) -> Option<PathBuf> {
+fn opened_special_file(call: &str) -> Option<PathBuf> {
     let path = opened_path(call)?;
     let kind = path.metadata().ok()?.file_type();
     (kind.is_fifo() || kind.is_char_device() || kind.is_block_device() || kind.is_socket()).then_some(path)
@@ -64,11 +64,11 @@ fn opened_path(call: &str) -> Option<PathBuf> {
     let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     let (first, second) = (argument()?, argument()?);
     let (directory, address) = match number {
-        number if Some(number) == OPEN => (None, first),
-        number if OPEN_AT.contains(&number) => (Some(first), second),
+        number if Some(number) == OPEN_SYSCALL => (None, first),
+        number if OPENAT_SYSCALLS.contains(&number) => (Some(first), second),
         _ => return None,
     };
-    let path = text_at(address)?;
+    let path = read_string_at(address)?;
     // The low half is the descriptor; it is negative (AT_FDCWD) if the call has none.
     let descriptor = directory.and_then(|at| i32::try_from(at & 0xffff_ffff).ok());
     let directory = descriptor.and_then(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok());
@@ -76,7 +76,7 @@ fn opened_path(call: &str) -> Option<PathBuf> {
 }
 
 /// Returns the text at an address of this process.
-fn text_at(address: u64) -> Option<PathBuf> {
+fn read_string_at(address: u64) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStringExt as _;
     let mut bytes = vec![0; MAX_PATH];
     let count = File::open("/proc/self/mem").ok()?.read_at(&mut bytes, address).ok()?;
@@ -87,6 +87,6 @@ fn text_at(address: u64) -> Option<PathBuf> {
 }
 
 /// The number of open(2), on architectures that have this call.
-const OPEN: Option<u32> = if cfg!(target_arch = "x86_64") { Some(2) } else { None };
+const OPEN_SYSCALL: Option<u32> = if cfg!(target_arch = "x86_64") { Some(2) } else { None };
 /// The numbers of openat(2) and openat2(2).
-const OPEN_AT: [u32; 2] = if cfg!(target_arch = "x86_64") { [257, 437] } else { [56, 437] };
+const OPENAT_SYSCALLS: [u32; 2] = if cfg!(target_arch = "x86_64") { [257, 437] } else { [56, 437] };

@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use proctor_core::sql::Request;
-use proctor_sql::child::ChildWorker;
+use proctor_core::sql::SqlRequest;
+use proctor_sql::child_worker::ChildWorker;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -30,9 +30,9 @@ fn main() -> ExitCode {
 /// Runs the check of a step in its sandbox; the current directory is the repository. The arguments `[--duckdb=FILE] --
 /// FILE…` name DuckDB's library and the files to match. The parent process decides both, since the environment of the
 /// step is under the control of the repository.
-fn check(json: &str, mut words: impl Iterator<Item = String>) -> ExitCode {
+fn check(json: &str, mut args: impl Iterator<Item = String>) -> ExitCode {
     let mut library = None;
-    for word in words.by_ref().take_while(|word| word != "--") {
+    for word in args.by_ref().take_while(|word| word != "--") {
         match word.strip_prefix("--duckdb=") {
             Some(file) => library = Some(PathBuf::from(file)),
             None => {
@@ -41,12 +41,12 @@ fn check(json: &str, mut words: impl Iterator<Item = String>) -> ExitCode {
             }
         }
     }
-    let seen: Vec<String> = words.collect();
+    let git_files: Vec<String> = args.collect();
     let duckdb = proctor_duckdb::find(library.as_deref(), None);
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let mut worker = ChildWorker::new(duckdb);
-    let judge = &mut |request: &Request| worker.judge(request);
-    match proctor_sql::check::run(json, Path::new("."), &seen, judge, &mut out, &mut err) {
+    let judge = &mut |request: &SqlRequest| worker.judge(request);
+    match proctor_sql::check::run(json, Path::new("."), &git_files, judge, &mut out, &mut err) {
         Ok(verdict) => ExitCode::from(verdict.exit_code()),
         // The output is closed: the parent process has exited.
         Err(_) => ExitCode::from(5),

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use proctor_core::sql::Dialect;
 use serde_json::Value;
 
-use super::plan::Macros;
-use super::restricted::{bare, solid};
+use super::list_checks::{bare_name, significant_tokens};
+use super::plan_actions::MacroActions;
 use crate::engine::Action;
-use crate::text;
+use crate::lexer;
 
 /// Keeps only actions on columns that the text names, if the statement cannot use other columns of the table.
-pub(super) fn drop_copied(sql: &str, plan: &Value, macros: &Macros, actions: &mut BTreeSet<Action>) {
+pub(super) fn drop_copied_columns(sql: &str, plan: &Value, macros: &MacroActions, actions: &mut BTreeSet<Action>) {
     let update = &plan["plans"][0];
     if update["type"] != "LOGICAL_UPDATE" || update["update_is_del_and_insert"] != true {
         return;
@@ -21,9 +21,9 @@ pub(super) fn drop_copied(sql: &str, plan: &Value, macros: &Macros, actions: &mu
         Action::Update { table, .. } => Some(table.clone()),
         _ => None,
     });
-    let names = text::names(sql, Dialect::Duckdb);
-    let Some(target) = target.filter(|target| uses_named_columns_only(sql, bare(target))) else { return };
-    if scans(plan, bare(&target)) != 1 || names.iter().any(|name| macros.contains_key(name)) {
+    let names = lexer::possible_names(sql, Dialect::Duckdb);
+    let Some(target) = target.filter(|target| uses_named_columns_only(sql, bare_name(target))) else { return };
+    if count_scans(plan, bare_name(&target)) != 1 || names.iter().any(|name| macros.contains_key(name)) {
         return;
     }
     actions.retain(|action| match action {
@@ -37,10 +37,10 @@ pub(super) fn drop_copied(sql: &str, plan: &Value, macros: &Macros, actions: &mu
 /// Reports whether a text is `UPDATE table SET …` without an alias, a star, `COLUMNS`, a position or the table as a
 /// value.
 fn uses_named_columns_only(sql: &str, table: &str) -> bool {
-    let solid = solid(sql);
+    let solid = significant_tokens(sql);
     let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
     let is = |at: usize, expected: &str| word(at).eq_ignore_ascii_case(expected);
-    let is_table = |at: usize| text::unquoted(word(at)).eq_ignore_ascii_case(table);
+    let is_table = |at: usize| lexer::unquote(word(at)).eq_ignore_ascii_case(table);
     let Some(target) = (1..=5).find(|at| is_table(*at) && !is(at + 1, ".")) else { return false };
     let is_form = is(0, "update") && is(target + 1, "set") && (2..target).step_by(2).all(|at| is(at, "."));
     let is_value = |at: usize| is_table(at) && !is(at + 1, ".");
@@ -50,13 +50,13 @@ fn uses_named_columns_only(sql: &str, table: &str) -> bool {
 }
 
 /// Counts the scans of a table in a plan.
-fn scans(json: &Value, table: &str) -> usize {
+fn count_scans(json: &Value, table: &str) -> usize {
     match json {
-        Value::Array(parts) => parts.iter().map(|part| scans(part, table)).sum(),
+        Value::Array(parts) => parts.iter().map(|part| count_scans(part, table)).sum(),
         Value::Object(part) => {
             let is_scan = part.get("type").is_some_and(|kind| kind == "LOGICAL_GET")
                 && json["function_data"]["table"].as_str().is_some_and(|name| name.eq_ignore_ascii_case(table));
-            usize::from(is_scan) + part.values().map(|inner| scans(inner, table)).sum::<usize>()
+            usize::from(is_scan) + part.values().map(|inner| count_scans(inner, table)).sum::<usize>()
         }
         _ => 0,
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_updates_that_use_named_columns_only() {
+    fn recognizes_updates_with_named_columns_only() {
         for sql in [
             "UPDATE orders SET id = 5 WHERE cust = 1",
             "update main.\"Orders\" set id = 5 where orders.cust = 1 returning id",

@@ -1,40 +1,40 @@
-//! Checks that every name in a statement exists. The engine decides; [`names`](super::names) finds every name that it
-//! refuses.
+//! Checks that every name in a statement exists. The engine decides; [`name_errors`](super::name_errors) finds every
+//! name that it refuses.
 
-use proctor_core::sql::{Applicability, Diagnostic, Fix, SqlCode, StageName};
+use proctor_core::sql::{Applicability, SqlCode, SqlDiagnostic, SqlFix, StageName};
 
-use crate::stage::{Case, Stage};
-use crate::stages::asked;
-use crate::text;
+use crate::lexer;
+use crate::stage::{ChainContext, SqlStage};
+use crate::stages::statement_binding;
 
 /// The stage `bind`.
-pub(super) struct Bind;
+pub(super) struct BindStage;
 
-impl Stage for Bind {
+impl SqlStage for BindStage {
     fn name(&self) -> StageName {
         StageName::Bind
     }
 
-    fn run(&self, case: &mut Case<'_>) -> Result<(), String> {
-        if let Err(refusal) = asked::split(case) {
-            let found = case.refused(StageName::Bind, &refusal, 0);
-            case.found(found);
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+        if let Err(refusal) = statement_binding::split_statements(case) {
+            let found = case.refusal_finding(StageName::Bind, &refusal, 0);
+            case.add_finding(found);
             return Ok(());
         }
-        asked::ask(case, StageName::Bind)?;
+        statement_binding::bind_statements(case, StageName::Bind)?;
         for index in 0..case.statements.len() {
-            if case.is_late(StageName::Bind) {
+            if case.check_deadline(StageName::Bind) {
                 break;
             }
-            match asked::prepared(case, index) {
+            match statement_binding::bound_statement(case, index) {
                 Ok(bound) => {
-                    let places = bound.strings.clone();
-                    strings(case, index, &places);
+                    let places = bound.double_quoted_strings.clone();
+                    report_quoted_strings(case, index, &places);
                 }
-                Err(refusal) if refusal.code.is_ours() => return Err(refusal.message),
+                Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.message),
                 Err(_) => {
-                    let names = std::mem::take(&mut case.statements[index].names);
-                    names.into_iter().for_each(|found| case.found(found));
+                    let names = std::mem::take(&mut case.statements[index].name_findings);
+                    names.into_iter().for_each(|found| case.add_finding(found));
                 }
             }
         }
@@ -43,27 +43,27 @@ impl Stage for Bind {
 }
 
 /// Reports double-quoted texts that the engine treats as strings.
-fn strings(case: &mut Case<'_>, index: usize, strings: &[std::ops::Range<usize>]) {
+fn report_quoted_strings(case: &mut ChainContext<'_>, index: usize, strings: &[std::ops::Range<usize>]) {
     let from = case.statements[index].range.start;
     for place in strings {
         let (start, end) = (from + place.start, from + place.end);
-        let string = text::unquoted(&case.text()[start..end]);
-        let message = format!("the string '{}' is in double quotes, which are for names", short(&string));
-        let fix = Fix {
+        let string = lexer::unquote(&case.text()[start..end]);
+        let message = format!("the string '{}' is in double quotes, which are for names", shorten(&string));
+        let fix = SqlFix {
             start,
             end,
             replacement: format!("'{}'", string.replace('\'', "''")),
             applicability: Applicability::Safe,
         };
-        let found = Diagnostic::note(StageName::Bind, SqlCode::StringInDoubleQuotes, message)
-            .at(Some(case.span(start..end)))
-            .about(string)
-            .fix(Some(fix));
-        case.found(found);
+        let found = SqlDiagnostic::note(StageName::Bind, SqlCode::StringInDoubleQuotes, message)
+            .with_span(Some(case.span(start..end)))
+            .with_subject(string)
+            .with_fix(Some(fix));
+        case.add_finding(found);
     }
 }
 
-fn short(text: &str) -> &str {
+fn shorten(text: &str) -> &str {
     let end = text.ceil_char_boundary(60.min(text.len()));
     &text[..end]
 }

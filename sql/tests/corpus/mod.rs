@@ -1,10 +1,10 @@
 //! Generates statements from a grammar, and lists to judge them with. The same seed gives the same statements.
 
-mod shapes;
+mod templates;
 
 use std::collections::BTreeMap;
 
-use proctor_core::sql::{Allow, Dialect, Judgement};
+use proctor_core::sql::{Dialect, Judgement, SqlAllow};
 
 /// The tables and views of the corpus, each with its columns. The last column of `customers` is generated from `ssn`.
 pub(crate) const OBJECTS: &[(&str, &[&str])] = &[
@@ -37,11 +37,12 @@ fn number<N: std::str::FromStr>(variable: &str) -> Option<N> {
 /// Refused statements that are `ok` without lists and whose result does not depend on anything off the lists, by the
 /// codes of their errors.
 #[derive(Default)]
-pub(crate) struct Strict(BTreeMap<String, Vec<String>>);
+pub(crate) struct StrictRefusals(BTreeMap<String, Vec<String>>);
 
-impl Strict {
+impl StrictRefusals {
     pub(crate) fn add(&mut self, judgement: &Judgement, request: &str) {
-        let errors = judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::Severity::Error);
+        let errors =
+            judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::SqlSeverity::Error);
         let (codes, messages): (Vec<String>, Vec<&str>) =
             errors.map(|found| (format!("{:?}", found.code), found.message.as_str())).unzip();
         self.0.entry(codes.join(", ")).or_default().push(format!("{request}\n    {}", messages.join("\n    ")));
@@ -95,7 +96,7 @@ pub(crate) fn schema() -> Vec<String> {
 }
 
 /// Returns statements that change the content of everything off the lists.
-pub(crate) fn perturbed(allow: &Allow) -> Vec<String> {
+pub(crate) fn changes_off_lists(allow: &SqlAllow) -> Vec<String> {
     let mut changes = Vec::new();
     for (table, columns) in OBJECTS.iter().filter(|(table, _)| !table.starts_with("v_")) {
         if !is_listed(allow, table) {
@@ -129,7 +130,7 @@ pub(crate) fn perturbed(allow: &Allow) -> Vec<String> {
 
 /// Returns statements that remove everything off the lists: they rename columns and drop tables. Views that refer to
 /// removed objects may fail to be created.
-pub(crate) fn removed(allow: &Allow) -> Vec<String> {
+pub(crate) fn removals_off_lists(allow: &SqlAllow) -> Vec<String> {
     let mut changes: Vec<String> = VIEWS.iter().map(|(name, _)| format!("DROP VIEW {name}")).collect();
     let (mut renames, mut drops) = (Vec::new(), Vec::new());
     for (table, columns) in OBJECTS.iter().filter(|(table, _)| !table.starts_with("v_")) {
@@ -147,12 +148,12 @@ pub(crate) fn removed(allow: &Allow) -> Vec<String> {
 }
 
 /// Reports whether the list of tables allows a table or a view.
-pub(crate) fn is_listed(allow: &Allow, name: &str) -> bool {
+pub(crate) fn is_listed(allow: &SqlAllow, name: &str) -> bool {
     allow.tables.is_empty() || allow.tables.iter().any(|table| table == name)
 }
 
 /// Reports whether a column of a table is off the list.
-pub(crate) fn is_hidden(allow: &Allow, table: &str, column: &str) -> bool {
+pub(crate) fn is_hidden(allow: &SqlAllow, table: &str, column: &str) -> bool {
     let prefix = format!("{table}.");
     let of_table: Vec<&str> = allow.columns.iter().filter_map(|entry| entry.strip_prefix(&prefix)).collect();
     // `masked` is computed from `ssn`.
@@ -161,18 +162,18 @@ pub(crate) fn is_hidden(allow: &Allow, table: &str, column: &str) -> bool {
 }
 
 /// A generator of pseudo-random numbers that depends only on its seed.
-pub(crate) struct Numbers(u64);
+pub(crate) struct RandomNumbers(u64);
 
-impl Numbers {
+impl RandomNumbers {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub(crate) fn below(&mut self, most: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap_or(0) % most.max(1)
+        usize::try_from(self.0 >> 33).unwrap_or(0) % bound.max(1)
     }
 
     fn one_in(&mut self, of: usize) -> bool {
@@ -185,8 +186,8 @@ impl Numbers {
 }
 
 /// Returns random lists of tables, of columns, or of both.
-pub(crate) fn lists(numbers: &mut Numbers) -> Allow {
-    let mut allow = Allow::default();
+pub(crate) fn random_lists(numbers: &mut RandomNumbers) -> SqlAllow {
+    let mut allow = SqlAllow::default();
     let kind = numbers.below(4);
     if kind != 3 {
         allow.tables = OBJECTS.iter().map(|(name, _)| (*name).to_owned()).filter(|_| !numbers.one_in(3)).collect();
@@ -204,7 +205,7 @@ pub(crate) fn lists(numbers: &mut Numbers) -> Allow {
 }
 
 /// An element of FROM: its text, the qualifier of its columns, and its columns.
-struct Factor {
+struct FromItem {
     text: String,
     alias: String,
     columns: Vec<String>,
@@ -212,7 +213,7 @@ struct Factor {
 
 /// A generator of statements in a dialect.
 pub(crate) struct Grammar {
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: RandomNumbers,
     pub(crate) dialect: Dialect,
     /// The number of aliases used so far.
     aliases: usize,
@@ -220,14 +221,14 @@ pub(crate) struct Grammar {
 
 impl Grammar {
     pub(crate) fn new(seed: u64, dialect: Dialect) -> Self {
-        Self { numbers: Numbers::new(seed), dialect, aliases: 0 }
+        Self { numbers: RandomNumbers::new(seed), dialect, aliases: 0 }
     }
 
     /// Generates one statement.
     pub(crate) fn statement(&mut self) -> String {
         self.aliases = 0;
         match self.numbers.below(26) {
-            20..=25 => self.special(),
+            20..=25 => self.fill_template(),
             0..=9 => self.query(3),
             10 | 11 => {
                 let (inner, outer) = (self.query(1), self.query(2));
@@ -242,9 +243,10 @@ impl Grammar {
     }
 
     /// Fills in one of the [`shapes`].
-    fn special(&mut self) -> String {
-        let own = if self.dialect == Dialect::Sqlite { shapes::OF_SQLITE } else { shapes::OF_DUCKDB };
-        let shapes = if self.numbers.one_in(2) { own } else { shapes::BOTH };
+    fn fill_template(&mut self) -> String {
+        let own =
+            if self.dialect == Dialect::Sqlite { templates::SQLITE_TEMPLATES } else { templates::DUCKDB_TEMPLATES };
+        let shapes = if self.numbers.one_in(2) { own } else { templates::COMMON_TEMPLATES };
         let shape = self.numbers.pick(shapes);
         let (table, columns) = OBJECTS[self.numbers.below(OBJECTS.len())];
         let (other, _) = OBJECTS[self.numbers.below(OBJECTS.len())];
@@ -343,16 +345,16 @@ impl Grammar {
         format!("a{}", self.aliases)
     }
 
-    fn column(&mut self, factor: &Factor) -> String {
+    fn column(&mut self, factor: &FromItem) -> String {
         let column = factor.columns[self.numbers.below(factor.columns.len())].clone();
         format!("{}.{column}", factor.alias)
     }
 
-    fn factor(&mut self, depth: usize) -> Factor {
+    fn factor(&mut self, depth: usize) -> FromItem {
         let alias = self.alias();
         let owned = |columns: &[&str]| columns.iter().map(|column| (*column).to_owned()).collect::<Vec<_>>();
         match self.numbers.below(14) {
-            0 => Factor {
+            0 => FromItem {
                 text: format!("(SELECT 1 AS id, 2 AS cust, '4711' AS pin, 10 AS total) AS {alias}"),
                 columns: owned(&["id", "cust", "pin", "total"]),
                 alias,
@@ -361,20 +363,24 @@ impl Grammar {
                 let inner = self.factor(depth - 1);
                 let some: Vec<String> = inner.columns.iter().take(1 + self.numbers.below(3)).cloned().collect();
                 let items: Vec<String> = some.iter().map(|column| format!("{}.{column}", inner.alias)).collect();
-                Factor {
+                FromItem {
                     text: format!("(SELECT {} FROM {}) AS {alias}", items.join(", "), inner.text),
                     columns: some,
                     alias,
                 }
             }
             3 => match self.dialect {
-                Dialect::Sqlite => {
-                    Factor { text: format!("json_each('[1, 2]') AS {alias}"), columns: owned(&["key", "value"]), alias }
+                Dialect::Sqlite => FromItem {
+                    text: format!("json_each('[1, 2]') AS {alias}"),
+                    columns: owned(&["key", "value"]),
+                    alias,
+                },
+                Dialect::Duckdb => {
+                    FromItem { text: format!("range(3) AS {alias}(id)"), columns: owned(&["id"]), alias }
                 }
-                Dialect::Duckdb => Factor { text: format!("range(3) AS {alias}(id)"), columns: owned(&["id"]), alias },
             },
             4 if self.numbers.one_in(4) => {
-                Factor { text: format!("sqlite_master AS {alias}"), columns: owned(&["name", "type"]), alias }
+                FromItem { text: format!("sqlite_master AS {alias}"), columns: owned(&["name", "type"]), alias }
             }
             _ => {
                 let (table, columns) = OBJECTS[self.numbers.below(OBJECTS.len())];
@@ -392,7 +398,7 @@ impl Grammar {
                     2 => table.to_ascii_uppercase(),
                     _ => table.to_owned(),
                 };
-                Factor { text: format!("{name} AS {alias}"), columns, alias }
+                FromItem { text: format!("{name} AS {alias}"), columns, alias }
             }
         }
     }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use libtest_mimic::Failed;
-use proctor_core::sql::{Batch, Dialect, Limits, Policy, Request, SqlCode, Verdict};
+use proctor_core::sql::{Dialect, SqlBatch, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
 use proctor_duckdb::{Connection, Library};
-use proctor_sql::child::ChildWorker;
+use proctor_sql::child_worker::ChildWorker;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
@@ -20,10 +20,10 @@ use rustix::fs::inotify;
 
 use crate::library;
 
-type Test = fn() -> Result<(), Failed>;
+type AdversarialTest = fn() -> Result<(), Failed>;
 
 /// The number of random statements.
-const RANDOM: usize = 2_000;
+const RANDOM_STATEMENTS: usize = 2_000;
 
 const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b VARCHAR); CREATE TABLE u (a INTEGER, c VARCHAR);
     CREATE VIEW v AS SELECT a FROM t; CREATE MACRO twice(x) AS x + x; CREATE MACRO rows_of(n) AS TABLE SELECT * FROM range(n);
@@ -31,7 +31,7 @@ const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b VARCHAR); CREATE 
     INSERT INTO t VALUES (1, 'x'), (2, 'y'); INSERT INTO u VALUES (1, 'z');";
 
 /// Elements of FROM that access files, settings or the log. `@` is a directory with files.
-const TABLES: &[&str] = &[
+const HARMFUL_TABLES: &[&str] = &[
     "read_csv('@/x.csv')",
     "read_csv_auto('@/*.csv')",
     "read_text('@/x.csv')",
@@ -86,7 +86,7 @@ const TABLES: &[&str] = &[
 ];
 
 /// Values that access files, settings or the environment.
-const VALUES: &[&str] = &[
+const HARMFUL_VALUES: &[&str] = &[
     "getenv('HOME')",
     "GetEnv('HOME')",
     "'HOME'.getenv()",
@@ -108,7 +108,7 @@ const VALUES: &[&str] = &[
 ];
 
 /// Statements that are harmful by themselves.
-const STATEMENTS: &[&str] = &[
+const HARMFUL_STATEMENTS: &[&str] = &[
     "COPY t TO '@/leak.csv'",
     "COPY (SELECT * FROM t) TO '@/leak.parquet' (FORMAT parquet)",
     "COPY t FROM '@/x.csv'",
@@ -165,7 +165,7 @@ const STATEMENTS: &[&str] = &[
 ];
 
 /// Contexts for a table; `%` is its position.
-const AROUND_TABLES: &[&str] = &[
+const TABLE_CONTEXTS: &[&str] = &[
     "SELECT * FROM %",
     "SELECT count(*) FROM % AS x, t",
     "FROM %",
@@ -207,7 +207,7 @@ const AROUND_TABLES: &[&str] = &[
 ];
 
 /// Contexts for a value.
-const AROUND_VALUES: &[&str] = &[
+const VALUE_CONTEXTS: &[&str] = &[
     "SELECT %",
     "SELECT a FROM t WHERE b = %",
     "SELECT a FROM t ORDER BY %",
@@ -239,7 +239,7 @@ const AROUND_VALUES: &[&str] = &[
 ];
 
 /// Contexts for a statement.
-const AROUND_STATEMENTS: &[&str] = &[
+const STATEMENT_CONTEXTS: &[&str] = &[
     "%",
     "/* x */ %",
     "-- x\n%",
@@ -255,7 +255,7 @@ const AROUND_STATEMENTS: &[&str] = &[
 ];
 
 /// Harmless tables of the random grammar.
-const PLAIN_TABLES: &[&str] = &[
+const HARMLESS_TABLES: &[&str] = &[
     "t",
     "u",
     "v",
@@ -266,7 +266,7 @@ const PLAIN_TABLES: &[&str] = &[
     "duckdb_tables()",
     "information_schema.tables",
 ];
-const PLAIN_VALUES: &[&str] = &[
+const HARMLESS_VALUES: &[&str] = &[
     "1",
     "'x'",
     "a",
@@ -290,7 +290,7 @@ const PLAIN_VALUES: &[&str] = &[
     "'@/x.csv'",
 ];
 /// Fragments that are inserted into statements.
-const PIECES: &[&str] = &[
+const INSERTED_FRAGMENTS: &[&str] = &[
     ";",
     ";;",
     "--",
@@ -320,10 +320,10 @@ const PIECES: &[&str] = &[
     "BEGIN",
 ];
 
-pub(crate) fn all() -> Vec<(&'static str, Test)> {
+pub(crate) fn all() -> Vec<(&'static str, AdversarialTest)> {
     vec![
-        ("nothing_that_reaches_beyond_the_tables_is_ok_anywhere", planted),
-        ("what_a_grammar_makes_does_no_harm_where_it_is_ok", grown),
+        ("rejects_harmful_fragments_in_every_context", rejects_harmful_fragments_in_every_context),
+        ("accepted_random_statements_are_harmless", accepted_random_statements_are_harmless),
     ]
 }
 
@@ -335,9 +335,9 @@ fn is_inert(sql: &str) -> bool {
 }
 
 /// Tests each harmful fragment in each context.
-fn planted() -> Result<(), Failed> {
-    let place = tempfile::tempdir()?;
-    let at = place.path().to_str().ok_or("the path is no text")?;
+fn rejects_harmful_fragments_in_every_context() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path().to_str().ok_or("the path is no text")?;
     let product = |around: &[&str], parts: &[&str]| -> Vec<String> {
         let one = |around: &&str, part: &&str| {
             let is_quoted = around.contains("'%'") || around.contains("'FROM %'");
@@ -346,49 +346,52 @@ fn planted() -> Result<(), Failed> {
         };
         around.iter().flat_map(|around| parts.iter().map(move |part| one(around, part))).collect()
     };
-    let texts =
-        [product(AROUND_TABLES, TABLES), product(AROUND_VALUES, VALUES), product(AROUND_STATEMENTS, STATEMENTS)]
-            .concat();
-    let mut judge = Judge::new()?;
+    let texts = [
+        product(TABLE_CONTEXTS, HARMFUL_TABLES),
+        product(VALUE_CONTEXTS, HARMFUL_VALUES),
+        product(STATEMENT_CONTEXTS, HARMFUL_STATEMENTS),
+    ]
+    .concat();
+    let mut judge = WorkerJudge::new()?;
     let mut wrong = Vec::new();
     for (number, sql) in texts.iter().enumerate().filter(|(_, sql)| !is_inert(sql)) {
-        let policy = Policy::ALL[number % Policy::ALL.len()];
-        if judge.verdict(sql, policy) == Verdict::Ok {
+        let policy = SqlPolicy::ALL[number % SqlPolicy::ALL.len()];
+        if judge.verdict(sql, policy) == SqlVerdict::Ok {
             wrong.push(format!("{} ({})", sql, policy.as_str()));
         }
     }
-    judge.told("planted", texts.len());
+    judge.print_lost_workers("planted", texts.len());
     if wrong.is_empty() { Ok(()) } else { Err(format!("told ok:\n{}", wrong.join("\n")).into()) }
 }
 
 /// Tests random statements.
-fn grown() -> Result<(), Failed> {
-    let place = tempfile::tempdir()?;
-    let at = place.path().to_str().ok_or("the path is no text")?;
-    let mut judge = Judge::new()?;
-    let mut trusting = Trusting::start(place.path())?;
+fn accepted_random_statements_are_harmless() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path().to_str().ok_or("the path is no text")?;
+    let mut judge = WorkerJudge::new()?;
+    let mut trusting = TrustingProcess::start(dir.path())?;
     let mut runner = TestRunner::default();
     let (grammar, mut oks) = (statement(), 0);
-    for _ in 0..RANDOM {
+    for _ in 0..RANDOM_STATEMENTS {
         let sql = grammar.new_tree(&mut runner)?.current().replace('@', at);
-        if judge.verdict(&sql, Policy::Read) != Verdict::Ok {
+        if judge.verdict(&sql, SqlPolicy::Read) != SqlVerdict::Ok {
             continue;
         }
         oks += 1;
-        if let Some(harm) = trusting.harm(&sql)? {
+        if let Some(harm) = trusting.find_harm(&sql)? {
             return Err(format!("judged ok, but {harm}:\n{sql}").into());
         }
     }
-    judge.told("grown", RANDOM);
+    judge.print_lost_workers("grown", RANDOM_STATEMENTS);
     // If none of the statements were `ok`, the test would check nothing.
-    if oks > RANDOM / 50 { Ok(()) } else { Err(format!("only {oks} of {RANDOM} were ok").into()) }
+    if oks > RANDOM_STATEMENTS / 50 { Ok(()) } else { Err(format!("only {oks} of {RANDOM_STATEMENTS} were ok").into()) }
 }
 
 /// Returns a strategy for statements with nested queries.
 fn statement() -> impl Strategy<Value = String> {
     let pick = |list: &'static [&'static str]| prop::sample::select(list).prop_map(str::to_owned);
-    let value = prop_oneof![8 => pick(PLAIN_VALUES), 1 => pick(VALUES)];
-    let table = prop_oneof![8 => pick(PLAIN_TABLES), 1 => pick(TABLES)];
+    let value = prop_oneof![8 => pick(HARMLESS_VALUES), 1 => pick(HARMFUL_VALUES)];
+    let table = prop_oneof![8 => pick(HARMLESS_TABLES), 1 => pick(HARMFUL_TABLES)];
     let leaf = (value.clone(), table.clone()).prop_map(|(value, table)| format!("SELECT {value} FROM {table}"));
     let query = leaf.prop_recursive(3, 12, 3, move |inner| {
         let nested = inner.clone().prop_map(|query| format!("({query})"));
@@ -401,40 +404,39 @@ fn statement() -> impl Strategy<Value = String> {
                 .prop_map(|(a, b, c)| format!("SELECT {a} FROM {b} AS x, {c} AS y")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a} UNION ALL {b}")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("WITH x AS ({a}) {b}")),
-            (prop::sample::select(AROUND_TABLES), source).prop_map(|(around, table)| around.replace('%', &table)),
-            (prop::sample::select(AROUND_VALUES), item).prop_map(|(around, value)| around.replace('%', &value)),
+            (prop::sample::select(TABLE_CONTEXTS), source).prop_map(|(around, table)| around.replace('%', &table)),
+            (prop::sample::select(VALUE_CONTEXTS), item).prop_map(|(around, value)| around.replace('%', &value)),
         ]
     });
-    let harmful = (prop::sample::select(AROUND_STATEMENTS), prop::sample::select(STATEMENTS))
+    let harmful = (prop::sample::select(STATEMENT_CONTEXTS), prop::sample::select(HARMFUL_STATEMENTS))
         .prop_map(|(around, statement)| around.replace('%', statement));
     let whole = prop_oneof![10 => query, 1 => harmful];
     // A third of the statements are damaged at a random position.
-    (whole, prop::option::weighted(0.3, (any::<prop::sample::Index>(), prop::sample::select(PIECES)))).prop_map(
-        |(sql, torn)| {
+    (whole, prop::option::weighted(0.3, (any::<prop::sample::Index>(), prop::sample::select(INSERTED_FRAGMENTS))))
+        .prop_map(|(sql, torn)| {
             let Some((at, piece)) = torn else { return sql };
             let at = sql.floor_char_boundary(at.index(sql.len() + 1));
             format!("{} {piece} {}", &sql[..at], &sql[at..])
-        },
-    )
+        })
 }
 
 /// A worker, and the statements during which it died.
-struct Judge {
+struct WorkerJudge {
     worker: ChildWorker,
     lost: Vec<String>,
 }
 
-impl Judge {
+impl WorkerJudge {
     fn new() -> Result<Self, Failed> {
         Ok(Self { worker: ChildWorker::new(Ok(library()?)), lost: Vec::new() })
     }
 
-    fn verdict(&mut self, sql: &str, policy: Policy) -> Verdict {
-        let limits = Limits { time_ms: 2_000, memory: 128 << 20, ..Limits::default() };
+    fn verdict(&mut self, sql: &str, policy: SqlPolicy) -> SqlVerdict {
+        let limits = SqlResourceLimits { time_ms: 2_000, memory: 128 << 20, ..SqlResourceLimits::default() };
         let schema = vec![SCHEMA.to_owned()];
-        let batch = Some(Batch::One);
+        let batch = Some(SqlBatch::One);
         let judgement =
-            self.worker.judge(&Request { policy, schema, limits, batch, ..Request::new(Dialect::Duckdb, sql) });
+            self.worker.judge(&SqlRequest { policy, schema, limits, batch, ..SqlRequest::new(Dialect::Duckdb, sql) });
         if judgement.diagnostics.iter().any(|found| found.code == SqlCode::EngineDied) {
             self.lost.push(sql.to_owned());
         }
@@ -442,28 +444,28 @@ impl Judge {
     }
 
     /// Prints how often the worker died. This is a fault of DuckDB, which costs only one answer.
-    fn told(&self, what: &str, of: usize) {
+    fn print_lost_workers(&self, what: &str, of: usize) {
         let first = self.lost.first().map_or(String::new(), |sql| format!(", first by: {sql}"));
         eprintln!("{what}: {of} statements, {} workers died{first}", self.lost.len());
     }
 }
 
 /// A separate process that runs the statements with the verdict `ok`.
-struct Trusting {
+struct TrustingProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Trusting {
-    fn start(place: &Path) -> Result<Self, Failed> {
+impl TrustingProcess {
+    fn start(dir: &Path) -> Result<Self, Failed> {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut child = command.arg("--trust").arg(place).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = command.arg("--trust").arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take().ok_or("no input")?, child.stdout.take().ok_or("no output")?);
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    fn harm(&mut self, sql: &str) -> Result<Option<String>, Failed> {
+    fn find_harm(&mut self, sql: &str) -> Result<Option<String>, Failed> {
         writeln!(self.input, "{}", serde_json::to_string(sql)?)?;
         let mut line = String::new();
         match self.output.read_line(&mut line)? {
@@ -473,7 +475,7 @@ impl Trusting {
     }
 }
 
-impl Drop for Trusting {
+impl Drop for TrustingProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -481,7 +483,7 @@ impl Drop for Trusting {
 }
 
 /// State that no statement may change, each as a query that returns one text.
-const UNCHANGED: &[(&str, &str)] = &[
+const PROTECTED_STATE: &[(&str, &str)] = &[
     ("a setting", "SELECT md5(string_agg(concat(name, '=', value), ',' ORDER BY name)) FROM duckdb_settings()"),
     ("a variable", "SELECT CAST(count(*) AS VARCHAR) FROM duckdb_variables()"),
     (
@@ -506,33 +508,33 @@ const UNCHANGED: &[(&str, &str)] = &[
     ("where it is", "SELECT concat(current_database(), current_schema())"),
 ];
 
-/// Runs in the process of [`Trusting`]: reads one statement per line, and prints its effects or `null`.
-pub(crate) fn trust(library: &Path) {
-    let place = std::env::args_os().nth(2).map(PathBuf::from).expect("a directory");
+/// Runs in the process of [`TrustingProcess`]: reads one statement per line, and prints its effects or `null`.
+pub(crate) fn run_trusting_process(library: &Path) {
+    let dir = std::env::args_os().nth(2).map(PathBuf::from).expect("a directory");
     for (file, text) in [("x.csv", "a,b\n1,2\n"), ("x.json", "{\"a\": 1}\n"), ("x.parquet", ""), ("x.db", "")] {
-        let mut made = std::fs::File::create(place.join(file)).expect("a file");
+        let mut made = std::fs::File::create(dir.join(file)).expect("a file");
         made.write_all(text.as_bytes()).expect("written");
     }
-    std::env::set_current_dir(&place).expect("a directory");
+    std::env::set_current_dir(&dir).expect("a directory");
     let library = Library::load(library).expect("the library loads");
     // The test must not download anything.
     let settings = [("autoinstall_known_extensions", "false"), ("threads", "1"), ("memory_limit", "256MB")];
     let connection = library.open(None, &settings).and_then(|database| database.connect()).expect("a database");
     run(&connection, SCHEMA).expect("the schema");
-    let eyes = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).expect("eyes");
-    let seen = inotify::WatchFlags::OPEN
+    let inotify_fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).expect("eyes");
+    let watched_events = inotify::WatchFlags::OPEN
         | inotify::WatchFlags::CREATE
         | inotify::WatchFlags::MODIFY
         | inotify::WatchFlags::DELETE;
-    inotify::add_watch(&eyes, &place, seen).expect("eyes");
-    let state = || UNCHANGED.iter().map(|(_, sql)| ask(&connection, sql)).collect::<Vec<_>>();
+    inotify::add_watch(&inotify_fd, &dir, watched_events).expect("eyes");
+    let state = || PROTECTED_STATE.iter().map(|(_, sql)| ask(&connection, sql)).collect::<Vec<_>>();
     let before = state();
     for line in std::io::stdin().lock().lines() {
         let sql: String = serde_json::from_str(&line.expect("a line")).expect("a text");
         // A statement may fail on these rows.
         let _ = run(&connection, &sql);
         let mut buffer = [std::mem::MaybeUninit::uninit(); 4_096];
-        let touched = match inotify::Reader::new(&eyes, &mut buffer).next() {
+        let touched = match inotify::Reader::new(&inotify_fd, &mut buffer).next() {
             Ok(event) => Some(format!("it touched a file: {:?} {:?}", event.file_name(), event.events())),
             Err(_) => None,
         };
@@ -540,7 +542,7 @@ pub(crate) fn trust(library: &Path) {
         let _ = run(&connection, "ROLLBACK");
         let begun = is_begun.then(|| "it left a transaction open".to_owned());
         let changed = state().iter().zip(&before).position(|(now, before)| now != before);
-        let changed = changed.map(|at| format!("it changed {}", UNCHANGED[at].0));
+        let changed = changed.map(|at| format!("it changed {}", PROTECTED_STATE[at].0));
         println!("{}", serde_json::to_string(&touched.or(begun).or(changed)).expect("JSON"));
     }
 }
@@ -549,7 +551,7 @@ fn run(connection: &Connection, sql: &str) -> Result<(), String> {
     let statements = connection.extract(sql)?;
     for index in 0..statements.count() {
         let prepared = statements.prepare(index)?;
-        (1..=prepared.parameters()).try_for_each(|parameter| prepared.bind_null(parameter))?;
+        (1..=prepared.parameter_count()).try_for_each(|parameter| prepared.bind_null(parameter))?;
         let mut rows = prepared.run()?;
         while rows.next_chunk()?.is_some() {}
     }

@@ -1,11 +1,11 @@
 //! Tests texts with their expected verdicts.
 
 use libtest_mimic::Failed;
-use proctor_core::sql::{Dialect, Judgement, Policy, Request, SqlCode, StageName, Verdict};
+use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlVerdict, StageName};
 
-use crate::{errors, judged};
+use crate::{errors, judge};
 
-type Test = fn() -> Result<(), Failed>;
+type CaseTest = fn() -> Result<(), Failed>;
 
 const SCHEMA: &str = "
     CREATE TABLE people (id INTEGER PRIMARY KEY, name VARCHAR NOT NULL, town VARCHAR, born DATE);
@@ -23,31 +23,31 @@ const SCHEMA: &str = "
     INSERT INTO people VALUES (1, 'Ann', 'Ulm', '1970-01-01'), (2, 'Bo', 'Rom', NULL), (3, 'Cy', NULL, '2001-02-03');
     INSERT INTO bills VALUES (1, 1, 10.5, 'paid', '2024-01-01'), (2, 1, 7, 'open', NULL), (3, 2, 99, 'open', NULL);";
 
-pub(crate) fn all() -> Vec<(&'static str, Test)> {
+pub(crate) fn all() -> Vec<(&'static str, CaseTest)> {
     vec![
-        ("queries_are_let_through", queries_are_let_through),
-        ("writes_are_let_through_where_they_may_be", writes_are_let_through),
-        ("forms_are_refused", forms_are_refused),
-        ("names_are_refused", names_are_refused),
-        ("what_reaches_beyond_the_tables_is_refused", reaching_is_refused),
-        ("writes_are_refused_where_they_may_not_be", writes_are_refused),
-        ("limits_hold", limits_hold),
-        ("findings_have_places_and_proposals", findings_have_places),
-        ("lists_of_names_hold", lists_hold),
-        ("a_file_is_only_read", a_file_is_only_read),
-        ("what_a_write_touches_is_counted", touched_is_counted),
-        ("a_migration_stands_on_its_own_steps", migrations),
-        ("equal_requests_have_equal_answers", equal_answers),
+        ("accepts_queries", accepts_queries),
+        ("accepts_allowed_writes", accepts_allowed_writes),
+        ("rejects_invalid_syntax", rejects_invalid_syntax),
+        ("rejects_unknown_names", rejects_unknown_names),
+        ("rejects_external_access", rejects_external_access),
+        ("rejects_forbidden_writes", rejects_forbidden_writes),
+        ("enforces_limits", enforces_limits),
+        ("findings_have_positions_and_candidates", findings_have_positions_and_candidates),
+        ("enforces_allow_lists", enforces_allow_lists),
+        ("leaves_database_file_unchanged", leaves_database_file_unchanged),
+        ("counts_touched_rows", counts_touched_rows),
+        ("migration_sees_earlier_statements", migration_sees_earlier_statements),
+        ("equal_requests_give_equal_judgements", equal_requests_give_equal_judgements),
     ]
 }
 
-fn request(sql: &str, policy: Policy) -> Request {
-    Request { policy, schema: vec![SCHEMA.to_owned()], ..Request::new(Dialect::Duckdb, sql) }
+fn request(sql: &str, policy: SqlPolicy) -> SqlRequest {
+    SqlRequest { policy, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Duckdb, sql) }
 }
 
-fn each(sqls: &[&str], policy: Policy, check: impl Fn(&Judgement) -> Option<String>) -> Result<(), Failed> {
-    let requests: Vec<Request> = sqls.iter().map(|sql| request(sql, policy)).collect();
-    let wrong: Vec<String> = judged(&requests)?
+fn check_each(sqls: &[&str], policy: SqlPolicy, check: impl Fn(&Judgement) -> Option<String>) -> Result<(), Failed> {
+    let requests: Vec<SqlRequest> = sqls.iter().map(|sql| request(sql, policy)).collect();
+    let wrong: Vec<String> = judge(&requests)?
         .iter()
         .zip(sqls)
         .filter_map(|(judgement, sql)| {
@@ -57,20 +57,20 @@ fn each(sqls: &[&str], policy: Policy, check: impl Fn(&Judgement) -> Option<Stri
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n").into()) }
 }
 
-fn is_ok(judgement: &Judgement) -> Option<String> {
+fn expect_ok(judgement: &Judgement) -> Option<String> {
     let failed: Vec<&str> = judgement.stages.iter().filter_map(|stage| stage.reason.as_deref()).collect();
-    (judgement.verdict != Verdict::Ok).then(|| format!("not let through {failed:?}"))
+    (judgement.verdict != SqlVerdict::Ok).then(|| format!("not let through {failed:?}"))
 }
 
 /// Checks that a stage rejected the text.
-fn is_by(stage: StageName) -> impl Fn(&Judgement) -> Option<String> {
+fn rejected_by(stage: StageName) -> impl Fn(&Judgement) -> Option<String> {
     move |judgement| {
-        let is_it = judgement.verdict == Verdict::Reject && errors(judgement).iter().any(|(by, _)| *by == stage);
+        let is_it = judgement.verdict == SqlVerdict::Reject && errors(judgement).iter().any(|(by, _)| *by == stage);
         (!is_it).then(|| format!("{:?}, and not by `{}`", judgement.verdict, stage.as_str()))
     }
 }
 
-fn queries_are_let_through() -> Result<(), Failed> {
+fn accepts_queries() -> Result<(), Failed> {
     const QUERIES: &[&str] = &[
         "SELECT 1",
         "SELECT name -- drop table people\nFROM people",
@@ -130,10 +130,10 @@ fn queries_are_let_through() -> Result<(), Failed> {
         "SELECT last_update FROM (SELECT max(made) AS last_update FROM bills)",
         "SELECT 'DROP TABLE people; COPY x TO y' AS text",
     ];
-    each(QUERIES, Policy::Read, is_ok)
+    check_each(QUERIES, SqlPolicy::Read, expect_ok)
 }
 
-fn writes_are_let_through() -> Result<(), Failed> {
+fn accepts_allowed_writes() -> Result<(), Failed> {
     const WRITES: &[&str] = &[
         "INSERT INTO people (id, name) VALUES (100, 'Zed')",
         "INSERT INTO people VALUES (101, 'Yo', 'Ulm', '1999-09-09') RETURNING id",
@@ -148,7 +148,7 @@ fn writes_are_let_through() -> Result<(), Failed> {
         "DELETE FROM bills USING people p WHERE p.id = bills.person AND p.town = 'Rom'",
         "MERGE INTO bills USING (SELECT 1 AS id, 5 AS total) s ON bills.id = s.id WHEN MATCHED THEN UPDATE SET total = s.total",
     ];
-    each(WRITES, Policy::Write, is_ok)?;
+    check_each(WRITES, SqlPolicy::Write, expect_ok)?;
     const MIGRATIONS: &[&str] = &[
         "CREATE TABLE notes (id INTEGER PRIMARY KEY DEFAULT nextval('counter'), text VARCHAR CHECK (length(text) > 0))",
         "CREATE TABLE copies AS SELECT * FROM people",
@@ -161,22 +161,22 @@ fn writes_are_let_through() -> Result<(), Failed> {
         "COMMENT ON TABLE people IS 'who'",
         "DROP VIEW debtors",
     ];
-    each(MIGRATIONS, Policy::Migrate, is_ok)
+    check_each(MIGRATIONS, SqlPolicy::Migrate, expect_ok)
 }
 
-fn forms_are_refused() -> Result<(), Failed> {
+fn rejects_invalid_syntax() -> Result<(), Failed> {
     const FORMS: &[&str] =
         &["SELEC name FROM people", "SELECT name, FROM people WHERE", "SELECT (1", "SELECT name FROM people WHERE )"];
-    each(FORMS, Policy::Read, is_by(StageName::Parse))?;
-    each(&["", " -- nothing\n;", "```sql\nSELECT 1\n```"], Policy::Read, is_by(StageName::Extract))?;
-    each(
+    check_each(FORMS, SqlPolicy::Read, rejected_by(StageName::Parse))?;
+    check_each(&["", " -- nothing\n;", "```sql\nSELECT 1\n```"], SqlPolicy::Read, rejected_by(StageName::Extract))?;
+    check_each(
         &["SELECT 'abc", "SELECT \"abc", "SELECT /* abc", "SELECT `name` FROM people WHERE town = 'a'"],
-        Policy::Read,
-        is_by(StageName::Tokenize),
+        SqlPolicy::Read,
+        rejected_by(StageName::Tokenize),
     )
 }
 
-fn names_are_refused() -> Result<(), Failed> {
+fn rejects_unknown_names() -> Result<(), Failed> {
     const NAMES: &[&str] = &[
         "SELECT nmae FROM people",
         "SELECT x.name FROM people p",
@@ -199,17 +199,21 @@ fn names_are_refused() -> Result<(), Failed> {
         "SELECT name FROM people WHERE id = 'abc'",
         "SELECT id FROM bills WHERE made > 'yesterday'",
     ];
-    each(NAMES, Policy::Read, is_by(StageName::Bind))?;
+    check_each(NAMES, SqlPolicy::Read, rejected_by(StageName::Bind))?;
     const WRITES: &[&str] = &[
         "INSERT INTO people (id, nmae) VALUES (9, 'x')",
         "UPDATE people SET twon = 'x' WHERE id = 1",
         "DELETE FROM poeple WHERE id = 1",
     ];
-    each(WRITES, Policy::Write, is_by(StageName::Bind))?;
-    each(&["DROP TABLE poeple", "CREATE VIEW w AS SELECT nmae FROM people"], Policy::Migrate, is_by(StageName::Bind))
+    check_each(WRITES, SqlPolicy::Write, rejected_by(StageName::Bind))?;
+    check_each(
+        &["DROP TABLE poeple", "CREATE VIEW w AS SELECT nmae FROM people"],
+        SqlPolicy::Migrate,
+        rejected_by(StageName::Bind),
+    )
 }
 
-fn reaching_is_refused() -> Result<(), Failed> {
+fn rejects_external_access() -> Result<(), Failed> {
     const REACHING: &[&str] = &[
         "SELECT * FROM read_csv('/etc/passwd', header = false)",
         "SELECT * FROM read_csv_auto('https://example.com/x.csv')",
@@ -274,10 +278,10 @@ fn reaching_is_refused() -> Result<(), Failed> {
         "EXPLAIN COPY people TO '/tmp/leak.csv'",
         "EXPLAIN ANALYZE COPY people TO '/tmp/leak.csv'",
     ];
-    for policy in [Policy::Read, Policy::Write] {
+    for policy in [SqlPolicy::Read, SqlPolicy::Write] {
         // `EXECUTE p` does not bind without a prepared statement, so another stage also refuses it.
         let rest: Vec<&str> = REACHING.iter().copied().filter(|sql| *sql != "EXECUTE p").collect();
-        each(&rest, policy, is_by(StageName::Safety))?;
+        check_each(&rest, policy, rejected_by(StageName::Safety))?;
     }
     const MIGRATIONS: &[&str] = &[
         "CREATE VIEW leak AS SELECT * FROM read_text('/etc/passwd')",
@@ -288,10 +292,10 @@ fn reaching_is_refused() -> Result<(), Failed> {
         "CREATE TABLE leak (x VARCHAR DEFAULT current_setting('threads'))",
         "CREATE TABLE a (x INTEGER); ATTACH '/tmp/x.db'",
     ];
-    each(MIGRATIONS, Policy::Migrate, is_by(StageName::Safety))
+    check_each(MIGRATIONS, SqlPolicy::Migrate, rejected_by(StageName::Safety))
 }
 
-fn writes_are_refused() -> Result<(), Failed> {
+fn rejects_forbidden_writes() -> Result<(), Failed> {
     const WRITES: &[&str] = &[
         "DELETE FROM people",
         "DELETE FROM bills WHERE id = 1",
@@ -315,7 +319,7 @@ fn writes_are_refused() -> Result<(), Failed> {
         "COMMIT; DELETE FROM people",
         "EXECUTE p",
     ];
-    each(WRITES, Policy::Read, is_by(StageName::Safety))?;
+    check_each(WRITES, SqlPolicy::Read, rejected_by(StageName::Safety))?;
     const UNBOUNDED: &[&str] = &[
         "DELETE FROM bills",
         "DELETE FROM bills WHERE 1 = 1",
@@ -329,10 +333,10 @@ fn writes_are_refused() -> Result<(), Failed> {
         "DELETE FROM bills WHERE EXISTS (SELECT 1)",
         "DROP TABLE bills",
     ];
-    each(UNBOUNDED, Policy::Write, is_by(StageName::Safety))
+    check_each(UNBOUNDED, SqlPolicy::Write, rejected_by(StageName::Safety))
 }
 
-fn limits_hold() -> Result<(), Failed> {
+fn enforces_limits() -> Result<(), Failed> {
     let cases: &[(&str, &[SqlCode])] = &[
         ("SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 3 = 1", &[SqlCode::TimeLimit]),
         (
@@ -349,14 +353,14 @@ fn limits_hold() -> Result<(), Failed> {
         ("SELECT * FROM range(1000000000000)", &[SqlCode::TimeLimit]),
         ("SELECT repeat('x', 10000000000)", &[SqlCode::MemoryLimit]),
     ];
-    let mut requests: Vec<Request> = cases.iter().map(|(sql, _)| request(sql, Policy::Read)).collect();
+    let mut requests: Vec<SqlRequest> = cases.iter().map(|(sql, _)| request(sql, SqlPolicy::Read)).collect();
     for request in &mut requests {
         request.limits.time_ms = 1_500;
         request.limits.memory = 256 << 20;
         request.limits.result = 4 << 20;
         request.limits.rows = 100_000;
     }
-    for (judgement, (sql, expected)) in judged(&requests)?.iter().zip(cases) {
+    for (judgement, (sql, expected)) in judge(&requests)?.iter().zip(cases) {
         let found = errors(judgement);
         let is_it = found.iter().any(|(stage, code)| *stage == StageName::Run && expected.contains(code));
         if !is_it || judgement.timing.total_us > 4_000_000 {
@@ -365,17 +369,17 @@ fn limits_hold() -> Result<(), Failed> {
             );
         }
     }
-    let mut many = request("SELECT i FROM range(100000) t(i)", Policy::Read);
+    let mut many = request("SELECT i FROM range(100000) t(i)", SqlPolicy::Read);
     many.limits.rows = 50;
-    let judgement = &judged(&[many])?[0];
+    let judgement = &judge(&[many])?[0];
     let execution = judgement.execution.as_ref().ok_or("it was not run")?;
-    if !execution.truncated || execution.rows != 50 || judgement.verdict != Verdict::Ok {
+    if !execution.truncated || execution.rows != 50 || judgement.verdict != SqlVerdict::Ok {
         return Err(format!("{execution:?}").into());
     }
     Ok(())
 }
 
-fn findings_have_places() -> Result<(), Failed> {
+fn findings_have_positions_and_candidates() -> Result<(), Failed> {
     let cases: &[(&str, SqlCode, &str, &[&str])] = &[
         ("SELECT 'é', nmae FROM people", SqlCode::UnknownColumn, "nmae", &["name"]),
         ("SELECT\n  p.twon\nFROM people p", SqlCode::UnknownColumn, "twon", &["town"]),
@@ -385,8 +389,8 @@ fn findings_have_places() -> Result<(), Failed> {
         ("SELECT name FROM people WHERE town = \"Ulm\"", SqlCode::UnknownColumn, "\"Ulm\"", &[]),
         ("SELECT id FROM people p, bills b", SqlCode::AmbiguousColumn, "id", &["p.id", "b.id"]),
     ];
-    let requests: Vec<Request> = cases.iter().map(|(sql, ..)| request(sql, Policy::Read)).collect();
-    for (judgement, (sql, code, place, candidates)) in judged(&requests)?.iter().zip(cases) {
+    let requests: Vec<SqlRequest> = cases.iter().map(|(sql, ..)| request(sql, SqlPolicy::Read)).collect();
+    for (judgement, (sql, code, place, candidates)) in judge(&requests)?.iter().zip(cases) {
         let found = judgement.diagnostics.iter().find(|found| found.code == *code);
         let found = found.ok_or_else(|| format!("{sql}: {:#?}", judgement.diagnostics))?;
         let at = found.span.map(|span| &sql[span.start..span.end]);
@@ -397,9 +401,9 @@ fn findings_have_places() -> Result<(), Failed> {
     Ok(())
 }
 
-fn lists_hold() -> Result<(), Failed> {
+fn enforces_allow_lists() -> Result<(), Failed> {
     let of = |sql: &str, tables: &[&str], columns: &[&str], functions: &[&str]| {
-        let mut request = request(sql, Policy::Read);
+        let mut request = request(sql, SqlPolicy::Read);
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         (request.allow.tables, request.allow.columns, request.allow.functions) =
             (owned(tables), owned(columns), owned(functions));
@@ -440,10 +444,10 @@ fn lists_hold() -> Result<(), Failed> {
         (of("SELECT count(*) FROM people", &[], &["people.name"], &[]), None),
         (of("SELECT current_setting('threads')", &[], &[], &["current_setting"]), None),
     ];
-    let requests: Vec<Request> = cases.iter().map(|(request, _)| request.clone()).collect();
-    for (judgement, (request, expected)) in judged(&requests)?.iter().zip(&cases) {
+    let requests: Vec<SqlRequest> = cases.iter().map(|(request, _)| request.clone()).collect();
+    for (judgement, (request, expected)) in judge(&requests)?.iter().zip(&cases) {
         let is_it = match expected {
-            None => judgement.verdict == Verdict::Ok,
+            None => judgement.verdict == SqlVerdict::Ok,
             Some(code) => errors(judgement).contains(&(StageName::Safety, *code)),
         };
         if !is_it {
@@ -453,22 +457,23 @@ fn lists_hold() -> Result<(), Failed> {
     Ok(())
 }
 
-fn a_file_is_only_read() -> Result<(), Failed> {
+fn leaves_database_file_unchanged() -> Result<(), Failed> {
     let place = tempfile::tempdir()?;
     let file = place.path().join("given.duckdb");
-    crate::make(&file, SCHEMA)?;
+    crate::create_database(&file, SCHEMA)?;
     let before = std::fs::read(&file)?;
     let name = file.to_string_lossy().into_owned();
-    let of = |sql: &str, policy| Request { database: Some(name.clone()), schema: Vec::new(), ..request(sql, policy) };
+    let of =
+        |sql: &str, policy| SqlRequest { database: Some(name.clone()), schema: Vec::new(), ..request(sql, policy) };
     let requests = [
-        of("SELECT name FROM people", Policy::Read),
-        of(&format!("SELECT * FROM read_blob('{name}')"), Policy::Read),
-        of("DELETE FROM bills WHERE id = 1", Policy::Write),
-        of("CREATE TABLE more (id INTEGER)", Policy::Migrate),
+        of("SELECT name FROM people", SqlPolicy::Read),
+        of(&format!("SELECT * FROM read_blob('{name}')"), SqlPolicy::Read),
+        of("DELETE FROM bills WHERE id = 1", SqlPolicy::Write),
+        of("CREATE TABLE more (id INTEGER)", SqlPolicy::Migrate),
     ];
-    let judgements = judged(&requests)?;
-    let verdicts: Vec<Verdict> = judgements.iter().map(|judgement| judgement.verdict).collect();
-    if verdicts != [Verdict::Ok, Verdict::Reject, Verdict::Ok, Verdict::Ok] {
+    let judgements = judge(&requests)?;
+    let verdicts: Vec<SqlVerdict> = judgements.iter().map(|judgement| judgement.verdict).collect();
+    if verdicts != [SqlVerdict::Ok, SqlVerdict::Reject, SqlVerdict::Ok, SqlVerdict::Ok] {
         return Err(format!("{judgements:#?}").into());
     }
     if std::fs::read(&file)? != before {
@@ -478,8 +483,8 @@ fn a_file_is_only_read() -> Result<(), Failed> {
     if execution.rows == 3 { Ok(()) } else { Err(format!("{execution:?}").into()) }
 }
 
-fn touched_is_counted() -> Result<(), Failed> {
-    let judgement = &judged(&[request("UPDATE bills SET total = 1 WHERE state = 'open'", Policy::Write)])?[0];
+fn counts_touched_rows() -> Result<(), Failed> {
+    let judgement = &judge(&[request("UPDATE bills SET total = 1 WHERE state = 'open'", SqlPolicy::Write)])?[0];
     let touched = judgement.execution.as_ref().map(|execution| execution.touched.clone()).unwrap_or_default();
     match touched.as_slice() {
         [touched] if touched.table == "bills" && touched.rows == 2 && touched.of == 3 => Ok(()),
@@ -487,19 +492,23 @@ fn touched_is_counted() -> Result<(), Failed> {
     }
 }
 
-fn migrations() -> Result<(), Failed> {
+fn migration_sees_earlier_statements() -> Result<(), Failed> {
     let sql = "CREATE TABLE towns (name VARCHAR PRIMARY KEY); INSERT INTO towns SELECT DISTINCT town FROM people \
                WHERE town IS NOT NULL; ALTER TABLE towns ADD COLUMN land VARCHAR; UPDATE towns SET land = 'x' WHERE name = 'Ulm'";
-    each(&[sql], Policy::Migrate, is_ok)?;
-    each(&["CREATE TABLE towns (name VARCHAR); SELECT nmae FROM towns"], Policy::Migrate, is_by(StageName::Bind))
+    check_each(&[sql], SqlPolicy::Migrate, expect_ok)?;
+    check_each(
+        &["CREATE TABLE towns (name VARCHAR); SELECT nmae FROM towns"],
+        SqlPolicy::Migrate,
+        rejected_by(StageName::Bind),
+    )
 }
 
-fn equal_answers() -> Result<(), Failed> {
+fn equal_requests_give_equal_judgements() -> Result<(), Failed> {
     let sqls = ["SELECT nmae FROM people", "PIVOT bills ON state USING sum(total)", "DELETE FROM bills WHERE id = 1"];
-    let requests: Vec<Request> = sqls.iter().map(|sql| request(sql, Policy::Write)).collect();
+    let requests: Vec<SqlRequest> = sqls.iter().map(|sql| request(sql, SqlPolicy::Write)).collect();
     let digests = |judgements: Vec<Judgement>| -> Vec<_> {
-        judgements.into_iter().map(|one| (one.verdict != Verdict::Error).then_some(one.digest)).collect()
+        judgements.into_iter().map(|one| (one.verdict != SqlVerdict::Error).then_some(one.digest)).collect()
     };
-    let (once, again) = (digests(judged(&requests)?), digests(judged(&requests)?));
+    let (once, again) = (digests(judge(&requests)?), digests(judge(&requests)?));
     if once == again && once.iter().all(Option::is_some) { Ok(()) } else { Err("they differ".into()) }
 }

@@ -4,10 +4,10 @@
 #![expect(clippy::disallowed_methods, reason = "a test starts itself and reads its own environment")]
 
 mod adversarial;
+mod allow_lists;
 mod cases;
 #[path = "../corpus/mod.rs"]
 mod corpus;
-mod lists;
 
 use std::io::{BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use proctor_core::sql::{Judgement, Request, Severity, SqlCode, StageName};
+use proctor_core::sql::{Judgement, SqlCode, SqlRequest, SqlSeverity, StageName};
 use proctor_sql::duckdb::{DuckDb, find_library};
 
 fn main() {
@@ -25,15 +25,15 @@ fn main() {
         return judge_all(&library.expect("the parent found it"));
     }
     if std::env::args().nth(1).as_deref() == Some("--make") {
-        return make_here(&library.expect("the parent found it"));
+        return create_database_in_process(&library.expect("the parent found it"));
     }
     if std::env::args().nth(1).as_deref() == Some("--trust") {
-        return adversarial::trust(&library.expect("the parent found it"));
+        return adversarial::run_trusting_process(&library.expect("the parent found it"));
     }
     if std::env::args().nth(1).as_deref() == Some("worker") {
-        return work(&library.expect("the parent found it"));
+        return run_worker(&library.expect("the parent found it"));
     }
-    let all = || cases::all().into_iter().chain(adversarial::all()).chain(lists::all());
+    let all = || cases::all().into_iter().chain(adversarial::all()).chain(allow_lists::all());
     let trials = match library {
         Ok(_) => all().map(|(name, test)| Trial::test(name, test)).collect(),
         Err(reason) => {
@@ -58,7 +58,7 @@ fn library() -> Result<PathBuf, String> {
 }
 
 /// Runs a worker like `proctor-sql worker`, whose socket is its standard output.
-fn work(library: &Path) {
+fn run_worker(library: &Path) {
     let socket = std::io::stdout().as_fd().try_clone_to_owned().expect("a socket");
     proctor_sql::worker::serve(&UnixStream::from(socket), Ok(library.to_owned())).expect("the parent listens");
 }
@@ -67,10 +67,10 @@ fn work(library: &Path) {
 fn judge_all(library: &Path) {
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
-        let request: Request = serde_json::from_str(&line.expect("a line")).expect("a request");
+        let request: SqlRequest = serde_json::from_str(&line.expect("a line")).expect("a request");
         let judgement = match DuckDb::open(library, &request) {
             Ok(mut engine) => proctor_sql::judge(&request, &mut engine),
-            Err(refusal) => proctor_sql::chain::unjudged(&request, "DuckDB", refusal.code, refusal.message),
+            Err(refusal) => proctor_sql::chain::error_judgement(&request, "DuckDB", refusal.code, refusal.message),
         };
         let json = serde_json::to_string(&judgement).expect("a judgement is JSON");
         writeln!(output, "{json}").expect("the parent listens");
@@ -78,7 +78,7 @@ fn judge_all(library: &Path) {
 }
 
 /// Judges requests in one child process.
-fn judged(requests: &[Request]) -> Result<Vec<Judgement>, Failed> {
+fn judge(requests: &[SqlRequest]) -> Result<Vec<Judgement>, Failed> {
     let program = std::env::current_exe()?;
     let mut child = Command::new(program).arg("--judge").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let lines: Vec<String> = requests.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
@@ -86,8 +86,8 @@ fn judged(requests: &[Request]) -> Result<Vec<Judgement>, Failed> {
     let writer = std::thread::spawn(move || input.write_all((lines.join("\n") + "\n").as_bytes()));
     let output = child.wait_with_output()?;
     let _ = writer.join();
-    let told = String::from_utf8(output.stdout)?;
-    let judgements: Vec<Judgement> = told.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let stdout = String::from_utf8(output.stdout)?;
+    let judgements: Vec<Judgement> = stdout.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     if judgements.len() != requests.len() {
         return Err(
             format!("{} of {} were judged; it ended with {}", judgements.len(), requests.len(), output.status).into()
@@ -98,18 +98,18 @@ fn judged(requests: &[Request]) -> Result<Vec<Judgement>, Failed> {
 
 /// Returns the errors of a judgement, each with its stage.
 fn errors(judgement: &Judgement) -> Vec<(StageName, SqlCode)> {
-    let errors = judgement.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+    let errors = judgement.diagnostics.iter().filter(|found| found.severity == SqlSeverity::Error);
     errors.map(|found| (found.stage, found.code)).collect()
 }
 
 /// Creates a database file in a child process.
-fn make(file: &Path, schema: &str) -> Result<(), Failed> {
+fn create_database(file: &Path, schema: &str) -> Result<(), Failed> {
     let mut child = Command::new(std::env::current_exe()?).arg("--make").arg(file).stdin(Stdio::piped()).spawn()?;
     child.stdin.take().ok_or("no input")?.write_all(schema.as_bytes())?;
     if child.wait()?.success() { Ok(()) } else { Err("the file could not be made".into()) }
 }
 
-fn make_here(library: &Path) {
+fn create_database_in_process(library: &Path) {
     let file = std::env::args_os().nth(2).map(PathBuf::from).expect("a file");
     let schema = std::io::read_to_string(std::io::stdin()).expect("a schema");
     let library = proctor_duckdb::Library::load(library).expect("the library loads");

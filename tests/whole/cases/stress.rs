@@ -8,24 +8,27 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::hostile::{NEEDS, SYSTEM, Stage};
+use super::local_attacks::{AttackFixture, NEEDS_SYSTEM_DAEMON, NEEDS_USER_DAEMON};
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{Case, case};
-use crate::spec::Spec;
+use crate::needs::{CaseDefinition, case};
+use crate::test_spec::TestSpec;
 
-pub(super) const CASES: &[Case] = &[
-    case("stress::records_of_the_system_are_true_while_a_process_writes", records).needs(SYSTEM),
-    case("", records).needs(NEEDS).unprivileged("stress::records_of_a_user_are_true_while_a_process_writes"),
+pub(super) const CASES: &[CaseDefinition] = &[
+    case("stress::system_daemon_records_are_correct_during_writes", records_are_correct_during_writes)
+        .needs(NEEDS_SYSTEM_DAEMON),
+    case("", records_are_correct_during_writes)
+        .needs(NEEDS_USER_DAEMON)
+        .unprivileged("stress::user_daemon_records_are_correct_during_writes"),
 ];
 
 /// Number of runs, unless `PROCTOR_HOSTILE_RUNS` sets it.
-const RUNS: u64 = 10;
+const DEFAULT_RUNS: u64 = 10;
 /// Time limit for a run on a busy machine.
-const LONGEST: Duration = Duration::from_secs(20);
+const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Number of runs by outcome.
 #[derive(Debug, Default)]
-struct Count {
+struct OutcomeCounts {
     passed: u64,
     failed: u64,
     inconclusive: u64,
@@ -34,69 +37,77 @@ struct Count {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the campaign is as long as its caller wants it")]
-fn number(variable: &str, default: u64) -> u64 {
-    let asked = std::env::var(variable).ok();
-    asked.map_or(default, |asked| asked.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
+fn number_from_env(variable: &str, default: u64) -> u64 {
+    let value = std::env::var(variable).ok();
+    value.map_or(default, |asked| asked.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
-fn records(env: &TestEnvironment) {
-    let (runs, seed) = (number("PROCTOR_HOSTILE_RUNS", RUNS), number("PROCTOR_HOSTILE_SEED", 1));
-    let stage = Stage::new(env).patient(LONGEST * u32::try_from(runs).expect("a number of runs"));
-    let repo = stage.repo("stress", &Spec::of_script("exec python3 identity.py"));
+fn records_are_correct_during_writes(env: &TestEnvironment) {
+    let (runs, seed) =
+        (number_from_env("PROCTOR_HOSTILE_RUNS", DEFAULT_RUNS), number_from_env("PROCTOR_HOSTILE_SEED", 1));
+    let stage = AttackFixture::new(env).patient(RUN_TIMEOUT * u32::try_from(runs).expect("a number of runs"));
+    let repo = stage.create_repo("stress", &TestSpec::from_script("exec python3 identity.py"));
     repo.write("identity.py", include_str!("../identity.py"));
     repo.write("churn/a/x", "tracked\n");
-    stage.give("stress");
-    let mut writer = stage.attacker("writer", &repo);
-    writer.next(&Value::Null);
-    writer.next(&json!(seed));
-    let mut count = Count::default();
+    stage.give_to_caller("stress");
+    let mut writer = stage.start_attacker("writer", &repo);
+    writer.run_next_part(&Value::Null);
+    writer.run_next_part(&json!(seed));
+    let mut counts = OutcomeCounts::default();
     let mut earlier = String::new();
     for _ in 0..runs {
-        let run = env.finish(stage.run(&repo));
-        let record = record(&repo).filter(|record| record.run_id != earlier);
+        let run = env.finish(stage.start_run(&repo));
+        let record = last_record(&repo).filter(|record| record.run_id != earlier);
         match run.code {
-            Some(0) => count.passed += 1,
-            Some(1) => count.failed += 1,
-            Some(5) => count.inconclusive += 1,
-            _ => panic!("seed {seed}, {count:?}: {run}"),
+            Some(0) => counts.passed += 1,
+            Some(1) => counts.failed += 1,
+            Some(5) => counts.inconclusive += 1,
+            _ => panic!("seed {seed}, {counts:?}: {run}"),
         }
         let Some(record) = record else {
-            assert_eq!(run.code, Some(5), "seed {seed}, {count:?}: a verdict without a record\n{run}");
+            assert_eq!(run.code, Some(5), "seed {seed}, {counts:?}: a verdict without a record\n{run}");
             continue;
         };
-        assert_eq!(record.seen, record.snapshot, "seed {seed}, {count:?}: the step saw another tree\n{run}");
-        let demanded = record.snapshot.chars().last().and_then(|digit| digit.to_digit(16)).expect("a hex digit") % 2;
+        assert_eq!(
+            record.computed_snapshot, record.snapshot,
+            "seed {seed}, {counts:?}: the step saw another tree\n{run}"
+        );
+        let expected_code =
+            record.snapshot.chars().last().and_then(|digit| digit.to_digit(16)).expect("a hex digit") % 2;
         match run.code {
-            Some(5) => count.recorded += 1,
-            code => assert_eq!(code, i32::try_from(demanded).ok(), "seed {seed}, {count:?}: {run}"),
+            Some(5) => counts.recorded += 1,
+            code => assert_eq!(code, i32::try_from(expected_code).ok(), "seed {seed}, {counts:?}: {run}"),
         }
         earlier = record.run_id;
     }
-    let wrote = writer.next(&Value::Null);
-    let figure = |name: &str| wrote[name].as_f64().expect("a number");
-    let rate = figure("operations") / figure("seconds");
-    println!("{runs} runs, seed {seed}, {rate:.0} operations a second in {} bursts: {count:?}", wrote["bursts"]);
-    assert!(count.passed + count.failed > 0, "no run had an outcome: {count:?}");
-    stage.daemon.end().exits(0);
+    let writer_report = writer.run_next_part(&Value::Null);
+    let statistic = |name: &str| writer_report[name].as_f64().expect("a number");
+    let rate = statistic("operations") / statistic("seconds");
+    println!(
+        "{runs} runs, seed {seed}, {rate:.0} operations a second in {} bursts: {counts:?}",
+        writer_report["bursts"]
+    );
+    assert!(counts.passed + counts.failed > 0, "no run had an outcome: {counts:?}");
+    stage.daemon.stop().exits(0);
 }
 
 /// The record of the last run.
-struct Record {
+struct StressRecord {
     run_id: String,
     snapshot: String,
     /// The identity that the step computed.
-    seen: String,
+    computed_snapshot: String,
 }
 
-fn record(repo: &Repo<'_>) -> Option<Record> {
+fn last_record(repo: &Repo<'_>) -> Option<StressRecord> {
     if !repo.changeset().join("05-status.json").exists() {
         return None;
     }
     let last = repo.last_run();
     let text = |value: &Value| value.as_str().expect("text").trim().to_owned();
-    Some(Record {
+    Some(StressRecord {
         run_id: text(&last["run_id"]),
         snapshot: text(&last["snapshot"]),
-        seen: text(&repo.step("it")["stdout_preview"]),
+        computed_snapshot: text(&repo.step("it")["stdout_preview"]),
     })
 }

@@ -3,31 +3,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use proctor_core::canonical;
-use proctor_core::digest::{Sha256Hex, SnapshotId};
-use proctor_core::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
-use proctor_core::enforcement::{Control, Enforcement, SandboxMode};
-use proctor_core::evidence::{
-    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, ReportEvidence, ReportFault, ReportState, Resources,
-    StepEvidence, StreamEvidence, Summary, TrackedDrift,
+use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
+use proctor_core::model::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
+use proctor_core::model::enforcement::{Control, Enforcement, SandboxMode};
+use proctor_core::model::leak::{LeakedProcess, LeakedProcesses};
+use proctor_core::model::names::{
+    ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName, VarName,
 };
-use proctor_core::leak::{LeakedProcess, LeakedProcesses};
-use proctor_core::names::{ChangesetId, EnvName, ProfileName, RunId, SkillName, StepName, ToolchainName, VarName};
-use proctor_core::outcome::{Outcome, StartFault, Termination};
-use proctor_core::plan::{
+use proctor_core::model::outcome::{Outcome, StartFault, Termination};
+use proctor_core::model::plan::{
     Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep,
     ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
 };
-use proctor_core::tier::{Tier, TierReason};
-use proctor_core::unverified::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
-use proctor_core::verdict::{Doubt, Verdict};
+use proctor_core::model::tier::{Tier, TierReason};
+use proctor_core::record::evidence::{
+    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, ReportEvidence, ReportFault, ReportState, Resources,
+    StepEvidence, StreamEvidence, Summary, TrackedDrift,
+};
+use proctor_core::record::unverified_inputs::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
+use proctor_core::text::canonical;
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use serde_json::Value;
 
 use super::*;
 
 /// The schemas, each compiled once.
 static VALIDATORS: LazyLock<BTreeMap<&str, jsonschema::Validator>> = LazyLock::new(|| {
-    let compiled = |document: &Document| {
+    let compiled = |document: &SchemaDocument| {
         let schema = document.value().expect("a valid schema");
         (document.name, jsonschema::draft202012::new(&schema).expect("compiles"))
     };
@@ -35,29 +37,29 @@ static VALIDATORS: LazyLock<BTreeMap<&str, jsonschema::Validator>> = LazyLock::n
 });
 
 /// Checks `instance` against the schema `name`, and returns the violations with their locations.
-fn complaints(name: &str, instance: &Value) -> Vec<String> {
+fn violations(name: &str, instance: &Value) -> Vec<String> {
     VALIDATORS[name].iter_errors(instance).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
-fn assert_fits<T: serde::Serialize>(name: &str, document: &T) -> Value {
+fn assert_valid<T: serde::Serialize>(name: &str, document: &T) -> Value {
     let value: Value = serde_json::from_slice(&canonical::to_vec(document)).expect("JSON");
-    assert_eq!(complaints(name, &value), Vec::<String>::new(), "{value:#}");
+    assert_eq!(violations(name, &value), Vec::<String>::new(), "{value:#}");
     value
 }
 
 /// Sets `pointer` of a valid document to `wrong`; the schema must reject the result.
-fn assert_refused(name: &str, fitting: &Value, pointer: &str, wrong: &Value) {
-    let mut value = fitting.clone();
-    *value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {fitting:#}")) = wrong.clone();
-    assert!(!complaints(name, &value).is_empty(), "{pointer} = {wrong} is accepted");
+fn assert_refused(name: &str, valid: &Value, pointer: &str, wrong: &Value) {
+    let mut value = valid.clone();
+    *value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} in {valid:#}")) = wrong.clone();
+    assert!(!violations(name, &value).is_empty(), "{pointer} = {wrong} is accepted");
 }
 
 /// Removes a member of a valid document; the schema must reject the result.
-fn assert_required(name: &str, fitting: &Value, parent: &str, key: &str) {
-    let mut value = fitting.clone();
+fn assert_required(name: &str, valid: &Value, parent: &str, key: &str) {
+    let mut value = valid.clone();
     let members = value.pointer_mut(parent).and_then(Value::as_object_mut).expect("an object");
     assert!(members.remove(key).is_some(), "{parent}/{key} is not there");
-    assert!(!complaints(name, &value).is_empty(), "{parent}/{key} may be missing");
+    assert!(!violations(name, &value).is_empty(), "{parent}/{key} may be missing");
 }
 
 fn planned() -> PlannedStep {
@@ -90,7 +92,7 @@ fn planned() -> PlannedStep {
 
 fn drift() -> DriftEvidence {
     let entry =
-        |content: &[u8]| Some(Entry { kind: EntryKind::File, executable: false, sha256: Sha256Hex::of(content) });
+        |content: &[u8]| Some(Entry { kind: EntryKind::File, executable: false, sha256: Sha256Hex::digest(content) });
     let change = |path: &str, kind, before, after, diff| Change { path: path.into(), kind, before, after, diff };
     let changes = vec![
         change("README.md", ChangeKind::Modified, entry(b"a"), entry(b"b"), Diff::Whole { text: "-a\n+b\n".into() }),
@@ -106,7 +108,7 @@ fn drift() -> DriftEvidence {
 
 fn found_reports() -> Vec<ReportEvidence> {
     let states = [
-        ReportState::Read { sha256: Sha256Hex::of(b"<testsuite/>"), bytes: 12, redacted: 1 },
+        ReportState::Read { sha256: Sha256Hex::digest(b"<testsuite/>"), bytes: 12, redacted: 1 },
         ReportState::Missing,
         ReportState::Refused { reason: ReportFault::TooLarge },
     ];
@@ -120,15 +122,15 @@ fn leaked() -> LeakedProcesses {
 
 fn step() -> StepEvidence {
     let mut enforcement = Enforcement::default();
-    enforcement.enforced(Control::Layer, "overlayfs on tmpfs");
-    enforcement.not_enforced(Control::PidNamespace, "clone: EPERM");
-    enforcement.not_requested(Control::MemoryLimit, "the plan does not bound it");
+    enforcement.record_enforced(Control::Layer, "overlayfs on tmpfs");
+    enforcement.record_not_enforced(Control::PidNamespace, "clone: EPERM");
+    enforcement.record_not_requested(Control::MemoryLimit, "the plan does not bound it");
     let failed = AttemptEvidence {
         outcome: Outcome::TimedOut,
         termination: Termination::TimedOut { exit_code: 137 },
         duration_ms: 1_500,
-        stdout_sha256: Sha256Hex::of(b""),
-        stderr_sha256: Sha256Hex::of(b""),
+        stdout_sha256: Sha256Hex::digest(b""),
+        stderr_sha256: Sha256Hex::digest(b""),
         leaked: Some(leaked()),
     };
     StepEvidence {
@@ -187,7 +189,7 @@ fn git() -> evidence::GitIdentity {
 }
 
 fn tree() -> SnapshotId {
-    SnapshotId::from_root(&Sha256Hex::of(b"tree"))
+    SnapshotId::from_root(&Sha256Hex::digest(b"tree"))
 }
 
 fn skill_evidence() -> SkillEvidence {
@@ -206,15 +208,15 @@ fn skill_evidence() -> SkillEvidence {
         repo_git: git(),
         source: Default::default(),
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".into()] },
-        spec_sha256: Sha256Hex::of(b"spec"),
-        plan_sha256: Sha256Hex::of(b"plan"),
+        spec_sha256: Sha256Hex::digest(b"spec"),
+        plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
         flaky: true,
         cached_from: None,
         steps: vec![step(), skipped()],
         summary: summary(),
         measured: measured(),
-        sha256: Sha256Hex::of(b""),
+        sha256: Sha256Hex::digest(b""),
     })
 }
 
@@ -229,7 +231,7 @@ fn check_evidence() -> CheckEvidence {
 }
 
 #[test]
-fn every_schema_is_a_valid_one_and_has_its_own_identity() {
+fn schemas_are_valid_and_have_unique_ids() {
     let mut ids = BTreeSet::new();
     for document in &DOCUMENTS {
         let value = document.value().expect("a valid schema");
@@ -241,7 +243,7 @@ fn every_schema_is_a_valid_one_and_has_its_own_identity() {
 }
 
 #[test]
-fn a_schema_that_is_none_is_refused() {
+fn refuses_invalid_schema() {
     let schema = |rest: Value| {
         let mut all = json!({"$schema": "https://json-schema.org/draft/2020-12/schema"});
         all.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
@@ -254,7 +256,7 @@ fn a_schema_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_files_difference_is_told_and_a_stranger_is_named() {
+fn reports_changed_and_unknown_schema_files() {
     let directory = tempfile::tempdir().expect("a directory");
     for place in ["schemas", "docs/man"] {
         std::fs::create_dir_all(directory.path().join(place)).expect("made");
@@ -270,9 +272,9 @@ fn a_files_difference_is_told_and_a_stranger_is_named() {
 }
 
 #[test]
-fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
+fn skill_evidence_has_flat_streams_and_bounded_digests() {
     let name = "skill-evidence";
-    let value = assert_fits(name, &skill_evidence());
+    let value = assert_valid(name, &skill_evidence());
     for stream in ["stdout", "stderr"] {
         for field in ["sha256", "bytes", "kept_bytes", "complete", "redacted", "preview", "tail"] {
             assert_required(name, &value, "/steps/0", &format!("{stream}_{field}"));
@@ -307,8 +309,8 @@ fn skill_evidence_fits_with_its_streams_flat_and_its_digests_bounded() {
 }
 
 #[test]
-fn what_evidence_always_has_is_required_even_where_it_may_be_null() {
-    let value = assert_fits("skill-evidence", &skill_evidence());
+fn evidence_requires_nullable_members() {
+    let value = assert_valid("skill-evidence", &skill_evidence());
     for key in value.as_object().expect("an object").keys() {
         assert_required("skill-evidence", &value, "", key);
     }
@@ -318,14 +320,14 @@ fn what_evidence_always_has_is_required_even_where_it_may_be_null() {
 }
 
 #[test]
-fn toolchain_evidence_fits() {
+fn toolchain_evidence_matches_schema() {
     let document = evidence::seal(ToolchainEvidence {
         version: evidence::VERSION,
         changeset_id: None,
         profile: ProfileName::new("pr").expect("name"),
         sandbox: SandboxMode::Strict,
-        spec_sha256: Sha256Hex::of(b"spec"),
-        plan_sha256: Sha256Hex::of(b"plan"),
+        spec_sha256: Sha256Hex::digest(b"spec"),
+        plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
         repo_snapshot: tree(),
         repo_git: git(),
@@ -333,9 +335,9 @@ fn toolchain_evidence_fits() {
         checks: vec![check_evidence()],
         summary: summary(),
         measured: measured(),
-        sha256: Sha256Hex::of(b""),
+        sha256: Sha256Hex::digest(b""),
     });
-    let value = assert_fits("toolchain-evidence", &document);
+    let value = assert_valid("toolchain-evidence", &document);
     // Older documents lack `found_reports`, and a step that left no process behind lacks `leaked`.
     let may_lack = |key: &&String| ["found_reports", "leaked"].contains(&key.as_str());
     for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
@@ -346,7 +348,7 @@ fn toolchain_evidence_fits() {
 
 fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
     let (sha256, reason) = match shown {
-        InputShown::Copied => (Some(Sha256Hex::of(b"content")), None),
+        InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
         InputShown::LeftOut => (None, Some("it is too large".to_owned())),
     };
     UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, reason }
@@ -354,7 +356,7 @@ fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
 
 fn last_run() -> LastRun {
     LastRun {
-        version: proctor_core::status::VERSION,
+        version: proctor_core::record::status::VERSION,
         profile: ProfileName::new("pr").expect("name"),
         outcome: Verdict::Passed,
         timestamp: "2026-01-02T03:04:05.678Z".into(),
@@ -363,8 +365,8 @@ fn last_run() -> LastRun {
         snapshot: tree(),
         snapshot_after: Some(tree()),
         source: Default::default(),
-        spec_sha256: Sha256Hex::of(b"spec"),
-        evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::of(b"a"))]),
+        spec_sha256: Sha256Hex::digest(b"spec"),
+        evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::digest(b"a"))]),
         external_ignores: None,
         unverified_inputs: Some(UnverifiedInputs::new(vec![
             input(".env", InputKind::File, InputShown::Copied),
@@ -376,23 +378,23 @@ fn last_run() -> LastRun {
 }
 
 #[test]
-fn a_status_file_may_hold_anything_but_a_wrong_last_run() {
-    let value = assert_fits("status-last-run", &last_run());
+fn status_file_allows_anything_but_invalid_last_run() {
+    let value = assert_valid("status-last-run", &last_run());
     assert_refused("status-last-run", &value, "/outcome", &json!("green"));
     assert_refused("status-last-run", &value, "/evidence/verify~1a.json", &json!("x"));
 
     let old = br#"{"schema_version":"v1","state":"executed","validation":{"n":1.10},"execution":[1,null]}"#;
     for before in [Some(&old[..]), Some(br#"{"status":"verify_success","verified_at":"today"}"#), None] {
-        let bytes = proctor_core::status::update(before, &last_run()).expect("updated");
+        let bytes = proctor_core::record::status::set_last_run(before, &last_run()).expect("updated");
         let status: Value = serde_json::from_slice(&bytes).expect("JSON");
-        assert_eq!(complaints("status", &status), Vec::<String>::new());
+        assert_eq!(violations("status", &status), Vec::<String>::new());
         assert_refused("status", &status, "/verification/last_run/tier", &json!(9));
         assert_required("status", &status, "/verification/last_run", "run_id");
     }
 }
 
 #[test]
-fn a_plan_fits_and_has_no_room_for_more() {
+fn plan_matches_schema_and_allows_no_extra_members() {
     let skill = PlannedSkill {
         name: SkillName::new("a").expect("name"),
         description: String::new(),
@@ -412,27 +414,27 @@ fn a_plan_fits_and_has_no_room_for_more() {
     let plan = Plan {
         version: 1,
         profile: ProfileName::new("pr").expect("name"),
-        spec_sha256: Sha256Hex::of(b"spec"),
+        spec_sha256: Sha256Hex::digest(b"spec"),
         order: SkillOrder::Graph { parallel: 2 },
         ignored: Ignored::Hidden,
         toolchain: vec![check],
         skills: vec![skill],
         left_out: vec![SkillName::new("c").expect("name")],
     };
-    let value = assert_fits("plan", &plan);
+    let value = assert_valid("plan", &plan);
     let mut more = value.clone();
     more["extra"] = json!(1);
-    assert!(!complaints("plan", &more).is_empty());
+    assert!(!violations("plan", &more).is_empty());
     assert_required("plan", &value, "", "order");
 }
 
 #[test]
-fn events_fit() {
+fn events_match_schema() {
     let skill = || SkillName::new("a").expect("name");
     let events = [
         RunEvent::CheckFinished { check: check_evidence() },
         RunEvent::StepFinished { skill: skill(), step: skipped() },
-        RunEvent::Doubted { doubt: Doubt::TreeChanged, message: "edited".into() },
+        RunEvent::Doubted { doubt: InconclusiveReason::TreeChanged, message: "edited".into() },
         RunEvent::SkillFinished { skill: skill(), outcome: Outcome::Passed, tier: Tier::ONE, reason: String::new() },
         RunEvent::RunFinished {
             verdict: Verdict::Inconclusive,
@@ -443,32 +445,32 @@ fn events_fit() {
         },
     ];
     for event in &events {
-        let value = assert_fits("event", event);
+        let value = assert_valid("event", event);
         assert_refused("event", &value, "/event", &json!("something_else"));
     }
 }
 
 #[test]
-fn the_specs_that_we_ship_fit_and_are_read_without_a_warning() {
+fn shipped_specs_are_valid_without_warnings() {
     for path in ["spec/verification.yaml", "fixtures/demo/spec/verification.yaml"] {
         let bytes = files::read(&crate::root().join(path)).expect("there");
         let value: Value = serde_yaml::from_slice(&bytes).expect("YAML");
-        assert_eq!(complaints("spec", &value), Vec::<String>::new(), "{path}");
-        let reading = proctor_core::spec::read(&bytes).expect(path);
+        assert_eq!(violations("spec", &value), Vec::<String>::new(), "{path}");
+        let reading = proctor_core::spec::parse(&bytes).expect(path);
         assert_eq!(reading.warnings, Vec::new(), "{path}");
     }
 }
 
 #[test]
-fn the_readmes_first_spec_can_be_used() {
+fn first_readme_spec_is_valid() {
     let readme = String::from_utf8(files::read(&crate::root().join("README.md")).expect("there")).expect("UTF-8");
     let block = readme.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
-    let reading = proctor_core::spec::read(block.as_bytes()).expect("a spec");
+    let reading = proctor_core::spec::parse(block.as_bytes()).expect("a spec");
     assert_eq!(reading.warnings, Vec::new());
 }
 
 /// Returns the bodies of `curl … -d '…'` in the manual, each with its request path.
-fn examples(page: &str) -> Vec<(String, String)> {
+fn request_examples(page: &str) -> Vec<(String, String)> {
     // Joins continued lines to one command, and replaces a shell variable by a path.
     let joined = page.replace("\\\n", " ").replace("'\"$PWD\"'", "/home/a/project");
     let command = |line: &str| {
@@ -484,15 +486,15 @@ fn examples(page: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn examples_of_requests_in_the_manual_fit_their_schemas() {
+fn request_examples_in_manual_match_schemas() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let api = openapi::document();
     let mut seen = 0;
     let pages =
-        files::all(&root.join("docs")).expect("the manual").into_iter().map(|page| root.join("docs").join(page));
+        files::list_files(&root.join("docs")).expect("the manual").into_iter().map(|page| root.join("docs").join(page));
     for page in pages.chain([root.join("README.md")]).filter(|page| page.extension().is_some_and(|end| end == "md")) {
         let text = std::fs::read_to_string(&page).expect("a page");
-        for (path, body) in examples(&text) {
+        for (path, body) in request_examples(&text) {
             let path_of = path.replace('/', "~1");
             let pointer = format!("/paths/{path_of}/post/requestBody/content/application~1json/schema");
             // The MCP endpoint for agents has its own protocol.
@@ -504,7 +506,7 @@ fn examples_of_requests_in_the_manual_fit_their_schemas() {
             let wrong: Vec<String> = validator.iter_errors(&body).map(|error| error.to_string()).collect();
             assert_eq!(wrong, Vec::<String>::new(), "{}: {path} {body}", page.display());
             if path == "/v1/sql/verify" {
-                assert_eq!(complaints("sql-request", &body), Vec::<String>::new(), "{body}");
+                assert_eq!(violations("sql-request", &body), Vec::<String>::new(), "{body}");
                 seen += 1;
             }
         }
@@ -513,9 +515,9 @@ fn examples_of_requests_in_the_manual_fit_their_schemas() {
 }
 
 #[test]
-fn a_request_for_sql_needs_its_text_and_its_dialect_only() {
+fn sql_request_requires_only_text_and_dialect() {
     let least = json!({ "sql": "SELECT 1", "dialect": "sqlite" });
-    assert_eq!(complaints("sql-request", &least), Vec::<String>::new());
+    assert_eq!(violations("sql-request", &least), Vec::<String>::new());
     for (key, value) in [
         ("schema", json!("CREATE TABLE t (a)")),
         ("schema", json!(["CREATE TABLE t (a)"])),
@@ -525,10 +527,10 @@ fn a_request_for_sql_needs_its_text_and_its_dialect_only() {
     ] {
         let mut with = least.clone();
         with[key] = value;
-        assert_eq!(complaints("sql-request", &with), Vec::<String>::new(), "{with}");
+        assert_eq!(violations("sql-request", &with), Vec::<String>::new(), "{with}");
     }
     assert_required("sql-request", &least, "", "sql");
     let mut wrong = least.clone();
     wrong["reject_at"] = json!(0);
-    assert!(!complaints("sql-request", &wrong).is_empty());
+    assert!(!violations("sql-request", &wrong).is_empty());
 }

@@ -2,10 +2,10 @@
 
 use toml::{Table, Value};
 
-use super::{Findings, Texts};
+use super::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
-const DIRECTIONS: [(&str, &[&str]); 11] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 11] = [
     ("core", &[]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
@@ -26,46 +26,46 @@ const DOCUMENT: &str = "docs/dependencies.md";
 const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 /// Checks that each dependency has a row in `docs/dependencies.md`, and each row a dependency.
-pub(super) fn documented(texts: &Texts) -> Findings {
+pub(super) fn dependencies_documented(texts: &SourceTexts) -> TidyFindings {
     let document = texts.get(DOCUMENT).map_or("", String::as_str);
     let rows: Vec<&str> = document.lines().filter_map(row_name).collect();
-    let names = external(texts);
+    let names = external_dependencies(texts);
     let missing = names.iter().filter(|name| !rows.contains(&name.as_str()));
     let stale = rows.iter().filter(|row| !names.iter().any(|name| name == *row));
     missing
         .map(|name| format!("Cargo.toml: `{name}` has no row in {DOCUMENT}"))
-        .chain(stale.map(|row| format!("{DOCUMENT}: `{row}` is no dependency of the workspace")))
+        .chain(stale.map(|row| format!("{DOCUMENT}: `{row}` is not a dependency of the workspace")))
         .collect()
 }
 
 /// Reports dependencies that no crate lists, and those whose crate never uses them.
-pub(super) fn used(texts: &Texts) -> Findings {
-    let used: Vec<String> = manifests(texts).flat_map(|(_, manifest)| names(&manifest)).collect();
-    let unnamed = external(texts).into_iter().filter(|name| !used.contains(name));
+pub(super) fn dependencies_used(texts: &SourceTexts) -> TidyFindings {
+    let used: Vec<String> = manifests(texts).flat_map(|(_, manifest)| dependency_names(&manifest)).collect();
+    let unnamed = external_dependencies(texts).into_iter().filter(|name| !used.contains(name));
     let unused = manifests(texts).flat_map(|(directory, manifest)| {
-        let names = names(&manifest).into_iter().filter(move |name| !is_mentioned(texts, directory, name));
-        names.map(move |name| format!("{directory}/Cargo.toml: no source of `{directory}` names `{name}`"))
+        let names = dependency_names(&manifest).into_iter().filter(move |name| !is_mentioned(texts, directory, name));
+        names.map(move |name| format!("{directory}/Cargo.toml: no source of `{directory}` uses `{name}`"))
     });
     unnamed.map(|name| format!("Cargo.toml: no crate uses `{name}`")).chain(unused).collect()
 }
 
 /// Returns whether a source in `directory` uses the crate `name` in a path.
-fn is_mentioned(texts: &Texts, directory: &str, name: &str) -> bool {
+fn is_mentioned(texts: &SourceTexts, directory: &str, name: &str) -> bool {
     let path = format!("{}::", name.replace('-', "_"));
     let prefix = format!("{directory}/");
     texts.iter().any(|(file, text)| file.starts_with(&prefix) && file.ends_with(".rs") && text.contains(&path))
 }
 
 /// Checks that dependencies follow the layers: core ← sandbox, snapshot ← runner ← daemon ← cli.
-pub(super) fn directions(texts: &Texts) -> Findings {
-    manifests(texts).flat_map(|(directory, manifest)| upward(directory, &manifest)).collect()
+pub(super) fn dependency_directions(texts: &SourceTexts) -> TidyFindings {
+    manifests(texts).flat_map(|(directory, manifest)| upward_dependencies(directory, &manifest)).collect()
 }
 
-fn upward(directory: &str, manifest: &Table) -> Findings {
-    let Some((_, below)) = DIRECTIONS.iter().find(|(name, _)| *name == directory) else {
-        return vec![format!("{directory}/Cargo.toml: xtask/src/tidy/dependencies.rs does not say what it may use")];
+fn upward_dependencies(directory: &str, manifest: &Table) -> TidyFindings {
+    let Some((_, below)) = ALLOWED_DEPENDENCIES.iter().find(|(name, _)| *name == directory) else {
+        return vec![format!("{directory}/Cargo.toml: xtask/src/tidy/dependencies.rs does not list this crate")];
     };
-    names(manifest)
+    dependency_names(manifest)
         .iter()
         .filter_map(|name| name.strip_prefix("proctor-"))
         .filter(|name| !below.contains(name))
@@ -74,7 +74,7 @@ fn upward(directory: &str, manifest: &Table) -> Findings {
 }
 
 /// Returns the manifests of the crates by directory.
-fn manifests(texts: &Texts) -> impl Iterator<Item = (&str, Table)> {
+fn manifests(texts: &SourceTexts) -> impl Iterator<Item = (&str, Table)> {
     texts.iter().filter_map(|(path, text)| {
         let directory = path.strip_suffix("/Cargo.toml").filter(|directory| !directory.contains('/'))?;
         Some((directory, text.parse().ok()?))
@@ -82,7 +82,7 @@ fn manifests(texts: &Texts) -> impl Iterator<Item = (&str, Table)> {
 }
 
 /// Returns all dependencies of a manifest, for every purpose and platform.
-fn names(manifest: &Table) -> Vec<String> {
+fn dependency_names(manifest: &Table) -> Vec<String> {
     let platforms = manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
     std::iter::once(manifest)
         .chain(platforms.filter_map(Value::as_table))
@@ -92,7 +92,7 @@ fn names(manifest: &Table) -> Vec<String> {
 }
 
 /// Returns the external dependencies of the workspace.
-fn external(texts: &Texts) -> Vec<String> {
+fn external_dependencies(texts: &SourceTexts) -> Vec<String> {
     let manifest: Option<Table> = texts.get("Cargo.toml").and_then(|text| text.parse().ok());
     let dependencies =
         manifest.as_ref().and_then(|manifest| manifest.get("workspace")?.get("dependencies")?.as_table());
@@ -114,37 +114,37 @@ mod tests {
         "[workspace.dependencies]\nproctor-core = { path = \"core\" }\nserde = \"1\"\nnix = { version = \"0.31\" }\n";
 
     #[test]
-    fn each_dependency_has_a_row_and_each_row_a_dependency() {
+    fn reports_missing_and_stale_rows() {
         let table = "| crate | why |\n|---|---|\n| `serde` | x |\n| `gone` | x |\n";
-        let found = documented(&texts(&[("Cargo.toml", ROOT), (DOCUMENT, table)]));
+        let found = dependencies_documented(&texts(&[("Cargo.toml", ROOT), (DOCUMENT, table)]));
         assert_eq!(found.len(), 2);
         assert!(found[0].contains("`nix`") && found[1].contains("`gone`"), "{found:?}");
     }
 
     #[test]
-    fn a_dependency_that_no_crate_uses_is_named() {
+    fn reports_unused_dependency() {
         let core = "[dependencies]\nserde.workspace = true\n";
         let lib = ("core/src/lib.rs", "use serde::Serialize;");
-        let found = used(&texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core), lib]));
+        let found = dependencies_used(&texts(&[("Cargo.toml", ROOT), ("core/Cargo.toml", core), lib]));
         assert_eq!(found, ["Cargo.toml: no crate uses `nix`"]);
         let platform = "[target.'cfg(unix)'.dev-dependencies]\nnix.workspace = true\n";
         let manifests = [("Cargo.toml", ROOT), ("core/Cargo.toml", core), ("cli/Cargo.toml", platform)];
         let sources = [lib, ("cli/src/main.rs", "nix::unistd::getpid();")];
-        assert_eq!(used(&texts(&[&manifests[..], &sources[..]].concat())), Findings::new());
-        let unnamed = used(&texts(&[&manifests[..], &sources[..1]].concat()));
-        assert_eq!(unnamed, ["cli/Cargo.toml: no source of `cli` names `nix`"]);
+        assert_eq!(dependencies_used(&texts(&[&manifests[..], &sources[..]].concat())), TidyFindings::new());
+        let unnamed = dependencies_used(&texts(&[&manifests[..], &sources[..1]].concat()));
+        assert_eq!(unnamed, ["cli/Cargo.toml: no source of `cli` uses `nix`"]);
     }
 
     #[test]
-    fn nothing_points_back() {
+    fn reports_upward_dependency() {
         let core = "[dev-dependencies]\nproctor-runner.workspace = true\n";
         let runner = "[dependencies]\nproctor-core.workspace = true\nproctor-sandbox.workspace = true\n";
-        let found = directions(&texts(&[("core/Cargo.toml", core), ("runner/Cargo.toml", runner)]));
+        let found = dependency_directions(&texts(&[("core/Cargo.toml", core), ("runner/Cargo.toml", runner)]));
         assert_eq!(found, ["core/Cargo.toml: `core` must not use `proctor-runner`"]);
     }
 
     #[test]
-    fn a_crate_of_which_nothing_is_said_is_named() {
-        assert_eq!(directions(&texts(&[("nobody/Cargo.toml", "")])).len(), 1);
+    fn reports_unlisted_crate() {
+        assert_eq!(dependency_directions(&texts(&[("nobody/Cargo.toml", "")])).len(), 1);
     }
 }

@@ -1,14 +1,14 @@
 //! Checks that comments and pages are written in plain English: at most a small part of their sentences may
-//! contain one of the phrases that make a text hard to read. This is a thermometer, not a definition of good prose.
+//! contain one of the phrases that make a text hard to read. Text without these phrases may still be unclear.
 
 use std::collections::BTreeMap;
 
-use super::{Findings, Texts};
+use super::{SourceTexts, TidyFindings};
 
 /// Words that begin a sentence without a main clause, unless it is a question.
-const RIDDLES: [&str; 8] = ["what", "whether", "where", "which", "who", "whose", "whoever", "whom"];
+const CLAUSE_STARTERS: [&str; 8] = ["what", "whether", "where", "which", "who", "whose", "whoever", "whom"];
 /// Phrases that have a plainer equivalent.
-const PHRASES: [&str; 48] = [
+const MARKED_PHRASES: [&str; 48] = [
     "nobody",
     "somebody",
     "whoever",
@@ -63,18 +63,18 @@ const MIN_WORDS: usize = 4;
 /// Pages that are generated from comments and messages.
 const GENERATED: [&str; 2] = ["docs/errors.md", "docs/spec-reference.md"];
 /// Examples that a finding quotes.
-const EXAMPLES: usize = 5;
+const MAX_EXAMPLES: usize = 5;
 
 /// The kinds of text, each with the largest permitted part of sentences with a phrase, in per mille.
-const LIMITS: [(Kind, usize); 2] = [(Kind::Comment, 20), (Kind::Page, 15)];
+const LIMITS: [(ProseKind, usize); 2] = [(ProseKind::Comment, 20), (ProseKind::Page, 15)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ProseKind {
     Comment,
     Page,
 }
 
-impl Kind {
+impl ProseKind {
     fn name(self) -> &'static str {
         match self {
             Self::Comment => "comments",
@@ -85,40 +85,44 @@ impl Kind {
 
 /// The sentences of one kind in one top-level folder.
 #[derive(Default)]
-struct Sentences {
+struct SentenceCounts {
     count: usize,
     marked: Vec<String>,
 }
 
 /// Checks each top-level folder.
-pub(super) fn plain(texts: &Texts) -> Findings {
-    let mut found: BTreeMap<(&str, Kind), Sentences> = BTreeMap::new();
+pub(super) fn plain_language(texts: &SourceTexts) -> TidyFindings {
+    let mut found: BTreeMap<(&str, ProseKind), SentenceCounts> = BTreeMap::new();
     for (path, text) in texts {
         let folder = path.split('/').next().unwrap_or(path);
         let (kind, prose) = match path.rsplit_once('.').map(|(_, extension)| extension) {
             _ if path.starts_with("fixtures/") || GENERATED.contains(&path.as_str()) => continue,
-            Some("rs") => (Kind::Comment, comments(text)),
-            Some("md") => (Kind::Page, page(text)),
+            Some("rs") => (ProseKind::Comment, comment_paragraphs(text)),
+            Some("md") => (ProseKind::Page, page_paragraphs(text)),
             _ => continue,
         };
         let sentences = found.entry((folder, kind)).or_default();
-        for sentence in prose.iter().flat_map(|paragraph| sentences_of(paragraph)) {
+        for sentence in prose.iter().flat_map(|paragraph| split_sentences(paragraph)) {
             sentences.count += 1;
-            if is_marked(&sentence) {
+            if has_marked_phrase(&sentence) {
                 sentences.marked.push(format!("{path}: {sentence}"));
             }
         }
     }
-    LIMITS.iter().flat_map(|(kind, limit)| exceeding(&found, *kind, *limit)).collect()
+    LIMITS.iter().flat_map(|(kind, limit)| folders_over_limit(&found, *kind, *limit)).collect()
 }
 
-fn exceeding(found: &BTreeMap<(&str, Kind), Sentences>, wanted: Kind, limit: usize) -> Findings {
+fn folders_over_limit(
+    found: &BTreeMap<(&str, ProseKind), SentenceCounts>,
+    wanted: ProseKind,
+    limit: usize,
+) -> TidyFindings {
     let of_kind = found.iter().filter(|((_, kind), _)| *kind == wanted);
     let exceeding = of_kind.filter(|(_, sentences)| sentences.marked.len() * 1000 > sentences.count * limit);
-    let finding = |((folder, kind), Sentences { count, marked }): (&(&str, Kind), &Sentences)| {
-        let examples: Vec<&str> = marked.iter().take(EXAMPLES).map(String::as_str).collect();
+    let finding = |((folder, kind), SentenceCounts { count, marked }): (&(&str, ProseKind), &SentenceCounts)| {
+        let examples: Vec<&str> = marked.iter().take(MAX_EXAMPLES).map(String::as_str).collect();
         format!(
-            "{folder}: {} of {count} sentences in {} have a phrase of {}, more than {limit} per mille; write plainly:\n  {}",
+            "{folder}: {} of {count} sentences in {} contain a phrase from {} (limit: {limit} per mille); rephrase:\n  {}",
             marked.len(),
             kind.name(),
             "xtask/src/tidy/prose.rs",
@@ -129,7 +133,7 @@ fn exceeding(found: &BTreeMap<(&str, Kind), Sentences>, wanted: Kind, limit: usi
 }
 
 /// Returns the comments of a source, each block of lines of one kind as a paragraph.
-fn comments(text: &str) -> Vec<String> {
+fn comment_paragraphs(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let (mut block, mut last) = (String::new(), "");
     for line in text.lines().map(str::trim_start).chain([""]) {
@@ -149,31 +153,31 @@ fn comments(text: &str) -> Vec<String> {
 }
 
 /// Returns the paragraphs of a page without its code blocks and headings.
-fn page(text: &str) -> Vec<String> {
+fn page_paragraphs(text: &str) -> Vec<String> {
     let lines = |part: &str| part.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
     let outside: Vec<String> = text.split("```").step_by(2).map(lines).collect();
     outside.iter().flat_map(|part| part.split("\n\n")).map(str::to_owned).collect()
 }
 
 /// Splits a paragraph into sentences and cells of tables. Labels are left out.
-fn sentences_of(paragraph: &str) -> Vec<String> {
+fn split_sentences(paragraph: &str) -> Vec<String> {
     let words: Vec<&str> = paragraph.split_whitespace().collect();
     let ends = |word: &&str| word.ends_with(['.', '!', '?', ':']) || *word == "|";
     let sentences = words.split_inclusive(ends).map(|words| words.join(" "));
     sentences
-        .filter(|sentence| letters(sentence).split(' ').filter(|word| word.len() > 1).count() >= MIN_WORDS)
+        .filter(|sentence| normalized_words(sentence).split(' ').filter(|word| word.len() > 1).count() >= MIN_WORDS)
         .collect()
 }
 
-fn is_marked(sentence: &str) -> bool {
-    let words = letters(sentence);
+fn has_marked_phrase(sentence: &str) -> bool {
+    let words = normalized_words(sentence);
     let first = words.split_whitespace().next().unwrap_or_default();
-    let is_riddle = RIDDLES.contains(&first) && !sentence.ends_with('?');
-    is_riddle || PHRASES.iter().any(|phrase| words.contains(&format!(" {phrase} ")))
+    let is_riddle = CLAUSE_STARTERS.contains(&first) && !sentence.ends_with('?');
+    is_riddle || MARKED_PHRASES.iter().any(|phrase| words.contains(&format!(" {phrase} ")))
 }
 
 /// Returns the words in lower case, each with a space on both sides.
-fn letters(sentence: &str) -> String {
+fn normalized_words(sentence: &str) -> String {
     let plain = sentence.chars().map(|c| if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' });
     let plain: String = plain.collect();
     let words: Vec<&str> = plain.split_whitespace().collect();
@@ -186,7 +190,7 @@ mod tests {
     use crate::tidy::texts;
 
     #[test]
-    fn finds_riddles_and_phrases() {
+    fn finds_clause_starters_and_phrases() {
         for marked in [
             "What is left of it when all has ended.",
             "Nobody else may open this file.",
@@ -194,7 +198,7 @@ mod tests {
             "A lock of its own is held.",
             "It cannot be had without root.",
         ] {
-            assert!(is_marked(marked), "{marked}");
+            assert!(has_marked_phrase(marked), "{marked}");
         }
         for plain in [
             "Returns the path of the file.",
@@ -202,7 +206,7 @@ mod tests {
             "Standard output is closed before the process exits.",
             "It came to a stop.",
         ] {
-            assert!(!is_marked(plain), "{plain}");
+            assert!(!has_marked_phrase(plain), "{plain}");
         }
     }
 
@@ -211,7 +215,7 @@ mod tests {
         let plain = "/// Returns the number of open files.\n".repeat(100);
         let marked = "fn a() {}\n// What is to be done with it now.\n";
         let check = |source: &str, page: &str| {
-            plain_texts(source, page)
+            check_texts(source, page)
                 .iter()
                 .map(|finding| finding.split(':').next().map(str::to_owned))
                 .collect::<Vec<_>>()
@@ -223,8 +227,8 @@ mod tests {
         assert_eq!(check(&separated, "```sh\nsomebody else runs these tests\n```\n"), []);
     }
 
-    fn plain_texts(source: &str, page: &str) -> Findings {
-        plain(&texts(&[
+    fn check_texts(source: &str, page: &str) -> TidyFindings {
+        plain_language(&texts(&[
             ("core/src/a.rs", source),
             ("docs/a.md", page),
             ("fixtures/a.rs", "// Nobody reads this text.\n"),

@@ -1,37 +1,37 @@
 //! Rules for the text of Rust sources.
 
-use super::{Findings, Texts, rust};
+use super::{SourceTexts, TidyFindings, rust_sources};
 
 /// Maximum number of lines of a source without a stated reason.
 const MAX_LINES: usize = 600;
 
 /// A source below this number of lines must not have a stated reason any more.
-const SHORT_AGAIN: usize = 500;
+const MIN_EXPLAINED_LINES: usize = 500;
 
 /// Longer sources with their reasons.
-const LONG: [(&str, &str); 3] = [
+const LONG_SOURCES: [(&str, &str); 3] = [
     (
         "sandbox/src/setup.rs",
-        "one list in its one order: each operation, the reason for its place, and the tests of the order",
+        "one ordered list of operations, with the reason for each position, and tests of the order",
     ),
-    ("sandbox/src/helper/outer.rs", "carries out that list, an arm for each operation"),
-    ("sandbox/tests/sandbox.rs", "one program, so that its roles are set up once for every trial"),
+    ("sandbox/src/helper/namespace_setup.rs", "executes that list, with a match arm for each operation"),
+    ("sandbox/tests/sandbox.rs", "one test program, which sets up its roles once for all trials"),
 ];
 
 /// Forbidden words in a source, each with an alternative. They are written in two halves, so that this file does
 /// not violate the rule.
-const WORDS: [(&str, &str, &str); 7] = [
-    ("TO", "DO", "do it, or say in the issue that it is left"),
-    ("FIX", "ME", "fix it, or record in the issue that it remains"),
-    ("dbg", "!(", "take it out"),
-    ("todo", "!(", "write it"),
-    ("unimplemented", "!(", "write it"),
-    ("#[ign", "ore", "a test runs, or its harness says by name why it cannot"),
-    ("#[al", "low(", "say `#[expect(lint, reason = \"…\")]`"),
+const FORBIDDEN_WORDS: [(&str, &str, &str); 7] = [
+    ("TO", "DO", "finish the work, or record it in an issue"),
+    ("FIX", "ME", "fix it, or record it in an issue"),
+    ("dbg", "!(", "remove it"),
+    ("todo", "!(", "implement it"),
+    ("unimplemented", "!(", "implement it"),
+    ("#[ign", "ore", "run the test, or let the harness report why it is skipped"),
+    ("#[al", "low(", "use `#[expect(lint, reason = \"…\")]`"),
 ];
 
 /// Paths that the core must not use, because it does no I/O.
-const WORLD: [&str; 10] = [
+const IO_PATHS: [&str; 10] = [
     "std::fs",
     "std::io",
     "std::net",
@@ -46,7 +46,7 @@ const WORLD: [&str; 10] = [
 
 /// The start of unsafe code, and the attribute that permits it. They are written in two halves, so that this file
 /// does not violate the rule.
-const UNSAFE: [&str; 5] = [
+const UNSAFE_MARKERS: [&str; 5] = [
     concat!("un", "safe {"),
     concat!("un", "safe fn"),
     concat!("un", "safe impl"),
@@ -55,40 +55,45 @@ const UNSAFE: [&str; 5] = [
 ];
 
 /// The sources that may contain unsafe code: the system calls of the sandbox, and the bindings of DuckDB.
-const UNSAFE_PLACES: [&str; 3] = ["sandbox/src/sys.rs", "duckdb/src/ffi.rs", "duckdb/src/ffi/chunk.rs"];
+const UNSAFE_SOURCES: [&str; 3] = ["sandbox/src/sys.rs", "duckdb/src/ffi.rs", "duckdb/src/ffi/chunk.rs"];
 
 /// Checks that every source starts with a doc comment about its responsibility.
-pub(super) fn headers(texts: &Texts) -> Findings {
-    rust(texts)
+pub(super) fn source_headers(texts: &SourceTexts) -> TidyFindings {
+    rust_sources(texts)
         .filter(|(_, text)| !text.starts_with("//! "))
-        .map(|(path, _)| format!("{path}:1: a source begins with `//!` and what it is responsible for"))
+        .map(|(path, _)| format!("{path}:1: a source must start with a `//!` comment about its responsibility"))
         .collect()
 }
 
 /// Checks that long sources have a stated reason, and that every reason is still needed.
-pub(super) fn lengths(texts: &Texts) -> Findings {
-    long(texts, &LONG)
+pub(super) fn source_lengths(texts: &SourceTexts) -> TidyFindings {
+    check_lengths(texts, &LONG_SOURCES)
 }
 
-fn long(texts: &Texts, reasons: &[(&str, &str)]) -> Findings {
+fn check_lengths(texts: &SourceTexts, reasons: &[(&str, &str)]) -> TidyFindings {
     let too_long = |text: &str| text.lines().count() > MAX_LINES;
     let has_reason = |path: &str| reasons.iter().any(|(long, _)| *long == path);
-    let unexplained = rust(texts).filter(|(path, text)| too_long(text) && !has_reason(path)).map(|(path, text)| {
-        format!(
-            "{path}: {} lines; split it by noun, or give the reason in xtask/src/tidy/sources.rs",
-            text.lines().count()
-        )
-    });
-    let is_short = |text: &String| text.lines().count() < SHORT_AGAIN;
+    let unexplained =
+        rust_sources(texts).filter(|(path, text)| too_long(text) && !has_reason(path)).map(|(path, text)| {
+            format!(
+                "{path}: {} lines; split it by topic, or add a reason in xtask/src/tidy/sources.rs",
+                text.lines().count()
+            )
+        });
+    let is_short = |text: &String| text.lines().count() < MIN_EXPLAINED_LINES;
     let stale = reasons.iter().filter(|(path, _)| texts.get(*path).is_none_or(is_short));
     unexplained
-        .chain(stale.map(|(path, _)| format!("{path}: no longer long; take it off xtask/src/tidy/sources.rs")))
+        .chain(
+            stale.map(|(path, _)| {
+                format!("{path}: the source is short enough; remove it from xtask/src/tidy/sources.rs")
+            }),
+        )
         .collect()
 }
 
 /// Checks for unfinished code and silenced lints.
-pub(super) fn words(texts: &Texts) -> Findings {
-    let words = WORDS.map(|(head, tail, instead)| (format!("{head}{tail}"), instead));
+pub(super) fn forbidden_words(texts: &SourceTexts) -> TidyFindings {
+    let words = FORBIDDEN_WORDS.map(|(head, tail, instead)| (format!("{head}{tail}"), instead));
     lines(texts)
         .flat_map(|(path, number, line)| {
             let found = words.iter().filter(move |(word, _)| line.contains(word.as_str()));
@@ -98,30 +103,30 @@ pub(super) fn words(texts: &Texts) -> Findings {
 }
 
 /// Checks that the core uses no file, clock, process or environment. Its tests may.
-pub(super) fn pure_core(texts: &Texts) -> Findings {
-    rust(texts)
+pub(super) fn pure_core(texts: &SourceTexts) -> TidyFindings {
+    rust_sources(texts)
         .filter(|(path, _)| path.starts_with("core/src/") && !is_test(path))
         .flat_map(|(path, text)| {
             let body = text.split("#[cfg(test)]").next().unwrap_or_default();
-            WORLD
+            IO_PATHS
                 .iter()
                 .filter(|word| body.contains(**word))
-                .map(move |word| format!("{path}: `{word}` in the pure core"))
+                .map(move |word| format!("{path}: the pure core must not use `{word}`"))
         })
         .collect()
 }
 
-/// Checks that `unsafe`, and the attribute that permits it, occurs only in [`UNSAFE_PLACES`].
-pub(super) fn unsafe_has_its_places(texts: &Texts) -> Findings {
+/// Checks that `unsafe`, and the attribute that permits it, occurs only in [`UNSAFE_SOURCES`].
+pub(super) fn unsafe_only_where_allowed(texts: &SourceTexts) -> TidyFindings {
     lines(texts)
-        .filter(|(path, _, line)| !UNSAFE_PLACES.contains(path) && mentions_unsafe(line))
-        .map(|(path, number, _)| format!("{path}:{number}: `unsafe` outside `{}`", UNSAFE_PLACES.join("`, `")))
+        .filter(|(path, _, line)| !UNSAFE_SOURCES.contains(path) && mentions_unsafe(line))
+        .map(|(path, number, _)| format!("{path}:{number}: `unsafe` outside `{}`", UNSAFE_SOURCES.join("`, `")))
         .collect()
 }
 
 fn mentions_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
-    UNSAFE.iter().any(|word| code.contains(word))
+    UNSAFE_MARKERS.iter().any(|word| code.contains(word))
 }
 
 fn is_test(path: &str) -> bool {
@@ -129,8 +134,8 @@ fn is_test(path: &str) -> bool {
 }
 
 /// Returns the lines of every source, numbered from 1.
-fn lines(texts: &Texts) -> impl Iterator<Item = (&str, usize, &str)> {
-    rust(texts).flat_map(|(path, text)| text.lines().enumerate().map(move |(at, line)| (path, at + 1, line)))
+fn lines(texts: &SourceTexts) -> impl Iterator<Item = (&str, usize, &str)> {
+    rust_sources(texts).flat_map(|(path, text)| text.lines().enumerate().map(move |(at, line)| (path, at + 1, line)))
 }
 
 #[cfg(test)]
@@ -139,33 +144,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_without_a_header_is_named() {
+    fn reports_source_without_header() {
         let texts = texts(&[("a/b.rs", "use x;\n"), ("c.rs", "//! What.\n"), ("d.txt", "free")]);
-        assert_eq!(headers(&texts).len(), 1);
-        assert!(headers(&texts)[0].starts_with("a/b.rs:1: "));
+        assert_eq!(source_headers(&texts).len(), 1);
+        assert!(source_headers(&texts)[0].starts_with("a/b.rs:1: "));
     }
 
     #[test]
-    fn long_sources_need_a_reason_and_reasons_need_a_long_source() {
+    fn long_sources_require_reason() {
         let text = "x\n".repeat(MAX_LINES + 1);
         let long_one = texts(&[("a.rs", &text)]);
-        assert_eq!(long(&long_one, &[]).len(), 1);
-        assert_eq!(long(&long_one, &[("a.rs", "a table")]), Findings::new());
-        assert_eq!(long(&texts(&[("a.rs", "")]), &[("a.rs", "a table")]).len(), 1);
-        assert_eq!(long(&texts(&[]), &[("a.rs", "a table")]).len(), 1);
+        assert_eq!(check_lengths(&long_one, &[]).len(), 1);
+        assert_eq!(check_lengths(&long_one, &[("a.rs", "a table")]), TidyFindings::new());
+        assert_eq!(check_lengths(&texts(&[("a.rs", "")]), &[("a.rs", "a table")]).len(), 1);
+        assert_eq!(check_lengths(&texts(&[]), &[("a.rs", "a table")]).len(), 1);
     }
 
     #[test]
-    fn unfinished_and_silenced_code_is_found_with_its_line() {
-        for (head, tail, _) in WORDS {
+    fn reports_forbidden_words_with_line() {
+        for (head, tail, _) in FORBIDDEN_WORDS {
             let text = format!("//! x\n    {head}{tail}\n");
-            let found = words(&texts(&[("a.rs", &text)]));
+            let found = forbidden_words(&texts(&[("a.rs", &text)]));
             assert!(found.len() == 1 && found[0].starts_with("a.rs:2: "), "{head}{tail}: {found:?}");
         }
     }
 
     #[test]
-    fn the_core_touches_nothing_but_in_its_tests() {
+    fn reports_io_in_core_outside_tests() {
         let bad = texts(&[("core/src/a.rs", "use std::fs;"), ("core/src/b.rs", "let t = std::time::Instant::now();")]);
         assert_eq!(pure_core(&bad).len(), 2);
         let good = texts(&[
@@ -173,16 +178,16 @@ mod tests {
             ("core/src/a/tests.rs", "use std::fs;"),
             ("runner/src/a.rs", "use std::fs;"),
         ]);
-        assert_eq!(pure_core(&good), Findings::new());
+        assert_eq!(pure_core(&good), TidyFindings::new());
     }
 
     #[test]
-    fn unsafe_is_found_outside_its_places() {
-        let comment = format!("// {} y() }} would be wrong", UNSAFE[0]);
-        for word in UNSAFE {
+    fn reports_unsafe_outside_allowed_sources() {
+        let comment = format!("// {} y() }} would be wrong", UNSAFE_MARKERS[0]);
+        for word in UNSAFE_MARKERS {
             let line = format!("let x = {word} y() }};");
-            let texts = texts(&[("cli/src/a.rs", &line), (UNSAFE_PLACES[0], &line), ("cli/src/b.rs", &comment)]);
-            let found = unsafe_has_its_places(&texts);
+            let texts = texts(&[("cli/src/a.rs", &line), (UNSAFE_SOURCES[0], &line), ("cli/src/b.rs", &comment)]);
+            let found = unsafe_only_where_allowed(&texts);
             assert!(found.len() == 1 && found[0].starts_with("cli/src/a.rs:1: "), "{word}: {found:?}");
         }
     }

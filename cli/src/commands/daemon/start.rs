@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use proctor_core::api::{Health, HealthStatus};
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::verdict::EXIT_INCONCLUSIVE;
-use proctor_daemon::client::{Client, Place, Trust};
+use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
+use proctor_daemon::client::{Client, DaemonAddress, DaemonTrust};
 use proctor_daemon::log;
 use tokio::time::{Instant, sleep};
 
@@ -21,14 +21,14 @@ use crate::daemon;
 use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
-use crate::text::shown;
+use crate::text::escape_text;
 
 /// Time limit for the start, which includes recovering the state of the previous daemon.
-const READY: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between requests while the daemon starts.
-const ASK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of the log that are shown if the daemon did not start.
-const SHOWN_LOG: u64 = 4 << 10;
+const MAX_SHOWN_LOG_BYTES: u64 = 4 << 10;
 
 /// Starts the daemon, unless one already responds at the socket.
 ///
@@ -37,11 +37,11 @@ const SHOWN_LOG: u64 = 4 << 10;
 pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let named = args.daemon.socket.as_deref();
     let socket = daemon::own_socket(named, &args.daemon.operator, &args.state, caller)?;
-    let client = Client::new(Place { socket: socket.clone(), trust: Trust::OwnOrRoot(caller.uid) });
+    let client = Client::new(DaemonAddress { socket: socket.clone(), trust: DaemonTrust::OwnOrRoot(caller.uid) });
     if let Ok(health) = client.health().await {
-        return already(&health, &socket, screen);
+        return report_running_daemon(&health, &socket, screen);
     }
-    let log = Log::open(&installation::state_dir(&args.state, caller)?)?;
+    let log = DaemonLogFile::open(&installation::state_dir(&args.state, caller)?)?;
     let mut child = spawn(args, &socket, &log, caller)?;
     let began = Instant::now();
     loop {
@@ -51,17 +51,17 @@ pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen
             return Ok(0);
         }
         match child.try_wait() {
-            Ok(None) if began.elapsed() < READY => sleep(ASK).await,
-            Ok(None) => return Err(late(child.id(), &log)),
-            Ok(Some(status)) => return Err(failed(&format!("it ended at once ({status})"), &log)),
-            Err(error) => return Err(failed(&error.to_string(), &log)),
+            Ok(None) if began.elapsed() < START_TIMEOUT => sleep(POLL_INTERVAL).await,
+            Ok(None) => return Err(start_timeout_error(child.id(), &log)),
+            Ok(Some(status)) => return Err(start_failed_error(&format!("it ended at once ({status})"), &log)),
+            Err(error) => return Err(start_failed_error(&error.to_string(), &log)),
         }
     }
 }
 
 /// Reports that a daemon already responds at the socket. A daemon that is shutting down is an error, because it will
 /// not be available for long.
-fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, CliError> {
+fn report_running_daemon(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, CliError> {
     let (at, pid) = (show(socket), health.pid);
     match health.status {
         HealthStatus::Ok => {
@@ -80,8 +80,8 @@ fn already(health: &Health, socket: &Path, screen: &mut Screen) -> Result<u8, Cl
 /// Starts the process in its own process group, so that Ctrl-C in this terminal does not reach it, and in `/`, so
 /// that it keeps no directory in use.
 #[expect(clippy::disallowed_methods, reason = "our own daemon is started on the caller's word")]
-fn spawn(args: &StartArgs, socket: &Path, log: &Log, caller: &Caller) -> Result<Child, CliError> {
-    let mut command = Command::new(proctor_daemon::installation::daemon(&caller.bin_dir)?);
+fn spawn(args: &StartArgs, socket: &Path, log: &DaemonLogFile, caller: &Caller) -> Result<Child, CliError> {
+    let mut command = Command::new(proctor_daemon::installation::find_daemon(&caller.bin_dir)?);
     command.arg("--socket").arg(socket);
     if let Some(state) = &args.state.state_dir {
         command.arg("--state-dir").arg(caller.cwd.join(state));
@@ -93,21 +93,21 @@ fn spawn(args: &StartArgs, socket: &Path, log: &Log, caller: &Caller) -> Result<
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log.file.try_clone().map_err(|error| failed(&error.to_string(), log))?);
-    command.spawn().map_err(|error| failed(&error.to_string(), log))
+        .stderr(log.file.try_clone().map_err(|error| start_failed_error(&error.to_string(), log))?);
+    command.spawn().map_err(|error| start_failed_error(&error.to_string(), log))
 }
 
 /// The daemon's log file.
-struct Log {
+struct DaemonLogFile {
     path: PathBuf,
     file: File,
     /// Offset at which the log of this daemon starts.
-    from: u64,
+    start_offset: u64,
 }
 
-impl Log {
+impl DaemonLogFile {
     fn open(state: &Path) -> Result<Self, CliError> {
-        let path = state.join(log::NAME);
+        let path = state.join(log::LOG_FILE_NAME);
         let opened = Self::open_at(state, &path);
         opened.map_err(|error| CliError::Environment {
             message: format!("the daemon's log `{}` cannot be written: {error}", show(&path)),
@@ -117,8 +117,8 @@ impl Log {
 
     fn open_at(state: &Path, path: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-        if path.symlink_metadata().is_ok_and(|found| found.len() > log::MAX_FILE) {
-            std::fs::rename(path, state.join(log::ASIDE))?;
+        if path.symlink_metadata().is_ok_and(|found| found.len() > log::MAX_LOG_FILE_BYTES) {
+            std::fs::rename(path, state.join(log::ROTATED_LOG_FILE_NAME))?;
         }
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
@@ -128,36 +128,40 @@ impl Log {
         if !found.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
-        Ok(Self { path: path.to_owned(), from: found.len(), file })
+        Ok(Self { path: path.to_owned(), start_offset: found.len(), file })
     }
 
     /// Reads the end of this daemon's log.
     fn tail(&self) -> io::Result<String> {
         let mut file = self.file.try_clone()?;
         let end = file.seek(SeekFrom::End(0))?;
-        file.seek(SeekFrom::Start(self.from.max(end.saturating_sub(SHOWN_LOG))))?;
+        file.seek(SeekFrom::Start(self.start_offset.max(end.saturating_sub(MAX_SHOWN_LOG_BYTES))))?;
         let mut bytes = Vec::new();
-        file.take(SHOWN_LOG).read_to_end(&mut bytes)?;
+        file.take(MAX_SHOWN_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
 /// Returns the error for a daemon that is not ready in time. It is left running, because it may be recovering the
 /// state of the previous daemon.
-fn late(pid: u32, log: &Log) -> CliError {
+fn start_timeout_error(pid: u32, log: &DaemonLogFile) -> CliError {
     CliError::Engine {
-        message: format!("the daemon did not answer within {} s; process {pid} is still starting", READY.as_secs()),
+        message: format!(
+            "the daemon did not answer within {} s; process {pid} is still starting",
+            START_TIMEOUT.as_secs()
+        ),
         hint: Some(format!("check again with `proctor daemon status`; the daemon's log is `{}`", show(&log.path))),
         exit_code: EXIT_INCONCLUSIVE,
         code: CommandCode::NotStarted.code(),
     }
 }
 
-fn failed(what: &str, log: &Log) -> CliError {
-    let said = log.tail().unwrap_or_default();
-    let said = if said.is_empty() { String::new() } else { format!("; it said:\n{}", shown(said.trim_end())) };
+fn start_failed_error(what: &str, log: &DaemonLogFile) -> CliError {
+    let log_end = log.tail().unwrap_or_default();
+    let log_note =
+        if log_end.is_empty() { String::new() } else { format!("; it said:\n{}", escape_text(log_end.trim_end())) };
     CliError::Engine {
-        message: format!("no daemon could be started: {what}{said}"),
+        message: format!("no daemon could be started: {what}{log_note}"),
         hint: Some(format!("fix the problem and try again; the daemon's log is `{}`", show(&log.path))),
         exit_code: EXIT_INCONCLUSIVE,
         code: CommandCode::NotStarted.code(),

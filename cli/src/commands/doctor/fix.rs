@@ -1,14 +1,14 @@
 //! Computes the fixes for `proctor doctor --fix`: commands, in order, for the user to read and copy. Nothing is
-//! executed. This module is pure and receives the facts about the host as [`Machine`]. If no fix is known, the hint
-//! of the finding is shown instead.
+//! executed. This module is pure and receives the facts about the host as [`MachineFacts`]. If no fix is known, the
+//! hint of the finding is shown instead.
 
-use proctor_core::enforcement::Control;
+use proctor_core::model::enforcement::Control;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::FindingRecord;
-use super::machine::{Family, Machine};
-use crate::text::shown_line;
+use super::machine_facts::{DistroFamily, MachineFacts};
+use crate::text::escape_line;
 
 /// The fix for one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -34,7 +34,7 @@ pub(crate) struct FixStep {
 
 /// Paths quoted for a shell.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ShellPaths {
     /// The program `proctor`.
     pub proctor: String,
     /// The repository.
@@ -43,14 +43,15 @@ pub(super) struct Places {
 
 /// Returns the fixes for the findings, each cause once, in the order in which they must be applied: a cause that
 /// keeps every step from running comes first.
-pub(super) fn fixes(findings: &[FindingRecord], machine: &Machine, places: &Places) -> Vec<FixRecord> {
+pub(super) fn fixes(findings: &[FindingRecord], machine: &MachineFacts, paths: &ShellPaths) -> Vec<FixRecord> {
     let mut fixes: Vec<FixRecord> = Vec::new();
     // Without namespaces, everything that is set up inside them is missing too.
-    let root = findings.iter().find(|finding| finding.control.is_some_and(is_ground));
+    let base_finding = findings.iter().find(|finding| finding.control.is_some_and(is_base_namespace));
     for finding in findings {
-        let follows = finding.control.is_some_and(is_made_in_namespaces);
-        let cause = Cause::of(root.filter(|_| follows).unwrap_or(finding), machine);
-        let fix = cause.fix(finding, machine, places);
+        let is_dependent = finding.control.is_some_and(is_namespace_dependent);
+        let cause =
+            MissingControlCause::from_finding(base_finding.filter(|_| is_dependent).unwrap_or(finding), machine);
+        let fix = cause.fix(finding, machine, paths);
         match fixes.iter_mut().find(|other| other.cause == fix.cause) {
             Some(same) => same.controls.extend(fix.controls),
             None => fixes.push(fix),
@@ -61,17 +62,17 @@ pub(super) fn fixes(findings: &[FindingRecord], machine: &Machine, places: &Plac
 
 /// The reason why a control is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum MissingControlCause {
     /// The container refuses it.
     Container,
     /// A kernel setting allows no namespaces.
     NamespacesOff,
     /// A kernel setting of Debian and Arch reserves user namespaces for root.
-    UsersOff,
+    UserNamespacesOff,
     /// AppArmor denies user namespaces to programs without a profile.
     AppArmor,
     /// The repository belongs to root, on a file system that does not support idmapped mounts.
-    Owners,
+    UnmappableOwner,
     /// Landlock is not among the active security modules.
     LandlockOff,
     /// The kernel was built without Landlock.
@@ -79,9 +80,9 @@ enum Cause {
     /// The kernel module for overlays is not loaded.
     NoOverlay,
     /// cgroup v2 is not mounted.
-    NoUnified,
+    NoCgroupV2,
     /// The controllers are not delegated to the user's systemd manager.
-    Undelegated,
+    NoDelegation,
     /// The user's systemd manager cannot be reached, because there is no bus.
     NoBus,
     /// The cgroup of the shell contains other processes.
@@ -90,121 +91,126 @@ enum Cause {
     Unknown,
 }
 
-impl Cause {
-    fn of(finding: &FindingRecord, machine: &Machine) -> Self {
-        let landlock = || !machine.modules.is_empty() && !machine.modules.iter().any(|name| name == "landlock");
+impl MissingControlCause {
+    fn from_finding(finding: &FindingRecord, machine: &MachineFacts) -> Self {
+        let landlock =
+            || !machine.security_modules.is_empty() && !machine.security_modules.iter().any(|name| name == "landlock");
         match finding.control {
-            Some(Control::UserNamespace) if finding.message.contains("idmapped") => Self::Owners,
-            Some(control) if is_namespace(control) => Self::of_namespace(machine),
+            Some(Control::UserNamespace) if finding.message.contains("idmapped") => Self::UnmappableOwner,
+            Some(control) if is_namespace(control) => Self::for_namespace(machine),
             Some(Control::Landlock) if machine.has_landlock == Some(false) => Self::NoLandlock,
             Some(Control::Landlock) if landlock() => Self::LandlockOff,
-            Some(Control::Layer) if !machine.has_overlay && !machine.container => Self::NoOverlay,
-            Some(Control::Cgroup) if !machine.container => Self::of_group(machine),
-            Some(control) if machine.container && is_kept_by_containers(control) => Self::Container,
+            Some(Control::Layer) if !machine.has_overlay && !machine.is_container => Self::NoOverlay,
+            Some(Control::Cgroup) if !machine.is_container => Self::for_cgroup(machine),
+            Some(control) if machine.is_container && is_denied_by_containers(control) => Self::Container,
             _ => Self::Unknown,
         }
     }
 
-    fn of_namespace(machine: &Machine) -> Self {
+    fn for_namespace(machine: &MachineFacts) -> Self {
         match machine {
-            _ if !machine.no_namespaces.is_empty() => Self::NamespacesOff,
-            _ if machine.container => Self::Container,
-            Machine { root: false, userns_clone: Some(0), .. } => Self::UsersOff,
-            Machine { root: false, apparmor_restricts: Some(1), .. } => Self::AppArmor,
+            _ if !machine.disabled_namespaces.is_empty() => Self::NamespacesOff,
+            _ if machine.is_container => Self::Container,
+            MachineFacts { is_root: false, userns_clone: Some(0), .. } => Self::UserNamespacesOff,
+            MachineFacts { is_root: false, apparmor_restricts: Some(1), .. } => Self::AppArmor,
             _ => Self::Unknown,
         }
     }
 
-    fn of_group(machine: &Machine) -> Self {
+    fn for_cgroup(machine: &MachineFacts) -> Self {
         match machine {
-            _ if !machine.has_unified => Self::NoUnified,
-            _ if !machine.systemd => Self::Unknown,
-            Machine { root: false, delegated: Some(false), .. } => Self::Undelegated,
-            Machine { root: false, has_bus: false, .. } => Self::NoBus,
+            _ if !machine.has_cgroup_v2 => Self::NoCgroupV2,
+            _ if !machine.has_systemd => Self::Unknown,
+            MachineFacts { is_root: false, has_delegation: Some(false), .. } => Self::NoDelegation,
+            MachineFacts { is_root: false, has_bus: false, .. } => Self::NoBus,
             _ => Self::NoScope,
         }
     }
 
-    fn fix(self, finding: &FindingRecord, machine: &Machine, places: &Places) -> FixRecord {
+    fn fix(self, finding: &FindingRecord, machine: &MachineFacts, paths: &ShellPaths) -> FixRecord {
         FixRecord {
             controls: finding.control.into_iter().collect(),
-            cause: self.words().unwrap_or(&finding.message).to_owned(),
-            steps: self.steps(machine, places),
+            cause: self.description().unwrap_or(&finding.message).to_owned(),
+            steps: self.steps(machine, paths),
             advice: self.advice(machine).unwrap_or(&finding.hint).to_owned(),
         }
     }
 
     /// Describes the cause; `None` if only the finding describes it.
-    fn words(self) -> Option<&'static str> {
+    fn description(self) -> Option<&'static str> {
         Some(match self {
             Self::Container => "the container lets no sandbox be made in it",
             Self::NamespacesOff => "a setting of the kernel allows no namespaces of a kind",
-            Self::UsersOff => "`kernel.unprivileged_userns_clone` keeps user namespaces for root",
+            Self::UserNamespacesOff => "`kernel.unprivileged_userns_clone` keeps user namespaces for root",
             Self::AppArmor => "AppArmor keeps user namespaces from programs without a profile",
-            Self::Owners => "root owns the repository, on a file system that cannot map owners",
+            Self::UnmappableOwner => "root owns the repository, on a file system that cannot map owners",
             Self::LandlockOff => "Landlock is not among the security modules that the kernel was started with",
             Self::NoLandlock => "the kernel was built without Landlock",
             Self::NoOverlay => "the kernel's module for overlays is not loaded",
-            Self::NoUnified => "cgroup v2 is not mounted at /sys/fs/cgroup",
-            Self::Undelegated => "the manager of your units was not given the controllers for memory and processes",
+            Self::NoCgroupV2 => "cgroup v2 is not mounted at /sys/fs/cgroup",
+            Self::NoDelegation => "the manager of your units was not given the controllers for memory and processes",
             Self::NoBus => "the manager of your units has no bus, so that it cannot be asked for a group",
             Self::NoScope => "the shell that proctor was started from shares its control group with others",
             Self::Unknown => return None,
         })
     }
 
-    fn steps(self, machine: &Machine, places: &Places) -> Vec<FixStep> {
-        let root = if machine.root { "" } else { "sudo " };
+    fn steps(self, machine: &MachineFacts, paths: &ShellPaths) -> Vec<FixStep> {
+        let root = if machine.is_root { "" } else { "sudo " };
         match self {
             Self::NamespacesOff => {
-                let pairs: Vec<String> = machine.no_namespaces.iter().map(|name| format!("{name}=15000")).collect();
+                let pairs: Vec<String> =
+                    machine.disabled_namespaces.iter().map(|name| format!("{name}=15000")).collect();
                 sysctl(root, &pairs)
             }
-            Self::UsersOff => sysctl(root, &["kernel.unprivileged_userns_clone=1".to_owned()]),
-            Self::AppArmor => apparmor(root, places),
-            Self::Owners => vec![step(
+            Self::UserNamespacesOff => sysctl(root, &["kernel.unprivileged_userns_clone=1".to_owned()]),
+            Self::AppArmor => apparmor(root, paths),
+            Self::UnmappableOwner => vec![fix_step(
                 "gives the repository to an ordinary user; put in whose it shall be",
-                format!("{root}chown -R USER: {}", places.repo),
+                format!("{root}chown -R USER: {}", paths.repo),
             )],
             Self::LandlockOff => landlock(root, machine),
             Self::NoOverlay => vec![
-                step("loads the module until the next boot", format!("{root}modprobe overlay")),
-                step("loads it at each boot", written(root, "overlay", "/etc/modules-load.d/proctor.conf")),
+                fix_step("loads the module until the next boot", format!("{root}modprobe overlay")),
+                fix_step(
+                    "loads it at each boot",
+                    write_line_command(root, "overlay", "/etc/modules-load.d/proctor.conf"),
+                ),
             ],
-            Self::NoUnified if machine.systemd => Vec::new(),
-            Self::NoUnified => {
-                vec![step("mounts it until the next boot", format!("{root}mount -t cgroup2 none /sys/fs/cgroup"))]
+            Self::NoCgroupV2 if machine.has_systemd => Vec::new(),
+            Self::NoCgroupV2 => {
+                vec![fix_step("mounts it until the next boot", format!("{root}mount -t cgroup2 none /sys/fs/cgroup"))]
             }
-            Self::Undelegated => delegation(root, machine.uid),
+            Self::NoDelegation => delegation(root, machine.uid),
             Self::NoBus => bus(root, machine),
-            Self::NoScope => scope(machine, places),
+            Self::NoScope => scope(machine, paths),
             Self::Container | Self::NoLandlock | Self::Unknown => Vec::new(),
         }
     }
 
     /// Returns advice about steps that no command can do; `None` if the hint of the finding is better.
-    fn advice(self, machine: &Machine) -> Option<&'static str> {
+    fn advice(self, machine: &MachineFacts) -> Option<&'static str> {
         Some(match self {
             Self::Container => {
                 "outside, start the container with `--security-opt seccomp=unconfined --security-opt \
                  apparmor=unconfined --security-opt systempaths=unconfined`, or run proctor outside of it"
             }
-            Self::LandlockOff if machine.family == Family::Other => {
+            Self::LandlockOff if machine.family == DistroFamily::Other => {
                 "put `lsm=landlock,…`, the modules that /sys/kernel/security/lsm names behind it, on the \
                  kernel's command line, and boot"
             }
             Self::LandlockOff => "boot the machine, then ask `proctor doctor` again",
             Self::NoLandlock => "boot a kernel with CONFIG_SECURITY_LANDLOCK=y; those of distributions have it",
-            Self::NoUnified if machine.systemd => {
+            Self::NoCgroupV2 if machine.has_systemd => {
                 "boot the machine with `systemd.unified_cgroup_hierarchy=1` on the kernel's command line"
             }
-            Self::Undelegated | Self::NoBus => "log out and in, then ask `proctor doctor` again",
+            Self::NoDelegation | Self::NoBus => "log out and in, then ask `proctor doctor` again",
             Self::NamespacesOff
-            | Self::UsersOff
+            | Self::UserNamespacesOff
             | Self::AppArmor
-            | Self::Owners
+            | Self::UnmappableOwner
             | Self::NoOverlay
-            | Self::NoUnified
+            | Self::NoCgroupV2
             | Self::NoScope => "ask `proctor doctor` again",
             Self::Unknown => return None,
         })
@@ -212,13 +218,13 @@ impl Cause {
 }
 
 /// Checks for the namespaces inside which all other controls are set up.
-fn is_ground(control: Control) -> bool {
+fn is_base_namespace(control: Control) -> bool {
     matches!(control, Control::UserNamespace | Control::MountNamespace)
 }
 
 /// Checks for controls that are set up inside our own namespaces.
-fn is_made_in_namespaces(control: Control) -> bool {
-    is_kept_by_containers(control) && control != Control::SyscallFilter
+fn is_namespace_dependent(control: Control) -> bool {
+    is_denied_by_containers(control) && control != Control::SyscallFilter
         || matches!(control, Control::GitReadOnly | Control::DiskLimit | Control::PidsLimit | Control::AbstractSockets)
 }
 
@@ -236,7 +242,7 @@ fn is_namespace(control: Control) -> bool {
 }
 
 /// Checks whether containers commonly deny the operations that the control needs.
-fn is_kept_by_containers(control: Control) -> bool {
+fn is_denied_by_containers(control: Control) -> bool {
     matches!(
         control,
         Control::ReadOnlyRoot
@@ -250,104 +256,104 @@ fn is_kept_by_containers(control: Control) -> bool {
     )
 }
 
-fn step(does: &str, command: String) -> FixStep {
+fn fix_step(does: &str, command: String) -> FixStep {
     FixStep { does: does.to_owned(), command }
 }
 
 /// Returns the command that writes a line to a file owned by root.
-fn written(root: &str, line: &str, file: &str) -> String {
+fn write_line_command(root: &str, line: &str, file: &str) -> String {
     format!("printf '%s\\n' '{line}' | {root}tee {file} >/dev/null")
 }
 
 fn sysctl(root: &str, pairs: &[String]) -> Vec<FixStep> {
     let lines: Vec<String> = pairs.iter().map(|pair| format!("'{}'", pair.replace('=', " = "))).collect();
     vec![
-        step("allows them until the next boot", format!("{root}sysctl -w {}", pairs.join(" "))),
-        step(
+        fix_step("allows them until the next boot", format!("{root}sysctl -w {}", pairs.join(" "))),
+        fix_step(
             "allows them after each boot",
             format!("printf '%s\\n' {} | {root}tee /etc/sysctl.d/60-proctor.conf >/dev/null", lines.join(" ")),
         ),
     ]
 }
 
-fn apparmor(root: &str, places: &Places) -> Vec<FixStep> {
+fn apparmor(root: &str, paths: &ShellPaths) -> Vec<FixStep> {
     const PROFILE: &str = "/etc/apparmor.d/proctor-sandbox";
     vec![
-        step(
+        fix_step(
             "writes a profile that allows them to proctor's helper, and to nothing else",
-            format!("{} doctor --apparmor-profile | {root}tee {PROFILE} >/dev/null", places.proctor),
+            format!("{} doctor --apparmor-profile | {root}tee {PROFILE} >/dev/null", paths.proctor),
         ),
-        step("loads it; at each boot it is loaded with the others", format!("{root}apparmor_parser -r {PROFILE}")),
+        fix_step("loads it; at each boot it is loaded with the others", format!("{root}apparmor_parser -r {PROFILE}")),
     ]
 }
 
-fn landlock(root: &str, machine: &Machine) -> Vec<FixStep> {
-    let modules = machine.modules.iter().filter(|name| *name != "capability");
+fn landlock(root: &str, machine: &MachineFacts) -> Vec<FixStep> {
+    let modules = machine.security_modules.iter().filter(|name| *name != "capability");
     let list: Vec<&str> = ["landlock"].into_iter().chain(modules.map(String::as_str)).collect();
     let word = format!("lsm={}", list.join(","));
     match machine.family {
-        Family::Debian => vec![
-            step(
+        DistroFamily::Debian => vec![
+            fix_step(
                 "puts Landlock before the modules that are on now, on the kernel's command line",
-                written(
+                write_line_command(
                     root,
                     &format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {word}\""),
                     "/etc/default/grub.d/proctor.cfg",
                 ),
             ),
-            step("writes the boot loader's config", format!("{root}update-grub")),
+            fix_step("writes the boot loader's config", format!("{root}update-grub")),
         ],
-        Family::Fedora => vec![step(
+        DistroFamily::Fedora => vec![fix_step(
             "puts Landlock before the modules that are on now, on the kernel's command line",
             format!("{root}grubby --update-kernel=ALL --args={word}"),
         )],
-        Family::Arch | Family::Suse | Family::Other => Vec::new(),
+        DistroFamily::Arch | DistroFamily::Suse | DistroFamily::Other => Vec::new(),
     }
 }
 
 fn delegation(root: &str, uid: u32) -> Vec<FixStep> {
     const DIRECTORY: &str = "/etc/systemd/system/user@.service.d";
     vec![
-        step("makes the directory for the setting", format!("{root}mkdir -p {DIRECTORY}")),
-        step(
+        fix_step("makes the directory for the setting", format!("{root}mkdir -p {DIRECTORY}")),
+        fix_step(
             "gives the controllers to the managers of users",
             format!(
                 "printf '%s\\n' '[Service]' 'Delegate=cpu io memory pids' | {root}tee {DIRECTORY}/proctor.conf >/dev/null"
             ),
         ),
-        step("has systemd read it", format!("{root}systemctl daemon-reload")),
-        step(
+        fix_step("has systemd read it", format!("{root}systemctl daemon-reload")),
+        fix_step(
             "starts your manager anew: this ends what runs in your session",
             format!("{root}systemctl restart user@{uid}.service"),
         ),
     ]
 }
 
-fn bus(root: &str, machine: &Machine) -> Vec<FixStep> {
+fn bus(root: &str, machine: &MachineFacts) -> Vec<FixStep> {
     let package = match machine.family {
-        Family::Debian => Some("apt-get install -y dbus-user-session"),
-        Family::Fedora => Some("dnf install -y dbus-daemon"),
-        Family::Arch | Family::Suse | Family::Other => None,
+        DistroFamily::Debian => Some("apt-get install -y dbus-user-session"),
+        DistroFamily::Fedora => Some("dnf install -y dbus-daemon"),
+        DistroFamily::Arch | DistroFamily::Suse | DistroFamily::Other => None,
     };
-    let install = package.map(|command| step("installs the bus of a session", format!("{root}{command}")));
-    let linger = step(
+    let install = package.map(|command| fix_step("installs the bus of a session", format!("{root}{command}")));
+    let linger = fix_step(
         "starts your manager at boot, whether you are logged in or not",
         format!("{root}loginctl enable-linger {}", machine.uid),
     );
     install.into_iter().chain([linger]).collect()
 }
 
-fn scope(machine: &Machine, places: &Places) -> Vec<FixStep> {
-    let user = if machine.root { "" } else { "--user " };
-    let once = step(
+fn scope(machine: &MachineFacts, paths: &ShellPaths) -> Vec<FixStep> {
+    let user = if machine.is_root { "" } else { "--user " };
+    let once = fix_step(
         "runs one command in its own control group",
-        format!("systemd-run {user}--scope --quiet -p Delegate=yes {} run", places.proctor),
+        format!("systemd-run {user}--scope --quiet -p Delegate=yes {} run", paths.proctor),
     );
-    let unit = step(
+    let unit = fix_step(
         "starts your daemon in its own control group, for all commands",
         "systemctl --user enable --now proctord.socket".to_owned(),
     );
-    [once].into_iter().chain(Some(unit).filter(|_| machine.has_user_unit && !machine.root)).collect()
+    [once].into_iter().chain(Some(unit).filter(|_| machine.has_user_unit && !machine.is_root)).collect()
 }
 
 /// Renders all fixes as a shell script, with everything but the commands as comments.
@@ -355,20 +361,20 @@ pub(super) fn render(fixes: &[FixRecord]) -> String {
     if fixes.is_empty() {
         return "# nothing is missing: there is nothing to fix\n".to_owned();
     }
-    let blocks: Vec<String> = fixes.iter().map(block).collect();
+    let blocks: Vec<String> = fixes.iter().map(fix_block).collect();
     format!("# nothing of this was executed: read it, then copy what you want done\n\n{}", blocks.join("\n"))
 }
 
-fn block(fix: &FixRecord) -> String {
+fn fix_block(fix: &FixRecord) -> String {
     let controls: Vec<&str> = fix.controls.iter().map(|control| control.as_str()).collect();
     let head = if controls.is_empty() { String::new() } else { format!("{}: ", controls.join(", ")) };
-    let mut text = format!("# {head}{}\n", shown_line(&fix.cause));
+    let mut text = format!("# {head}{}\n", escape_line(&fix.cause));
     for FixStep { does, command } in &fix.steps {
         text.push_str(&format!("# {does}\n{command}\n"));
     }
     if !fix.advice.is_empty() {
         let word = if fix.steps.is_empty() { "no command here fixes this: " } else { "then: " };
-        text.push_str(&format!("# {word}{}\n", shown_line(&fix.advice)));
+        text.push_str(&format!("# {word}{}\n", escape_line(&fix.advice)));
     }
     text
 }

@@ -2,23 +2,23 @@
 
 use super::*;
 use crate::api::RunSubmission;
-use crate::names::ProfileName;
-use crate::verdict::Doubt;
+use crate::decision::verdict::InconclusiveReason;
+use crate::model::names::ProfileName;
 
-fn log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
+fn numbered_log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
     let logged = |(index, event)| LoggedEvent { seq: index as u64 + 1, logged_at: format!("t{index}"), event };
     events.into_iter().enumerate().map(logged).collect()
 }
 
-fn queued() -> RunEvent {
-    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).asked("/r".into());
+fn queued_event() -> RunEvent {
+    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
     let run_id = RunId::new("r1").expect("an id");
     RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None, trace: None }
 }
 
 #[test]
-fn a_run_that_was_interrupted_before_it_began_says_so() {
-    let doubt = RunEvent::Doubted { doubt: Doubt::Interrupted, message: "the daemon was killed".into() };
+fn reports_interruption_before_run_start() {
+    let doubt = RunEvent::Doubted { doubt: InconclusiveReason::Interrupted, message: "the daemon was killed".into() };
     let end = RunEvent::RunFinished {
         verdict: Verdict::Inconclusive,
         tier: Tier::ONE,
@@ -26,14 +26,14 @@ fn a_run_that_was_interrupted_before_it_began_says_so() {
         duration_ms: 0,
         evidence_dir: None,
     };
-    let view = RunView::fold(&log(vec![queued(), doubt, end])).expect("a run");
+    let view = RunView::from_log(&numbered_log(vec![queued_event(), doubt, end])).expect("a run");
     assert_eq!((view.state, view.verdict, view.seq), (RunState::Finished, Some(Verdict::Inconclusive), 3));
     assert_eq!((view.reason.as_str(), view.finished_at.as_deref()), ("the daemon was killed", Some("t2")));
     let text = serde_json::to_string(&view).expect("writes");
     assert_eq!(serde_json::from_str::<RunView>(&text).expect("reads"), view);
 }
 
-fn started(at: &str) -> RunEvent {
+fn started_event(at: &str) -> RunEvent {
     let event = serde_json::json!({
         "event": "run_started", "run_id": "r1", "at": at, "profile": "pr", "changeset_id": null,
         "spec_sha256": "0".repeat(64), "plan_sha256": "0".repeat(64), "snapshot": format!("sha256:{}", "0".repeat(64)),
@@ -43,15 +43,15 @@ fn started(at: &str) -> RunEvent {
 }
 
 /// Returns the end of a run that took `duration_ms`.
-fn finished(duration_ms: u64) -> RunEvent {
+fn finished_event(duration_ms: u64) -> RunEvent {
     let (verdict, tier) = (Verdict::Passed, Tier::ONE);
     RunEvent::RunFinished { verdict, tier, exit_code: 0, duration_ms, evidence_dir: None }
 }
 
 #[test]
 fn duration_is_the_time_between_start_and_end() {
-    let log = log(vec![queued(), started("2026-01-02T23:59:59.900Z"), finished(1_250)]);
-    let view = RunView::fold(&log).expect("a run");
+    let log = numbered_log(vec![queued_event(), started_event("2026-01-02T23:59:59.900Z"), finished_event(1_250)]);
+    let view = RunView::from_log(&log).expect("a run");
     assert_eq!(view.started_at.as_deref(), Some("2026-01-02T23:59:59.900Z"));
     assert_eq!((view.finished_at.as_deref(), view.duration_ms), (Some("2026-01-03T00:00:01.150Z"), Some(1_250)));
     let summary = view.summary();
@@ -59,7 +59,7 @@ fn duration_is_the_time_between_start_and_end() {
 }
 
 #[test]
-fn a_check_that_runs_is_no_step() {
+fn running_check_is_not_a_step() {
     let event = RunEvent::StepStarted {
         skill: SkillName::new("posix").expect("a name"),
         step: StepName::new("posix.1").expect("a name"),
@@ -67,13 +67,13 @@ fn a_check_that_runs_is_no_step() {
         timeout_ms: 1,
         expected_ms: None,
     };
-    let view = RunView::fold(&log(vec![queued(), event])).expect("a run");
+    let view = RunView::from_log(&numbered_log(vec![queued_event(), event])).expect("a run");
     assert_eq!((view.steps.len(), view.reason.as_str()), (0, "posix/posix.1 runs"));
 }
 
 #[test]
-fn a_log_that_does_not_begin_at_its_beginning_is_none() {
+fn rejects_log_without_initial_request() {
     let end = RunEvent::Cancelling { by: "x".into() };
-    assert_eq!(RunView::fold(&log(vec![end])), None);
-    assert_eq!(RunView::fold([]), None);
+    assert_eq!(RunView::from_log(&numbered_log(vec![end])), None);
+    assert_eq!(RunView::from_log([]), None);
 }

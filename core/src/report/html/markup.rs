@@ -1,22 +1,22 @@
 //! Builds HTML. Tags and attribute names are compile-time constants; everything else is escaped on insertion. There
 //! is no way to put a `String` into a page unescaped.
 
-use crate::evidence::escape_output;
+use crate::record::evidence::escape_output;
 
 /// An attribute: a constant name and an untrusted value.
-pub(super) type Attribute<'a> = (&'static str, &'a str);
+pub(super) type HtmlAttribute<'a> = (&'static str, &'a str);
 
 /// A page, or a part of one, under construction.
 #[derive(Debug)]
 pub(super) struct Html {
     markup: String,
-    room: usize,
+    size_limit: usize,
 }
 
 impl Html {
     /// Creates an empty page that counts as full when it reaches `room` bytes.
-    pub(super) fn with_room(room: usize) -> Self {
-        Self { markup: "<!doctype html>\n".to_owned(), room }
+    pub(super) fn with_size_limit(room: usize) -> Self {
+        Self { markup: "<!doctype html>\n".to_owned(), size_limit: room }
     }
 
     /// Returns the finished markup.
@@ -25,7 +25,12 @@ impl Html {
     }
 
     /// Writes an element; `content` writes its content.
-    pub(super) fn element(&mut self, tag: &'static str, attributes: &[Attribute<'_>], content: impl FnOnce(&mut Self)) {
+    pub(super) fn element(
+        &mut self,
+        tag: &'static str,
+        attributes: &[HtmlAttribute<'_>],
+        content: impl FnOnce(&mut Self),
+    ) {
         self.void(tag, attributes);
         content(self);
         self.markup.push_str("</");
@@ -52,7 +57,7 @@ impl Html {
     }
 
     /// Writes an element without attributes that contains only text.
-    pub(super) fn say(&mut self, tag: &'static str, text: &str) {
+    pub(super) fn text_element(&mut self, tag: &'static str, text: &str) {
         self.plain(tag, |html| html.text(text));
     }
 
@@ -62,14 +67,14 @@ impl Html {
     }
 
     /// Writes an element without content and without an end tag.
-    pub(super) fn void(&mut self, tag: &'static str, attributes: &[Attribute<'_>]) {
+    pub(super) fn void(&mut self, tag: &'static str, attributes: &[HtmlAttribute<'_>]) {
         self.markup.push('<');
         self.markup.push_str(tag);
         for (name, value) in attributes {
             self.markup.push(' ');
             self.markup.push_str(name);
             self.markup.push_str("=\"");
-            escape(&one_line(value), &mut self.markup);
+            escape(&escape_one_line(value), &mut self.markup);
             self.markup.push('"');
         }
         self.markup.push('>');
@@ -88,7 +93,7 @@ impl Html {
 
     /// Returns whether the page has reached its size limit, so that optional content should be left out.
     pub(super) fn is_full(&self) -> bool {
-        self.markup.len() >= self.room
+        self.markup.len() >= self.size_limit
     }
 }
 
@@ -101,7 +106,7 @@ fn is_block(tag: &str) -> bool {
 }
 
 /// Returns a text on one line, for an attribute.
-fn one_line(text: &str) -> String {
+fn escape_one_line(text: &str) -> String {
     escape_output(text.as_bytes()).replace('\n', "\\n").replace('\t', "\\t")
 }
 
@@ -130,21 +135,21 @@ fn entity(c: char) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Html)) -> String {
-        let mut html = Html { markup: String::new(), room: 0 };
+    fn render(write: impl FnOnce(&mut Html)) -> String {
+        let mut html = Html { markup: String::new(), size_limit: 0 };
         write(&mut html);
         html.finish()
     }
 
     #[test]
-    fn text_is_never_markup() {
+    fn escapes_text_and_attributes() {
         let evil = "</pre><script>\"'&amp;\u{202e}\r\0\n";
         assert_eq!(
-            written(|html| html.leaf("span", "a", evil)),
+            render(|html| html.leaf("span", "a", evil)),
             "<span class=\"a\">&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\x0d\\x00\n</span>"
         );
         assert_eq!(
-            written(|html| html.void("input", &[("value", evil)])),
+            render(|html| html.void("input", &[("value", evil)])),
             "<input value=\"&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\x0d\\x00\\n\">"
         );
     }

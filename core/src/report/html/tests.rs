@@ -4,24 +4,23 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Part, ROOM, SCRIPT, STYLE, base64, page, pages, view::MAX_STEPS};
-use crate::drift::{Change, ChangeKind, Diff};
-use crate::enforcement::{Control, ControlState};
-use crate::event::RunEvent;
-use crate::evidence::{AttemptEvidence, CheckEvidence, StepEvidence, StreamEvidence};
-use crate::exec::DoubtRecord;
-use crate::leak::{LeakedProcess, LeakedProcesses};
-use crate::names::{StepName, ToolchainName};
-use crate::outcome::{LimitKind, Outcome, Termination};
-use crate::plan::{Argv, ReportFormat, VersionDemand};
-use crate::record::{AttemptSpan, RunRecord, SkillRecord, Span};
-use crate::report::Content;
-use crate::report::fixture::{file, tools_sarif, with_tools};
-use crate::tier::Tier;
-use crate::verdict::{Doubt, Verdict};
+use super::{MAX_PAGE_BYTES, PageRun, SCRIPT, STYLE, base64, page_view::MAX_STEPS, render_multi_run_page, render_page};
+use crate::decision::verdict::{InconclusiveDetail, InconclusiveReason, Verdict};
+use crate::model::drift::{Change, ChangeKind, Diff};
+use crate::model::enforcement::{Control, ControlState};
+use crate::model::event::RunEvent;
+use crate::model::leak::{LeakedProcess, LeakedProcesses};
+use crate::model::names::{StepName, ToolchainName};
+use crate::model::outcome::{LimitKind, Outcome, Termination};
+use crate::model::plan::{Argv, ReportFormat, VersionDemand};
+use crate::model::tier::Tier;
+use crate::record::evidence::{AttemptEvidence, CheckEvidence, StepEvidence, StreamEvidence};
+use crate::record::run_record::{AttemptSpan, RunRecord, SkillRecord, Span};
+use crate::report::ToolReportContent;
+use crate::report::fixture::{ruff_sarif, run_with_tool_reports, tool_report};
 
 /// Returns the record of a passed run, from a real log.
-fn passed() -> RunRecord {
+fn passed_run() -> RunRecord {
     let log = include_str!("../../../../fixtures/logs/passed.jsonl");
     let events = log.lines().map(|line| serde_json::from_str::<RunEvent>(line).expect("an event"));
     let mut record = RunRecord::default();
@@ -29,8 +28,8 @@ fn passed() -> RunRecord {
     record
 }
 
-fn step(name: &str, outcome: Outcome, code: u8) -> StepEvidence {
-    let mut step = passed().skills[0].steps[0].clone();
+fn step_with_outcome(name: &str, outcome: Outcome, code: u8) -> StepEvidence {
+    let mut step = passed_run().skills[0].steps[0].clone();
     step.planned.name = StepName::new(name).expect("a step name");
     step.outcome = outcome;
     step.termination = Termination::Exited { code };
@@ -38,25 +37,25 @@ fn step(name: &str, outcome: Outcome, code: u8) -> StepEvidence {
     step
 }
 
-fn stream(text: &str) -> StreamEvidence {
+fn stream_evidence(text: &str) -> StreamEvidence {
     let bytes = text.len() as u64;
-    let preview = crate::evidence::escape_output(text.as_bytes());
+    let preview = crate::record::evidence::escape_output(text.as_bytes());
     StreamEvidence { bytes, kept_bytes: bytes, preview, ..StreamEvidence::empty() }
 }
 
 /// Returns a run with many problems, and with `text` in every field that can contain untrusted text.
-fn eventful(text: &str) -> RunRecord {
-    let mut record = passed();
-    let mut failed = step("compile", Outcome::Failed, 1);
-    failed.stderr = stream(&format!("warning: a\nb\nc\nd\ne\nf\nerror: {text}\ng\n"));
-    failed.stdout = StreamEvidence { bytes: 1 << 20, tail: text.to_owned(), redacted: 2, ..stream(text) };
-    let mut drifted = step("write", Outcome::Drifted, 0);
+fn run_with_problems(text: &str) -> RunRecord {
+    let mut record = passed_run();
+    let mut failed = step_with_outcome("compile", Outcome::Failed, 1);
+    failed.stderr = stream_evidence(&format!("warning: a\nb\nc\nd\ne\nf\nerror: {text}\ng\n"));
+    failed.stdout = StreamEvidence { bytes: 1 << 20, tail: text.to_owned(), redacted: 2, ..stream_evidence(text) };
+    let mut drifted = step_with_outcome("write", Outcome::Drifted, 0);
     let line = text.replace('\n', " ");
     let diff = Diff::Truncated { text: format!("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-{line}\n+y\n"), omitted_lines: 7 };
     drifted.drift.found.changes =
         vec![Change { path: text.to_owned(), kind: ChangeKind::Modified, before: None, after: None, diff }];
     drifted.drift.found.omitted = 3;
-    let mut flaky = step("flaky", Outcome::Passed, 0);
+    let mut flaky = step_with_outcome("flaky", Outcome::Passed, 0);
     flaky.flaky = true;
     flaky.resources.limits_hit.insert(LimitKind::Memory);
     flaky.leaked = Some(LeakedProcesses::new(1, vec![LeakedProcess { pid: 7, name: text.to_owned() }]));
@@ -79,7 +78,7 @@ fn eventful(text: &str) -> RunRecord {
         demand: VersionDemand::Range { range: text.to_owned() },
         version_read: Some(text.to_owned()),
         satisfied: false,
-        step: step("check", Outcome::Passed, 0),
+        step: step_with_outcome("check", Outcome::Passed, 0),
     };
     record.checks.push(check);
     record.check_spans.push(Span { began_ms: 0, ended_ms: Some(40) });
@@ -94,7 +93,7 @@ fn eventful(text: &str) -> RunRecord {
     skill.steps.extend([failed, drifted, flaky]);
     skill.planned.push(StepName::new("unreached").expect("a name"));
     skill.reason = text.to_owned();
-    record.doubts.push(DoubtRecord { doubt: Doubt::TreeChanged, message: text.to_owned() });
+    record.doubts.push(InconclusiveDetail { doubt: InconclusiveReason::TreeChanged, message: text.to_owned() });
     record.cancelled_by = Some(text.to_owned());
     if let Some(finished) = &mut record.finished {
         finished.verdict = Verdict::Failed;
@@ -105,30 +104,30 @@ fn eventful(text: &str) -> RunRecord {
 }
 
 /// Returns the page without its style and script, which have their own files, and without their hashes.
-fn body(record: &RunRecord) -> String {
-    let page = page(record, &[]).replace(STYLE, "").replace(SCRIPT, "");
+fn page_without_assets(record: &RunRecord) -> String {
+    let page = render_page(record, &[]).replace(STYLE, "").replace(SCRIPT, "");
     let (before, rest) = page.split_once("style-src ").expect("there is a policy");
     let (_, after) = rest.split_once("; img-src").expect("it goes on");
     format!("{before}…{after}")
 }
 
 #[test]
-fn a_page_has_its_parts_in_their_order() {
-    insta::assert_snapshot!(body(&eventful("<a text of others>")));
+fn page_sections_are_in_order() {
+    insta::assert_snapshot!(page_without_assets(&run_with_problems("<a text of others>")));
 }
 
 #[test]
-fn a_pass_has_no_reasons() {
-    let page = body(&passed());
+fn passed_run_has_no_reasons() {
+    let page = page_without_assets(&passed_run());
     assert!(page.contains("data-verdict=\"passed\"") && !page.contains("id=\"why\""), "{page}");
 }
 
 #[test]
-fn several_runs_share_a_page_and_no_name() {
-    let (good, bad) = (passed(), eventful("x"));
-    let part = |name, came_to| Part { name, came_to, files: &[] };
+fn element_ids_are_unique_across_runs() {
+    let (good, bad) = (passed_run(), run_with_problems("x"));
+    let part = |name, came_to| PageRun { name, result: came_to, tool_reports: &[] };
     let parts = [part("one", Ok(&good)), part("<two>", Ok(&bad)), part("three", Err("no snapshot could be had"))];
-    let page = pages(Verdict::Failed, &parts);
+    let page = render_multi_run_page(Verdict::Failed, &parts);
     let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     let mut once = ids.clone();
     once.sort_unstable();
@@ -145,20 +144,20 @@ fn several_runs_share_a_page_and_no_name() {
 }
 
 #[test]
-fn a_run_that_never_began_or_ended_is_no_result() {
-    let page = body(&RunRecord::default());
+fn unfinished_run_is_shown_as_no_result() {
+    let page = page_without_assets(&RunRecord::default());
     assert!(page.contains("data-verdict=\"unfinished\"") && page.contains("nothing here is a result"), "{page}");
 }
 
 #[test]
-fn the_policy_names_the_style_and_the_script_by_their_hashes() {
-    let page = page(&passed(), &[]);
+fn policy_contains_hashes_of_style_and_script() {
+    let page = render_page(&passed_run(), &[]);
     let between = |open: &str, close: &str| {
         let (_, rest) = page.split_once(open).expect("the element is there");
         rest.split_once(close).expect("it ends").0.to_owned()
     };
     for (kind, text) in [("style", between("<style>", "</style>")), ("script", between("<script>", "</script>"))] {
-        let hash = crate::digest::Sha256Hex::of(text.as_bytes()).to_raw();
+        let hash = crate::text::digest::Sha256Hex::digest(text.as_bytes()).to_raw();
         let source = format!("{kind}-src &#39;sha256-{}&#39;", base64(&hash));
         assert!(page.contains(&source), "{source}");
     }
@@ -166,14 +165,14 @@ fn the_policy_names_the_style_and_the_script_by_their_hashes() {
 
 /// Test vectors of RFC 4648, section 10.
 #[test]
-fn base64_is_that_of_the_rfc() {
+fn base64_matches_rfc_4648() {
     let cases = ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
     assert_eq!(cases, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"]);
     assert_eq!(base64(&[0xff, 0xef, 0xfe]), "/+/+");
 }
 
 #[test]
-fn our_own_texts_cannot_end_their_elements() {
+fn style_and_script_contain_no_end_tags() {
     for text in [STYLE, SCRIPT] {
         assert!(!text.contains("</") && !text.contains("<!--") && !text.contains('\r'));
         assert!(!text.contains("http:") && !text.contains("https:") && !text.contains("@import"));
@@ -181,32 +180,32 @@ fn our_own_texts_cannot_end_their_elements() {
 }
 
 #[test]
-fn a_page_is_bounded_and_says_what_it_leaves_out() {
-    let mut record = eventful("x");
+fn page_is_bounded_and_reports_omissions() {
+    let mut record = run_with_problems("x");
     let noisy = "&".repeat(4 << 10);
-    let mut step = step("noisy", Outcome::Failed, 1);
-    step.stdout = StreamEvidence { bytes: 1 << 30, tail: noisy.clone(), ..stream(&noisy) };
+    let mut step = step_with_outcome("noisy", Outcome::Failed, 1);
+    step.stdout = StreamEvidence { bytes: 1 << 30, tail: noisy.clone(), ..stream_evidence(&noisy) };
     step.stderr = step.stdout.clone();
     let change = record.skills[0].steps[2].drift.found.changes[0].clone();
     step.drift.found.changes = vec![change; 1_000];
     step.planned.cmd = Argv::new(vec!["&".repeat(100_000)]).expect("a command");
     let skill = SkillRecord { steps: vec![step; MAX_STEPS + 5], ..record.skills[0].clone() };
     record.skills = vec![skill];
-    let page = page(&record, &[]);
+    let page = render_page(&record, &[]);
     assert!(page.contains("Left out here: the page would be too large."));
     assert!(page.contains("And 5 more steps; the evidence has them."));
-    assert!(page.len() < 2 * ROOM, "{} bytes", page.len());
+    assert!(page.len() < 2 * MAX_PAGE_BYTES, "{} bytes", page.len());
 }
 
 /// Returns the tags of a page, found by a parser that knows only how tags begin and end.
-fn tags(page: &str) -> Vec<String> {
+fn tag_names(page: &str) -> Vec<String> {
     let starts = page.split('<').skip(1);
     starts
         .map(|rest| rest.split('>').next().unwrap_or_default().split(' ').next().unwrap_or_default().to_owned())
         .collect()
 }
 
-fn any_text() -> impl Strategy<Value = String> {
+fn any_hostile_text() -> impl Strategy<Value = String> {
     let evil = prop::sample::select(vec![
         "</pre>",
         "</script>",
@@ -241,20 +240,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn no_text_becomes_markup(text in any_text()) {
-        let page = body(&eventful(&text));
-        prop_assert_eq!(tags(&page), tags(&body(&eventful("x"))));
+    fn untrusted_text_never_becomes_markup(text in any_hostile_text()) {
+        let page = page_without_assets(&run_with_problems(&text));
+        prop_assert_eq!(tag_names(&page), tag_names(&page_without_assets(&run_with_problems("x"))));
         let hidden = |c: char| c.is_control() && c != '\n' && c != '\t' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         prop_assert!(!page.contains(hidden));
-        prop_assert_eq!(&page, &body(&eventful(&text)));
+        prop_assert_eq!(&page, &page_without_assets(&run_with_problems(&text)));
     }
 }
 
 #[test]
-fn what_the_tools_reported_stands_at_its_step() {
-    let run = with_tools();
+fn shows_tool_reports_at_their_step() {
+    let run = run_with_tool_reports();
     let record = run.record().expect("a run");
-    let page = page(record, &run.files);
+    let page = render_page(record, &run.tool_reports);
     let written: String = page.lines().filter(|line| line.contains("class=\"report\"")).collect();
     assert_eq!(written.matches("class=\"report\"").count(), 4, "{written}");
     for expected in [
@@ -272,14 +271,14 @@ fn what_the_tools_reported_stands_at_its_step() {
 }
 
 #[test]
-fn reports_are_shown_as_far_as_a_page_has_use_for_them() {
-    let mut run = with_tools();
-    run.files = vec![
-        file("lints", ReportFormat::Sarif, tools_sarif(150)),
-        file("tests", ReportFormat::Sarif, Content::Unread("it is no longer stored".into())),
-        file("tests", ReportFormat::Junit, Content::Missing),
+fn limits_shown_report_findings() {
+    let mut run = run_with_tool_reports();
+    run.tool_reports = vec![
+        tool_report("lints", ReportFormat::Sarif, ruff_sarif(150)),
+        tool_report("tests", ReportFormat::Sarif, ToolReportContent::Unavailable("it is no longer stored".into())),
+        tool_report("tests", ReportFormat::Junit, ToolReportContent::Missing),
     ];
-    let page = page(run.record().expect("a run"), &run.files);
+    let page = render_page(run.record().expect("a run"), &run.tool_reports);
     assert!(page.contains("And 100 more findings in the file."));
     assert_eq!(page.matches("<code class=\"path\">src/a.py").count(), 200);
     assert!(page.contains("it is no longer stored") && page.matches("class=\"report\"").count() == 2);

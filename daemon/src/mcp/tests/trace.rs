@@ -3,10 +3,10 @@
 use super::*;
 
 #[tokio::test]
-async fn a_call_continues_the_trace_of_its_meta() {
+async fn call_continues_trace_of_its_meta() {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let run = Written::new(ended(Verdict::Passed, vec![step(0, "a", "b", Outcome::Passed, 0)]), b"");
-    let mut client = Client::connect(run.clone()).await;
+    let run = FakeBackend::new(ended_run(Verdict::Passed, vec![step(0, "a", "b", Outcome::Passed, 0)]), b"");
+    let mut client = McpTestClient::connect(run.clone()).await;
     let metas = [
         json!({ "traceparent": PARENT, "tracestate": "vendor=1,other=2" }),
         json!({ "traceparent": PARENT, "tracestate": "not valid" }),
@@ -16,7 +16,7 @@ async fn a_call_continues_the_trace_of_its_meta() {
     ];
     for meta in metas {
         let call = json!({ "name": "antigravity_verify", "arguments": { "repo_root": "/r" }, "_meta": meta });
-        let answer = client.ask("tools/call", call).await;
+        let answer = client.request("tools/call", call).await;
         assert!(text(&answer["result"]).starts_with("PASSED"), "{answer}");
     }
     let continued = |state| TraceContext::parse(PARENT, state);

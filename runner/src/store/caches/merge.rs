@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, RawMode, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::CacheFault;
-use super::layer::{Entry, MAX_DEPTH, is_opaque, is_whiteout, names, open_dir};
+use super::SkillCacheError;
+use super::cache_layer::{MAX_DEPTH, WalkedEntry, is_opaque, is_whiteout, open_dir, sorted_names};
 
 /// How files get into the directory.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum How {
+pub(super) enum MergeMode {
     /// As hard links to the files of the layers, which are never written again.
     Link,
     /// As copies, owned by this user if one is given.
@@ -27,7 +27,7 @@ pub(super) enum How {
 ///
 /// # Errors
 /// An entry cannot be read or created, or directories are nested too deep.
-pub(super) fn merge(layers: &[OwnedFd], to: BorrowedFd<'_>, how: How) -> Result<(), CacheFault> {
+pub(super) fn merge(layers: &[OwnedFd], to: BorrowedFd<'_>, how: MergeMode) -> Result<(), SkillCacheError> {
     let layers: Vec<BorrowedFd<'_>> = layers.iter().map(AsFd::as_fd).collect();
     merge_into(&layers, to, how, &mut Vec::new(), 0)
 }
@@ -35,30 +35,30 @@ pub(super) fn merge(layers: &[OwnedFd], to: BorrowedFd<'_>, how: How) -> Result<
 fn merge_into(
     dirs: &[BorrowedFd<'_>],
     to: BorrowedFd<'_>,
-    how: How,
+    how: MergeMode,
     path: &mut Vec<u8>,
     depth: usize,
-) -> Result<(), CacheFault> {
+) -> Result<(), SkillCacheError> {
     if depth > MAX_DEPTH {
-        return Err(CacheFault::TooDeep);
+        return Err(SkillCacheError::TooDeep);
     }
-    for (name, found) in entries(dirs, path)? {
+    for (name, found) in entries_by_name(dirs, path)? {
         let length = path.len();
         if length > 0 {
             path.push(b'/');
         }
         path.extend_from_slice(name.to_bytes());
         let (at, stat) = found[0];
-        let entry = Entry { parent: dirs[at], name: &name, path: &path.clone(), stat };
+        let entry = WalkedEntry { parent: dirs[at], name: &name, path: &path.clone(), stat };
         if entry.kind().is_dir() {
-            let below = shown(dirs, &name, &found).map_err(entry.fault("open"))?;
-            let made = make_dir(to, &name).map_err(entry.fault("make"))?;
+            let below = open_merged_dirs(dirs, &name, &found).map_err(entry.error_for("open"))?;
+            let made = make_dir(to, &name).map_err(entry.error_for("make"))?;
             let below: Vec<BorrowedFd<'_>> = below.iter().map(AsFd::as_fd).collect();
             merge_into(&below, made.as_fd(), how, path, depth + 1)?;
             // This comes last: the mode may deny us access, and each new entry changes the modification time.
-            finish(made.as_fd(), &stat, how).map_err(entry.fault("finish"))?;
+            copy_metadata(made.as_fd(), &stat, how).map_err(entry.error_for("finish"))?;
         } else if !is_whiteout(&stat) {
-            place(&entry, to, how).map_err(entry.fault("take"))?;
+            place_entry(&entry, to, how).map_err(entry.error_for("take"))?;
         }
         path.truncate(length);
     }
@@ -66,15 +66,18 @@ fn merge_into(
 }
 
 /// Returns each name in these directories, with the directories that contain it, newest first.
-fn entries(dirs: &[BorrowedFd<'_>], path: &[u8]) -> Result<BTreeMap<CString, Vec<(usize, Stat)>>, CacheFault> {
+fn entries_by_name(
+    dirs: &[BorrowedFd<'_>],
+    path: &[u8],
+) -> Result<BTreeMap<CString, Vec<(usize, Stat)>>, SkillCacheError> {
     let mut found: BTreeMap<CString, Vec<(usize, Stat)>> = BTreeMap::new();
-    let fault = |errno: Errno| CacheFault::Entry {
+    let fault = |errno: Errno| SkillCacheError::Entry {
         action: "list",
-        path: proctor_core::drift::display_path(path),
+        path: proctor_core::model::drift::display_path(path),
         source: errno.into(),
     };
     for (at, dir) in dirs.iter().enumerate() {
-        for name in names(*dir).map_err(fault)? {
+        for name in sorted_names(*dir).map_err(fault)? {
             let stat = fs::statat(*dir, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
             found.entry(name).or_default().push((at, stat));
         }
@@ -84,7 +87,7 @@ fn entries(dirs: &[BorrowedFd<'_>], path: &[u8]) -> Result<BTreeMap<CString, Vec
 
 /// Opens the directories of a name that appear merged: down to the first that is opaque, or to an entry that is not
 /// a directory.
-fn shown(dirs: &[BorrowedFd<'_>], name: &CStr, found: &[(usize, Stat)]) -> rustix::io::Result<Vec<OwnedFd>> {
+fn open_merged_dirs(dirs: &[BorrowedFd<'_>], name: &CStr, found: &[(usize, Stat)]) -> rustix::io::Result<Vec<OwnedFd>> {
     let mut shown = Vec::new();
     for (at, stat) in found {
         if !FileType::from_raw_mode(stat.st_mode).is_dir() {
@@ -105,8 +108,8 @@ fn make_dir(to: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
     open_dir(to, name)
 }
 
-fn place(entry: &Entry<'_>, to: BorrowedFd<'_>, how: How) -> rustix::io::Result<()> {
-    if let How::Link = how {
+fn place_entry(entry: &WalkedEntry<'_>, to: BorrowedFd<'_>, how: MergeMode) -> rustix::io::Result<()> {
+    if let MergeMode::Link = how {
         match fs::linkat(entry.parent, entry.name, to, entry.name, AtFlags::empty()) {
             // The file has the maximum number of links, so it is copied.
             Err(Errno::MLINK) => {}
@@ -116,7 +119,7 @@ fn place(entry: &Entry<'_>, to: BorrowedFd<'_>, how: How) -> rustix::io::Result<
     if entry.kind().is_symlink() {
         let target = fs::readlinkat(entry.parent, entry.name, Vec::new())?;
         fs::symlinkat(&target, to, entry.name)?;
-        let (uid, gid) = owner(&entry.stat, how);
+        let (uid, gid) = new_owner(&entry.stat, how);
         fs::chownat(to, entry.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         return fs::utimensat(to, entry.name, &times(&entry.stat), AtFlags::SYMLINK_NOFOLLOW);
     }
@@ -132,20 +135,20 @@ fn place(entry: &Entry<'_>, to: BorrowedFd<'_>, how: How) -> rustix::io::Result<
         let copied = std::io::copy(&mut File::from(from), &mut &file);
         copied.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     }
-    finish(file.as_fd(), &entry.stat, how)
+    copy_metadata(file.as_fd(), &entry.stat, how)
 }
 
-fn finish(made: BorrowedFd<'_>, stat: &Stat, how: How) -> rustix::io::Result<()> {
-    let (uid, gid) = owner(stat, how);
+fn copy_metadata(made: BorrowedFd<'_>, stat: &Stat, how: MergeMode) -> rustix::io::Result<()> {
+    let (uid, gid) = new_owner(stat, how);
     fs::fchown(made, uid, gid)?;
     fs::fchmod(made, permissions(stat.st_mode))?;
     fs::futimens(made, &times(stat))
 }
 
-fn owner(stat: &Stat, how: How) -> (Option<Uid>, Option<Gid>) {
+fn new_owner(stat: &Stat, how: MergeMode) -> (Option<Uid>, Option<Gid>) {
     let (uid, gid) = match how {
-        How::Copy { owner: Some(owner) } => owner,
-        How::Copy { owner: None } | How::Link => (stat.st_uid, stat.st_gid),
+        MergeMode::Copy { owner: Some(owner) } => owner,
+        MergeMode::Copy { owner: None } | MergeMode::Link => (stat.st_uid, stat.st_gid),
     };
     (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }

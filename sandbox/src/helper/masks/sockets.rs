@@ -26,16 +26,16 @@ const MAX: usize = 1024;
 pub(crate) fn bound_sockets(mut table: &File) -> io::Result<Vec<PathBuf>> {
     let mut text = Vec::new();
     table.read_to_end(&mut text)?;
-    Ok(parse(&text))
+    Ok(parse_unix_table(&text))
 }
 
 /// Parses the kernel's table (`/proc/net/unix` in proc_pid_net(5)): a header, then one line for each socket with
 /// seven fields and an optional path. The path is not escaped, so a path with a line break continues in the next
 /// line. The name of an abstract socket begins with `@`.
-fn parse(table: &[u8]) -> Vec<PathBuf> {
+fn parse_unix_table(table: &[u8]) -> Vec<PathBuf> {
     let mut paths: Vec<Vec<u8>> = Vec::new();
     for line in table.split(|byte| *byte == b'\n').skip(1) {
-        match (row(line), paths.last_mut()) {
+        match (parse_row(line), paths.last_mut()) {
             (Some(path), _) => paths.push(path.to_vec()),
             (None, Some(unfinished)) => {
                 unfinished.push(b'\n');
@@ -54,7 +54,7 @@ fn parse(table: &[u8]) -> Vec<PathBuf> {
 
 /// Returns the path of a line that begins with `address: references protocol flags type state inode`; empty if the
 /// socket has no path.
-fn row(line: &[u8]) -> Option<&[u8]> {
+fn parse_row(line: &[u8]) -> Option<&[u8]> {
     const FIELDS: usize = 7;
     let mut rest = line;
     for field in 0..FIELDS {
@@ -72,7 +72,7 @@ fn row(line: &[u8]) -> Option<&[u8]> {
 
 /// The sockets of the host, and the paths at which a step could find them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sockets<'a> {
+pub(crate) struct HostSockets<'a> {
     /// The result of [`bound_sockets`].
     pub(crate) bound: &'a [PathBuf],
     /// The hidden directories, and the repository: a socket of a lower layer does not accept connections through an
@@ -83,10 +83,10 @@ pub(crate) struct Sockets<'a> {
     pub(crate) shown: &'a [(&'a Path, &'a Path)],
 }
 
-impl Sockets<'_> {
+impl HostSockets<'_> {
     /// Opens the sockets that are reachable now, one descriptor at a time.
-    pub(super) fn reachable(&self) -> io::Result<impl Iterator<Item = io::Result<OwnedFd>>> {
-        let places = self.places();
+    pub(super) fn open_reachable(&self) -> io::Result<impl Iterator<Item = io::Result<OwnedFd>>> {
+        let places = self.reachable_paths();
         if places.len() > MAX {
             return Err(io::Error::other(format!(
                 "{} sockets of the host lie where the step could connect to them, more than {MAX}",
@@ -97,17 +97,17 @@ impl Sockets<'_> {
     }
 
     /// Returns the paths at which a step could find the sockets.
-    pub(crate) fn places(&self) -> BTreeSet<PathBuf> {
+    pub(crate) fn reachable_paths(&self) -> BTreeSet<PathBuf> {
         let own = self.bound.iter().filter(|path| !self.skip.iter().any(|skip| path.starts_with(skip))).cloned();
         let moved = self.bound.iter().flat_map(|path| {
-            self.shown.iter().filter_map(|(from, to)| Some(joined(to, path.strip_prefix(from).ok()?)))
+            self.shown.iter().filter_map(|(from, to)| Some(join_paths(to, path.strip_prefix(from).ok()?)))
         });
         own.chain(moved).collect()
     }
 }
 
 /// Joins two paths, without the trailing slash that joining an empty path adds.
-fn joined(to: &Path, rest: &Path) -> PathBuf {
+fn join_paths(to: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) }
 }
 
@@ -131,11 +131,11 @@ mod tests {
     fn paths(lines: &[&str]) -> Vec<String> {
         let head = "Num       RefCount Protocol Flags    Type St Inode Path";
         let table = [&[head], lines].concat().join("\n") + "\n";
-        parse(table.as_bytes()).iter().map(|path| path.to_str().expect("text").to_owned()).collect()
+        parse_unix_table(table.as_bytes()).iter().map(|path| path.to_str().expect("text").to_owned()).collect()
     }
 
     #[test]
-    fn sockets_with_an_absolute_path_are_found_once() {
+    fn finds_absolute_sockets_once() {
         let lines = [
             "0000000000000000: 00000003 00000000 00000000 0001 03  1443",
             "0000000000000000: 00000002 00000000 00010000 0001 01 14430 /srv/a.sock",
@@ -148,26 +148,28 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_are_read_as_they_are() {
+    fn reads_unusual_paths() {
         let row = "ffff8880: 00000002 00000000 00010000 0001 01 9";
         let lines =
             [format!("{row} / two  blanks "), format!("{row} /line"), "break".to_owned(), format!("{row} /end")];
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         assert_eq!(paths(&lines), ["/ two  blanks ", "/end", "/line\nbreak"]);
-        assert_eq!(parse(b"head\nff: 2 0 10000 1 1 9 /\xff\n"), [Path::new(OsStr::from_bytes(b"/\xff"))]);
+        assert_eq!(parse_unix_table(b"head\nff: 2 0 10000 1 1 9 /\xff\n"), [Path::new(OsStr::from_bytes(b"/\xff"))]);
     }
 
     #[test]
-    fn no_table_is_too_short() {
-        assert!(parse(b"").is_empty() && parse(b"Num\n").is_empty() && paths(&["torn: 1"]).is_empty());
+    fn accepts_short_tables() {
+        assert!(
+            parse_unix_table(b"").is_empty() && parse_unix_table(b"Num\n").is_empty() && paths(&["torn: 1"]).is_empty()
+        );
     }
 
     #[test]
-    fn a_socket_in_what_is_shown_elsewhere_is_looked_for_there() {
+    fn finds_socket_at_shown_path() {
         let bound = ["/home/u/.t/s".into(), "/srv/s".into(), "/home/u/x".into(), "/home/u/.t".into()];
         let skip = [Path::new("/home")];
         let shown = [(Path::new("/home/u/.t"), Path::new("/home/step/.t"))];
-        let places = Sockets { bound: &bound, skip: &skip, shown: &shown }.places();
+        let places = HostSockets { bound: &bound, skip: &skip, shown: &shown }.reachable_paths();
         assert_eq!(
             places.into_iter().collect::<Vec<_>>(),
             ["/home/step/.t", "/home/step/.t/s", "/srv/s"].map(PathBuf::from)

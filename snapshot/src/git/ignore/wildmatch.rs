@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// How a pattern is matched.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mode {
+pub(super) struct WildmatchMode {
     /// True if `*`, `?` and bracket expressions stop at a slash.
     pub(super) is_path: bool,
     /// True if ASCII letters match in either case (`core.ignoreCase`).
@@ -15,12 +15,12 @@ pub(super) struct Mode {
 pub(super) const MAX_STARS: usize = 512;
 /// Minimum number of runs of `*` for which failed attempts are cached. For fewer runs, retrying is cheaper than the
 /// cache.
-const REMEMBERED_FROM: usize = 3;
+const MIN_CACHED_STARS: usize = 3;
 /// Maximum number of cached failures in one match.
-const MAX_REMEMBERED: usize = 1 << 20;
+const MAX_CACHED_FAILURES: usize = 1 << 20;
 
 /// Returns the number of runs of `*` in `pattern`.
-pub(super) fn stars(pattern: &[u8]) -> usize {
+pub(super) fn star_runs(pattern: &[u8]) -> usize {
     let starts = |at: usize| pattern[at] == b'*' && (at == 0 || pattern[at - 1] != b'*');
     (0..pattern.len()).filter(|at| starts(*at)).count()
 }
@@ -31,10 +31,10 @@ pub(super) fn is_special(byte: u8) -> bool {
 }
 
 /// Returns whether the whole of `text` matches `pattern`, which has at most [`MAX_STARS`] runs of `*`.
-pub(super) fn matches(pattern: &[u8], text: &[u8], mode: Mode) -> bool {
-    let remembers = stars(pattern) >= REMEMBERED_FROM;
-    let mut matcher = Matcher { pattern, text, mode, failed: remembers.then(HashMap::new) };
-    matcher.rest(0, 0).is_ok()
+pub(super) fn matches(pattern: &[u8], text: &[u8], mode: WildmatchMode) -> bool {
+    let remembers = star_runs(pattern) >= MIN_CACHED_STARS;
+    let mut matcher = Wildmatcher { pattern, text, mode, failed: remembers.then(HashMap::new) };
+    matcher.match_rest(0, 0).is_ok()
 }
 
 /// Why the rest of a pattern does not match the rest of a text.
@@ -48,48 +48,48 @@ enum Mismatch {
     Anywhere,
 }
 
-type Matched = Result<(), Mismatch>;
+type MatchResult = Result<(), Mismatch>;
 
-struct Matcher<'a> {
+struct Wildmatcher<'a> {
     pattern: &'a [u8],
     text: &'a [u8],
-    mode: Mode,
+    mode: WildmatchMode,
     /// The pairs of positions from which the match failed.
     failed: Option<HashMap<(usize, usize), Mismatch>>,
 }
 
-impl Matcher<'_> {
+impl Wildmatcher<'_> {
     /// Matches the pattern from `p` on against the text from `t` on, and caches a failure.
-    fn rest(&mut self, p: usize, t: usize) -> Matched {
+    fn match_rest(&mut self, p: usize, t: usize) -> MatchResult {
         if let Some(mismatch) = self.failed.as_ref().and_then(|failed| failed.get(&(p, t))) {
             return Err(*mismatch);
         }
-        let matched = self.walk(p, t);
+        let matched = self.match_from(p, t);
         if let (Err(mismatch), Some(failed)) = (matched, &mut self.failed)
-            && failed.len() < MAX_REMEMBERED
+            && failed.len() < MAX_CACHED_FAILURES
         {
             failed.insert((p, t), mismatch);
         }
         matched
     }
 
-    fn walk(&mut self, mut p: usize, mut t: usize) -> Matched {
+    fn match_from(&mut self, mut p: usize, mut t: usize) -> MatchResult {
         while let Some(byte) = self.pattern.get(p).copied() {
             let Some(here) = self.text_at(t) else {
-                return if byte == b'*' { self.star(p, t) } else { Err(Mismatch::Anywhere) };
+                return if byte == b'*' { self.match_star(p, t) } else { Err(Mismatch::Anywhere) };
             };
             p = match byte {
-                b'*' if self.skips_one_part(p) => match self.slash_from(t) {
+                b'*' if self.is_single_component_star(p) => match self.slash_from(t) {
                     Some(slash) => {
                         t = slash;
                         p + 2
                     }
                     None => return Err(Mismatch::Anywhere),
                 },
-                b'*' => return self.star(p, t),
+                b'*' => return self.match_star(p, t),
                 b'?' if self.mode.is_path && here == b'/' => return Err(Mismatch::Here),
                 b'?' => p + 1,
-                b'[' => self.bracket(p, here)?,
+                b'[' => self.match_bracket(p, here)?,
                 b'\\' if self.pattern.get(p + 1) == Some(&here) => p + 2,
                 b'\\' => return Err(Mismatch::Here),
                 literal if self.fold(literal) == here => p + 1,
@@ -124,17 +124,17 @@ impl Matcher<'_> {
     }
 
     /// Returns whether the run of `*` at `p` is a single `*` before a slash, in a path.
-    fn skips_one_part(&self, p: usize) -> bool {
+    fn is_single_component_star(&self, p: usize) -> bool {
         let (next, crosses) = self.star_run(p);
         !crosses && next == p + 1 && self.pattern.get(next) == Some(&b'/')
     }
 
     /// Matches a pattern that starts with a run of `*`.
-    fn star(&mut self, p: usize, t: usize) -> Matched {
+    fn match_star(&mut self, p: usize, t: usize) -> MatchResult {
         let (next, crosses) = self.star_run(p);
         // `**/` also matches zero directories.
         let is_directories = self.mode.is_path && crosses && self.pattern.get(next) == Some(&b'/');
-        if is_directories && self.rest(next + 1, t).is_ok() {
+        if is_directories && self.match_rest(next + 1, t).is_ok() {
             return Ok(());
         }
         let Some(byte) = self.pattern.get(next).copied() else {
@@ -143,13 +143,13 @@ impl Matcher<'_> {
         if !crosses && byte == b'/' {
             // Several `*` that are not a whole part, such as in `a**/b`.
             let slash = self.slash_from(t).ok_or(Mismatch::Anywhere)?;
-            return self.rest(next + 1, slash + 1);
+            return self.match_rest(next + 1, slash + 1);
         }
-        self.try_each(next, t, crosses)
+        self.try_each_position(next, t, crosses)
     }
 
     /// Tries the pattern from `next` on at each position that the preceding `*` can reach from `t`.
-    fn try_each(&mut self, next: usize, mut t: usize, crosses: bool) -> Matched {
+    fn try_each_position(&mut self, next: usize, mut t: usize, crosses: bool) -> MatchResult {
         let literal = Some(self.pattern[next]).filter(|byte| !is_special(*byte)).map(|byte| self.fold(byte));
         let stopped = if crosses { Mismatch::Anywhere } else { Mismatch::BeforeSlash };
         while let Some(mut here) = self.text_at(t) {
@@ -163,7 +163,7 @@ impl Matcher<'_> {
                     return Err(stopped);
                 }
             }
-            match self.rest(next, t) {
+            match self.match_rest(next, t) {
                 Ok(()) => return Ok(()),
                 Err(Mismatch::Here) if !crosses && here == b'/' => return Err(Mismatch::BeforeSlash),
                 Err(Mismatch::BeforeSlash) if crosses => {}
@@ -176,80 +176,85 @@ impl Matcher<'_> {
     }
 
     /// Matches one byte against the bracket expression at `p`. Returns the position after the expression.
-    fn bracket(&self, p: usize, here: u8) -> Result<usize, Mismatch> {
+    fn match_bracket(&self, p: usize, here: u8) -> Result<usize, Mismatch> {
         let is_negated = matches!(self.pattern.get(p + 1), Some(b'!' | b'^'));
-        let mut set = Set { pattern: self.pattern, at: p + 1 + usize::from(is_negated), here, mode: self.mode };
-        let found = set.holds().ok_or(Mismatch::Anywhere)?;
+        let mut set = BracketExpression {
+            pattern: self.pattern,
+            position: p + 1 + usize::from(is_negated),
+            byte: here,
+            mode: self.mode,
+        };
+        let found = set.parse().ok_or(Mismatch::Anywhere)?;
         if found == is_negated || (self.mode.is_path && here == b'/') {
             return Err(Mismatch::Here);
         }
-        Ok(set.at)
+        Ok(set.position)
     }
 }
 
 /// Parser state for a bracket expression.
-struct Set<'a> {
+struct BracketExpression<'a> {
     pattern: &'a [u8],
-    at: usize,
-    here: u8,
-    mode: Mode,
+    position: usize,
+    byte: u8,
+    mode: WildmatchMode,
 }
 
-impl Set<'_> {
+impl BracketExpression<'_> {
     /// Reads up to the closing bracket. Returns whether the byte is in the set, or `None` if the set is malformed.
-    fn holds(&mut self) -> Option<bool> {
+    fn parse(&mut self) -> Option<bool> {
         let (mut found, mut before) = (false, None);
         // The first byte is never the closing bracket.
         loop {
-            match (*self.pattern.get(self.at)?, before) {
+            match (*self.pattern.get(self.position)?, before) {
                 (b'\\', _) => {
-                    let byte = *self.pattern.get(self.at + 1)?;
-                    found |= self.here == byte;
-                    self.at += 2;
+                    let byte = *self.pattern.get(self.position + 1)?;
+                    found |= self.byte == byte;
+                    self.position += 2;
                     before = Some(byte);
                 }
-                (b'-', Some(low)) if self.pattern.get(self.at + 1).is_some_and(|byte| *byte != b']') => {
+                (b'-', Some(low)) if self.pattern.get(self.position + 1).is_some_and(|byte| *byte != b']') => {
                     found |= self.in_range(low)?;
                     before = None;
                 }
-                (b'[', _) if self.pattern.get(self.at + 1) == Some(&b':') => {
-                    let (holds, last) = self.class()?;
+                (b'[', _) if self.pattern.get(self.position + 1) == Some(&b':') => {
+                    let (holds, last) = self.parse_class()?;
                     found |= holds;
                     before = last;
                 }
                 (byte, _) => {
-                    found |= self.here == byte;
-                    self.at += 1;
+                    found |= self.byte == byte;
+                    self.position += 1;
                     before = Some(byte);
                 }
             }
-            if *self.pattern.get(self.at)? == b']' {
-                self.at += 1;
+            if *self.pattern.get(self.position)? == b']' {
+                self.position += 1;
                 return Some(found);
             }
         }
     }
 
     fn in_range(&mut self, low: u8) -> Option<bool> {
-        let is_escaped = self.pattern.get(self.at + 1) == Some(&b'\\');
-        let at = self.at + 1 + usize::from(is_escaped);
+        let is_escaped = self.pattern.get(self.position + 1) == Some(&b'\\');
+        let at = self.position + 1 + usize::from(is_escaped);
         let range = low..=*self.pattern.get(at)?;
-        self.at = at + 1;
-        Some(range.contains(&self.here) || (self.mode.folds_case && range.contains(&self.here.to_ascii_uppercase())))
+        self.position = at + 1;
+        Some(range.contains(&self.byte) || (self.mode.folds_case && range.contains(&self.byte.to_ascii_uppercase())))
     }
 
     /// Reads a class such as `[:alpha:]`. Returns whether the byte is in it, and the byte with which a range can
     /// begin.
-    fn class(&mut self) -> Option<(bool, Option<u8>)> {
-        let inner = &self.pattern[self.at + 2..];
+    fn parse_class(&mut self) -> Option<(bool, Option<u8>)> {
+        let inner = &self.pattern[self.position + 2..];
         let end = inner.iter().position(|byte| *byte == b']')?;
         let Some(name) = inner[..end].strip_suffix(b":") else {
             // This is not a class, so the bracket is a literal.
-            self.at += 1;
-            return Some((self.here == b'[', Some(b'[')));
+            self.position += 1;
+            return Some((self.byte == b'[', Some(b'[')));
         };
-        self.at += 2 + end + 1;
-        let byte = self.here;
+        self.position += 2 + end + 1;
+        let byte = self.byte;
         let holds = match name {
             b"alnum" => byte.is_ascii_alphanumeric(),
             b"alpha" => byte.is_ascii_alphabetic(),

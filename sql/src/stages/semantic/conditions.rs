@@ -10,45 +10,51 @@ use sqlparser::ast::{
     Statement, TableFactor, Value, Visit as _, Visitor,
 };
 
-use super::Finding;
-use super::tree::{Text, bare, literal};
-use crate::catalog::{Catalog, Table};
+use super::SemanticFinding;
+use super::syntax_tree::{StatementText, literal_text, strip_wrappers};
+use crate::catalog::{Catalog, CatalogTable};
 
 /// The maximum number of conditions of one filter that are compared with each other.
-const MOST_CONDITIONS: usize = 256;
+const MAX_CONDITIONS: usize = 256;
 
-pub(super) fn check(tree: &Statement, text: &str, catalog: &Catalog) -> Vec<Finding> {
-    let mut reader = Reader { text: Text::of(text), catalog, scopes: Vec::new(), ctes: Vec::new(), found: Vec::new() };
+pub(super) fn check(tree: &Statement, text: &str, catalog: &Catalog) -> Vec<SemanticFinding> {
+    let mut reader = ConditionVisitor {
+        text: StatementText::new(text),
+        catalog,
+        scopes: Vec::new(),
+        ctes: Vec::new(),
+        found: Vec::new(),
+    };
     let _ = tree.visit(&mut reader);
     reader.found
 }
 
 /// A relation of a FROM clause.
-struct Relation<'a> {
+struct FromRelation<'a> {
     /// The alias, or else the table's name.
     name: String,
     /// The table; `None` for subqueries, functions and common table expressions.
-    table: Option<&'a Table>,
+    table: Option<&'a CatalogTable>,
 }
 
-struct Reader<'a> {
-    text: Text<'a>,
+struct ConditionVisitor<'a> {
+    text: StatementText<'a>,
     catalog: &'a Catalog,
     /// The relations of the enclosing queries, the innermost last.
-    scopes: Vec<Vec<Relation<'a>>>,
+    scopes: Vec<Vec<FromRelation<'a>>>,
     /// The names of common table expressions, in lower case.
     ctes: Vec<String>,
-    found: Vec<Finding>,
+    found: Vec<SemanticFinding>,
 }
 
-impl Visitor for Reader<'_> {
+impl Visitor for ConditionVisitor<'_> {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
         let ctes = query.with.iter().flat_map(|with| &with.cte_tables);
         self.ctes.extend(ctes.map(|cte| cte.alias.name.value.to_lowercase()));
         let mut relations = Vec::new();
-        self.relations_of(&query.body, &mut relations);
+        self.collect_relations(&query.body, &mut relations);
         self.scopes.push(relations);
         ControlFlow::Continue(())
     }
@@ -60,31 +66,31 @@ impl Visitor for Reader<'_> {
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
         for filter in [&select.selection, &select.having].into_iter().flatten() {
-            self.contradiction(filter);
+            self.check_contradiction(filter);
         }
-        self.joins(select);
+        self.check_joins(select);
         ControlFlow::Continue(())
     }
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
         match expr {
             Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
-                [left, right].into_iter().for_each(|side| self.string_as_condition(side));
+                [left, right].into_iter().for_each(|side| self.check_string_condition(side));
             }
             Expr::BinaryOp { left, op, right }
-                if super::tree::is_comparison(op) && (is_null(left) || is_null(right)) =>
+                if super::syntax_tree::is_comparison(op) && (is_null(left) || is_null(right)) =>
             {
-                self.null_comparison(expr, op);
+                self.report_null_comparison(expr, op);
             }
             Expr::InList { list, negated: true, .. } if list.iter().any(is_null) => {
                 let message = "`NOT IN` with NULL in its list holds for no row";
-                let found = Finding::new(SqlCode::NullComparison, 97, message).at(&self.place(expr));
+                let found = SemanticFinding::new(SqlCode::NullComparison, 97, message).at(&self.expr_range(expr));
                 self.found.push(found.advice("Remove NULL from the list, and test for it with IS NOT NULL."));
             }
             Expr::InSubquery { expr: tested, subquery, negated } => {
-                self.correlation(tested, subquery);
+                self.check_correlation(tested, subquery);
                 if *negated {
-                    self.excludes_itself(expr, tested, subquery);
+                    self.check_self_exclusion(expr, tested, subquery);
                 }
             }
             _ => {}
@@ -94,26 +100,26 @@ impl Visitor for Reader<'_> {
 }
 
 fn is_null(expr: &Expr) -> bool {
-    matches!(bare(expr), Expr::Value(value) if value.value == Value::Null)
+    matches!(strip_wrappers(expr), Expr::Value(value) if value.value == Value::Null)
 }
 
-impl<'a> Reader<'a> {
-    fn place(&self, expr: &Expr) -> Range<usize> {
-        self.text.closed(self.text.range(expr.span()))
+impl<'a> ConditionVisitor<'a> {
+    fn expr_range(&self, expr: &Expr) -> Range<usize> {
+        self.text.close_parentheses(self.text.range(expr.span()))
     }
 
-    fn relations_of(&self, body: &SetExpr, found: &mut Vec<Relation<'a>>) {
+    fn collect_relations(&self, body: &SetExpr, found: &mut Vec<FromRelation<'a>>) {
         match body {
             SetExpr::Select(select) => found.extend(self.relations(select)),
             SetExpr::SetOperation { left, right, .. } => {
-                self.relations_of(left, found);
-                self.relations_of(right, found);
+                self.collect_relations(left, found);
+                self.collect_relations(right, found);
             }
             _ => {}
         }
     }
 
-    fn relations(&self, select: &Select) -> Vec<Relation<'a>> {
+    fn relations(&self, select: &Select) -> Vec<FromRelation<'a>> {
         let joined = select
             .from
             .iter()
@@ -121,35 +127,36 @@ impl<'a> Reader<'a> {
         joined.map(|factor| self.relation(factor)).collect()
     }
 
-    fn relation(&self, factor: &TableFactor) -> Relation<'a> {
+    fn relation(&self, factor: &TableFactor) -> FromRelation<'a> {
         let TableFactor::Table { name, alias, args: None, .. } = factor else {
-            return Relation { name: String::new(), table: None };
+            return FromRelation { name: String::new(), table: None };
         };
         let own = name.0.last().and_then(|part| part.as_ident()).map(|ident| ident.value.clone()).unwrap_or_default();
         let is_cte = self.ctes.contains(&own.to_lowercase());
         let table = self.catalog.table(&own).filter(|_| !is_cte);
         let has_columns = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
         let name = alias.as_ref().map_or(own, |alias| alias.name.value.clone());
-        Relation { name, table: table.filter(|_| !has_columns) }
+        FromRelation { name, table: table.filter(|_| !has_columns) }
     }
 
-    fn null_comparison(&mut self, expr: &Expr, op: &BinaryOperator) {
+    fn report_null_comparison(&mut self, expr: &Expr, op: &BinaryOperator) {
         let instead = if *op == BinaryOperator::NotEq { "IS NOT NULL" } else { "IS NULL" };
-        let found = Finding::new(SqlCode::NullComparison, 97, format!("`{op} NULL` holds for no row"));
-        let found = found.at(&self.place(expr)).advice(format!("Use {instead}."));
+        let found = SemanticFinding::new(SqlCode::NullComparison, 97, format!("`{op} NULL` holds for no row"));
+        let found = found.at(&self.expr_range(expr)).advice(format!("Use {instead}."));
         self.found.push(found);
     }
 
     /// Reports a string as a condition: in `LIKE 'a' OR 'b'` the second string is not a condition.
-    fn string_as_condition(&mut self, side: &Expr) {
-        let text = match bare(side) {
-            Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_)) => literal(&value.value),
+    fn check_string_condition(&mut self, side: &Expr) {
+        let text = match strip_wrappers(side) {
+            Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_)) => literal_text(&value.value),
             Expr::Identifier(ident) if self.is_string(ident) => Some(ident.value.clone()),
             _ => None,
         };
         let Some(text) = text.filter(|text| text.trim().parse::<f64>().is_err()) else { return };
         let message = format!("the string '{text}' is used as a condition");
-        let found = Finding::new(SqlCode::StringAsCondition, 96, message).at(&self.place(side)).about(text);
+        let found =
+            SemanticFinding::new(SqlCode::StringAsCondition, 96, message).at(&self.expr_range(side)).about(text);
         self.found.push(found.advice("Repeat the comparison: `a LIKE 'x' OR a LIKE 'y'`, or use IN."));
     }
 
@@ -159,14 +166,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports `x IN (SELECT outer_column FROM t)`: the subquery returns a value of the outer row.
-    fn correlation(&mut self, tested: &Expr, subquery: &Query) {
+    fn check_correlation(&mut self, tested: &Expr, subquery: &Query) {
         let SetExpr::Select(select) = &*subquery.body else { return };
         let [SelectItem::UnnamedExpr(returned)] = select.projection.as_slice() else { return };
-        let Expr::Identifier(column) = bare(returned) else { return };
+        let Expr::Identifier(column) = strip_wrappers(returned) else { return };
         let inner = self.relations(select);
         let is_known =
             !inner.is_empty() && inner.iter().all(|relation| relation.table.is_some()) && subquery.with.is_none();
-        let has = |relation: &Relation<'_>| relation.table.is_some_and(|table| table.column(&column.value).is_some());
+        let has =
+            |relation: &FromRelation<'_>| relation.table.is_some_and(|table| table.column(&column.value).is_some());
         let is_row_number = ["rowid", "oid", "_rowid_"].contains(&column.value.to_lowercase().as_str());
         if !is_known || is_row_number || inner.iter().any(has) || !self.scopes.iter().flatten().any(has) {
             return;
@@ -176,15 +184,15 @@ impl<'a> Reader<'a> {
             "`{table}` has no column `{}`: the subquery returns the value of the outer row, so `{tested} IN` compares it with itself",
             column.value
         );
-        let found = Finding::new(SqlCode::AccidentalCorrelation, 96, message).at(&self.place(returned));
+        let found = SemanticFinding::new(SqlCode::AccidentalCorrelation, 96, message).at(&self.expr_range(returned));
         self.found.push(found.advice(format!("Return a column of `{table}`.")).about(column.value.clone()));
     }
 
     /// Reports `id NOT IN (SELECT id FROM t)` over the rows of `t`, which excludes every row.
-    fn excludes_itself(&mut self, whole: &Expr, tested: &Expr, subquery: &Query) {
+    fn check_self_exclusion(&mut self, whole: &Expr, tested: &Expr, subquery: &Query) {
         let SetExpr::Select(select) = &*subquery.body else { return };
         let [SelectItem::UnnamedExpr(returned)] = select.projection.as_slice() else { return };
-        let last = |expr: &Expr| match bare(expr) {
+        let last = |expr: &Expr| match strip_wrappers(expr) {
             Expr::Identifier(ident) => Some(ident.value.to_lowercase()),
             Expr::CompoundIdentifier(parts) => parts.last().map(|part| part.value.to_lowercase()),
             _ => None,
@@ -195,29 +203,30 @@ impl<'a> Reader<'a> {
             && subquery.limit_clause.is_none()
             && subquery.with.is_none();
         let inner = self.relations(select);
-        let ([Relation { table: Some(inner), .. }], Some([Relation { table: Some(outer), .. }])) =
+        let ([FromRelation { table: Some(inner), .. }], Some([FromRelation { table: Some(outer), .. }])) =
             (inner.as_slice(), self.scopes.last().map(Vec::as_slice))
         else {
             return;
         };
         if is_same_column && is_whole && inner.name.eq_ignore_ascii_case(&outer.name) {
             let message = format!("the rows of `{}` are all in the subquery: `NOT IN` leaves none", outer.name);
-            let found = Finding::new(SqlCode::ContradictoryFilter, 96, message).at(&self.place(whole));
+            let found = SemanticFinding::new(SqlCode::ContradictoryFilter, 96, message).at(&self.expr_range(whole));
             self.found.push(found.advice("Select the excluded rows from the table that contains them."));
         }
     }
 
     /// Reports two conditions of one filter that exclude each other.
-    fn contradiction(&mut self, filter: &Expr) {
+    fn check_contradiction(&mut self, filter: &Expr) {
         let mut conditions = Vec::new();
         conjuncts(filter, &mut conditions);
-        let mut known: BTreeMap<String, Bounds> = BTreeMap::new();
-        for condition in conditions.into_iter().take(MOST_CONDITIONS) {
-            for (column, bound) in self.bounds(condition) {
+        let mut known: BTreeMap<String, ColumnBounds> = BTreeMap::new();
+        for condition in conditions.into_iter().take(MAX_CONDITIONS) {
+            for (column, bound) in self.condition_bounds(condition) {
                 let bounds = known.entry(column.clone()).or_default();
                 if !bounds.add(bound) {
                     let message = format!("no value of `{column}` meets all conditions of this filter");
-                    let found = Finding::new(SqlCode::ContradictoryFilter, 97, message).at(&self.place(condition));
+                    let found =
+                        SemanticFinding::new(SqlCode::ContradictoryFilter, 97, message).at(&self.expr_range(condition));
                     let found = found
                         .about(column)
                         .advice("Use OR or IN, or INTERSECT for rows that match each condition separately.");
@@ -229,49 +238,51 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the bounds that a condition places on columns.
-    fn bounds(&self, condition: &Expr) -> Vec<(String, Bound)> {
-        match bare(condition) {
+    fn condition_bounds(&self, condition: &Expr) -> Vec<(String, ValueBound)> {
+        match strip_wrappers(condition) {
             Expr::BinaryOp { left, op, right } => {
-                let sides = [(left, right, op.clone()), (right, left, turned(op))];
+                let sides = [(left, right, op.clone()), (right, left, mirrored_operator(op))];
                 let found = sides.into_iter().find_map(|(column, value, op)| {
-                    Some((self.column(column)?, Bound::new(&op, &self.value(value)?)?))
+                    Some((self.column_name(column)?, ValueBound::new(&op, &self.value_text(value)?)?))
                 });
                 found.into_iter().collect()
             }
             Expr::Between { expr, negated: false, low, high } => {
-                let Some(column) = self.column(expr) else { return Vec::new() };
-                let low = self.value(low).and_then(|low| Bound::new(&BinaryOperator::GtEq, &low));
-                let high = self.value(high).and_then(|high| Bound::new(&BinaryOperator::LtEq, &high));
+                let Some(column) = self.column_name(expr) else { return Vec::new() };
+                let low = self.value_text(low).and_then(|low| ValueBound::new(&BinaryOperator::GtEq, &low));
+                let high = self.value_text(high).and_then(|high| ValueBound::new(&BinaryOperator::LtEq, &high));
                 low.into_iter().chain(high).map(|bound| (column.clone(), bound)).collect()
             }
-            Expr::IsNull(expr) => self.column(expr).map(|column| (column, Bound::Null)).into_iter().collect(),
+            Expr::IsNull(expr) => self.column_name(expr).map(|column| (column, ValueBound::Null)).into_iter().collect(),
             _ => Vec::new(),
         }
     }
 
-    fn column(&self, expr: &Expr) -> Option<String> {
-        match bare(expr) {
+    fn column_name(&self, expr: &Expr) -> Option<String> {
+        match strip_wrappers(expr) {
             Expr::Identifier(ident) if !self.is_string(ident) => Some(ident.value.to_lowercase()),
             Expr::CompoundIdentifier(parts) => {
                 Some(parts.iter().map(|part| part.value.to_lowercase()).collect::<Vec<_>>().join("."))
             }
-            Expr::Function(function) if super::tree::aggregate_of(function).is_some() && function.over.is_none() => {
+            Expr::Function(function)
+                if super::syntax_tree::aggregate_kind(function).is_some() && function.over.is_none() =>
+            {
                 Some(function.to_string().to_lowercase())
             }
             _ => None,
         }
     }
 
-    fn value(&self, expr: &Expr) -> Option<String> {
-        match bare(expr) {
-            Expr::Value(value) => literal(&value.value),
+    fn value_text(&self, expr: &Expr) -> Option<String> {
+        match strip_wrappers(expr) {
+            Expr::Value(value) => literal_text(&value.value),
             Expr::Identifier(ident) if self.is_string(ident) => Some(ident.value.clone()),
             _ => None,
         }
     }
 
     /// Reports relations that are joined by columns other than those of the foreign key between them.
-    fn joins(&mut self, select: &Select) {
+    fn check_joins(&mut self, select: &Select) {
         let relations = self.relations(select);
         let mut conditions = Vec::new();
         for join in select.from.iter().flat_map(|from| &from.joins) {
@@ -285,69 +296,76 @@ impl<'a> Reader<'a> {
         }
         select.selection.iter().for_each(|filter| conjuncts(filter, &mut conditions));
         let mut equalities = Vec::new();
-        for condition in conditions.into_iter().take(MOST_CONDITIONS) {
-            let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = bare(condition) else { continue };
-            let (Some(one), Some(other)) = (side(left, &relations), side(right, &relations)) else { continue };
+        for condition in conditions.into_iter().take(MAX_CONDITIONS) {
+            let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = strip_wrappers(condition) else { continue };
+            let (Some(one), Some(other)) = (equality_side(left, &relations), equality_side(right, &relations)) else {
+                continue;
+            };
             equalities.push((one, other, condition));
         }
         let suspicious = equalities.iter().find_map(|(one, other, condition)| {
-            let key = passed_by(one, other)?;
+            let key = unused_foreign_key(one, other)?;
             let is_joined_otherwise = equalities.iter().any(|(left, right, _)| {
-                let is_same_pair =
-                    |a: &Side<'_>, b: &Side<'_>| a.relation == one.relation && b.relation == other.relation;
+                let is_same_pair = |a: &EqualitySide<'_>, b: &EqualitySide<'_>| {
+                    a.relation == one.relation && b.relation == other.relation
+                };
                 (is_same_pair(left, right) || is_same_pair(right, left)) && !std::ptr::eq(left, one)
             });
-            (!is_joined_otherwise).then(|| (key, self.place(condition), format!("{condition}")))
+            (!is_joined_otherwise).then(|| (key, self.expr_range(condition), format!("{condition}")))
         });
         let Some((key, place, written)) = suspicious else { return };
         let message = format!("`{written}` joins by other columns than the foreign key `{key}`");
-        let found = Finding::new(SqlCode::JoinAgainstForeignKey, 80, message).at(&place);
+        let found = SemanticFinding::new(SqlCode::JoinAgainstForeignKey, 80, message).at(&place);
         self.found.push(found.advice(format!("Join by `{key}`.")));
     }
 }
 
 /// One side of an equality in a join.
-struct Side<'a> {
+struct EqualitySide<'a> {
     relation: usize,
-    table: &'a Table,
+    table: &'a CatalogTable,
     column: String,
 }
 
-fn side<'a>(expr: &Expr, relations: &[Relation<'a>]) -> Option<Side<'a>> {
-    let Expr::CompoundIdentifier(parts) = bare(expr) else { return None };
+fn equality_side<'a>(expr: &Expr, relations: &[FromRelation<'a>]) -> Option<EqualitySide<'a>> {
+    let Expr::CompoundIdentifier(parts) = strip_wrappers(expr) else { return None };
     let [table, column] = parts.as_slice() else { return None };
     let relation = relations.iter().position(|relation| relation.name.eq_ignore_ascii_case(&table.value))?;
-    Some(Side { relation, table: relations[relation].table?, column: column.value.clone() })
+    Some(EqualitySide { relation, table: relations[relation].table?, column: column.value.clone() })
 }
 
 /// Describes the unused foreign key between the tables of an equality that compares unrelated keys.
-fn passed_by(one: &Side<'_>, other: &Side<'_>) -> Option<String> {
+fn unused_foreign_key(one: &EqualitySide<'_>, other: &EqualitySide<'_>) -> Option<String> {
     if one.table.name.eq_ignore_ascii_case(&other.table.name) {
         return None;
     }
-    let keys = |from: &Side<'_>, to: &Side<'_>| -> Vec<(String, String)> {
-        let of = from.table.foreign_keys.iter().filter(|key| key.table.eq_ignore_ascii_case(&to.table.name));
+    let keys = |from: &EqualitySide<'_>, to: &EqualitySide<'_>| -> Vec<(String, String)> {
+        let of = from.table.foreign_keys.iter().filter(|key| key.referenced_table.eq_ignore_ascii_case(&to.table.name));
         of.map(|key| {
-            let primary = || to.table.columns.iter().find(|column| column.key > 0).map(|column| column.name.clone());
-            (key.column.clone(), key.to.clone().or_else(primary).unwrap_or_default())
+            let primary = || {
+                to.table.columns.iter().find(|column| column.primary_key_position > 0).map(|column| column.name.clone())
+            };
+            (key.column.clone(), key.referenced_column.clone().or_else(primary).unwrap_or_default())
         })
         .collect()
     };
     let (forth, back) = (keys(one, other), keys(other, one));
-    let is_it = |from: &Side<'_>, to: &Side<'_>, (column, target): &(String, String)| {
+    let is_it = |from: &EqualitySide<'_>, to: &EqualitySide<'_>, (column, target): &(String, String)| {
         from.column.eq_ignore_ascii_case(column) && to.column.eq_ignore_ascii_case(target)
     };
     let is_used = forth.iter().any(|key| is_it(one, other, key)) || back.iter().any(|key| is_it(other, one, key));
     // Two primary keys that no foreign key connects identify different things.
-    let is_own_key = |side: &Side<'_>| {
-        let keys = side.table.columns.iter().filter(|column| column.key > 0).count();
+    let is_own_key = |side: &EqualitySide<'_>| {
+        let keys = side.table.columns.iter().filter(|column| column.primary_key_position > 0).count();
         let is_foreign = side.table.foreign_keys.iter().any(|key| key.column.eq_ignore_ascii_case(&side.column));
-        keys == 1 && !is_foreign && side.table.column(&side.column).is_some_and(|column| column.key > 0)
+        keys == 1
+            && !is_foreign
+            && side.table.column(&side.column).is_some_and(|column| column.primary_key_position > 0)
     };
     if is_used || !is_own_key(one) || !is_own_key(other) {
         return None;
     }
-    let shown = |from: &Side<'_>, to: &Side<'_>, (column, target): &(String, String)| {
+    let shown = |from: &EqualitySide<'_>, to: &EqualitySide<'_>, (column, target): &(String, String)| {
         format!("{}.{column} = {}.{target}", from.table.name, to.table.name)
     };
     forth.first().map(|key| shown(one, other, key)).or_else(|| back.first().map(|key| shown(other, one, key)))
@@ -355,7 +373,7 @@ fn passed_by(one: &Side<'_>, other: &Side<'_>) -> Option<String> {
 
 /// Collects the operands of AND.
 fn conjuncts<'e>(expr: &'e Expr, found: &mut Vec<&'e Expr>) {
-    match bare(expr) {
+    match strip_wrappers(expr) {
         Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
             conjuncts(left, found);
             conjuncts(right, found);
@@ -365,7 +383,7 @@ fn conjuncts<'e>(expr: &'e Expr, found: &mut Vec<&'e Expr>) {
 }
 
 /// Returns the operator for exchanged operands.
-fn turned(op: &BinaryOperator) -> BinaryOperator {
+fn mirrored_operator(op: &BinaryOperator) -> BinaryOperator {
     match op {
         BinaryOperator::Lt => BinaryOperator::Gt,
         BinaryOperator::LtEq => BinaryOperator::GtEq,
@@ -376,14 +394,14 @@ fn turned(op: &BinaryOperator) -> BinaryOperator {
 }
 
 /// A bound from one condition.
-enum Bound {
+enum ValueBound {
     Equal(String),
     Low(f64, bool),
     High(f64, bool),
     Null,
 }
 
-impl Bound {
+impl ValueBound {
     fn new(op: &BinaryOperator, value: &str) -> Option<Self> {
         let number = || value.trim().parse::<f64>().ok().filter(|number| number.is_finite());
         match op {
@@ -399,7 +417,7 @@ impl Bound {
 
 /// All bounds on one column so far.
 #[derive(Default)]
-struct Bounds {
+struct ColumnBounds {
     equal: Option<String>,
     /// The greatest lower bound, and whether it is inclusive.
     low: Option<(f64, bool)>,
@@ -407,11 +425,11 @@ struct Bounds {
     is_null: bool,
 }
 
-impl Bounds {
+impl ColumnBounds {
     /// Adds a bound. Returns whether any value still satisfies all bounds.
-    fn add(&mut self, bound: Bound) -> bool {
+    fn add(&mut self, bound: ValueBound) -> bool {
         match bound {
-            Bound::Equal(value) => {
+            ValueBound::Equal(value) => {
                 let number = |text: &str| text.trim().parse::<f64>().ok();
                 let is_same = |other: &String| match (number(other), number(&value)) {
                     (Some(one), Some(other)) => one == other,
@@ -419,28 +437,28 @@ impl Bounds {
                 };
                 let is_left = self.equal.as_ref().is_none_or(is_same);
                 self.equal = Some(value);
-                is_left && self.is_open()
+                is_left && self.is_satisfiable()
             }
-            Bound::Low(number, is_allowed) => {
+            ValueBound::Low(number, is_allowed) => {
                 if self.low.is_none_or(|(low, _)| number > low || (number == low && !is_allowed)) {
                     self.low = Some((number, is_allowed));
                 }
-                self.is_open()
+                self.is_satisfiable()
             }
-            Bound::High(number, is_allowed) => {
+            ValueBound::High(number, is_allowed) => {
                 if self.high.is_none_or(|(high, _)| number < high || (number == high && !is_allowed)) {
                     self.high = Some((number, is_allowed));
                 }
-                self.is_open()
+                self.is_satisfiable()
             }
-            Bound::Null => {
+            ValueBound::Null => {
                 self.is_null = true;
-                self.is_open()
+                self.is_satisfiable()
             }
         }
     }
 
-    fn is_open(&self) -> bool {
+    fn is_satisfiable(&self) -> bool {
         if self.is_null {
             return self.equal.is_none() && self.low.is_none() && self.high.is_none();
         }

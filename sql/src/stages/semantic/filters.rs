@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use proctor_core::sql::SqlCode;
 
-use super::question::Question;
-use super::shape::Shape;
-use super::words::{are_kin, parts, stem};
-use super::{Finding, Sheet};
+use super::query_shape::QueryShape;
+use super::question::ParsedQuestion;
+use super::word_forms::{are_related, name_words, stem};
+use super::{SemanticFinding, SemanticInput};
 
 /// A value that a question mentions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Named {
+struct QuestionValue {
     text: String,
-    kind: Kind,
+    kind: QuestionValueKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum QuestionValueKind {
     Year,
     Date,
     Quoted,
@@ -25,64 +25,64 @@ enum Kind {
     Name,
 }
 
-pub(super) fn check(sheet: &Sheet<'_>, question: &Question) -> Vec<Finding> {
-    let schema = schema_words(sheet);
+pub(super) fn check(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Vec<SemanticFinding> {
+    let schema = schema_words(input);
     let mut found = Vec::new();
-    let named = named(question, &schema);
-    found.extend(year(sheet.shape, question, &named));
-    found.extend(only(sheet, question, &schema));
-    found.extend(unfiltered(sheet, question, &named));
-    found.extend(placed(sheet.shape, question, &schema));
+    let named = question_values(question, &schema);
+    found.extend(missing_year(input.shape, question, &named));
+    found.extend(missing_restriction(input, question, &schema));
+    found.extend(missing_filter(input, question, &named));
+    found.extend(missing_place_filter(input.shape, question, &schema));
     found
 }
 
 /// Returns the words of the names of all tables and columns.
-fn schema_words(sheet: &Sheet<'_>) -> BTreeSet<String> {
-    let names = sheet
+fn schema_words(input: &SemanticInput<'_>) -> BTreeSet<String> {
+    let names = input
         .catalog
         .tables
         .iter()
         .flat_map(|table| std::iter::once(&table.name).chain(table.columns.iter().map(|column| &column.name)));
-    names.flat_map(|name| parts(name)).collect()
+    names.flat_map(|name| name_words(name)).collect()
 }
 
-fn is_of_schema(word: &str, schema: &BTreeSet<String>) -> bool {
-    schema.iter().any(|part| are_kin(part, word))
+fn is_schema_word(word: &str, schema: &BTreeSet<String>) -> bool {
+    schema.iter().any(|part| are_related(part, word))
 }
 
 /// Returns the distinct values that a question mentions.
-fn named(question: &Question, schema: &BTreeSet<String>) -> Vec<Named> {
-    let mut found: Vec<Named> = Vec::new();
+fn question_values(question: &ParsedQuestion, schema: &BTreeSet<String>) -> Vec<QuestionValue> {
+    let mut found: Vec<QuestionValue> = Vec::new();
     for (at, word) in question.words.iter().enumerate() {
         let text = word.lower.clone();
         let is_number = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ','));
         let is_year = text.len() == 4 && text.parse::<u32>().is_ok_and(|year| (1500..2100).contains(&year));
         let kind = if word.is_quoted {
-            Kind::Quoted
+            QuestionValueKind::Quoted
         } else if is_year {
-            Kind::Year
+            QuestionValueKind::Year
         } else if is_number {
-            let is_of_rows = question.cues.iter().any(|cue| cue.number.is_some() && cue.at.abs_diff(at) <= 2);
+            let is_of_rows = question.superlatives.iter().any(|cue| cue.number.is_some() && cue.at.abs_diff(at) <= 2);
             if is_of_rows {
                 continue;
             }
-            Kind::Number
+            QuestionValueKind::Number
         } else if ["st", "nd", "rd", "th"].iter().any(|ending| text.ends_with(ending))
             && text.starts_with(|c: char| c.is_ascii_digit())
         {
             continue;
         } else if text.starts_with(|c: char| c.is_ascii_digit()) {
-            Kind::Date
+            QuestionValueKind::Date
         } else if is_name(question, at)
-            && !is_of_schema(&word.stem, schema)
+            && !is_schema_word(&word.stem, schema)
             && !is_calendar_or_compass(&text, schema)
-            && !is_spelt_out(question, at, schema)
+            && !is_abbreviation_part(question, at, schema)
         {
-            Kind::Name
+            QuestionValueKind::Name
         } else {
             continue;
         };
-        found.push(Named { text, kind });
+        found.push(QuestionValue { text, kind });
     }
     found
 }
@@ -109,17 +109,17 @@ fn is_calendar_or_compass(word: &str, schema: &BTreeSet<String>) -> bool {
 }
 
 /// Reports whether a word is written like a name: capitalized, but not because it starts a sentence.
-fn is_name(question: &Question, at: usize) -> bool {
-    const NONE: [&str; 24] = [
+fn is_name(question: &ParsedQuestion, at: usize) -> bool {
+    const NOT_NAMES: [&str; 24] = [
         "i", "id", "sql", "iso", "please", "what", "who", "which", "how", "list", "give", "show", "the", "a", "return",
         "url", "ids", "note", "if", "is", "are", "find", "and", "in",
     ];
     let word = &question.words[at];
-    word.text.starts_with(char::is_uppercase) && !word.is_first && !NONE.contains(&word.lower.as_str())
+    word.text.starts_with(char::is_uppercase) && !word.is_sentence_start && !NOT_NAMES.contains(&word.lower.as_str())
 }
 
 /// Reports whether a value or a name of the query is related to a text.
-fn has(shape: &Shape, text: &str) -> bool {
+fn has_value(shape: &QueryShape, text: &str) -> bool {
     let stem = stem(text);
     shape.values.iter().any(|value| {
         value.contains(text) || value.contains(&stem) || (value.len() > 2 && text.contains(value.as_str()))
@@ -127,13 +127,13 @@ fn has(shape: &Shape, text: &str) -> bool {
 }
 
 /// Reports a year of the question that no value of the query contains.
-fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> {
-    let year = named
-        .iter()
-        .find(|named| named.kind == Kind::Year && !has(shape, &named.text) && !has(shape, &named.text[2..]))?;
-    let at = question.find(&[year.text.as_str()])?;
+fn missing_year(shape: &QueryShape, question: &ParsedQuestion, named: &[QuestionValue]) -> Option<SemanticFinding> {
+    let year = named.iter().find(|named| {
+        named.kind == QuestionValueKind::Year && !has_value(shape, &named.text) && !has_value(shape, &named.text[2..])
+    })?;
+    let at = question.find_word(&[year.text.as_str()])?;
     let is_in = matches!(
-        question.at(at.wrapping_sub(1)),
+        question.word_at(at.wrapping_sub(1)),
         "in" | "during" | "of" | "year" | "since" | "for" | "from" | "before" | "after" | "until" | "through"
     );
     let is_plain = is_plain_year(shape, question, &year.text);
@@ -146,8 +146,8 @@ fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> 
     let message = format!("the question names the year {}, and the query looks for no such value", year.text);
     let advice = format!("Filter by the year {}.", year.text);
     Some(
-        Finding::new(SqlCode::FilterExpected, confidence, message)
-            .at(&shape.top().place)
+        SemanticFinding::new(SqlCode::FilterExpected, confidence, message)
+            .at(&shape.top().range)
             .advice(advice)
             .about(year.text.clone()),
     )
@@ -155,8 +155,8 @@ fn year(shape: &Shape, question: &Question, named: &[Named]) -> Option<Finding> 
 
 /// Reports whether a short question mentions a single year without a word that refers to another one, and the query
 /// filters by another year or by values without digits.
-fn is_plain_year(shape: &Shape, question: &Question, year: &str) -> bool {
-    const LEADS: [&str; 14] = [
+fn is_plain_year(shape: &QueryShape, question: &ParsedQuestion, year: &str) -> bool {
+    const OTHER_YEAR_WORDS: [&str; 14] = [
         "before",
         "after",
         "previous",
@@ -175,23 +175,29 @@ fn is_plain_year(shape: &Shape, question: &Question, year: &str) -> bool {
     let has_digit = |text: &str| text.contains(|c: char| c.is_ascii_digit());
     let numbers = question.words.iter().filter(|word| has_digit(&word.text)).count();
     let is_year = |value: &String| value.len() == 4 && (value.starts_with("19") || value.starts_with("20"));
-    let years: Vec<&String> = shape.compared.iter().filter(|value| is_year(value)).collect();
-    let is_other_year = matches!(years.as_slice(), [other] if other.as_str() != year) && shape.compared.len() == 1;
-    let has_none = !shape.compared.is_empty() && shape.values.iter().all(|value| !has_digit(value) && value != "now");
+    let years: Vec<&String> = shape.compared_values.iter().filter(|value| is_year(value)).collect();
+    let is_other_year =
+        matches!(years.as_slice(), [other] if other.as_str() != year) && shape.compared_values.len() == 1;
+    let has_none =
+        !shape.compared_values.is_empty() && shape.values.iter().all(|value| !has_digit(value) && value != "now");
     question.words.len() <= 9
         && numbers == 1
-        && !question.has(&LEADS)
+        && !question.has_word(&OTHER_YEAR_WORDS)
         && shape.blocks.len() == 1
         && (is_other_year || has_none)
 }
 
 /// Reports a restriction such as `only the premium customers` if nothing in the query is related to it.
-fn only(sheet: &Sheet<'_>, question: &Question, schema: &BTreeSet<String>) -> Option<Finding> {
-    let shape = sheet.shape;
-    let at = question.find(&["only", "just", "solely"])?;
+fn missing_restriction(
+    input: &SemanticInput<'_>,
+    question: &ParsedQuestion,
+    schema: &BTreeSet<String>,
+) -> Option<SemanticFinding> {
+    let shape = input.shape;
+    let at = question.find_word(&["only", "just", "solely"])?;
     let mut next = at + 1;
     while matches!(
-        question.at(next),
+        question.word_at(next),
         "the"
             | "those"
             | "our"
@@ -220,28 +226,30 @@ fn only(sheet: &Sheet<'_>, question: &Question, schema: &BTreeSet<String>) -> Op
     }
     let word = question.words.get(next)?;
     let follower = question.words.get(next + 1)?;
-    let is_noun_behind = is_of_schema(&follower.stem, schema);
-    let is_known =
-        is_of_schema(&word.stem, schema) || OFTEN.contains(&word.lower.as_str()) || question.number(next).is_some();
-    let is_told = word.is_quoted || (is_noun_behind && !is_known && question.cues.iter().all(|cue| cue.at != next));
-    if !is_told || has(shape, &word.lower) || shape.has_negation {
+    let is_noun_behind = is_schema_word(&follower.stem, schema);
+    let is_known = is_schema_word(&word.stem, schema)
+        || NON_VALUE_WORDS.contains(&word.lower.as_str())
+        || question.number_at(next).is_some();
+    let is_value =
+        word.is_quoted || (is_noun_behind && !is_known && question.superlatives.iter().all(|cue| cue.at != next));
+    if !is_value || has_value(shape, &word.lower) || shape.has_negation {
         return None;
     }
     let is_free = shape.values.is_empty() && !shape.has_condition && shape.blocks.iter().all(|block| !block.has_filter);
-    let confidence = if is_free && shape.top().limit == super::shape::Limit::All { 96 } else { 50 };
+    let confidence = if is_free && shape.top().limit == super::query_shape::RowLimit::All { 96 } else { 50 };
     let words = question.quote(at, next + 2);
     let message = format!("the question asks for \"{words}\", and the query looks for nothing of that kind");
     let advice = format!("Filter by \"{}\".", word.text);
     Some(
-        Finding::new(SqlCode::FilterExpected, confidence, message)
-            .at(&shape.top().place)
+        SemanticFinding::new(SqlCode::FilterExpected, confidence, message)
+            .at(&shape.top().range)
             .advice(advice)
             .about(word.text.clone()),
     )
 }
 
 /// Words that select columns or rows and are not values.
-const OFTEN: [&str; 27] = [
+const NON_VALUE_WORDS: [&str; 27] = [
     "distinct",
     "unique",
     "different",
@@ -272,19 +280,23 @@ const OFTEN: [&str; 27] = [
 ];
 
 /// Reports a query without a condition if the question mentions values.
-fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option<Finding> {
-    let shape = sheet.shape;
+fn missing_filter(
+    input: &SemanticInput<'_>,
+    question: &ParsedQuestion,
+    named: &[QuestionValue],
+) -> Option<SemanticFinding> {
+    let shape = input.shape;
     if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
         return None;
     }
-    let missing: Vec<&Named> = named.iter().filter(|named| !has(shape, &named.text)).collect();
+    let missing: Vec<&QuestionValue> = named.iter().filter(|named| !has_value(shape, &named.text)).collect();
     let first = missing.iter().min_by_key(|named| named.kind)?;
     let at = question.words.iter().position(|word| word.lower == first.text)?;
-    let before = |back: usize| question.at(at.wrapping_sub(back));
+    let before = |back: usize| question.word_at(at.wrapping_sub(back));
     let is_plain = shape.values.is_empty()
         && question.words.len() <= 14
         && match first.kind {
-            Kind::Quoted => (1..=3).all(|back| {
+            QuestionValueKind::Quoted => (1..=3).all(|back| {
                 !matches!(
                     before(back),
                     "as" | "column"
@@ -298,7 +310,7 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
                         | "call"
                 )
             }),
-            Kind::Number => {
+            QuestionValueKind::Number => {
                 matches!(before(1), "above" | "over" | "below" | "under" | "exceeding" | "than" | "exceeds" | "equals")
                     || (before(2) == "at" && matches!(before(1), "least" | "most"))
             }
@@ -306,36 +318,38 @@ fn unfiltered(sheet: &Sheet<'_>, question: &Question, named: &[Named]) -> Option
         };
     let confidence = match (first.kind, missing.len()) {
         // A column such as `A13` may hold the numbers of one year.
-        (Kind::Year, 1) if has_opaque_column(sheet) => 66,
+        (QuestionValueKind::Year, 1) if has_opaque_column(input) => 66,
         _ if is_plain => 96,
-        (Kind::Year | Kind::Date | Kind::Quoted, _) => 85,
+        (QuestionValueKind::Year | QuestionValueKind::Date | QuestionValueKind::Quoted, _) => 85,
         // `all 50 states` are all states.
-        (Kind::Number, _) if matches!(before(1), "all" | "the") && is_plural(question, at + 1) => 60,
-        (Kind::Number, _) => 78,
+        (QuestionValueKind::Number, _) if matches!(before(1), "all" | "the") && is_plural(question, at + 1) => 60,
+        (QuestionValueKind::Number, _) => 78,
         // In `which Adviser`, the capitalized word is a thing and not a name.
-        (Kind::Name, 1) if matches!(before(1), "which" | "what" | "each" | "every" | "many" | "all") => 66,
+        (QuestionValueKind::Name, 1) if matches!(before(1), "which" | "what" | "each" | "every" | "many" | "all") => 66,
         // A noun may be capitalized without reason: `the name and State of the airway`.
-        (Kind::Name, 1) if is_listed(question, at) => 66,
-        (Kind::Name, 2..) => 78,
+        (QuestionValueKind::Name, 1) if is_listed_column(question, at) => 66,
+        (QuestionValueKind::Name, 2..) => 78,
         // A word in all capitals may be a format or an abbreviation.
-        (Kind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
-        (Kind::Name, _) => 66,
+        (QuestionValueKind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
+        (QuestionValueKind::Name, _) => 66,
     };
     let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);
-    let found = Finding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().place);
+    let found = SemanticFinding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().range);
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
 }
 
 /// Reports whether a word belongs to a list of requested columns, and is therefore not a value.
-fn is_listed(question: &Question, at: usize) -> bool {
+fn is_listed_column(question: &ParsedQuestion, at: usize) -> bool {
     const BEFORE: [&str; 14] =
         ["and", "or", "the", "a", "an", "their", "its", "his", "her", "show", "list", "give", "find", "name"];
     let word = &question.words[at];
-    BEFORE.contains(&question.at(at.wrapping_sub(1))) || word.is_after_pause || ATTRIBUTES.contains(&word.stem.as_str())
+    BEFORE.contains(&question.word_at(at.wrapping_sub(1)))
+        || word.is_after_punctuation
+        || ATTRIBUTE_NOUNS.contains(&word.stem.as_str())
 }
 
 /// Nouns for attributes of many kinds of things. A question may capitalize them, but they are not values.
-const ATTRIBUTES: [&str; 46] = [
+const ATTRIBUTE_NOUNS: [&str; 46] = [
     "address",
     "age",
     "amount",
@@ -385,17 +399,17 @@ const ATTRIBUTES: [&str; 46] = [
 ];
 
 /// Reports whether the query uses a column whose name does not describe its content: a letter with digits.
-fn has_opaque_column(sheet: &Sheet<'_>) -> bool {
+fn has_opaque_column(input: &SemanticInput<'_>) -> bool {
     let is_opaque = |name: &&String| {
         let mut signs = name.chars();
         signs.next().is_some_and(char::is_alphabetic) && name.len() > 1 && signs.all(|sign| sign.is_ascii_digit())
     };
-    sheet.shape.names.iter().filter(is_opaque).any(|name| sheet.catalog.tables_with(name).next().is_some())
+    input.shape.names.iter().filter(is_opaque).any(|name| input.catalog.tables_with(name).next().is_some())
 }
 
 /// Reports whether a word is part of the long form of an abbreviation in the question that names a column: `Online
 /// Mendelian Inheritance in Man (OMIM)`.
-fn is_spelt_out(question: &Question, at: usize, schema: &BTreeSet<String>) -> bool {
+fn is_abbreviation_part(question: &ParsedQuestion, at: usize, schema: &BTreeSet<String>) -> bool {
     let initial = question.words[at].lower.chars().next();
     let is_short_form = |other: usize| {
         let word = &question.words[other];
@@ -409,45 +423,50 @@ fn is_spelt_out(question: &Question, at: usize, schema: &BTreeSet<String>) -> bo
     (0..question.words.len()).any(|other| other != at && is_short_form(other))
 }
 
-fn is_plural(question: &Question, at: usize) -> bool {
+fn is_plural(question: &ParsedQuestion, at: usize) -> bool {
     question.words.get(at).is_some_and(|word| word.lower != word.stem)
 }
 
 /// Reports a query without a condition if the question mentions a place or a kind that is not a name of the schema:
 /// `lakes in california`, `patients with diabetes`.
-fn placed(shape: &Shape, question: &Question, schema: &BTreeSet<String>) -> Option<Finding> {
+fn missing_place_filter(
+    shape: &QueryShape,
+    question: &ParsedQuestion,
+    schema: &BTreeSet<String>,
+) -> Option<SemanticFinding> {
     if shape.has_condition || shape.blocks.iter().any(|block| block.has_filter) {
         return None;
     }
     let at = (0..question.words.len()).find(|at| {
         let word = &question.words[*at];
-        let before = |back: usize| question.at(at.wrapping_sub(back));
-        let is_led = LEADS.contains(&before(1)) || (before(1) == "the" && LEADS.contains(&before(2)));
+        let before = |back: usize| question.word_at(at.wrapping_sub(back));
+        let is_led =
+            PLACE_LEAD_WORDS.contains(&before(1)) || (before(1) == "the" && PLACE_LEAD_WORDS.contains(&before(2)));
         let is_word = word.lower.len() > 2
             && word.lower.chars().all(char::is_alphabetic)
-            && !COMMON.contains(&word.lower.as_str());
+            && !COMMON_WORDS.contains(&word.lower.as_str());
         is_led
             && is_word
-            && !is_of_schema(&word.stem, schema)
-            && !has(shape, &word.lower)
-            && !is_of_schema(&word.stem, &shape.words)
-            && question.cues.iter().all(|cue| cue.at != *at)
+            && !is_schema_word(&word.stem, schema)
+            && !has_value(shape, &word.lower)
+            && !is_schema_word(&word.stem, &shape.words)
+            && question.superlatives.iter().all(|cue| cue.at != *at)
     })?;
     let word = &question.words[at];
     let message = format!(
         "the question speaks of \"{}\", and the query has no condition",
         question.quote(at.saturating_sub(1), at + 1)
     );
-    let found = Finding::new(SqlCode::FilterExpected, 62, message).at(&shape.top().place);
+    let found = SemanticFinding::new(SqlCode::FilterExpected, 62, message).at(&shape.top().range);
     Some(found.advice("Add the WHERE that the question asks for.").about(word.lower.clone()))
 }
 
 /// Words that precede a place, a name or a kind.
-const LEADS: [&str; 12] =
+const PLACE_LEAD_WORDS: [&str; 12] =
     ["in", "at", "from", "through", "near", "named", "called", "bordering", "border", "borders", "neighbor", "with"];
 
-/// Words that may follow a word of [`LEADS`] and are not values.
-const COMMON: [&str; 60] = [
+/// Words that may follow a word of [`PLACE_LEAD_WORDS`] and are not values.
+const COMMON_WORDS: [&str; 60] = [
     "all",
     "any",
     "the",

@@ -1,15 +1,15 @@
 //! Detects whether a question is in English. The checks draw conclusions from words that a question does not have, such
 //! as a word for a maximum, so a question in another language must not reach them.
 
-use super::question::Question;
+use super::question::ParsedQuestion;
 
 /// The minimum number of words from which a question without any English word counts as another language.
-const LEAST_WORDS: usize = 5;
+const MIN_WORDS: usize = 5;
 /// The minimum number of foreign words that can outweigh English ones.
-const LEAST_FOREIGN: usize = 2;
+const MIN_FOREIGN_WORDS: usize = 2;
 
 /// Common English words that other languages with Latin letters hardly use.
-const ENGLISH: &[&str] = &[
+const ENGLISH_WORDS: &[&str] = &[
     "the", "of", "what", "which", "how", "who", "whose", "whom", "where", "when", "why", "are", "was", "were", "does",
     "did", "has", "have", "had", "with", "and", "by", "for", "from", "to", "that", "than", "all", "each", "every",
     "per", "list", "show", "find", "give", "get", "return", "tell", "display", "many", "much", "more", "less", "not",
@@ -20,7 +20,7 @@ const ENGLISH: &[&str] = &[
 ];
 
 /// Common words of other languages, without those that are also common in English.
-const FOREIGN: &[&str] = &[
+const FOREIGN_WORDS: &[&str] = &[
     // Spanish and Portuguese
     "el", "los", "las", "del", "que", "qué", "cuál", "cual", "cuáles", "cuántos", "cuántas", "cuantos", "cuantas",
     "cuánto", "cómo", "quién", "por", "para", "una", "uno", "más", "mas", "menos", "todos", "todas", "cada", "dame",
@@ -38,7 +38,7 @@ const FOREIGN: &[&str] = &[
 ];
 
 /// Reports whether a question is in English, or too short to tell.
-pub(super) fn is_english(question: &Question) -> bool {
+pub(super) fn is_english(question: &ParsedQuestion) -> bool {
     let words = || question.words.iter().filter(|word| !word.is_quoted);
     let letters = |is_wanted: fn(char) -> bool| {
         words().flat_map(|word| word.text.chars()).filter(|sign| sign.is_alphabetic() && is_wanted(*sign)).count()
@@ -48,10 +48,10 @@ pub(super) fn is_english(question: &Question) -> bool {
         return false;
     }
     let count = |list: &[&str]| words().filter(|word| list.contains(&word.lower.as_str())).count();
-    let (english, foreign) = (count(ENGLISH), count(FOREIGN));
-    let reads_nothing = english == 0 && question.cues.is_empty() && question.sorting.is_none();
-    let has_only_others = reads_nothing && words().count() >= LEAST_WORDS;
-    let is_outweighed = foreign >= LEAST_FOREIGN && foreign > english;
+    let (english, foreign) = (count(ENGLISH_WORDS), count(FOREIGN_WORDS));
+    let reads_nothing = english == 0 && question.superlatives.is_empty() && question.requested_order.is_none();
+    let has_only_others = reads_nothing && words().count() >= MIN_WORDS;
+    let is_outweighed = foreign >= MIN_FOREIGN_WORDS && foreign > english;
     !has_only_others && !is_outweighed
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_in_other_languages_are_told_from_english_ones() {
+    fn detects_questions_in_other_languages() {
         let english = [
             "top 5 products by price",
             "highest price",
@@ -72,7 +72,7 @@ mod tests {
             "cheapest mobile phone battery charger",
         ];
         for text in english {
-            assert!(is_english(&Question::of(text)), "{text}");
+            assert!(is_english(&ParsedQuestion::parse(text)), "{text}");
         }
         let others = [
             "¿Cuántos clientes hay en la base de datos?",
@@ -84,7 +84,7 @@ mod tests {
             "哪个州的人口最多",
         ];
         for text in others {
-            assert!(!is_english(&Question::of(text)), "{text}");
+            assert!(!is_english(&ParsedQuestion::parse(text)), "{text}");
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Extracts what an English question asks for: superlatives, an order, numbers of rows. This module knows nothing about
 //! queries. A wrong reading causes a false warning, so each reading requires more evidence than a single word.
 
-use super::words::{Word, words};
+use super::word_forms::{QuestionWord, split_question};
 
 /// One end of a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ScaleEnd {
     High,
     Low,
 }
 
-impl Way {
+impl ScaleEnd {
     /// Returns the other end.
-    pub(super) fn turned(self) -> Self {
+    pub(super) fn opposite(self) -> Self {
         match self {
             Self::High => Self::Low,
             Self::Low => Self::High,
@@ -22,7 +22,7 @@ impl Way {
 
 /// The scale of a superlative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(super) enum SuperlativeScale {
     /// More or less of anything.
     Amount,
     /// `longest`, `shortest`: also of time.
@@ -34,113 +34,113 @@ pub(super) enum Scale {
     /// `fastest`, `slowest`: speeds and durations run in opposite directions.
     Speed,
     /// `best`, `worst`: points and ranks run in opposite directions.
-    Worth,
+    Quality,
     /// `first`, `last` in a sequence.
-    Turn,
+    Sequence,
     /// `nearest`, `farthest`.
     Distance,
 }
 
 /// A superlative.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cue {
+pub(super) struct Superlative {
     /// The index of the word.
     pub at: usize,
-    pub way: Way,
-    pub scale: Scale,
+    pub end: ScaleEnd,
+    pub scale: SuperlativeScale,
     /// The number of rows that it asks for, if any.
     pub number: Option<u64>,
     /// True if it asks for an order of all rows: `highest first`, `from highest to lowest`.
-    pub is_of_order: bool,
+    pub asks_for_order: bool,
     /// True if it asks for a single thing: `the most`, `the highest`.
-    pub is_of_one: bool,
+    pub asks_for_one: bool,
 }
 
 /// An explicit request for an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sorting {
+pub(super) struct RequestedOrder {
     pub at: usize,
-    pub way: Option<Way>,
+    pub direction: Option<ScaleEnd>,
     /// True if the words have no other meaning.
-    pub is_plain: bool,
+    pub is_unambiguous: bool,
 }
 
 /// A parsed question.
 #[derive(Debug, Clone)]
-pub(super) struct Question {
-    pub words: Vec<Word>,
-    pub cues: Vec<Cue>,
-    pub sorting: Option<Sorting>,
+pub(super) struct ParsedQuestion {
+    pub words: Vec<QuestionWord>,
+    pub superlatives: Vec<Superlative>,
+    pub requested_order: Option<RequestedOrder>,
 }
 
-const MOST: [(&str, Way, Scale); 63] = [
-    ("highest", Way::High, Scale::Amount),
-    ("most", Way::High, Scale::Amount),
-    ("largest", Way::High, Scale::Amount),
-    ("biggest", Way::High, Scale::Amount),
-    ("greatest", Way::High, Scale::Amount),
-    ("maximum", Way::High, Scale::Amount),
-    ("max", Way::High, Scale::Amount),
-    ("maximal", Way::High, Scale::Amount),
-    ("top", Way::High, Scale::Worth),
-    ("tallest", Way::High, Scale::Amount),
-    ("heaviest", Way::High, Scale::Amount),
-    ("richest", Way::High, Scale::Amount),
-    ("wealthiest", Way::High, Scale::Amount),
-    ("deepest", Way::High, Scale::Amount),
-    ("strongest", Way::High, Scale::Amount),
-    ("widest", Way::High, Scale::Amount),
-    ("priciest", Way::High, Scale::Amount),
-    ("costliest", Way::High, Scale::Amount),
-    ("dearest", Way::High, Scale::Amount),
-    ("busiest", Way::High, Scale::Amount),
-    ("hottest", Way::High, Scale::Amount),
-    ("warmest", Way::High, Scale::Amount),
-    ("densest", Way::High, Scale::Amount),
-    ("commonest", Way::High, Scale::Amount),
-    ("longest", Way::High, Scale::Length),
-    ("shortest", Way::Low, Scale::Length),
-    ("lowest", Way::Low, Scale::Amount),
-    ("least", Way::Low, Scale::Amount),
-    ("smallest", Way::Low, Scale::Amount),
-    ("fewest", Way::Low, Scale::Amount),
-    ("minimum", Way::Low, Scale::Amount),
-    ("minimal", Way::Low, Scale::Amount),
-    ("min", Way::Low, Scale::Amount),
-    ("littlest", Way::Low, Scale::Amount),
-    ("tiniest", Way::Low, Scale::Amount),
-    ("cheapest", Way::Low, Scale::Amount),
-    ("lightest", Way::Low, Scale::Amount),
-    ("poorest", Way::Low, Scale::Amount),
-    ("weakest", Way::Low, Scale::Amount),
-    ("narrowest", Way::Low, Scale::Amount),
-    ("shallowest", Way::Low, Scale::Amount),
-    ("coldest", Way::Low, Scale::Amount),
-    ("coolest", Way::Low, Scale::Amount),
-    ("rarest", Way::Low, Scale::Amount),
-    ("bottom", Way::Low, Scale::Worth),
-    ("latest", Way::High, Scale::Time),
-    ("newest", Way::High, Scale::Time),
-    ("recent", Way::High, Scale::Time),
-    ("recently", Way::High, Scale::Time),
-    ("earliest", Way::Low, Scale::Time),
-    ("oldest", Way::High, Scale::Age),
-    ("eldest", Way::High, Scale::Age),
-    ("youngest", Way::Low, Scale::Age),
-    ("fastest", Way::High, Scale::Speed),
-    ("quickest", Way::High, Scale::Speed),
-    ("slowest", Way::Low, Scale::Speed),
-    ("best", Way::High, Scale::Worth),
-    ("worst", Way::Low, Scale::Worth),
-    ("first", Way::Low, Scale::Turn),
-    ("last", Way::High, Scale::Turn),
-    ("nearest", Way::Low, Scale::Distance),
-    ("closest", Way::Low, Scale::Distance),
-    ("farthest", Way::High, Scale::Distance),
+const SUPERLATIVES: [(&str, ScaleEnd, SuperlativeScale); 63] = [
+    ("highest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("most", ScaleEnd::High, SuperlativeScale::Amount),
+    ("largest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("biggest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("greatest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("maximum", ScaleEnd::High, SuperlativeScale::Amount),
+    ("max", ScaleEnd::High, SuperlativeScale::Amount),
+    ("maximal", ScaleEnd::High, SuperlativeScale::Amount),
+    ("top", ScaleEnd::High, SuperlativeScale::Quality),
+    ("tallest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("heaviest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("richest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("wealthiest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("deepest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("strongest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("widest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("priciest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("costliest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("dearest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("busiest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("hottest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("warmest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("densest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("commonest", ScaleEnd::High, SuperlativeScale::Amount),
+    ("longest", ScaleEnd::High, SuperlativeScale::Length),
+    ("shortest", ScaleEnd::Low, SuperlativeScale::Length),
+    ("lowest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("least", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("smallest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("fewest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("minimum", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("minimal", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("min", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("littlest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("tiniest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("cheapest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("lightest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("poorest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("weakest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("narrowest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("shallowest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("coldest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("coolest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("rarest", ScaleEnd::Low, SuperlativeScale::Amount),
+    ("bottom", ScaleEnd::Low, SuperlativeScale::Quality),
+    ("latest", ScaleEnd::High, SuperlativeScale::Time),
+    ("newest", ScaleEnd::High, SuperlativeScale::Time),
+    ("recent", ScaleEnd::High, SuperlativeScale::Time),
+    ("recently", ScaleEnd::High, SuperlativeScale::Time),
+    ("earliest", ScaleEnd::Low, SuperlativeScale::Time),
+    ("oldest", ScaleEnd::High, SuperlativeScale::Age),
+    ("eldest", ScaleEnd::High, SuperlativeScale::Age),
+    ("youngest", ScaleEnd::Low, SuperlativeScale::Age),
+    ("fastest", ScaleEnd::High, SuperlativeScale::Speed),
+    ("quickest", ScaleEnd::High, SuperlativeScale::Speed),
+    ("slowest", ScaleEnd::Low, SuperlativeScale::Speed),
+    ("best", ScaleEnd::High, SuperlativeScale::Quality),
+    ("worst", ScaleEnd::Low, SuperlativeScale::Quality),
+    ("first", ScaleEnd::Low, SuperlativeScale::Sequence),
+    ("last", ScaleEnd::High, SuperlativeScale::Sequence),
+    ("nearest", ScaleEnd::Low, SuperlativeScale::Distance),
+    ("closest", ScaleEnd::Low, SuperlativeScale::Distance),
+    ("farthest", ScaleEnd::High, SuperlativeScale::Distance),
 ];
 
 /// Nouns with which `first` and `last` do not refer to an order.
-const NOT_IN_TURN: [&str; 47] = [
+const NON_ORDER_NOUNS: [&str; 47] = [
     "name",
     "names",
     "update",
@@ -191,7 +191,7 @@ const NOT_IN_TURN: [&str; 47] = [
 ];
 
 /// Returns the superlative in a word: `highest` for `highest-rated`, `minimum` for `mininum`.
-fn superlative_of(word: &str) -> &str {
+fn normalize_superlative(word: &str) -> &str {
     match word.split_once('-') {
         Some((first, _)) if first.ends_with("est") => return first,
         _ => {}
@@ -200,44 +200,45 @@ fn superlative_of(word: &str) -> &str {
     ["maximum", "minimum"].into_iter().find(is_slip).unwrap_or(word)
 }
 
-impl Question {
+impl ParsedQuestion {
     /// Parses a question.
-    pub(super) fn of(text: &str) -> Self {
-        let words = words(text);
-        let mut question = Self { words, cues: Vec::new(), sorting: None };
-        question.cues = question.superlatives();
-        question.sorting = question.order();
+    pub(super) fn parse(text: &str) -> Self {
+        let words = split_question(text);
+        let mut question = Self { words, superlatives: Vec::new(), requested_order: None };
+        question.superlatives = question.find_superlatives();
+        question.requested_order = question.find_requested_order();
         question
     }
 
     /// Returns the word at an index in lower case; an empty text for a quoted word, or beyond the ends.
-    pub(super) fn at(&self, at: usize) -> &str {
+    pub(super) fn word_at(&self, at: usize) -> &str {
         self.words.get(at).filter(|word| !word.is_quoted).map_or("", |word| &word.lower)
     }
 
-    fn before(&self, at: usize, back: usize) -> &str {
-        at.checked_sub(back).map_or("", |at| self.at(at))
+    fn word_before(&self, at: usize, back: usize) -> &str {
+        at.checked_sub(back).map_or("", |at| self.word_at(at))
     }
 
     /// Reports whether one of the words occurs outside of quotes.
-    pub(super) fn has(&self, wanted: &[&str]) -> bool {
-        self.find(wanted).is_some()
+    pub(super) fn has_word(&self, wanted: &[&str]) -> bool {
+        self.find_word(wanted).is_some()
     }
 
     /// Returns the index of the first of these words.
-    pub(super) fn find(&self, wanted: &[&str]) -> Option<usize> {
-        (0..self.words.len()).find(|at| wanted.contains(&self.at(*at)))
+    pub(super) fn find_word(&self, wanted: &[&str]) -> Option<usize> {
+        (0..self.words.len()).find(|at| wanted.contains(&self.word_at(*at)))
     }
 
     /// Returns the index of a sequence of words.
-    pub(super) fn phrase(&self, phrase: &str) -> Option<usize> {
+    pub(super) fn find_phrase(&self, phrase: &str) -> Option<usize> {
         let wanted: Vec<&str> = phrase.split(' ').collect();
-        (0..self.words.len()).find(|at| wanted.iter().enumerate().all(|(behind, word)| self.at(at + behind) == *word))
+        (0..self.words.len())
+            .find(|at| wanted.iter().enumerate().all(|(behind, word)| self.word_at(at + behind) == *word))
     }
 
     /// Reports whether one of the phrases occurs.
-    pub(super) fn says(&self, phrases: &[&str]) -> bool {
-        phrases.iter().any(|phrase| self.phrase(phrase).is_some())
+    pub(super) fn has_phrase(&self, phrases: &[&str]) -> bool {
+        phrases.iter().any(|phrase| self.find_phrase(phrase).is_some())
     }
 
     /// Returns words as written, for a message.
@@ -247,30 +248,30 @@ impl Question {
     }
 
     /// Returns the superlatives of the question.
-    fn superlatives(&self) -> Vec<Cue> {
-        let mut found: Vec<Cue> = (0..self.words.len()).filter_map(|at| self.superlative(at)).collect();
+    fn find_superlatives(&self) -> Vec<Superlative> {
+        let mut found: Vec<Superlative> = (0..self.words.len()).filter_map(|at| self.superlative_at(at)).collect();
         // `from highest to lowest` is one order and does not ask for the lowest.
-        let at: Vec<(usize, Way)> = found.iter().map(|cue| (cue.at, cue.way)).collect();
+        let at: Vec<(usize, ScaleEnd)> = found.iter().map(|cue| (cue.at, cue.end)).collect();
         found.retain(|cue| {
             let is_second = at.iter().any(|(other, way)| {
-                *way != cue.way
+                *way != cue.end
                     && *other < cue.at
                     && cue.at - other <= 4
-                    && (1..=3).any(|back| self.before(cue.at, back) == "to" && cue.at - back > *other)
+                    && (1..=3).any(|back| self.word_before(cue.at, back) == "to" && cue.at - back > *other)
             });
             !is_second
         });
         found
     }
 
-    fn superlative(&self, at: usize) -> Option<Cue> {
-        let word = superlative_of(self.at(at));
-        let (_, way, scale) = *MOST.iter().find(|(name, ..)| *name == word)?;
-        let (before, after) = (self.before(at, 1), self.at(at + 1));
+    fn superlative_at(&self, at: usize) -> Option<Superlative> {
+        let word = normalize_superlative(self.word_at(at));
+        let (_, way, scale) = *SUPERLATIVES.iter().find(|(name, ..)| *name == word)?;
+        let (before, after) = (self.word_before(at, 1), self.word_at(at + 1));
         let (mut way, mut scale) = (way, scale);
         let is_none = match word {
             // `have most 5 competitions` is a bound.
-            "most" | "least" if self.number(at + 1).is_some() && before != "the" => true,
+            "most" | "least" if self.number_at(at + 1).is_some() && before != "the" => true,
             "most" => {
                 before == "at"
                     || matches!(after, "of" | "other" | "easily" | "recent" | "recently")
@@ -280,9 +281,11 @@ impl Question {
             "recent" | "recently" => !matches!(before, "most" | "least" | "more"),
             "max" | "min" | "maximum" | "minimum" => matches!(before, "the" | "a") && matches!(after, "allowed"),
             "first" => {
-                NOT_IN_TURN.contains(&after) || matches!(before, "at" | "with" | "their" | "from") || after.is_empty()
+                NON_ORDER_NOUNS.contains(&after)
+                    || matches!(before, "at" | "with" | "their" | "from")
+                    || after.is_empty()
             }
-            "last" => NOT_IN_TURN.contains(&after) || matches!(before, "at" | "previous" | "past"),
+            "last" => NON_ORDER_NOUNS.contains(&after) || matches!(before, "at" | "previous" | "past"),
             "top" => matches!(before, "on" | "over" | "tank" | "t-shirt") || matches!(after, "of" | "level"),
             "bottom" => matches!(after, "of"),
             "best" => before == "at" || matches!(after, "practice"),
@@ -292,56 +295,57 @@ impl Question {
             return None;
         }
         if matches!(word, "recent" | "recently") && before == "least" {
-            way = Way::Low;
+            way = ScaleEnd::Low;
         }
         let behind = if matches!(word, "recent" | "recently") { 2 } else { 1 };
         if word == "most" || word == "least" {
-            (way, scale) = adjective(word, after).unwrap_or((way, scale));
+            (way, scale) = adjective_scale(word, after).unwrap_or((way, scale));
         }
         // In `the most recent one`, `one` is not a number.
-        let is_pronoun =
-            self.at(at + 1) == "one" && self.words.get(at + 2).is_none_or(|next| next.is_after_pause || next.is_first);
-        let behind_it = self.number(at + 1).filter(|_| !is_pronoun);
-        let number = behind_it.or_else(|| at.checked_sub(behind).and_then(|before| self.number(before)));
-        if self.is_second_part(at) {
+        let is_pronoun = self.word_at(at + 1) == "one"
+            && self.words.get(at + 2).is_none_or(|next| next.is_after_punctuation || next.is_sentence_start);
+        let behind_it = self.number_at(at + 1).filter(|_| !is_pronoun);
+        let number = behind_it.or_else(|| at.checked_sub(behind).and_then(|before| self.number_at(before)));
+        if self.is_ordinal_part(at) {
             return None;
         }
-        let number = number.filter(|_| !self.is_share(at) && !self.is_span(at));
-        let is_of_letters = self.number(at + 1).is_some() && NOT_IN_TURN.contains(&self.at(at + 2));
-        if matches!(word, "first" | "last") && (self.is_span(at) || is_of_letters) {
+        let number = number.filter(|_| !self.is_percentage(at) && !self.is_time_span(at));
+        let is_of_letters = self.number_at(at + 1).is_some() && NON_ORDER_NOUNS.contains(&self.word_at(at + 2));
+        if matches!(word, "first" | "last") && (self.is_time_span(at) || is_of_letters) {
             return None;
         }
-        let is_of_order = self.is_order(at);
-        let article = self.before(at, behind);
+        let is_of_order = self.is_order_request(at);
+        let article = self.word_before(at, behind);
         let is_of_one = number.is_none()
             && matches!(article, "the" | "is" | "was" | "has" | "had" | "have" | "whose" | "with" | "which" | "what");
-        Some(Cue { at, way, scale, number, is_of_order, is_of_one })
+        Some(Superlative { at, end: way, scale, number, asks_for_order: is_of_order, asks_for_one: is_of_one })
     }
 
     /// Reports whether a word ends an ordinal number such as `thirty first`, the day of a month.
-    fn is_second_part(&self, at: usize) -> bool {
-        let is_tens = matches!(self.before(at, 1), "twenty" | "thirty");
+    fn is_ordinal_part(&self, at: usize) -> bool {
+        let is_tens = matches!(self.word_before(at, 1), "twenty" | "thirty");
         // `the twenty first customers` are twenty.
         let is_of_many = self.words.get(at + 1).is_some_and(|next| next.lower != next.stem);
-        self.at(at) == "first" && is_tens && !is_of_many
+        self.word_at(at) == "first" && is_tens && !is_of_many
     }
 
     /// Reports whether a phrase such as `first 5 …` is a period of time.
-    fn is_span(&self, at: usize) -> bool {
+    fn is_time_span(&self, at: usize) -> bool {
         const UNITS: [&str; 9] = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"];
         let unit = |at: usize| self.words.get(at).is_some_and(|word| UNITS.contains(&word.stem.as_str()));
-        self.number(at + 1).is_some()
+        self.number_at(at + 1).is_some()
             && (unit(at + 2)
-                || (unit(at + 3) && matches!(self.at(at + 2), "calendar" | "full" | "business" | "whole" | "complete")))
+                || (unit(at + 3)
+                    && matches!(self.word_at(at + 2), "calendar" | "full" | "business" | "whole" | "complete")))
     }
 
     /// Reports whether a phrase such as `top 5` is a percentage.
-    fn is_share(&self, at: usize) -> bool {
-        matches!(self.at(at + 2), "percent" | "percentile" | "percentage" | "th")
+    fn is_percentage(&self, at: usize) -> bool {
+        matches!(self.word_at(at + 2), "percent" | "percentile" | "percentage" | "th")
     }
 
     /// Returns the number that a word means.
-    pub(super) fn number(&self, at: usize) -> Option<u64> {
+    pub(super) fn number_at(&self, at: usize) -> Option<u64> {
         const NAMES: [&str; 20] = [
             "one",
             "two",
@@ -364,7 +368,7 @@ impl Question {
             "nineteen",
             "twenty",
         ];
-        let word = self.at(at);
+        let word = self.word_at(at);
         let named = || NAMES.iter().position(|name| *name == word).and_then(|at| u64::try_from(at + 1).ok());
         let many = || {
             [("thirty", 30), ("fifty", 50), ("hundred", 100)].iter().find(|(name, _)| *name == word).map(|(_, n)| *n)
@@ -373,24 +377,25 @@ impl Question {
     }
 
     /// Reports whether a superlative asks for an order of all rows: `highest first`, `highest to lowest`.
-    fn is_order(&self, at: usize) -> bool {
-        let behind = if self.at(at + 2) == "the" { at + 3 } else { at + 2 };
-        let is_pair = self.at(at + 1) == "to" && MOST.iter().any(|(name, ..)| *name == self.at(behind));
+    fn is_order_request(&self, at: usize) -> bool {
+        let behind = if self.word_at(at + 2) == "the" { at + 3 } else { at + 2 };
+        let is_pair =
+            self.word_at(at + 1) == "to" && SUPERLATIVES.iter().any(|(name, ..)| *name == self.word_at(behind));
         let is_first = (1..=4).any(|behind| {
             let is_near =
-                (1..behind).all(|between| !self.words.get(at + between).is_some_and(|word| word.is_after_pause));
-            self.at(at + behind) == "first"
+                (1..behind).all(|between| !self.words.get(at + between).is_some_and(|word| word.is_after_punctuation));
+            self.word_at(at + behind) == "first"
                 && is_near
                 && self.words.get(at + behind + 1).is_none_or(|next| {
-                    next.is_after_pause || next.is_first || matches!(next.lower.as_str(), "and" | "then")
+                    next.is_after_punctuation || next.is_sentence_start || matches!(next.lower.as_str(), "and" | "then")
                 })
         });
-        let starting = (1..=4).any(|back| matches!(self.before(at, back), "starting" | "beginning" | "start"));
+        let starting = (1..=4).any(|back| matches!(self.word_before(at, back), "starting" | "beginning" | "start"));
         is_pair || is_first || starting
     }
 
-    fn order(&self) -> Option<Sorting> {
-        const PLAIN: [&str; 18] = [
+    fn find_requested_order(&self) -> Option<RequestedOrder> {
+        const PLAIN_PHRASES: [&str; 18] = [
             "ordered from",
             "sorted from",
             "ordered by",
@@ -410,7 +415,7 @@ impl Question {
             "in descending order",
             "in chronological order",
         ];
-        const LOOSE: [&str; 10] = [
+        const LOOSE_PHRASES: [&str; 10] = [
             "sorted",
             "ordered",
             "sort",
@@ -422,23 +427,25 @@ impl Question {
             "in order of",
             "ranked by",
         ];
-        let plain = PLAIN.iter().find_map(|phrase| self.phrase(phrase)).filter(|at| !self.is_purchase(*at));
-        let cue = || self.cues.iter().find(|cue| cue.is_of_order).map(|cue| cue.at);
+        let plain =
+            PLAIN_PHRASES.iter().find_map(|phrase| self.find_phrase(phrase)).filter(|at| !self.means_purchase(*at));
+        let cue = || self.superlatives.iter().find(|cue| cue.asks_for_order).map(|cue| cue.at);
         // `what sort of`
-        let loose = || LOOSE.iter().find_map(|phrase| self.phrase(phrase)).filter(|at| !self.is_kind(*at));
+        let loose =
+            || LOOSE_PHRASES.iter().find_map(|phrase| self.find_phrase(phrase)).filter(|at| !self.means_kind(*at));
         let at = plain.or_else(loose).or_else(cue)?;
-        Some(Sorting { at, way: self.order_way(), is_plain: plain.is_some() })
+        Some(RequestedOrder { at, direction: self.requested_direction(), is_unambiguous: plain.is_some() })
     }
 
     /// Reports whether `sort` means a kind.
-    fn is_kind(&self, at: usize) -> bool {
-        self.at(at) == "sort"
-            && (self.at(at + 1) == "of" || matches!(self.before(at, 1), "what" | "which" | "this" | "that"))
+    fn means_kind(&self, at: usize) -> bool {
+        self.word_at(at) == "sort"
+            && (self.word_at(at + 1) == "of" || matches!(self.word_before(at, 1), "what" | "which" | "this" | "that"))
     }
 
     /// Reports whether `ordered in`, `ordered from` or `ordered by` refers to a purchase.
-    fn is_purchase(&self, at: usize) -> bool {
-        const WAYS: [&str; 14] = [
+    fn means_purchase(&self, at: usize) -> bool {
+        const ORDER_WORDS: [&str; 14] = [
             "ascending",
             "descending",
             "alphabetical",
@@ -468,21 +475,23 @@ impl Question {
             "someone",
             "buyers",
         ];
-        if self.at(at) != "ordered" {
+        if self.word_at(at) != "ordered" {
             return false;
         }
         let is_after_verb =
-            matches!(self.before(at, 1), "was" | "were" | "been" | "has" | "have" | "who" | "ever" | "never");
-        let near = || (at + 2..at + 5).map(|at| self.at(at));
-        match self.at(at + 1) {
-            "in" => !near().any(|word| WAYS.contains(&word)),
-            "from" => !(at + 2..at + 5)
-                .any(|at| MOST.iter().any(|(name, ..)| *name == self.at(at)) || WAYS.contains(&self.at(at))),
+            matches!(self.word_before(at, 1), "was" | "were" | "been" | "has" | "have" | "who" | "ever" | "never");
+        let near = || (at + 2..at + 5).map(|at| self.word_at(at));
+        match self.word_at(at + 1) {
+            "in" => !near().any(|word| ORDER_WORDS.contains(&word)),
+            "from" => !(at + 2..at + 5).any(|at| {
+                SUPERLATIVES.iter().any(|(name, ..)| *name == self.word_at(at))
+                    || ORDER_WORDS.contains(&self.word_at(at))
+            }),
             "by" => {
                 let noun = near().position(|word| PEOPLE.contains(&word)).map(|behind| at + 2 + behind);
                 let is_of_person = noun.is_some_and(|noun| {
                     !matches!(
-                        self.at(noun + 1),
+                        self.word_at(noun + 1),
                         "name" | "names" | "id" | "ids" | "age" | "first" | "last" | "number" | "count"
                     )
                 });
@@ -493,41 +502,43 @@ impl Question {
     }
 
     /// Returns the requested direction; `None` if the question names none or both.
-    fn order_way(&self) -> Option<Way> {
-        let reverse = self.has(&["reverse", "reversed"]);
-        let mut high = self.has(&["descending", "desc", "decreasing"]);
-        let mut low = self.has(&["ascending", "asc", "increasing"]);
-        if self.has(&["alphabetically", "alphabetical", "chronological", "chronologically"]) {
+    fn requested_direction(&self) -> Option<ScaleEnd> {
+        let reverse = self.has_word(&["reverse", "reversed"]);
+        let mut high = self.has_word(&["descending", "desc", "decreasing"]);
+        let mut low = self.has_word(&["ascending", "asc", "increasing"]);
+        if self.has_word(&["alphabetically", "alphabetical", "chronological", "chronologically"]) {
             high |= reverse;
             low |= !reverse;
         }
-        for cue in self.cues.iter().filter(|cue| cue.is_of_order) {
-            let way = if cue.scale == Scale::Age { cue.way.turned() } else { cue.way };
-            high |= way == Way::High && cue.scale != Scale::Age;
-            low |= way == Way::Low && cue.scale != Scale::Age;
+        for cue in self.superlatives.iter().filter(|cue| cue.asks_for_order) {
+            let way = if cue.scale == SuperlativeScale::Age { cue.end.opposite() } else { cue.end };
+            high |= way == ScaleEnd::High && cue.scale != SuperlativeScale::Age;
+            low |= way == ScaleEnd::Low && cue.scale != SuperlativeScale::Age;
         }
         match (high, low) {
-            (true, false) => Some(Way::High),
-            (false, true) => Some(Way::Low),
+            (true, false) => Some(ScaleEnd::High),
+            (false, true) => Some(ScaleEnd::Low),
             _ => None,
         }
     }
 }
 
 /// Returns the direction and the scale of `most …` and `least …` for adjectives that change them.
-fn adjective(word: &str, adjective: &str) -> Option<(Way, Scale)> {
-    let way = if word == "most" { Way::High } else { Way::Low };
+fn adjective_scale(word: &str, adjective: &str) -> Option<(ScaleEnd, SuperlativeScale)> {
+    let way = if word == "most" { ScaleEnd::High } else { ScaleEnd::Low };
     match adjective {
         "affordable" | "inexpensive" | "rare" | "unpopular" | "uncommon" | "economical" => {
-            Some((way.turned(), Scale::Worth))
+            Some((way.opposite(), SuperlativeScale::Quality))
         }
         // Scales of difficulty or effort run in the opposite direction.
         "easy" | "simple" | "straightforward" | "effortless" | "convenient" | "lenient" | "relaxed" => {
-            Some((way.turned(), Scale::Worth))
+            Some((way.opposite(), SuperlativeScale::Quality))
         }
-        "poorly" | "badly" | "poor" => Some((way.turned(), Scale::Worth)),
-        "successful" | "accurate" | "skilled" | "efficient" | "valuable" | "important" => Some((way, Scale::Worth)),
-        "southern" | "northern" | "western" | "eastern" => Some((way, Scale::Worth)),
+        "poorly" | "badly" | "poor" => Some((way.opposite(), SuperlativeScale::Quality)),
+        "successful" | "accurate" | "skilled" | "efficient" | "valuable" | "important" => {
+            Some((way, SuperlativeScale::Quality))
+        }
+        "southern" | "northern" | "western" | "eastern" => Some((way, SuperlativeScale::Quality)),
         _ => None,
     }
 }

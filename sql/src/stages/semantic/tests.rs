@@ -5,24 +5,24 @@ use std::ops::Range;
 use sqlparser::dialect::SQLiteDialect;
 use sqlparser::parser::Parser;
 
-use super::question::Question;
-use super::{CERTAIN, Finding, findings};
-use crate::catalog::{Catalog, Column, ForeignKey, Table};
+use super::question::ParsedQuestion;
+use super::{ERROR_CONFIDENCE, SemanticFinding, statement_findings};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
 
 /// The confidence from which a warning counts.
-const WARNED: u8 = 70;
+const WARNING_CONFIDENCE: u8 = 70;
 
-fn table(name: &str, columns: &[(&str, &str)]) -> Table {
-    let columns = columns.iter().enumerate().map(|(at, (name, kind))| Column {
+fn table(name: &str, columns: &[(&str, &str)]) -> CatalogTable {
+    let columns = columns.iter().enumerate().map(|(at, (name, kind))| CatalogColumn {
         name: (*name).to_owned(),
-        kind: (*kind).to_owned(),
-        key: u32::from(at == 0),
-        ..Column::default()
+        declared_type: (*kind).to_owned(),
+        primary_key_position: u32::from(at == 0),
+        ..CatalogColumn::default()
     });
-    Table { name: name.to_owned(), columns: columns.collect(), ..Table::default() }
+    CatalogTable { name: name.to_owned(), columns: columns.collect(), ..CatalogTable::default() }
 }
 
-fn shop() -> Catalog {
+fn shop_catalog() -> Catalog {
     let customers =
         [("id", "INTEGER"), ("name", "TEXT"), ("email", "TEXT"), ("created_at", "TIMESTAMP"), ("tier", "TEXT")];
     let orders = [
@@ -35,7 +35,11 @@ fn shop() -> Catalog {
     let products =
         [("id", "INTEGER"), ("name", "TEXT"), ("price", "NUMERIC"), ("category", "TEXT"), ("stock", "INTEGER")];
     let mut orders = table("orders", &orders);
-    orders.foreign_keys.push(ForeignKey { column: "customer_id".to_owned(), table: "customers".to_owned(), to: None });
+    orders.foreign_keys.push(ForeignKey {
+        column: "customer_id".to_owned(),
+        referenced_table: "customers".to_owned(),
+        referenced_column: None,
+    });
     let staff = [
         ("id", "INTEGER"),
         ("name", "TEXT"),
@@ -49,45 +53,45 @@ fn shop() -> Catalog {
     }
 }
 
-fn found(question: &str, sql: &str) -> Vec<Finding> {
+fn findings_for(question: &str, sql: &str) -> Vec<SemanticFinding> {
     let tree = Parser::parse_sql(&SQLiteDialect {}, sql).unwrap().remove(0);
-    let question = (!question.is_empty()).then(|| Question::of(question));
-    findings(&tree, sql, question.as_ref(), &shop())
+    let question = (!question.is_empty()).then(|| ParsedQuestion::parse(question));
+    statement_findings(&tree, sql, question.as_ref(), &shop_catalog())
 }
 
-fn surest(question: &str, sql: &str) -> u8 {
-    found(question, sql).iter().map(|finding| finding.confidence).max().unwrap_or(0)
+fn highest_confidence(question: &str, sql: &str) -> u8 {
+    findings_for(question, sql).iter().map(|finding| finding.confidence).max().unwrap_or(0)
 }
 
 /// Splits lines of the form `question | statement`.
-fn each(lines: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+fn test_cases(lines: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.split_once("|").map(|(question, sql)| (question.trim(), sql.trim())).unwrap())
 }
 
 /// Returns the lines whose highest confidence is out of range.
-fn others(lines: &'static str, sure: Range<u8>) -> Vec<String> {
-    let wrong = each(lines).filter(|(question, sql)| !sure.contains(&surest(question, sql)));
-    wrong.map(|(question, sql)| format!("{question}: {sql}: {:?}", found(question, sql))).collect()
+fn outside_confidence(lines: &'static str, sure: Range<u8>) -> Vec<String> {
+    let wrong = test_cases(lines).filter(|(question, sql)| !sure.contains(&highest_confidence(question, sql)));
+    wrong.map(|(question, sql)| format!("{question}: {sql}: {:?}", findings_for(question, sql))).collect()
 }
 
 #[test]
-fn what_cannot_be_meant_rejects() {
-    assert_eq!(others(include_str!("tests/rejected.txt"), CERTAIN..100), [""; 0]);
+fn contradictory_queries_are_errors() {
+    assert_eq!(outside_confidence(include_str!("tests/rejected.txt"), ERROR_CONFIDENCE..100), [""; 0]);
 }
 
 #[test]
-fn what_answers_the_question_passes() {
-    assert_eq!(others(include_str!("tests/passed.txt"), 0..WARNED), [""; 0]);
+fn matching_queries_pass() {
+    assert_eq!(outside_confidence(include_str!("tests/passed.txt"), 0..WARNING_CONFIDENCE), [""; 0]);
 }
 
 #[test]
-fn what_is_likely_wrong_is_warned_about() {
-    assert_eq!(others(include_str!("tests/warned.txt"), WARNED..CERTAIN), [""; 0]);
+fn suspicious_queries_are_warnings() {
+    assert_eq!(outside_confidence(include_str!("tests/warned.txt"), WARNING_CONFIDENCE..ERROR_CONFIDENCE), [""; 0]);
 }
 
 #[test]
-fn a_finding_stands_where_its_cause_is() {
+fn findings_point_at_their_cause() {
     let cases = [
         ("top 5 products by price", "SELECT name\nFROM products ORDER BY price DESC\nLIMIT 50", "50"),
         ("cheapest product", "SELECT name FROM products ORDER BY price desc LIMIT 1", "price desc"),
@@ -96,17 +100,17 @@ fn a_finding_stands_where_its_cause_is() {
         ("", "SELECT 'é', SUM(id) FROM orders", "SUM(id)"),
     ];
     for (question, sql, expected) in cases {
-        let found = found(question, sql);
-        let place = found.iter().max_by_key(|finding| finding.confidence).and_then(|finding| finding.place.clone());
+        let found = findings_for(question, sql);
+        let place = found.iter().max_by_key(|finding| finding.confidence).and_then(|finding| finding.range.clone());
         assert_eq!(place.map(|place| &sql[place]), Some(expected), "{sql}");
     }
 }
 
 #[test]
-fn a_statement_that_is_no_query_says_nothing() {
+fn ignores_statements_other_than_queries() {
     for sql in
         ["DELETE FROM orders WHERE id = 1", "CREATE TABLE t (a INT)", "INSERT INTO orders VALUES (1, 2, 3, 4, 5)"]
     {
-        assert!(found("How many orders are there?", sql).is_empty(), "{sql}");
+        assert!(findings_for("How many orders are there?", sql).is_empty(), "{sql}");
     }
 }

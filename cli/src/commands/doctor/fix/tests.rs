@@ -11,31 +11,31 @@ fn finding(control: Control) -> FindingRecord {
     }
 }
 
-fn places() -> Places {
-    Places { proctor: "/usr/bin/proctor".to_owned(), repo: "'/srv/a b'".to_owned() }
+fn test_paths() -> ShellPaths {
+    ShellPaths { proctor: "/usr/bin/proctor".to_owned(), repo: "'/srv/a b'".to_owned() }
 }
 
 /// Returns a machine on which nothing is missing.
-fn sound() -> Machine {
-    Machine {
-        family: Family::Debian,
-        systemd: true,
+fn sound_machine() -> MachineFacts {
+    MachineFacts {
+        family: DistroFamily::Debian,
+        has_systemd: true,
         uid: 1000,
         userns_clone: Some(1),
         apparmor_restricts: Some(0),
-        modules: ["capability", "landlock", "yama"].map(str::to_owned).to_vec(),
+        security_modules: ["capability", "landlock", "yama"].map(str::to_owned).to_vec(),
         has_landlock: Some(true),
         has_overlay: true,
-        has_unified: true,
-        delegated: Some(true),
+        has_cgroup_v2: true,
+        has_delegation: Some(true),
         has_bus: true,
-        ..Machine::default()
+        ..MachineFacts::default()
     }
 }
 
-fn shown(controls: &[Control], machine: &Machine) -> String {
+fn rendered_fixes(controls: &[Control], machine: &MachineFacts) -> String {
     let findings: Vec<FindingRecord> = controls.iter().copied().map(finding).collect();
-    render(&fixes(&findings, machine, &places()))
+    render(&fixes(&findings, machine, &test_paths()))
 }
 
 #[test]
@@ -43,55 +43,86 @@ fn each_cause_has_its_commands() {
     let off = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let old = ["capability", "yama", "apparmor"].map(str::to_owned).to_vec();
     let namespaces = [Control::UserNamespace, Control::PidNamespace];
-    let machines: [(&str, &[Control], Machine); 15] = [
-        ("no namespaces", &namespaces, Machine { no_namespaces: off(&["user.max_user_namespaces"]), ..sound() }),
-        ("userns_clone", &namespaces, Machine { userns_clone: Some(0), ..sound() }),
-        ("apparmor", &namespaces, Machine { apparmor_restricts: Some(1), ..sound() }),
-        ("container", &[Control::UserNamespace, Control::PrivateProc], Machine { container: true, ..sound() }),
-        ("landlock, debian", &[Control::Landlock], Machine { modules: old.clone(), ..sound() }),
-        ("landlock, fedora", &[Control::Landlock], Machine { modules: old.clone(), family: Family::Fedora, ..sound() }),
-        ("landlock, other", &[Control::Landlock], Machine { modules: old, family: Family::Other, ..sound() }),
-        ("landlock, kernel", &[Control::Landlock], Machine { has_landlock: Some(false), ..sound() }),
-        ("overlay", &[Control::Layer], Machine { has_overlay: false, ..sound() }),
-        ("cgroup v1, root", &[Control::Cgroup], Machine { has_unified: false, root: true, ..sound() }),
-        ("cgroup, no systemd", &[Control::Cgroup], Machine { has_unified: false, systemd: false, ..sound() }),
-        ("cgroup, undelegated", &[Control::Cgroup], Machine { delegated: Some(false), ..sound() }),
-        ("cgroup, no bus", &[Control::Cgroup], Machine { delegated: None, has_bus: false, ..sound() }),
-        ("cgroup, scope", &[Control::Cgroup], Machine { has_user_unit: true, ..sound() }),
-        ("unknown", &[Control::Keyring], sound()),
+    let machines: [(&str, &[Control], MachineFacts); 15] = [
+        (
+            "no namespaces",
+            &namespaces,
+            MachineFacts { disabled_namespaces: off(&["user.max_user_namespaces"]), ..sound_machine() },
+        ),
+        ("userns_clone", &namespaces, MachineFacts { userns_clone: Some(0), ..sound_machine() }),
+        ("apparmor", &namespaces, MachineFacts { apparmor_restricts: Some(1), ..sound_machine() }),
+        (
+            "container",
+            &[Control::UserNamespace, Control::PrivateProc],
+            MachineFacts { is_container: true, ..sound_machine() },
+        ),
+        ("landlock, debian", &[Control::Landlock], MachineFacts { security_modules: old.clone(), ..sound_machine() }),
+        (
+            "landlock, fedora",
+            &[Control::Landlock],
+            MachineFacts { security_modules: old.clone(), family: DistroFamily::Fedora, ..sound_machine() },
+        ),
+        (
+            "landlock, other",
+            &[Control::Landlock],
+            MachineFacts { security_modules: old, family: DistroFamily::Other, ..sound_machine() },
+        ),
+        ("landlock, kernel", &[Control::Landlock], MachineFacts { has_landlock: Some(false), ..sound_machine() }),
+        ("overlay", &[Control::Layer], MachineFacts { has_overlay: false, ..sound_machine() }),
+        (
+            "cgroup v1, root",
+            &[Control::Cgroup],
+            MachineFacts { has_cgroup_v2: false, is_root: true, ..sound_machine() },
+        ),
+        (
+            "cgroup, no systemd",
+            &[Control::Cgroup],
+            MachineFacts { has_cgroup_v2: false, has_systemd: false, ..sound_machine() },
+        ),
+        ("cgroup, undelegated", &[Control::Cgroup], MachineFacts { has_delegation: Some(false), ..sound_machine() }),
+        (
+            "cgroup, no bus",
+            &[Control::Cgroup],
+            MachineFacts { has_delegation: None, has_bus: false, ..sound_machine() },
+        ),
+        ("cgroup, scope", &[Control::Cgroup], MachineFacts { has_user_unit: true, ..sound_machine() }),
+        ("unknown", &[Control::Keyring], sound_machine()),
     ];
-    let text: String =
-        machines.iter().map(|(name, controls, machine)| format!("== {name}\n{}\n", shown(controls, machine))).collect();
+    let text: String = machines
+        .iter()
+        .map(|(name, controls, machine)| format!("== {name}\n{}\n", rendered_fixes(controls, machine)))
+        .collect();
     insta::assert_snapshot!(text);
 }
 
 #[test]
-fn a_cause_is_told_once_and_what_is_not_a_command_is_a_comment() {
-    let text = shown(&[Control::UserNamespace, Control::PidNamespace, Control::Keyring], &sound());
+fn each_cause_appears_once_and_other_text_is_a_comment() {
+    let text = rendered_fixes(&[Control::UserNamespace, Control::PidNamespace, Control::Keyring], &sound_machine());
     let is_command = |line: &&str| !line.is_empty() && !line.starts_with('#');
     assert_eq!(text.lines().filter(is_command).count(), 0, "{text}");
     assert!(text.contains("# user_namespace, pid_namespace, keyring: cannot do it: EPERM\\nrm -rf /\n"), "{text}");
 }
 
 #[test]
-fn what_is_made_in_namespaces_comes_with_them() {
+fn controls_inside_namespaces_share_their_fix() {
     let controls =
         [Control::UserNamespace, Control::Layer, Control::GitReadOnly, Control::DiskLimit, Control::Landlock];
-    let text = shown(&controls, &Machine { userns_clone: Some(0), has_overlay: false, ..sound() });
+    let text =
+        rendered_fixes(&controls, &MachineFacts { userns_clone: Some(0), has_overlay: false, ..sound_machine() });
     assert!(text.contains("\n# user_namespace, layer, git_read_only, disk_limit: `kernel."), "{text}");
     assert!(!text.contains("modprobe") && text.contains("\n# landlock: "), "{text}");
 }
 
 #[test]
-fn owners_are_mended_where_the_repository_is() {
+fn owner_fix_names_the_repository() {
     let idmapped = FindingRecord { message: "an idmapped mount: EINVAL".to_owned(), ..finding(Control::UserNamespace) };
-    let text = render(&fixes(&[idmapped], &Machine { root: true, ..sound() }, &places()));
+    let text = render(&fixes(&[idmapped], &MachineFacts { is_root: true, ..sound_machine() }, &test_paths()));
     assert!(text.contains("\nchown -R USER: '/srv/a b'\n"), "{text}");
 }
 
 #[test]
 fn root_needs_no_sudo() {
-    let machine = Machine { has_overlay: false, root: true, ..sound() };
-    assert!(!shown(&[Control::Layer], &machine).contains("sudo"));
+    let machine = MachineFacts { has_overlay: false, is_root: true, ..sound_machine() };
+    assert!(!rendered_fixes(&[Control::Layer], &machine).contains("sudo"));
     assert!(render(&[]).starts_with("# nothing is missing"));
 }

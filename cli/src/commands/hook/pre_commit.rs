@@ -1,0 +1,61 @@
+//! Implements git's `pre-commit` hook, which verifies the commit that the index would make. The worktree is not used,
+//! and neither the worktree nor the index is changed.
+
+use std::path::PathBuf;
+
+use proctor_core::api::Reuse;
+use proctor_core::code::{Coded as _, CommandCode};
+use proctor_runner::StagedIndex;
+
+use super::git_environment;
+use super::pre_push::{reused_run_line, run_args};
+use crate::args::{HookRunArgs, RunFormat};
+use crate::caller::Caller;
+use crate::commands::run::commit_range::exit_code_label;
+use crate::commands::run::{CommandRuns, TreeSelection, print_result};
+use crate::error::CliError;
+use crate::installation;
+use crate::report_outputs::ReportOutputs;
+use crate::screen::Screen;
+use crate::style;
+
+/// Verifies the index in this process; a daemon is not used for an index.
+///
+/// # Errors
+/// The index has conflicts, or nothing can be run.
+pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    if args.options.each_commit {
+        return Err(CliError::Usage {
+            message: "`--each-commit` is about commits that are pushed".to_owned(),
+            hint: "omit it".to_owned(),
+        });
+    }
+    // Git sets another index for `commit --all` and for a commit of single paths.
+    let file = caller.var("GIT_INDEX_FILE").map(|named| caller.cwd.join(named));
+    let git_caller = git_environment::without_git_changes(caller);
+    let repo = installation::repository(&args.repo, &git_caller)?;
+    let run_args = run_args(args);
+    let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
+    let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
+    let mut runs = CommandRuns::in_process(&run_args, (repo, reuse), &mut reports, &git_caller, screen)?;
+    let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
+    let commit = runs.staged_commit(index.clone()).await?;
+    let (record, ended) =
+        runs.run_with_progress(TreeSelection::Staged { id: commit.id.clone(), index }, screen).await?;
+    if let Some(known) = &ended.reused {
+        screen.out(&reused_run_line(&commit, known));
+        return Ok(0);
+    }
+    let text = runs.report_text(&record, screen.layout()).await;
+    let code = print_result(RunFormat::Human, &record, &ended, &text, screen)?;
+    runs.finish_exports(screen).await;
+    if code != 0 {
+        let message = format!("the commit is rejected: {}", exit_code_label(code));
+        screen.err(&style::error(
+            CommandCode::CommitStopped.code(),
+            &message,
+            &["`git commit --no-verify` leaves this check out".to_owned()],
+        ));
+    }
+    Ok(code)
+}

@@ -1,0 +1,98 @@
+//! Prints the outputs of a run that no daemon knows, from the state directory, with the help of the run's documents.
+
+use std::path::Path;
+
+use proctor_core::api::StreamView;
+use proctor_core::decision::compare::RunDocuments;
+use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
+use proctor_runner::Engine;
+
+use super::{StreamEscaper, unknown_step_error};
+use crate::args::LogsArgs;
+use crate::caller::Caller;
+use crate::engine::{self, engine_error};
+use crate::error::CliError;
+use crate::installation;
+use crate::run_documents;
+use crate::screen::Screen;
+use crate::style::{self, DIM, paint};
+use crate::text::{escape_line, size};
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Prints the outputs of the run whose documents are in `dir`.
+///
+/// # Errors
+/// The documents cannot be read, the step does not exist, or its output is no longer kept.
+pub(super) async fn print_stored_logs(
+    args: &LogsArgs,
+    dir: &Path,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<u8, CliError> {
+    let documents = run_documents::load(dir)?;
+    let operator = installation::operator(&args.daemon.operator, caller)?;
+    let engine = engine::open(&args.state, operator, caller, screen)?;
+    let units = units(&documents);
+    let Some(wanted) = &args.step else {
+        for (name, step) in &units {
+            for (word, stream) in [("stdout", &step.stdout), ("stderr", &step.stderr)] {
+                if stream.bytes > 0 {
+                    let heading = format!("--- {} {word}, {}", escape_line(name), size(stream.bytes));
+                    screen.out(&format!("{}\n", paint(DIM, heading)));
+                    print_stream(&engine, name, stream, args.raw, screen).await?;
+                }
+            }
+        }
+        return Ok(0);
+    };
+    let names: Vec<String> = units.iter().map(|(name, _)| name.clone()).collect();
+    let found = units.iter().find(|(name, _)| name == wanted);
+    let (name, step) = found.ok_or_else(|| unknown_step_error(&args.run, wanted, &names))?;
+    print_stream(&engine, name, if args.stderr { &step.stderr } else { &step.stdout }, args.raw, screen).await?;
+    Ok(0)
+}
+
+/// Returns all recorded checks and steps with their displayed names.
+fn units(documents: &RunDocuments) -> Vec<(String, &StepEvidence)> {
+    let checks = documents.toolchain.iter().flat_map(|toolchain| toolchain.checks.iter().enumerate());
+    let checks = checks.map(|(n, check)| (format!("{}/{n}", check.toolchain), &check.step));
+    let steps = documents
+        .skills
+        .iter()
+        .flat_map(|skill| skill.steps.iter().map(move |step| (format!("{}/{}", skill.skill, step.planned.name), step)));
+    checks.chain(steps).collect()
+}
+
+async fn print_stream(
+    engine: &Engine,
+    name: &str,
+    stream: &StreamEvidence,
+    raw: bool,
+    screen: &mut Screen,
+) -> Result<(), CliError> {
+    let mut escaping = StreamEscaper::default();
+    let mut offset = 0;
+    loop {
+        let part = engine.read_output(StreamView::from(stream), offset, CHUNK_BYTES).await.map_err(engine_error)?;
+        let (part, length) = part.ok_or_else(|| CliError::Environment {
+            message: format!("the output of `{}` is no longer stored", escape_line(name)),
+            hint: "the evidence contains its beginning and end; run the step again for all of it".to_owned(),
+        })?;
+        offset += part.bytes.len() as u64;
+        let is_last = part.bytes.is_empty() || offset >= length;
+        match raw {
+            true => screen.out_raw(&part.bytes),
+            false => screen.out(&escaping.push(&part.bytes, is_last)),
+        }
+        if is_last || screen.is_output_closed() {
+            break;
+        }
+    }
+    if stream.kept_bytes < stream.bytes {
+        let kept = format!("{} of {} are kept", size(stream.kept_bytes), size(stream.bytes));
+        screen.err(&style::warning(&format!("{}: {kept}", escape_line(name))));
+    }
+    Ok(())
+}

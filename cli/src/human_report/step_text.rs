@@ -1,0 +1,343 @@
+//! Renders one step as human-readable text: its outcome with the reason, parts of its output, and its changes.
+
+use std::borrow::Cow;
+
+use proctor_core::model::drift::{Change, Diff};
+use proctor_core::model::enforcement::ControlState;
+use proctor_core::model::leak;
+use proctor_core::model::outcome::{LimitKind, Outcome, Termination};
+use proctor_core::model::outcome_reason;
+use proctor_core::model::plan::PlannedStep;
+use proctor_core::record::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
+use proctor_core::text::first_error::{ErrorExcerpt, ExcerptContext, error_excerpt};
+use proctor_core::text::humanize::limit_phrase;
+use proctor_core::text::safe_text::strip_colours;
+
+use crate::human_report::ReportOptions;
+use crate::human_report::{outcome_label, serialized_name};
+use crate::screen::TextLayout;
+use crate::style::{self, ADDED, BAD, DIM, REMOVED, STRONG, paint};
+use crate::text::{count, duration, escape_line, size, split_rows};
+
+/// Number of lines shown from the start of a stream.
+const HEAD_LINES: usize = 20;
+/// Number of lines shown from the end of a stream.
+const TAIL_LINES: usize = 10;
+/// Number of characters shown of a line.
+const MAX_LINE_CHARS: usize = 300;
+/// Columns before a line of untrusted text.
+const GUTTER_WIDTH: usize = 4;
+/// Number of lines shown of one file's diff.
+const MAX_DIFF_LINES: usize = 40;
+/// Number of changed paths shown.
+const MAX_CHANGES: usize = 10;
+
+/// Number of lines shown before and after a first error.
+const ERROR_CONTEXT: ExcerptContext = ExcerptContext { before: 4, after: 15 };
+
+/// Renders the block of a step.
+pub(crate) fn render_step(name: &str, step: &StepEvidence, view: &ReportOptions<'_>) -> String {
+    let outcome = paint(style::outcome_style(step.outcome), outcome_label(step.outcome));
+    let attempt = match step.earlier_attempts.len() {
+        0 => String::new(),
+        earlier => format!(", on attempt {}", earlier + 1),
+    };
+    let mut text = format!("{outcome} {}: {}{attempt}\n", paint(STRONG, escape_line(name)), outcome_reason(step));
+    text.push_str(&limit_hint(step));
+    text.push_str(&leak_hint(step));
+    text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+    text.push_str(&drift_block(step, view.layout));
+    text.push_str(&streams(step, view));
+    text
+}
+
+/// Renders the block of a toolchain check that is not satisfied.
+pub(crate) fn render_check(check: &CheckEvidence, view: &ReportOptions<'_>) -> String {
+    let step = &check.step;
+    let name = paint(STRONG, format!("toolchain {}", escape_line(check.toolchain.as_str())));
+    let mut text = format!("{} {name}: {}\n", paint(style::BAD, "unsatisfied"), check_reason(check));
+    text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+    text.push_str(&streams(step, view));
+    text
+}
+
+/// Returns why a toolchain check is not satisfied.
+pub(crate) fn check_reason(check: &CheckEvidence) -> String {
+    escape_line(&outcome_reason::check_reason(check))
+}
+
+/// Renders the two streams, standard error first. For a failed step, each starts at its first error. If only one
+/// stream has an error, the other is reduced to its size if it is long.
+fn streams(step: &StepEvidence, view: &ReportOptions<'_>) -> String {
+    let both = [("stderr", &step.stderr), ("stdout", &step.stdout)];
+    let found = both.map(|(label, stream)| StreamExcerpt::new(label, stream, view.outputs.get(stream)));
+    let has_error = step.outcome == Outcome::Failed && found.iter().any(StreamExcerpt::has_error);
+    let blocks = found.iter().map(|found| match has_error && found.is_long() && !found.has_error() {
+        true => found.size_line(),
+        false => found.render(step.outcome == Outcome::Failed, view.layout),
+    });
+    blocks.collect()
+}
+
+/// A stream and the position of its first error.
+struct StreamExcerpt<'a> {
+    label: &'a str,
+    stream: &'a StreamEvidence,
+    /// The searched text: the whole stream if it is available, else its beginning.
+    text: Cow<'a, str>,
+    is_whole: bool,
+    first_error: Option<ErrorExcerpt>,
+}
+
+impl<'a> StreamExcerpt<'a> {
+    fn new(label: &'a str, stream: &'a StreamEvidence, fetched: Option<&'a str>) -> Self {
+        let previews_are_all = stream.bytes <= 2 * PREVIEW_BYTES as u64;
+        let text = match fetched {
+            Some(text) => Cow::Borrowed(text),
+            None if previews_are_all => Cow::Owned(format!("{}{}", stream.preview, stream.tail)),
+            None => Cow::Borrowed(stream.preview.as_str()),
+        };
+        let opening = error_excerpt(&text, ERROR_CONTEXT);
+        Self { label, stream, text, is_whole: previews_are_all || fetched.is_some(), first_error: opening }
+    }
+
+    fn has_error(&self) -> bool {
+        self.first_error.as_ref().is_some_and(|opening| opening.has_error_format)
+    }
+
+    fn is_long(&self) -> bool {
+        !self.is_whole || self.text.lines().nth(HEAD_LINES + TAIL_LINES + 1).is_some()
+    }
+
+    fn size_line(&self) -> String {
+        format!("  {}\n", paint(DIM, format!("{}: {}, without an error", self.label, size(self.stream.bytes))))
+    }
+
+    /// Renders the lines around the first error, or the start and end of a stream without an error. A short stream is
+    /// shown as a whole.
+    fn render(&self, is_failed: bool, layout: TextLayout) -> String {
+        let Some(opening) = self.first_error.as_ref().filter(|_| is_failed) else {
+            return stream_block(self.label, self.stream, layout);
+        };
+        let lines: Vec<&str> = self.text.lines().collect();
+        let shown = if self.is_long() { opening.lines.clone() } else { 0..lines.len() };
+        let mut text = format!("  {}\n", paint(DIM, format!("{}:", self.label)));
+        if shown.start > 0 {
+            text.push_str(&gutter(DIM, &format!("(… {} before the first error)", count(shown.start, "line")), layout));
+        }
+        for (index, line) in lines.iter().enumerate().take(shown.end).skip(shown.start) {
+            let style = if index == opening.error_line { BAD } else { anstyle::Style::new() };
+            text.push_str(&gutter(style, &strip_colours(line), layout));
+        }
+        text.push_str(&self.omitted_notes(lines.len() - shown.end, layout));
+        text
+    }
+
+    /// Renders notes about the omitted rest of the stream.
+    fn omitted_notes(&self, lines: usize, layout: TextLayout) -> String {
+        let mut notes = Vec::new();
+        if !self.is_whole {
+            notes.push(format!("(… {})", stored_size(self.stream)));
+        } else if lines > 0 {
+            notes.push(format!("(… {lines} more line{})", if lines == 1 { "" } else { "s" }));
+        }
+        if !self.stream.complete {
+            notes.push(CUT_NOTE.to_owned());
+        }
+        notes.iter().map(|note| gutter(DIM, note, layout)).collect()
+    }
+}
+
+/// Note for a stream whose end was not seen.
+const CUT_NOTE: &str = "(cut: something still held it open when its time was up)";
+
+/// Renders resource use and enforced controls of a step, on two lines.
+pub(crate) fn usage_lines(step: &StepEvidence) -> String {
+    let Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib, .. } = &step.resources;
+    let memory = size(memory_peak_kib.unwrap_or(*max_rss_kib).saturating_mul(1024));
+    let enforced = step.enforcement.0.values().filter(|state| matches!(state, ControlState::Enforced { .. })).count();
+    let missing: Vec<&str> = step.enforcement.missing().map(|(control, _)| control.as_str()).collect();
+    let missing = if missing.is_empty() { String::new() } else { format!("; not enforced: {}", missing.join(", ")) };
+    let cpu = format!("cpu {} user, {} system; memory {memory}", duration(*user_ms), duration(*system_ms));
+    format!("  {}\n  {}\n", paint(DIM, cpu), paint(DIM, format!("{} enforced{missing}", count(enforced, "control"))))
+}
+
+/// Formats a command in shell syntax, with its working directory.
+pub(crate) fn command_line(step: &PlannedStep) -> String {
+    let workdir_note = match step.workdir.as_str() {
+        "." => String::new(),
+        workdir => format!("  (in {})", escape_line(workdir)),
+    };
+    format!("$ {}{workdir_note}", escape_line(&step.cmd.to_string()))
+}
+
+/// Returns why the step has its outcome.
+pub(crate) fn outcome_reason(step: &StepEvidence) -> String {
+    escape_line(&outcome_reason::step_reason(step))
+}
+
+/// Returns how the process of a step ended, as a phrase.
+pub(crate) fn termination_phrase(step: &StepEvidence) -> String {
+    escape_line(&outcome_reason::termination_reason(step))
+}
+
+/// Returns hints for a step that was ended by a limit; empty for others.
+pub(crate) fn limit_hint(step: &StepEvidence) -> String {
+    let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
+    let setting = limit_setting(*limit);
+    let flag = setting.replace('_', "-");
+    let mut hints = vec![format!("reduce its usage, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
+    if *limit == LimitKind::Inodes {
+        hints.push(
+            "how many files there may be goes by `limits.disk`: one for each 16 KiB of it, 4096 at least".to_owned(),
+        );
+    }
+    if matches!(limit, LimitKind::Disk | LimitKind::Inodes) {
+        let what = "all layers of a run share one limit, and all scratch directories of a step share another";
+        hints.push(format!("{what}; put large files that need no verification into `caches`"));
+    }
+    style::hint_lines(&hints)
+}
+
+/// Returns a hint for a step that failed because it left processes behind; empty for others.
+pub(crate) fn leak_hint(step: &StepEvidence) -> String {
+    step.forbidden_leak().map_or_else(String::new, |_| style::hint_lines(&[leak::LEAK_HINT.to_owned()]))
+}
+
+/// Returns a phrase with the limits that a passed step hit, or `None` if there were none.
+pub(crate) fn limits_hit_phrase(step: &StepEvidence) -> Option<String> {
+    let met: Vec<String> =
+        step.resources.limits_hit.iter().map(|limit| limit_phrase(*limit, &step.planned.limits)).collect();
+    (step.outcome == Outcome::Passed && !met.is_empty())
+        .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
+}
+
+/// Returns the name of the setting for a limit.
+fn limit_setting(limit: LimitKind) -> &'static str {
+    match limit {
+        LimitKind::Memory => "memory",
+        LimitKind::Pids => "pids",
+        LimitKind::Disk | LimitKind::Inodes => "disk",
+        LimitKind::CpuSeconds => "cpu_seconds",
+    }
+}
+
+/// Renders the forbidden changes of a step: paths, kinds and diffs, each bounded.
+pub(crate) fn drift_block(step: &StepEvidence, layout: TextLayout) -> String {
+    let found = &step.drift.found;
+    let mut text: String = found.changes.iter().take(MAX_CHANGES).map(|change| change_block(change, layout)).collect();
+    let hidden = found.changes.len().saturating_sub(MAX_CHANGES) + usize::try_from(found.omitted).unwrap_or(usize::MAX);
+    if hidden > 0 {
+        let more = format!("and {} more; the evidence has the first {}", count(hidden, "path"), found.changes.len());
+        text.push_str(&format!("  {}\n", paint(DIM, more)));
+    }
+    text
+}
+
+fn change_block(change: &Change, layout: TextLayout) -> String {
+    let kind = serialized_name(&change.kind).replace('_', " ");
+    let mut text = format!("  {kind} {}\n", paint(STRONG, escape_line(&change.path)));
+    match &change.diff {
+        Diff::Whole { text: diff } => text.push_str(&diff_lines(diff, 0, layout)),
+        Diff::Truncated { text: diff, omitted_lines } => text.push_str(&diff_lines(diff, *omitted_lines, layout)),
+        Diff::Binary => text.push_str(&gutter(DIM, "(not text)", layout)),
+        Diff::Omitted { reason } => text.push_str(&gutter(DIM, &format!("(no diff: {})", escape_line(reason)), layout)),
+        Diff::None => {}
+    }
+    text
+}
+
+fn diff_lines(diff: &str, omitted: u64, layout: TextLayout) -> String {
+    let lines: Vec<&str> = diff.lines().collect();
+    let mut text: String =
+        lines.iter().take(MAX_DIFF_LINES).map(|line| gutter(diff_style(line), line, layout)).collect();
+    let hidden = u64::try_from(lines.len().saturating_sub(MAX_DIFF_LINES)).unwrap_or(u64::MAX).saturating_add(omitted);
+    if hidden > 0 {
+        text.push_str(&gutter(DIM, &format!("(… {hidden} more lines)"), layout));
+    }
+    text
+}
+
+fn diff_style(line: &str) -> anstyle::Style {
+    match line.as_bytes().first() {
+        _ if line.starts_with("+++") || line.starts_with("---") => STRONG,
+        Some(b'+') => ADDED,
+        Some(b'-') => REMOVED,
+        Some(b'@') => DIM,
+        _ => anstyle::Style::new(),
+    }
+}
+
+/// Renders the first and last lines of a stream under its name; empty if the stream is empty.
+pub(crate) fn stream_block(label: &str, stream: &StreamEvidence, layout: TextLayout) -> String {
+    if stream.bytes == 0 {
+        return String::new();
+    }
+    let mut text = format!("  {}\n", paint(DIM, format!("{label}:")));
+    for line in excerpt(stream) {
+        match line {
+            ExcerptLine::Text(line) => text.push_str(&gutter(anstyle::Style::new(), &strip_colours(&line), layout)),
+            ExcerptLine::Omitted(note) => text.push_str(&gutter(DIM, &note, layout)),
+        }
+    }
+    if !stream.complete {
+        text.push_str(&gutter(DIM, CUT_NOTE, layout));
+    }
+    text
+}
+
+enum ExcerptLine {
+    Text(String),
+    Omitted(String),
+}
+
+/// Returns the lines to show: all of a short stream, the first and last ones of a long stream.
+fn excerpt(stream: &StreamEvidence) -> Vec<ExcerptLine> {
+    let is_whole = stream.bytes <= 2 * PREVIEW_BYTES as u64;
+    if !is_whole {
+        let middle = ExcerptLine::Omitted(format!("(… {})", stored_size(stream)));
+        let tail: Vec<&str> = stream.tail.lines().collect();
+        let head = stream.preview.lines().take(HEAD_LINES).map(text_line);
+        return head.chain([middle]).chain(tail_lines(&tail).iter().map(|line| text_line(line))).collect();
+    }
+    let whole = format!("{}{}", stream.preview, stream.tail);
+    let lines: Vec<&str> = whole.lines().collect();
+    if lines.len() <= HEAD_LINES + TAIL_LINES + 1 {
+        return lines.into_iter().map(text_line).collect();
+    }
+    let middle = ExcerptLine::Omitted(format!("(… {} more lines)", lines.len() - HEAD_LINES - TAIL_LINES));
+    let head = lines.iter().take(HEAD_LINES).map(|line| text_line(line));
+    head.chain([middle]).chain(tail_lines(&lines).iter().map(|line| text_line(line))).collect()
+}
+
+/// Returns the size of a stream, and how much of it is stored.
+fn stored_size(stream: &StreamEvidence) -> String {
+    let all = size(stream.bytes);
+    match stream.kept_bytes {
+        kept if kept >= stream.bytes => format!("{all} in all, kept in the state directory"),
+        kept => format!("{all} in all, {} of them kept in the state directory", size(kept)),
+    }
+}
+
+fn tail_lines<'a>(lines: &'a [&'a str]) -> &'a [&'a str] {
+    &lines[lines.len().saturating_sub(TAIL_LINES)..]
+}
+
+fn text_line(line: &str) -> ExcerptLine {
+    ExcerptLine::Text(line.to_owned())
+}
+
+/// Formats a line of untrusted text with a mark at its left, in as many rows as the terminal needs.
+fn gutter(style: anstyle::Style, line: &str, layout: TextLayout) -> String {
+    let line = escape_line(&line.replace('\t', "    "));
+    let line = match line.char_indices().nth(MAX_LINE_CHARS) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    };
+    if line.is_empty() {
+        return format!("  {}\n", paint(DIM, "|"));
+    }
+    let width = if layout.wraps { layout.columns.saturating_sub(GUTTER_WIDTH) } else { usize::MAX };
+    let rows = split_rows(&line, width);
+    rows.iter().map(|row| format!("  {} {}\n", paint(DIM, "|"), paint(style, row))).collect()
+}

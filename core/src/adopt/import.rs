@@ -1,0 +1,220 @@
+//! Converts the configuration of another hook runner to a spec, and lists everything that has no equivalent.
+//!
+//! Each hook of the configuration is in exactly one of two lists: [`Imported::carried`], with the step that makes
+//! the same check, or [`Imported::left`], with the reason. This module opens no files.
+
+mod builtin_checks;
+mod check_mode;
+mod config_map;
+mod file_types;
+mod import_draft;
+mod known_hooks;
+mod lefthook;
+mod path_pattern;
+mod pre_commit;
+mod selection;
+mod shell_words;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::names::ProfileName;
+use crate::spec::diagnostic_collector::DiagnosticCollector;
+use crate::spec::yaml::{self, YamlFileKind};
+use crate::spec::{self, Code, Diagnostic};
+use import_draft::ImportDraft;
+
+/// The hook runner whose configuration is imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// `.pre-commit-config.yaml`.
+    PreCommit,
+    /// `lefthook.yml`.
+    Lefthook,
+}
+
+impl Source {
+    /// Returns the file names that the configuration may have in a repository, the usual one first.
+    pub fn files(self) -> &'static [&'static str] {
+        match self {
+            Self::PreCommit => &[".pre-commit-config.yaml", ".pre-commit-config.yml"],
+            Self::Lefthook => &["lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml"],
+        }
+    }
+
+    /// Returns the human-readable name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PreCommit => "pre-commit",
+            Self::Lefthook => "lefthook",
+        }
+    }
+}
+
+/// A tool that the imported checks need, and the toolchain check for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tool {
+    /// The name of the program.
+    pub name: String,
+    /// The command of its toolchain check.
+    pub cmd: Vec<String>,
+    /// The required version range; `null` if any version is accepted.
+    pub version: Option<String>,
+}
+
+impl Tool {
+    /// Creates a tool with a check that runs the program, for example to print its version.
+    fn with_version_check(name: &str, version_args: &[&str], range: Option<String>) -> Self {
+        let cmd = std::iter::once(name).chain(version_args.iter().copied()).map(str::to_owned).collect();
+        Self { name: name.to_owned(), cmd, version: range }
+    }
+
+    fn is_path_lookup(&self) -> bool {
+        self.cmd.first().is_some_and(|program| *program != self.name)
+    }
+
+    /// Creates a tool whose check only looks for the program on `PATH`.
+    fn on_path(name: &str) -> Self {
+        let lookup = format!("command -v {}", shell_words::quote(name));
+        Self { name: name.to_owned(), cmd: vec!["sh".to_owned(), "-c".to_owned(), lookup], version: None }
+    }
+}
+
+/// A hook that was imported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Carried {
+    /// The name of the hook in the configuration.
+    pub name: String,
+    /// The line on which it begins.
+    pub line: u32,
+    /// The skill that contains its step.
+    pub skill: String,
+    /// The step of that skill.
+    pub step: String,
+    /// The tools that it needs.
+    pub tools: Vec<String>,
+    /// Differences from the original hook, one phrase each.
+    pub notes: Vec<String>,
+}
+
+/// A hook that was not imported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Left {
+    /// The name of the hook in the configuration.
+    pub name: String,
+    /// The line on which it begins.
+    pub line: u32,
+    /// The reason why it was not imported.
+    pub reason: String,
+}
+
+/// A setting of the configuration that belongs to no hook and has no effect in a spec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Setting {
+    /// The key of the setting.
+    pub key: String,
+    /// The equivalent in Proctor, or the reason why it is missing.
+    pub note: String,
+}
+
+/// The result of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Imported {
+    /// The hook runner whose configuration was imported.
+    pub source: Source,
+    /// The text of the spec; `null` if no hook was imported.
+    pub spec: Option<String>,
+    /// The imported hooks, in their original order.
+    pub carried: Vec<Carried>,
+    /// The hooks that were not imported, in their original order.
+    pub left: Vec<Left>,
+    /// Settings that belong to no hook.
+    pub settings: Vec<Setting>,
+    /// The tools that the spec needs.
+    pub tools: Vec<Tool>,
+}
+
+/// Parameters of an import.
+#[derive(Debug, Clone)]
+pub struct ImportRequest<'a> {
+    /// The hook runner whose configuration is imported.
+    pub source: Source,
+    /// The name of the configuration file, for a comment in the spec.
+    pub file: &'a str,
+    /// The profile that will include the imported hooks.
+    pub profile: &'a ProfileName,
+}
+
+/// The reason why an import failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImportError {
+    /// The configuration is invalid; holds its problems.
+    InvalidConfig(Vec<Diagnostic>),
+    /// The generated text is not a valid spec, for example because it is too large.
+    InvalidSpec {
+        /// The generated text.
+        spec: String,
+        /// The problems of the text.
+        diagnostics: Vec<Diagnostic>,
+    },
+}
+
+/// Converts a configuration to a spec.
+///
+/// # Errors
+/// The configuration is invalid, or the generated text is not a valid spec.
+pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, ImportError> {
+    let mut report = DiagnosticCollector::default();
+    let root = yaml::parse_file(YamlFileKind::Foreign, bytes, &mut report);
+    let read = root.as_ref().and_then(|root| match request.source {
+        Source::PreCommit => pre_commit::read(bytes, root, &mut report),
+        Source::Lefthook => lefthook::read(root, &mut report),
+    });
+    let diagnostics = report.finish();
+    let Some((items, settings)) = read.filter(|_| diagnostics.is_empty()) else {
+        return Err(ImportError::InvalidConfig(diagnostics));
+    };
+    let draft = ImportDraft::from_conversions(items);
+    let spec = draft.render(request.file, request.profile.as_str());
+    if let Some(text) = &spec {
+        validate_generated_spec(text)?;
+    }
+    let ImportDraft { carried, left, tools, .. } = draft;
+    let tools = tools.into_values().flatten().collect();
+    Ok(Imported { source: request.source, spec, carried, left, settings, tools })
+}
+
+/// Checks that a generated spec parses without errors and without warnings.
+fn validate_generated_spec(text: &str) -> Result<(), ImportError> {
+    let diagnostics = match spec::parse(text.as_bytes()) {
+        Ok(reading) => reading.warnings,
+        Err(diagnostics) => diagnostics,
+    };
+    if diagnostics.is_empty() {
+        return Ok(());
+    }
+    Err(ImportError::InvalidSpec { spec: text.to_owned(), diagnostics })
+}
+
+/// Guesses the hook runner from the contents of a configuration; `None` if it looks like neither.
+///
+/// # Errors
+/// The contents are not valid YAML.
+pub fn detect(bytes: &[u8]) -> Result<Option<Source>, Vec<Diagnostic>> {
+    let mut report = DiagnosticCollector::default();
+    let root = yaml::parse_file(YamlFileKind::Foreign, bytes, &mut report);
+    let map = root.as_ref().and_then(config_map::ConfigMap::from_node);
+    let source = map.and_then(|map| match map.get("repos") {
+        Some(_) => Some(Source::PreCommit),
+        None if map.iter().any(|(key, _)| lefthook::is_git_hook(key)) => Some(Source::Lefthook),
+        None => None,
+    });
+    let diagnostics = report.finish();
+    if diagnostics.is_empty() { Ok(source) } else { Err(diagnostics) }
+}
+
+/// Returns the diagnostic for a value of a wrong type.
+fn wrong_type(node: &yaml::Node<'_>, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(Code::WrongType, node.head, message)
+}

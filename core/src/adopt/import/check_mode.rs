@@ -1,0 +1,332 @@
+//! Rewrites a tool's command so that it checks files instead of changing them. A hook may fix files, because the
+//! user commits the result; a step must report problems and leave the tree unchanged.
+
+/// A tool that fixes files, and the options that turn that off.
+struct FixingTool {
+    /// The program, and the following arguments that make it fix files.
+    command: &'static [&'static str],
+    /// Replacement for `command`; empty if `command` stays.
+    replacement: &'static [&'static str],
+    /// Options to remove. An option that ends in `=` may also take its value from the next argument.
+    removed: &'static [&'static str],
+    /// Options to add after `command`, unless they are already present.
+    added: &'static [&'static str],
+    /// True if the tool still fixes files after these changes.
+    is_fix_only: bool,
+}
+
+const fn tool(command: &'static [&'static str]) -> FixingTool {
+    FixingTool { command, replacement: &[], removed: &[], added: &[], is_fix_only: false }
+}
+
+impl FixingTool {
+    const fn replaced_by(self, instead: &'static [&'static str]) -> Self {
+        Self { replacement: instead, ..self }
+    }
+    const fn without(self, drop: &'static [&'static str]) -> Self {
+        Self { removed: drop, ..self }
+    }
+    const fn with(self, add: &'static [&'static str]) -> Self {
+        Self { added: add, ..self }
+    }
+    const fn fix_only(self) -> Self {
+        Self { is_fix_only: true, ..self }
+    }
+}
+
+const RUFF_FIX_OPTIONS: &[&str] =
+    &["--fix", "--fix-only", "--unsafe-fixes", "--exit-non-zero-on-fix", "--exit-zero", "-e"];
+const RUBOCOP_FIX_OPTIONS: &[&str] = &[
+    "-a",
+    "-A",
+    "-x",
+    "--fix-layout",
+    "--autocorrect",
+    "--autocorrect-all",
+    "--auto-correct",
+    "--auto-correct-all",
+    "--safe-auto-correct",
+];
+const BIOME_FIX_OPTIONS: &[&str] = &["--write", "--apply", "--apply-unsafe", "--fix", "--unsafe", "--staged"];
+const CLIPPY_FIX_OPTIONS: &[&str] = &["--fix", "--allow-dirty", "--allow-staged", "--allow-no-vcs"];
+
+/// The known tools. If one command is a prefix of another, the longer one comes first.
+const FIXING_TOOLS: &[FixingTool] = &[
+    tool(&["add-trailing-comma"]).fix_only(),
+    tool(&["alejandra"]).with(&["--check"]),
+    tool(&["autoflake"]).without(&["-i", "--in-place"]).with(&["--check"]),
+    tool(&["autopep8"]).without(&["-i", "--in-place"]).with(&["--diff", "--exit-code"]),
+    tool(&["biome", "check"]).without(BIOME_FIX_OPTIONS),
+    tool(&["biome", "format"]).without(BIOME_FIX_OPTIONS),
+    tool(&["biome", "lint"]).without(BIOME_FIX_OPTIONS),
+    tool(&["black"]).without(&["-q", "--quiet"]).with(&["--check"]),
+    tool(&["buf", "format"]).without(&["-w", "--write"]).with(&["--diff", "--exit-code"]),
+    tool(&["cargo", "clippy"]).without(CLIPPY_FIX_OPTIONS),
+    tool(&["cargo", "fix"]).fix_only(),
+    tool(&["cargo", "fmt"]).with(&["--check"]),
+    tool(&["clang-format"]).without(&["-i"]).with(&["--dry-run", "-Werror"]),
+    tool(&["codespell"]).without(&["-w", "--write-changes", "-i=", "--interactive="]),
+    tool(&["dart", "format"]).with(&["--output=none", "--set-exit-if-changed"]),
+    tool(&["deno", "fmt"]).with(&["--check"]),
+    tool(&["djlint"]).without(&["--reformat"]).with(&["--check"]),
+    tool(&["docformatter"]).without(&["-i", "--in-place"]).with(&["--check"]),
+    tool(&["dprint", "fmt"]).replaced_by(&["dprint", "check"]),
+    tool(&["eslint"]).without(&["--fix", "--cache"]),
+    tool(&["gofmt"]).without(&["-w"]).with(&["-l"]),
+    tool(&["gofumpt"]).without(&["-w"]).with(&["-l"]),
+    tool(&["goimports"]).without(&["-w"]).with(&["-l"]),
+    tool(&["golangci-lint", "run"]).without(&["--fix", "--new", "--new-from-rev="]),
+    tool(&["isort"]).without(&["--overwrite-in-place"]).with(&["--check-only"]),
+    tool(&["ktlint"]).without(&["-F", "--format"]),
+    tool(&["markdownlint"]).without(&["--fix", "-f"]),
+    tool(&["markdownlint-cli2"]).without(&["--fix"]),
+    tool(&["mdformat"]).with(&["--check"]),
+    tool(&["mix", "format"]).with(&["--check-formatted"]),
+    tool(&["nixfmt"]).with(&["--check"]),
+    tool(&["oxlint"]).without(&["--fix", "--fix-suggestions", "--fix-dangerously"]),
+    tool(&["prettier"]).without(&["--write", "-w", "--list-different", "-l"]).with(&["--check"]),
+    tool(&["pyproject-fmt"]).with(&["--check"]),
+    tool(&["pyupgrade"]).fix_only(),
+    tool(&["reorder-python-imports"]).fix_only(),
+    tool(&["rubocop"]).without(RUBOCOP_FIX_OPTIONS),
+    tool(&["ruff", "check"]).without(RUFF_FIX_OPTIONS).with(&["--no-fix"]),
+    tool(&["ruff", "format"]).with(&["--check"]),
+    tool(&["rustfmt"]).with(&["--check"]),
+    tool(&["setup-cfg-fmt"]).fix_only(),
+    tool(&["shfmt"]).without(&["-w", "--write"]).with(&["-d"]),
+    tool(&["sqlfluff", "fix"]).replaced_by(&["sqlfluff", "lint"]).without(&["--force", "-f"]),
+    tool(&["standardrb"]).without(&["--fix", "--fix-unsafely"]),
+    tool(&["stylelint"]).without(&["--fix"]),
+    tool(&["stylua"]).with(&["--check"]),
+    tool(&["swiftformat"]).with(&["--lint"]),
+    tool(&["swiftlint"]).without(&["--fix", "--autocorrect"]),
+    tool(&["taplo", "fmt"]).with(&["--check"]),
+    tool(&["taplo", "format"]).with(&["--check"]),
+    tool(&["terraform", "fmt"]).without(&["-write=true"]).with(&["-check"]),
+    tool(&["tofu", "fmt"]).without(&["-write=true"]).with(&["-check"]),
+    tool(&["typos"]).without(&["-w", "--write-changes"]),
+    tool(&["xo"]).without(&["--fix"]),
+    tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]),
+];
+
+/// Options that have the same effect as an option to add. Options that only print the changes do not count: `black
+/// --diff` and `isort --diff` succeed on every file.
+const EQUIVALENT_OPTIONS: [(&str, &[&str]); 6] = [
+    ("--check", &["-c", "--check-only"]),
+    ("--check-only", &["--check", "-c"]),
+    ("--no-fix", &["--diff"]),
+    ("-check", &["--check", "-check=true"]),
+    ("--diff", &["-d"]),
+    ("-d", &["--diff"]),
+];
+
+/// Commands that start a tool of a project and come before the tool's name. If one is a prefix of another, the
+/// longer one comes first.
+const RUNNERS: &[&[&str]] = &[
+    &["npx"],
+    &["npm", "exec"],
+    &["pnpm", "exec"],
+    &["pnpm", "dlx"],
+    &["pnpm"],
+    &["yarn", "run"],
+    &["yarn"],
+    &["bunx"],
+    &["bun", "x"],
+    &["bun", "run"],
+    &["bundle", "exec"],
+    &["poetry", "run"],
+    &["uv", "tool", "run"],
+    &["uv", "run"],
+    &["uvx"],
+    &["pipx", "run"],
+    &["pipenv", "run"],
+    &["pdm", "run"],
+    &["hatch", "run"],
+    &["rye", "run"],
+    &["python", "-m"],
+    &["python3", "-m"],
+    &["mise", "exec"],
+];
+
+/// Options of these commands that may come before the tool's name and take no value.
+const RUNNER_FLAGS: &[&str] = &[
+    "--",
+    "--frozen",
+    "--isolated",
+    "--locked",
+    "--no",
+    "--no-install",
+    "--no-sync",
+    "--offline",
+    "--quiet",
+    "--silent",
+    "--yes",
+    "-q",
+    "-s",
+    "-y",
+];
+
+/// A command that checks files without changing them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CheckModeCommand {
+    /// The arguments, starting with the program.
+    pub(super) argv: Vec<String>,
+    /// Human-readable difference from the original command; `None` if they are equivalent.
+    pub(super) difference: Option<String>,
+    /// True if text on standard output is the only sign of a problem, because the tool exits with 0.
+    pub(super) fails_by_output: bool,
+}
+
+/// Rewrites a command so that it only checks. Leaves it unchanged if the tool is unknown or has no such mode.
+pub(super) fn to_check_mode(argv: &[String]) -> CheckModeCommand {
+    let start = program_index(argv);
+    let tool_argv = &argv[start..];
+    let Some(tool) = FIXING_TOOLS.iter().find(|tool| starts_with_command(tool_argv, tool.command)) else {
+        let changed = argv.iter().any(|word| is_fix_option(word)).then(|| FIXES_FILES_NOTE.to_owned());
+        return CheckModeCommand { argv: argv.to_vec(), difference: changed, fails_by_output: false };
+    };
+    let head = if tool.replacement.is_empty() { tool.command } else { tool.replacement };
+    let rest = without_options(&tool_argv[tool.command.len()..], tool.removed);
+    let is_present = |wanted: &&&str| rest.iter().any(|word| word == *wanted || is_equivalent_option(wanted, word));
+    let added: Vec<&str> = tool.added.iter().filter(|wanted| !is_present(wanted)).copied().collect();
+    // The program keeps its spelling, which may have a directory before the name or a version after it.
+    let mut form: Vec<String> = argv[..=start].to_vec();
+    form.extend(head.iter().skip(1).chain(&added).map(|word| (*word).to_owned()));
+    form.extend(rest);
+    let changed = match (tool.is_fix_only, form == argv) {
+        (true, _) => {
+            Some(format!("`{}` can only fix files: its changes count as drift and fail the step", tool.command[0]))
+        }
+        (false, true) => None,
+        (false, false) => Some("checks only: files that the hook would fix fail the step".to_owned()),
+    };
+    let prints_faults = ["gofmt", "gofumpt", "goimports"].contains(&tool.command[0]);
+    CheckModeCommand { argv: form, difference: changed, fails_by_output: prints_faults }
+}
+
+/// Note for a command that fixes files and has no known check mode.
+pub(super) const FIXES_FILES_NOTE: &str = "it mends files: what it would change is drift, and fails the step";
+
+/// Returns whether an argument makes most tools fix files.
+pub(super) fn is_fix_option(word: &str) -> bool {
+    ["--fix", "--fix-only", "--write", "--write-changes", "--in-place", "--autocorrect", "--auto-correct"]
+        .contains(&word)
+}
+
+/// Returns the index of the tool's own name, after the command that starts it.
+pub(super) fn program_index(argv: &[String]) -> usize {
+    let Some(runner) = RUNNERS.iter().find(|runner| argv.len() > runner.len() && starts_with_command(argv, runner))
+    else {
+        return 0;
+    };
+    let rest = &argv[runner.len()..];
+    let before = rest.iter().take_while(|word| RUNNER_FLAGS.contains(&word.as_str())).count();
+    if before < rest.len() { runner.len() + before } else { 0 }
+}
+
+/// Returns the name of a program: `black` for `.venv/bin/black`, `prettier` for `prettier@3`.
+pub(super) fn program_name(word: &str) -> &str {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    match name.split_once('@') {
+        Some((name, _)) if !name.is_empty() => name,
+        _ => name,
+    }
+}
+
+/// Returns whether a command begins with these words; ignores the program's directory.
+fn starts_with_command(argv: &[String], words: &[&str]) -> bool {
+    let [program, rest @ ..] = words else { return false };
+    argv.first().is_some_and(|word| program_name(word) == *program) && starts_with_words(&argv[1..], rest)
+}
+
+fn starts_with_words(argv: &[String], words: &[&str]) -> bool {
+    argv.len() >= words.len() && argv.iter().zip(words).all(|(have, want)| have == want)
+}
+
+fn is_equivalent_option(wanted: &str, word: &str) -> bool {
+    EQUIVALENT_OPTIONS.iter().any(|(option, others)| *option == wanted && others.contains(&word))
+}
+
+/// Returns `words` without the dropped options.
+fn without_options(words: &[String], drop: &[&str]) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        // Arguments after `--` are not options of the tool.
+        if word == "--" {
+            kept.push(word.clone());
+            kept.extend(words.cloned());
+            break;
+        }
+        let option = drop.iter().find(|option| match option.strip_suffix('=') {
+            Some(name) => word == name || word.starts_with(**option),
+            None => word == *option,
+        });
+        match option {
+            Some(option) if option.ends_with('=') && !word.contains('=') => {
+                words.next();
+            }
+            Some(_) => {}
+            None => kept.push(word.clone()),
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewrites_fixing_tools_to_check_mode() {
+        let cases = [
+            ("black", "black --check"),
+            ("black --check -S", "black --check -S"),
+            ("black --diff -l 100", "black --check --diff -l 100"),
+            ("isort --diff", "isort --check-only --diff"),
+            ("isort -c --diff", "isort -c --diff"),
+            ("mix format --dry-run", "mix format --check-formatted --dry-run"),
+            ("gofmt -s -w", "gofmt -l -s"),
+            ("goimports -l", "goimports -l"),
+            ("shfmt --diff", "shfmt --diff"),
+            ("yapf -d", "yapf -d"),
+            ("ruff check --fix --exit-non-zero-on-fix", "ruff check --no-fix"),
+            ("ruff format", "ruff format --check"),
+            ("isort --profile black", "isort --check-only --profile black"),
+            ("npx prettier --write --ignore-unknown", "npx prettier --check --ignore-unknown"),
+            ("yarn eslint --fix --max-warnings 0", "yarn eslint --max-warnings 0"),
+            ("cargo fmt --all", "cargo fmt --check --all"),
+            ("cargo fmt -- --config x=1", "cargo fmt --check -- --config x=1"),
+            ("cargo clippy --fix --allow-dirty -- -D warnings", "cargo clippy -- -D warnings"),
+            ("bundle exec rubocop -A", "bundle exec rubocop"),
+            ("golangci-lint run --new-from-rev HEAD --fix", "golangci-lint run"),
+            ("dprint fmt", "dprint check"),
+            ("python -m black .", "python -m black --check ."),
+            (".venv/bin/black .", ".venv/bin/black --check ."),
+            ("./node_modules/.bin/eslint --fix", "./node_modules/.bin/eslint"),
+            (".venv/bin/python -m isort", ".venv/bin/python -m isort --check-only"),
+            ("npx --yes prettier@3.1 --write", "npx --yes prettier@3.1 --check"),
+            ("uv run --frozen ruff format", "uv run --frozen ruff format --check"),
+            ("uvx black@24.1.0", "uvx black@24.1.0 --check"),
+            ("uv run --with x black", "uv run --with x black"),
+            ("npx --yes", "npx --yes"),
+            ("bin/dprint fmt", "bin/dprint check"),
+            ("shfmt -w -i 2", "shfmt -d -i 2"),
+            ("make lint", "make lint"),
+            ("npx", "npx"),
+        ];
+        for (hook, step) in cases {
+            let words: Vec<String> = hook.split(' ').map(str::to_owned).collect();
+            let form = to_check_mode(&words);
+            assert_eq!(form.argv.join(" "), step);
+            assert_eq!(form.difference.is_some(), hook != step, "{hook}");
+        }
+    }
+
+    #[test]
+    fn notes_drift_for_fix_only_tools() {
+        let form = to_check_mode(&["pyupgrade".to_owned(), "--py39-plus".to_owned()]);
+        assert!(form.difference.expect("a note").contains("drift"));
+        assert_eq!(form.argv, ["pyupgrade", "--py39-plus"]);
+    }
+}

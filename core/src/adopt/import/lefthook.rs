@@ -1,0 +1,185 @@
+//! Imports `lefthook.yml`: its hooks, and the jobs, commands and scripts of each.
+
+mod job;
+mod job_command;
+
+use super::config_map::{ConfigMap, scalar_text};
+use super::import_draft::HookConversion;
+use super::path_pattern::GlobDialect;
+use super::{Setting, wrong_type};
+use crate::spec::diagnostic_collector::DiagnosticCollector;
+use crate::spec::quoted;
+use crate::spec::yaml::Node;
+use job::JobScope;
+
+/// The git hooks that check files.
+const FILE_HOOKS: [&str; 3] = ["pre-commit", "pre-merge-commit", "pre-push"];
+/// The other git hooks.
+const OTHER_HOOKS: [&str; 25] = [
+    "applypatch-msg",
+    "commit-msg",
+    "fsmonitor-watchman",
+    "p4-changelist",
+    "p4-post-changelist",
+    "p4-pre-submit",
+    "p4-prepare-changelist",
+    "post-applypatch",
+    "post-checkout",
+    "post-commit",
+    "post-index-change",
+    "post-merge",
+    "post-receive",
+    "post-rewrite",
+    "post-update",
+    "pre-applypatch",
+    "pre-auto-gc",
+    "pre-rebase",
+    "pre-receive",
+    "prepare-commit-msg",
+    "proc-receive",
+    "push-to-checkout",
+    "reference-transaction",
+    "sendemail-validate",
+    "update",
+];
+/// The keys of a hook that contain its jobs.
+const JOB_KEYS: [&str; 3] = ["jobs", "commands", "scripts"];
+/// The other keys of a hook.
+const HOOK_KEYS: [&str; 10] = [
+    "parallel",
+    "piped",
+    "follow",
+    "fail_on_changes",
+    "fail_on_changes_diff",
+    "files",
+    "exclude_tags",
+    "exclude",
+    "skip",
+    "only",
+];
+
+/// Settings of the configuration for all hooks.
+#[derive(Debug)]
+pub(super) struct LefthookSettings<'t> {
+    glob_dialect: GlobDialect,
+    source_dir: &'t str,
+    /// Replacement texts for `{name}` in a command.
+    templates: Vec<(&'t str, &'t str)>,
+}
+
+/// Returns whether a key is the name of a git hook.
+pub(super) fn is_git_hook(key: &str) -> bool {
+    FILE_HOOKS.contains(&key) || OTHER_HOOKS.contains(&key)
+}
+
+/// Reads the configuration. Returns `None` if it has no usable shape; problems go to `report`.
+pub(super) fn read(root: &Node<'_>, report: &mut DiagnosticCollector) -> Option<(Vec<HookConversion>, Vec<Setting>)> {
+    let Some(map) = ConfigMap::from_node(root) else {
+        report.add(wrong_type(root, "a map of hooks is expected"));
+        return None;
+    };
+    let common = match LefthookSettings::from_map(&map) {
+        Ok(common) => common,
+        Err(problem) => {
+            report.add(wrong_type(root, problem));
+            return None;
+        }
+    };
+    let (mut items, mut settings) = (Vec::new(), Vec::new());
+    for (key, node) in map.iter().filter(|(_, node)| !node.is_null()) {
+        let hook = ConfigMap::from_node(node)
+            .filter(|hook| is_git_hook(key) || JOB_KEYS.iter().any(|jobs| hook.get(jobs).is_some()));
+        match hook {
+            Some(hook) => match convert_hook(key, &hook, &common, items.len()) {
+                Ok((more, hook_settings)) => {
+                    items.extend(more);
+                    settings.extend(hook_settings);
+                }
+                Err(problem) => report.add(wrong_type(node, problem)),
+            },
+            None if is_git_hook(key) => report.add(wrong_type(node, format!("the hook `{key}` is no map"))),
+            None => settings.extend(setting_note(key, node)),
+        }
+    }
+    Some((items, settings))
+}
+
+impl<'t> LefthookSettings<'t> {
+    fn from_map(map: &ConfigMap<'t, '_>) -> Result<Self, String> {
+        let globs = match map.text("glob_matcher")? {
+            None | Some("gobwas") => GlobDialect::Gobwas,
+            Some("doublestar") => GlobDialect::Doublestar,
+            Some(other) => return Err(format!("`glob_matcher` is {}, which is not known", quoted(other))),
+        };
+        let templates = map.map("templates")?.map(|map| {
+            let texts = map.iter().filter_map(|(key, node)| Some((key, scalar_text(node)?)));
+            texts.collect()
+        });
+        let source_dir = map.text("source_dir")?.unwrap_or(".lefthook").trim_end_matches('/');
+        Ok(Self { glob_dialect: globs, source_dir, templates: templates.unwrap_or_default() })
+    }
+}
+
+/// Returns the jobs of one hook, and its other settings. `first` is the first chain number of this hook, which
+/// keeps its chains separate from those of other hooks.
+fn convert_hook(
+    name: &str,
+    hook: &ConfigMap<'_, '_>,
+    common: &LefthookSettings<'_>,
+    first_chain: usize,
+) -> Result<(Vec<HookConversion>, Vec<Setting>), String> {
+    let scope = JobScope::for_hook(name, hook, common, first_chain)?;
+    let mut items = Vec::new();
+    if let Some(jobs) = hook.list("jobs")? {
+        job::import_list(jobs, &scope, first_chain, &mut items);
+    }
+    for key in ["commands", "scripts"] {
+        let Some(named) = hook.map(key)? else { continue };
+        job::import_named(key, &named, &scope, first_chain, &mut items)?;
+    }
+    if let Some(why) = unsupported_hook_reason(name) {
+        items.iter_mut().for_each(|item| item.result = Err(why.clone()));
+    }
+    let unknown = hook.iter().filter(|(key, _)| !JOB_KEYS.contains(key) && !HOOK_KEYS.contains(key));
+    let mut settings: Vec<Setting> = unknown
+        .map(|(key, _)| Setting { key: format!("{name}.{key}"), note: "it is not known here".to_owned() })
+        .collect();
+    if hook.get("fail_on_changes").is_some() {
+        let note = "a step that changes what is tracked fails in any case".to_owned();
+        settings.push(Setting { key: format!("{name}.fail_on_changes"), note });
+    }
+    Ok((items, settings))
+}
+
+/// Returns why no job of this hook can become a check of a tree; `None` if it can.
+fn unsupported_hook_reason(hook: &str) -> Option<String> {
+    if FILE_HOOKS.contains(&hook) {
+        return None;
+    }
+    Some(match is_git_hook(hook) {
+        true => format!("it runs at git's `{hook}`, which checks no tree"),
+        false => format!("it runs only by `lefthook run {}`", quoted(hook).trim_matches('`')),
+    })
+}
+
+/// Returns the note for a top-level setting; `None` if the import uses it.
+fn setting_note(key: &str, node: &Node<'_>) -> Option<Setting> {
+    let note = match key {
+        "glob_matcher" | "source_dir" | "templates" => return None,
+        "extends" | "remotes" | "remote" => {
+            "other files, which are not read: import each of them by its own name".to_owned()
+        }
+        "rc" => format!(
+            "a file that sets up the environment{}, which is not read: `env` of a spec says what steps are given",
+            scalar_text(node).map(|name| format!(" ({})", quoted(name))).unwrap_or_default()
+        ),
+        "source_dir_local" => "scripts that are on one machine alone".to_owned(),
+        "min_version" | "assert_lefthook_installed" | "no_auto_install" | "install_non_git_hooks" | "lefthook" => {
+            "lefthook takes no part in a run".to_owned()
+        }
+        "colors" | "no_tty" | "output" | "skip_output" => "how lefthook shows what it does".to_owned(),
+        "skip_lfs" => "git-lfs takes no part in a run".to_owned(),
+        key => format!("the key {} is not known here", quoted(key)),
+    };
+    Some(Setting { key: key.to_owned(), note })
+}

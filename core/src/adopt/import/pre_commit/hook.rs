@@ -1,0 +1,476 @@
+//! Converts one hook of pre-commit to an equivalent check.
+
+use super::{PreCommitSettings, Revision};
+use crate::adopt::import::builtin_checks::{self, BuiltinCheck, CheckProgram};
+use crate::adopt::import::check_mode::{program_index, program_name, to_check_mode};
+use crate::adopt::import::config_map::{ConfigMap, unknown_key};
+use crate::adopt::import::file_types::FileType;
+use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion, pipeline, pipeline_tools};
+use crate::adopt::import::known_hooks::{self, KnownHook};
+use crate::adopt::import::path_pattern::PathPattern;
+use crate::adopt::import::selection::Selection;
+use crate::adopt::import::shell_words::{quote, quote_all, split, unsupported_reason};
+use crate::adopt::import::{Source, Tool};
+use crate::spec::quoted;
+use crate::spec::yaml::Node;
+
+/// The keys that a hook may have.
+const HOOK_KEYS: [&str; 23] = [
+    "id",
+    "name",
+    "entry",
+    "language",
+    "alias",
+    "args",
+    "files",
+    "exclude",
+    "types",
+    "types_or",
+    "exclude_types",
+    "additional_dependencies",
+    "always_run",
+    "description",
+    "fail_fast",
+    "language_version",
+    "log_file",
+    "minimum_pre_commit_version",
+    "pass_filenames",
+    "require_serial",
+    "stages",
+    "verbose",
+    "priority",
+];
+
+/// The stages at which a hook checks files.
+const FILE_STAGES: [&str; 6] = ["pre-commit", "commit", "pre-push", "push", "pre-merge-commit", "merge-commit"];
+
+/// A hook as written in the configuration.
+pub(super) struct PreCommitHook<'t, 'a> {
+    map: ConfigMap<'t, 'a>,
+    id: &'t str,
+    /// `owner/name`, `local` or `meta`.
+    repo: String,
+    rev: Option<&'t Revision>,
+    settings: &'t PreCommitSettings,
+}
+
+/// Defaults from a hook's own manifest, for keys that the configuration does not set.
+#[derive(Default)]
+struct HookManifest {
+    files: &'static str,
+    types: Vec<&'static str>,
+    types_or: Vec<&'static str>,
+    exclude_types: Vec<&'static str>,
+}
+
+/// The way a command gets file names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FilenamePassing {
+    /// As arguments, as many as fit.
+    Arguments,
+    /// As arguments, at most this many per call.
+    AtMost(u32),
+    /// Not at all.
+    Omitted,
+}
+
+impl<'t, 'a> PreCommitHook<'t, 'a> {
+    /// Converts the hook at `node`.
+    pub(super) fn convert(
+        node: &'t Node<'a>,
+        address: &str,
+        rev: Option<&'t Revision>,
+        common: &'t PreCommitSettings,
+    ) -> HookConversion {
+        let hook = ConfigMap::from_node(node).ok_or_else(|| "a hook is a map".to_owned()).and_then(|map| {
+            let id = map.text("id")?.ok_or("it has no `id`")?;
+            let repo = known_hooks::owner_and_name(address).unwrap_or_else(|| address.to_owned());
+            Ok(PreCommitHook { map, id, repo, rev, settings: common })
+        });
+        let name = hook.as_ref().map_or("(unnamed)", |hook| hook.id).to_owned();
+        let fate = hook.and_then(|hook| hook.to_check());
+        let group = Source::PreCommit.as_str().to_owned();
+        HookConversion { name, group, line: node.span.line, chain: None, parallel: false, result: fate }
+    }
+
+    fn to_check(&self) -> Result<EquivalentCheck, String> {
+        if let Some(key) = self.map.first_unknown_key(&HOOK_KEYS) {
+            return Err(unknown_key(key));
+        }
+        if let Some(what) = known_hooks::non_tree_target(self.id).filter(|_| self.repo != "local") {
+            return Err(format!("it looks {what}, and a run has a tree and nothing else"));
+        }
+        self.require_file_stage()?;
+        let mut check = match self.repo.as_str() {
+            "meta" => Err("it looks at pre-commit itself".to_owned()),
+            "local" => self.local_check(),
+            known_hooks::BUILTIN_REPO => self.builtin_check(),
+            repo => self.known_check(KnownHook::find(repo, self.id).ok_or_else(|| self.unknown_hook_reason())?),
+        }?;
+        check.description = self.map.text("name")?.unwrap_or(self.id).to_owned();
+        if self.map.flag("fail_fast")? == Some(true) {
+            check.notes.push("`fail_fast`: `proctor run --fail-fast` stops after the first that fails".to_owned());
+        }
+        if self.map.text("log_file")?.is_some() {
+            check.notes.push("`log_file`: what it prints is kept with the run".to_owned());
+        }
+        Ok(check)
+    }
+
+    fn unknown_hook_reason(&self) -> String {
+        format!(
+            "its command stands in its own repository ({}), which is not read; where you have the tool, write a step that \
+             runs it",
+            quoted(&self.repo)
+        )
+    }
+
+    fn require_file_stage(&self) -> Result<(), String> {
+        let own = self.map.texts("stages")?.map(super::to_owned_strings);
+        let stages = match own {
+            Some(stages) => Some(stages),
+            None => self.settings.stages.clone()?,
+        };
+        let Some(stages) = stages.filter(|stages| !stages.is_empty()) else { return Ok(()) };
+        if stages.iter().any(|stage| FILE_STAGES.contains(&stage.as_str())) {
+            return Ok(());
+        }
+        Err(match stages.as_slice() {
+            [stage] if stage == "manual" => "it runs only when it is asked for by name (stage `manual`)".to_owned(),
+            stages => format!("it runs at the stage {}, which checks no tree", quoted(&stages.join(", "))),
+        })
+    }
+
+    /// Converts a hook of a repository whose manifest is known.
+    fn known_check(&self, known: &'static KnownHook) -> Result<EquivalentCheck, String> {
+        if let Some(language) = self.map.text("language")? {
+            return Err(format!(
+                "its `language` is made {} here, and only that of its repository is known",
+                quoted(language)
+            ));
+        }
+        let entry = match self.map.text("entry")? {
+            Some(entry) => split(entry)?,
+            None => known.argv.iter().map(|word| (*word).to_owned()).collect(),
+        };
+        let is_own = entry.first().is_some_and(|word| word == known.program());
+        let args = self.args()?.unwrap_or_else(|| known.args.iter().map(|word| (*word).to_owned()).collect());
+        let argv: Vec<String> = entry.into_iter().chain(args).collect();
+        let mut notes: Vec<String> = known.note.iter().map(|note| (*note).to_owned()).collect();
+        self.check_dependencies(&argv, &mut notes)?;
+        let has_version = known.rev_is_version && !known.version_args.is_empty();
+        let range = self.rev.filter(|_| has_version).and_then(|rev| known_hooks::compatible_range(rev.tag()));
+        if let Some(rev) = self.rev.filter(|_| has_version && range.is_none()) {
+            let tag = quoted(rev.tag());
+            notes.push(format!("`rev` {tag} names no version, so any version of {} will do", quoted(known.program())));
+        }
+        let tool = match known.version_args {
+            version if is_own && !version.is_empty() => Tool::with_version_check(known.program(), version, range),
+            _ => Tool::on_path(&argv[0]),
+        };
+        let manifest = HookManifest {
+            files: known.files,
+            types: known.types.to_vec(),
+            types_or: known.types_or.to_vec(),
+            exclude_types: known.exclude_types.to_vec(),
+        };
+        let mut selection = self.selection(&manifest)?;
+        if known.excludes_spec {
+            selection.exclude.push(spec_pattern());
+            notes.push("does not look at `spec/verification.yaml`, whose lines are long".to_owned());
+        }
+        let names = self.filename_passing(known.pass_filenames)?;
+        let mut check = self.command_check(&argv, &selection, names, notes)?;
+        check.tools.retain(|other| other.name != tool.name);
+        check.tools.push(tool);
+        check.is_known = is_own;
+        Ok(check)
+    }
+
+    /// Converts one of the small checks of pre-commit's own collection.
+    fn builtin_check(&self) -> Result<EquivalentCheck, String> {
+        let args = self.args()?.unwrap_or_default();
+        let Some(BuiltinCheck { program: way, types, note }) = builtin_checks::find(self.id, &args) else {
+            return Err(self.unknown_hook_reason());
+        };
+        for key in ["entry", "language", "additional_dependencies", "pass_filenames"] {
+            if self.map.get(key).is_some() {
+                return Err(format!("its `{key}` differs from that of its repository"));
+            }
+        }
+        let manifest = HookManifest {
+            files: builtin_checks::files_pattern(self.id),
+            types: types.to_vec(),
+            ..HookManifest::default()
+        };
+        let selection = self.selection(&manifest)?;
+        let mut notes: Vec<String> = note.iter().map(|note| (*note).to_owned()).collect();
+        let mut check = match way {
+            CheckProgram::Python { program, module } => {
+                let mut check = self.pipeline_check(&selection, builtin_checks::python_command(&program));
+                check.tools.push(python_tool(module));
+                check
+            }
+            CheckProgram::Command { name } => {
+                notes.push(format!("`{name}` comes with `pip install pre-commit-hooks`"));
+                let argv: Vec<String> = std::iter::once(name.to_owned()).chain(args).collect();
+                self.command_check(&argv, &selection, FilenamePassing::Arguments, Vec::new())?
+            }
+        };
+        check.notes = notes;
+        check.is_known = true;
+        Ok(check)
+    }
+
+    /// Converts a hook whose command is in the configuration.
+    fn local_check(&self) -> Result<EquivalentCheck, String> {
+        let language = self.map.text("language")?.ok_or("it has no `language`")?;
+        let entry = self.map.text("entry")?.ok_or("it has no `entry`")?;
+        let mut selection = self.selection(&HookManifest { types: vec!["file"], ..HookManifest::default() })?;
+        let mut notes = Vec::new();
+        match language {
+            "pygrep" => {
+                // The spec contains the expression itself, and must not match it.
+                selection.exclude.push(spec_pattern());
+                let line = builtin_checks::pygrep(entry, &self.args()?.unwrap_or_default())?;
+                let mut check = self.pipeline_check(&selection, line);
+                check.tools.push(python_tool(None));
+                return Ok(check);
+            }
+            "fail" => {
+                let fail_command =
+                    format!("if tr '\\0' '\\n' | grep .; then printf '%s\\n' {}; exit 1; fi", quote(entry));
+                // The names go through `tr` first, so this is a separate part of the pipeline.
+                return Ok(self.pipeline_check(&selection, format!("({fail_command})")));
+            }
+            "system" | "script" | "unsupported" | "unsupported_script"
+                if self.map.list("additional_dependencies")?.is_some_and(|list| !list.is_empty()) =>
+            {
+                return Err("it has `additional_dependencies`, which its language does not install".to_owned());
+            }
+            "docker" | "docker_image" => {
+                return Err(format!("its language is `{language}`: a step cannot reach the daemon of containers"));
+            }
+            _ => {}
+        }
+        let mut argv = split(entry)?;
+        if language.ends_with("script") && !argv[0].contains('/') {
+            argv[0] = format!("./{}", argv[0]);
+        }
+        argv.extend(self.args()?.unwrap_or_default());
+        if !["system", "script", "unsupported", "unsupported_script"].contains(&language) {
+            // The environment of a local hook contains only these dependencies: pre-commit does not install this
+            // repository in it.
+            self.check_dependencies(&argv, &mut notes)?;
+            if notes.is_empty() {
+                notes.push(format!(
+                    "runs the {} that is installed on the machine, not one from a separate environment",
+                    quoted(&argv[0])
+                ));
+            }
+        }
+        let names = self.filename_passing(true)?;
+        self.command_check(&argv, &selection, names, notes)
+    }
+
+    /// Checks the packages that pre-commit would install in addition to the tool. The package of the tool itself
+    /// does not count.
+    fn check_dependencies(&self, argv: &[String], notes: &mut Vec<String>) -> Result<(), String> {
+        let Some(dependencies) = self.map.texts("additional_dependencies")? else { return Ok(()) };
+        let program = program_name(&argv[program_index(argv)]);
+        // codespell needs this package to read its configuration; since 3.11, Python includes an equivalent module.
+        let is_optional = |name: &str| program == "codespell" && ["tomli", "toml"].contains(&name);
+        let others: Vec<&str> = dependencies
+            .iter()
+            .copied()
+            .filter(|dependency| {
+                !known_hooks::is_package_of(&package_name(dependency), program)
+                    && !is_optional(&package_name(dependency))
+            })
+            .collect();
+        if !others.is_empty() {
+            return Err(format!(
+                "pre-commit installs it with {} in a separate environment; install that next to {} and write a step that runs {}",
+                others.iter().map(|other| quoted(other)).collect::<Vec<_>>().join(", "),
+                quoted(program),
+                quoted(&quote_all(&to_check_mode(argv).argv))
+            ));
+        }
+        if !dependencies.is_empty() {
+            notes.push(format!(
+                "runs the {} of the machine, not {}",
+                quoted(program),
+                quoted(&dependencies.join(", "))
+            ));
+        }
+        Ok(())
+    }
+
+    fn args(&self) -> Result<Option<Vec<String>>, String> {
+        Ok(self.map.texts("args")?.map(super::to_owned_strings))
+    }
+
+    fn filename_passing(&self, pass_by_default: bool) -> Result<FilenamePassing, String> {
+        match self.map.text("pass_filenames")?.and_then(|text| text.parse::<u32>().ok()) {
+            Some(0) => Err("its `pass_filenames` is 0".to_owned()),
+            Some(number) => Ok(FilenamePassing::AtMost(number)),
+            None if self.map.flag("pass_filenames")?.unwrap_or(pass_by_default) => Ok(FilenamePassing::Arguments),
+            None => Ok(FilenamePassing::Omitted),
+        }
+    }
+
+    /// Returns the files that the hook checks.
+    fn selection(&self, manifest: &HookManifest) -> Result<Selection, String> {
+        let mut selection = Selection::default();
+        let named = |which: &str, key: &str| format!("{which} `{key}` is ");
+        for (pattern, key) in [(&self.settings.files, "files"), (&self.settings.exclude, "exclude")] {
+            let Some(pattern) = pattern else { continue };
+            let pattern = pattern.clone().map_err(|problem| named("for all hooks, the", key) + &problem)?;
+            match key {
+                "files" => selection.include_pattern(pattern),
+                _ => selection.exclude.push(pattern),
+            }
+        }
+        let files = self.map.text("files")?.unwrap_or(manifest.files);
+        selection.include_pattern(
+            PathPattern::from_python_regex(files).map_err(|problem| named("its", "files") + &problem)?,
+        );
+        if let Some(exclude) = self.map.text("exclude")? {
+            // pre-commit itself uses `^$` as an exclusion that matches nothing.
+            selection
+                .exclude
+                .push(PathPattern::from_python_regex(exclude).map_err(|problem| named("its", "exclude") + &problem)?);
+        }
+        selection.exclude.retain(|pattern| pattern.ere != "^$");
+        self.select_types(&mut selection, manifest)?;
+        Ok(selection)
+    }
+
+    fn select_types(&self, selection: &mut Selection, manifest: &HookManifest) -> Result<(), String> {
+        let all = self.map.texts("types")?.unwrap_or_else(|| manifest.types.clone());
+        let any = self.map.texts("types_or")?.unwrap_or_else(|| manifest.types_or.clone());
+        let none = self.map.texts("exclude_types")?.unwrap_or_else(|| manifest.exclude_types.clone());
+        let mut kinds = Vec::new();
+        for tag in all {
+            match tag {
+                "file" => {}
+                "text" => selection.is_text = true,
+                "executable" => selection.executable = Some(true),
+                "non-executable" => selection.executable = Some(false),
+                "symlink" => selection.is_symlink = true,
+                tag => kinds.push(file_type(tag)?),
+            }
+        }
+        if kinds.len() > 1 {
+            return Err("its `types` name more than one kind of file at once".to_owned());
+        }
+        if any.contains(&"text") {
+            selection.is_text = true;
+        } else if !any.is_empty() && !any.contains(&"file") {
+            let any: Vec<_> = any.into_iter().map(file_type).collect::<Result<_, _>>()?;
+            // If a required kind is among the alternatives, only the required kind matters.
+            if kinds.is_empty() {
+                kinds = any;
+            } else if !kinds.iter().all(|kind| any.contains(kind)) {
+                return Err("its `types` and `types_or` name different kinds of files".to_owned());
+            }
+        }
+        if !kinds.is_empty() {
+            selection.include_types(&kinds);
+        }
+        for tag in none {
+            match tag {
+                "binary" => selection.is_text = true,
+                "symlink" => {}
+                "executable" if selection.executable.is_none() => selection.executable = Some(false),
+                tag => selection.exclude_types(&[file_type(tag)?]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the check for a command, with file names as `names` says.
+    fn command_check(
+        &self,
+        argv: &[String],
+        selection: &Selection,
+        names: FilenamePassing,
+        mut notes: Vec<String>,
+    ) -> Result<EquivalentCheck, String> {
+        if let Some(reason) = unsupported_reason(&argv.join(" ")) {
+            return Err(reason);
+        }
+        let form = to_check_mode(argv);
+        notes.extend(form.difference);
+        let tool = form.argv.first().filter(|program| !program.contains('/')).map(|program| Tool::on_path(program));
+        if names == FilenamePassing::Omitted {
+            if !selection.selects_everything() && self.map.flag("always_run")? != Some(true) {
+                notes.push("runs whatever files there are".to_owned());
+            }
+            return Ok(EquivalentCheck {
+                cmd: form.argv,
+                tools: tool.into_iter().collect(),
+                notes,
+                ..EquivalentCheck::default()
+            });
+        }
+        if self.map.flag("always_run")? == Some(true) {
+            notes.push("`always_run`: does not run where there is no file for it".to_owned());
+        }
+        let few = if let FilenamePassing::AtMost(number) = names { format!(" -n {number}") } else { String::new() };
+        let run = format!("xargs -0r{few} {}", quote_all(&form.argv));
+        let mut check = match form.fails_by_output {
+            true => self.pipeline_check(selection, format!("{run} |\n(! grep .)")),
+            false => self.pipeline_check(selection, run),
+        };
+        check.tools.extend(tool);
+        check.notes = notes;
+        Ok(check)
+    }
+
+    /// Returns the check for a pipeline that lists the files and ends in `line`.
+    fn pipeline_check(&self, selection: &Selection, line: String) -> EquivalentCheck {
+        let mut lines = selection.pipeline_lines();
+        lines.push(line);
+        EquivalentCheck { cmd: pipeline(&lines), tools: pipeline_tools().to_vec(), ..EquivalentCheck::default() }
+    }
+}
+
+/// Returns a pattern for the path of the spec.
+fn spec_pattern() -> PathPattern {
+    PathPattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false }
+}
+
+fn file_type(tag: &str) -> Result<&'static FileType, String> {
+    FileType::from_tag(tag).ok_or_else(|| format!("the kind of file {} is not known here", quoted(tag)))
+}
+
+/// Returns Python as a tool, with a check for a module that not every installation has.
+fn python_tool(module: Option<&str>) -> Tool {
+    match module {
+        None => Tool::with_version_check("python3", &["--version"], None),
+        Some(module) => Tool::with_version_check("python3", &["-I", "-c", &format!("import {module}")], None),
+    }
+}
+
+/// Extracts the name of a package from `black==24.1`, `prettier@3`, `@scope/name@1`, `isort[colors]`.
+fn package_name(dependency: &str) -> String {
+    let (scope, rest) = match dependency.strip_prefix('@') {
+        Some(rest) => ("@", rest),
+        None => ("", dependency),
+    };
+    let end = rest.find(|c: char| "=<>~!;[@ ".contains(c)).unwrap_or(rest.len());
+    format!("{scope}{}", rest[..end].to_lowercase().replace('_', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extracts_package_names() {
+        let names =
+            ["black==24.1", "prettier@3.0", "@scope/Name@1", "isort[colors]", "types_foo>=1; x"].map(package_name);
+        assert_eq!(names, ["black", "prettier", "@scope/name", "isort", "types-foo"]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Quotes arguments for a shell, splits command lines of other tools, and detects commands that cannot work in a
+//! step.
+
+use crate::spec::quoted;
+
+/// Quotes an argument for a shell.
+pub(super) fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "%+-./:=@_,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// Quotes arguments for a shell, separated by spaces.
+pub(super) fn quote_all(words: &[String]) -> String {
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Splits a line as Python's `shlex.split` does: only quotes and backslashes are special.
+///
+/// # Errors
+/// There is an open quote, there are no words, or a `#` makes the line ambiguous.
+pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
+    if line.split_whitespace().any(|word| word.starts_with('#')) {
+        return Err(format!("its command has a `#`, which may or may not begin a comment: {}", quoted(line)));
+    }
+    match shlex::split(line) {
+        Some(words) if words.first().is_some_and(|word| !word.is_empty()) => Ok(words),
+        Some(_) => Err("its command is empty".to_owned()),
+        None => Err(format!("its command ends inside a quote: {}", quoted(line))),
+    }
+}
+
+/// Git commands that fail in a step, because `.git` is read-only there.
+const WRITING_GIT_COMMANDS: [&str; 16] = [
+    "add",
+    "am",
+    "apply",
+    "checkout",
+    "cherry-pick",
+    "clean",
+    "commit",
+    "fetch",
+    "merge",
+    "pull",
+    "push",
+    "rebase",
+    "reset",
+    "restore",
+    "stash",
+    "switch",
+];
+/// Words that refer to staged changes, which a step cannot see.
+const STAGING_WORDS: [&str; 5] = ["--cached", "--staged", "lint-staged", "nano-staged", "pretty-quick"];
+/// Programs that connect to a daemon of the host, whose socket is hidden.
+const DAEMON_CLIENTS: [&str; 6] = ["docker", "docker-compose", "podman", "podman-compose", "kubectl", "minikube"];
+
+/// Returns why a command of a hook cannot work in a step; `text` is the whole command, one or more lines of shell.
+pub(super) fn unsupported_reason(text: &str) -> Option<String> {
+    let separators = |c: char| c.is_whitespace() || ";|&(){}<>\"'`".contains(c);
+    let words: Vec<&str> = text.split(separators).filter(|word| !word.is_empty()).collect();
+    if let Some(word) = words.iter().find(|word| STAGING_WORDS.contains(word)) {
+        return Some(format!("it looks at what is staged (`{word}`), and a run has a tree and nothing staged"));
+    }
+    if let Some(word) = words.iter().find(|word| DAEMON_CLIENTS.contains(&base_name(word))) {
+        return Some(format!("`{}` talks to a daemon of the machine, which a step cannot reach", base_name(word)));
+    }
+    if text.contains("/dev/tty") {
+        return Some("it asks on the terminal, and a step has none".to_owned());
+    }
+    let verb = words.iter().enumerate().find_map(|(at, word)| writing_git_command(word, &words[at + 1..]))?;
+    Some(format!("it changes the repository (`git {verb}`), which a step cannot"))
+}
+
+fn base_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// If `word` is git, returns the subcommand in `rest` if that is one which writes.
+fn writing_git_command(word: &str, rest: &[&str]) -> Option<&'static str> {
+    if base_name(word) != "git" {
+        return None;
+    }
+    let mut rest = rest.iter();
+    let mut next = rest.next()?;
+    while next.starts_with('-') {
+        // These options take a value.
+        if ["-c", "-C"].contains(next) {
+            rest.next();
+        }
+        next = rest.next()?;
+    }
+    WRITING_GIT_COMMANDS.iter().find(|verb| *verb == next).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_words_survive_shell_splitting() {
+        for word in ["a", "", "a b", "it's", "$X `y` \"z\"", "-", "a\nb", "é", "*"] {
+            assert_eq!(shlex::split(&quote(word)).expect("quoted"), [word], "{word:?}");
+        }
+    }
+
+    #[test]
+    fn splits_or_rejects_lines() {
+        let words = split("bash -c 'exec \"$@\" | wc' --  x\\ y").expect("words");
+        assert_eq!(words, ["bash", "-c", "exec \"$@\" | wc", "--", "x y"]);
+        for bad in ["", "  ", "''", "a 'b", "a # b"] {
+            split(bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn rejects_commands_that_need_index_daemon_or_terminal() {
+        let unsupported = [
+            "prettier --write x && git add x",
+            "git -c a=b -C . commit -m x",
+            "git diff --cached --check",
+            "npx lint-staged",
+            "gitleaks protect --staged",
+            "docker run --rm x",
+            "exec < /dev/tty",
+            "x=$(/usr/bin/git stash)",
+        ];
+        for text in unsupported {
+            assert!(unsupported_reason(text).is_some(), "{text}");
+        }
+        for text in ["git diff --exit-code", "git ls-files", "add x", "cargo test", "echo docker-less", "git grep add"]
+        {
+            assert_eq!(unsupported_reason(text), None, "{text}");
+        }
+    }
+}

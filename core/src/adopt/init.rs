@@ -1,0 +1,144 @@
+//! Generates a spec for a repository: the pure part of `proctor init`, without file access and output.
+//!
+//! The input is a [`RepoScan`], whose size the caller bounds. The output is a [`SpecDraft`], whose text this module has
+//! parsed again to check it. Each tool has its own file here.
+
+mod cargo;
+mod go;
+mod make;
+mod node;
+mod project;
+mod python;
+mod repo_scan;
+mod search_scope;
+mod shell_scripts;
+mod spec_text;
+#[cfg(test)]
+mod tests;
+mod version_ranges;
+
+pub use repo_scan::{RepoScan, ScannedContent};
+pub use search_scope::{MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, PROGRAMS, ReadScope, is_searched, read_scope};
+
+use std::collections::BTreeSet;
+
+use project::Project;
+
+/// Maximum number of projects of one repository that get skills.
+pub const MAX_PROJECTS: usize = 32;
+
+/// A generated spec, with messages for the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecDraft {
+    /// The text of the spec.
+    pub text: String,
+    /// The recognized projects, ordered by directory.
+    pub projects: Vec<DetectedProject>,
+    /// The skills of the spec, in the order of the profile `pr`.
+    pub skills: Vec<DraftedSkill>,
+    /// Messages for the user before the first run.
+    pub notes: Vec<InitNote>,
+}
+
+/// A recognized project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DetectedProject {
+    /// The kind of the project, such as `Rust workspace`.
+    pub title: String,
+    /// The directory, relative to the repository; `.` for the repository itself.
+    pub dir: String,
+    /// The files that identified it, relative to the repository.
+    pub files: Vec<String>,
+}
+
+/// A skill of the spec, for display.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraftedSkill {
+    /// The name of the skill.
+    pub name: String,
+    /// The purpose of the skill.
+    pub description: String,
+    /// True if the profile `quick` includes it.
+    pub is_quick: bool,
+    /// The number of its steps.
+    pub steps: usize,
+}
+
+/// A message about something that may make the spec fail, or that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InitNote {
+    /// The problem and its location.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl InitNote {
+    fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
+    }
+}
+
+/// The reason why no spec was generated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InitError {
+    /// No supported project was found.
+    #[error("found no supported project from which a spec could be generated")]
+    NoProjects {
+        /// Projects that were found and left out.
+        notes: Vec<InitNote>,
+    },
+    /// The generated spec does not parse to the intended skills.
+    #[error("the generated spec does not parse as intended: {0}")]
+    InvalidDraft(String),
+}
+
+/// Generates a spec for a repository.
+///
+/// # Errors
+/// The repository contains no supported project, or the generated text does not parse as intended, which would be a
+/// bug.
+pub fn draft_spec(tree: &RepoScan) -> Result<SpecDraft, InitError> {
+    let (projects, mut notes) = detect_projects(tree);
+    if projects.is_empty() {
+        return Err(InitError::NoProjects { notes });
+    }
+    notes.extend(projects.iter().flat_map(|project| project.all_notes(tree)));
+    let skills = project::name_skills(&projects);
+    let text = spec_text::render(&projects, &skills);
+    spec_text::verify_text(&text, &projects, &skills).map_err(InitError::InvalidDraft)?;
+    let mut seen = BTreeSet::new();
+    notes.retain(|note| seen.insert(note.clone()));
+    Ok(SpecDraft {
+        text,
+        projects: projects.iter().map(Project::to_detected_project).collect(),
+        skills: skills.iter().map(project::NamedSkill::to_drafted_skill).collect(),
+        notes,
+    })
+}
+
+/// Returns the recognized projects, at most [`MAX_PROJECTS`], and messages about the ones that were left out.
+fn detect_projects(tree: &RepoScan) -> (Vec<Project>, Vec<InitNote>) {
+    let mut notes = tree.notes();
+    let mut found = Vec::new();
+    for dir in tree.directories() {
+        let before = found.len();
+        for detect in [cargo::detect, node::detect, python::detect, go::detect] {
+            found.extend(detect(tree, dir, &mut notes));
+        }
+        // The targets of a Makefile next to the files of another tool usually just call that tool.
+        match found.len() == before {
+            true => found.extend(make::detect(tree, dir)),
+            false => notes.extend(make::unused_targets_note(tree, dir)),
+        }
+    }
+    found.extend(shell_scripts::detect(tree));
+    if found.len() > MAX_PROJECTS {
+        let left_out: Vec<String> = found.drain(MAX_PROJECTS..).map(|project| project.spec_dir()).collect();
+        notes.push(InitNote::new(
+            format!("{} more projects were found, and {MAX_PROJECTS} have skills", left_out.len()),
+            format!("add skills for them by hand; the first of them is in {}", spec_text::quoted(&left_out[0])),
+        ));
+    }
+    (found, notes)
+}

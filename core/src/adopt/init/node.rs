@@ -1,0 +1,348 @@
+//! Recognizes JavaScript and TypeScript projects: the scripts of a `package.json`, run by the package manager of
+//! the lockfile. A script counts as a check if it has a known name and does not change files.
+
+use globset::Glob;
+use serde_json::{Map, Value};
+
+use super::project::{
+    EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, to_owned_strings,
+};
+use super::repo_scan::{RepoScan, ancestors, join};
+use super::{InitNote, spec_text, version_ranges};
+
+const MANIFEST: &str = "package.json";
+
+/// Maximum number of packages of a workspace that get their own steps.
+const MAX_MEMBERS: usize = 24;
+
+/// Conventional names of scripts; of each kind, the first existing one is used.
+const CHECK_SCRIPTS: [(SkillKind, &[&str]); 4] = [
+    (
+        SkillKind::Format,
+        &["format:check", "format-check", "fmt:check", "check:format", "check-format", "prettier:check"],
+    ),
+    (SkillKind::Lint, &["lint:check", "lint:ci", "lint", "eslint"]),
+    (SkillKind::Types, &["typecheck", "type-check", "check-types", "check:types", "types:check", "tsc"]),
+    (SkillKind::Test, &["test:ci", "test", "test:unit"]),
+];
+
+/// Words in a script that changes files, waits for input, or is not a test.
+const UNSUITABLE_WORDS: [&str; 5] = ["--fix", "--write", "--watch", "no test specified", "--interactive"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PackageManager {
+    Npm,
+    Pnpm,
+    Yarn,
+}
+
+/// A parsed `package.json`.
+struct NodePackage {
+    dir: String,
+    fields: Map<String, Value>,
+}
+
+/// Returns the package in a directory, including the packages of its workspace.
+pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option<Project> {
+    let root = read_package(tree, dir, notes)?;
+    if is_workspace_member(tree, dir) {
+        return None;
+    }
+    let Some(manager) = detect_manager(tree, &root) else {
+        notes.push(InitNote::new(
+            format!("{} was left out: its package manager is not known here", spec_text::quoted(&join(dir, MANIFEST))),
+            "npm, pnpm and yarn are; add its skills by hand",
+        ));
+        return None;
+    };
+    let members = workspace_members(tree, &root);
+    let title = match members.is_empty() {
+        true => format!("{} package", manager.program()),
+        false => format!("{} workspace", manager.program()),
+    };
+    let mut project = Project::new("node", title, dir);
+    project.add_marker(MANIFEST);
+    manager.lockfiles().iter().filter(|lock| tree.has_file(dir, lock)).for_each(|lock| project.add_marker(lock));
+    let facts = NodeFacts { tree, root: &root, members: &members, manager };
+    facts.add_skills(&mut project, notes);
+    if project.skills.is_empty() {
+        return None;
+    }
+    facts.add_requirements(&mut project);
+    facts.add_notes(&mut project);
+    Some(project)
+}
+
+struct NodeFacts<'a> {
+    tree: &'a RepoScan,
+    root: &'a NodePackage,
+    members: &'a [NodePackage],
+    manager: PackageManager,
+}
+
+impl NodeFacts<'_> {
+    fn add_skills(&self, project: &mut Project, notes: &mut Vec<InitNote>) {
+        for (kind, names) in CHECK_SCRIPTS {
+            let mut steps = self.steps(kind, names, notes);
+            if steps.is_empty() {
+                continue;
+            }
+            if let Some(install) = self.install_step() {
+                steps.insert(0, install);
+            }
+            let skill = SkillDraft::new(kind, skill_description(kind), steps);
+            project.skills.push(match kind {
+                SkillKind::Format | SkillKind::Lint => SkillDraft { is_quick: true, ..skill },
+                SkillKind::Types | SkillKind::Check | SkillKind::Test => skill,
+            });
+        }
+    }
+
+    /// Returns the steps of a kind: the script of the root package, or else an installed tool, or else the scripts
+    /// of the workspace's packages.
+    fn steps(&self, kind: SkillKind, names: &[&str], notes: &mut Vec<InitNote>) -> Vec<StepDraft> {
+        if let Some(script) = self.root.check_script(names, notes) {
+            return vec![StepDraft::new(step_name(script), &self.manager.run_command(script))];
+        }
+        if let Some(step) = self.tool_step(kind) {
+            return vec![step];
+        }
+        let mut steps: Vec<StepDraft> = Vec::new();
+        for member in self.members {
+            let Some(script) = member.check_script(names, notes) else { continue };
+            let below = member.dir.strip_prefix(&self.root.dir).unwrap_or_default().trim_start_matches('/');
+            let name = format!("{}-{}", step_name(script), steps.len() + 1);
+            steps.push(StepDraft::new(name, &self.manager.run_command(script)).with_dir(below));
+        }
+        steps
+    }
+
+    /// Returns a step for an installed and configured checker that has no script.
+    fn tool_step(&self, kind: SkillKind) -> Option<StepDraft> {
+        let config = self.tree.file_text(&self.root.dir, "tsconfig.json");
+        match kind {
+            SkillKind::Format if self.root.depends_on("prettier") => {
+                Some(StepDraft::new("prettier", &["node_modules/.bin/prettier", "--check", "."]))
+            }
+            // With a config that only references other configs, `tsc` checks nothing.
+            SkillKind::Types
+                if self.root.depends_on("typescript") && config.is_some_and(|it| !it.contains("\"references\"")) =>
+            {
+                Some(StepDraft::new("tsc", &["node_modules/.bin/tsc", "--noEmit"]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the step that provides the dependencies. It uses those of the worktree if they exist. Otherwise, as
+    /// in a commit that `--rev` checks out, it installs them from the package manager's cache.
+    fn install_step(&self) -> Option<StepDraft> {
+        if !self.root.has_dependencies() && self.members.is_empty() {
+            return None;
+        }
+        let has_lock = self.manager.lockfiles().iter().any(|lock| self.tree.has_file(&self.root.dir, lock));
+        let command = match (self.manager, has_lock) {
+            (PackageManager::Npm, true) => "npm ci --offline --no-audit --no-fund",
+            (PackageManager::Npm, false) => "npm install --offline --no-audit --no-fund --no-package-lock",
+            (PackageManager::Pnpm, _) => "pnpm install --offline --frozen-lockfile",
+            (PackageManager::Yarn, _) => "yarn install --offline --frozen-lockfile",
+        };
+        let plug_and_play = if self.manager == PackageManager::Yarn { "test -f .pnp.cjs || " } else { "" };
+        let script = format!("{plug_and_play}test -d node_modules || {command}");
+        let step = StepDraft::new("dependencies", &["sh", "-c", &script]);
+        Some(
+            step.with_comment(
+                "The worktree's own, or else from the cache of the package manager: there is no network.",
+            ),
+        )
+    }
+
+    fn add_requirements(&self, project: &mut Project) {
+        let range = self.root.string_at(&["engines", "node"]).and_then(version_ranges::from_node_engines);
+        let range =
+            range.map(|range| (range, format!("`engines` of {}", spec_text::quoted(&join(&self.root.dir, MANIFEST)))));
+        project.require(ProgramRequirement::on_path("node", &["node", "--version"]).with_range(range));
+        let word = self.manager.program();
+        project.require(ProgramRequirement {
+            argv: to_owned_strings(&[word, "--version"]),
+            range: None,
+            presence: ProgramPresence::Program(word),
+        });
+        project.env.extend(self.manager.env());
+    }
+
+    fn add_notes(&self, project: &mut Project) {
+        if self.install_step().is_none() || self.tree.has_directory(&self.root.dir, "node_modules") {
+            return;
+        }
+        let at = spec_text::quoted(&join(&self.root.dir, "node_modules"));
+        let word = self.manager.program();
+        project.notes.push(InitNote::new(
+            format!("{at} is missing: the steps install from the cache of {word}, which may not have everything"),
+            format!("run `{word} install` first"),
+        ));
+    }
+}
+
+impl NodePackage {
+    /// Returns the first of `names` that is a script and a check.
+    fn check_script<'n>(&self, names: &[&'n str], notes: &mut Vec<InitNote>) -> Option<&'n str> {
+        let scripts = self.fields.get("scripts")?.as_object()?;
+        for name in names {
+            let Some(command) = scripts.get(*name).and_then(Value::as_str) else { continue };
+            match UNSUITABLE_WORDS.iter().find(|word| command.contains(**word)) {
+                None => return Some(name),
+                Some(&word) => notes.push(InitNote::new(
+                    format!(
+                        "the script `{name}` of {} is not called: it has `{word}`",
+                        spec_text::quoted(&join(&self.dir, MANIFEST))
+                    ),
+                    format!("add a script that only checks, such as `{}`", names[0]),
+                )),
+            }
+        }
+        None
+    }
+
+    fn string_at(&self, path: &[&str]) -> Option<&str> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.fields.get(*first)?, |value, key| value.get(*key))?.as_str()
+    }
+
+    fn depends_on(&self, name: &str) -> bool {
+        self.dependencies().any(|table| table.contains_key(name))
+    }
+
+    fn has_dependencies(&self) -> bool {
+        self.dependencies().any(|table| !table.is_empty())
+    }
+
+    fn dependencies(&self) -> impl Iterator<Item = &Map<String, Value>> {
+        ["dependencies", "devDependencies"].iter().filter_map(|key| self.fields.get(*key)?.as_object())
+    }
+
+    /// Returns the globs of its workspace's packages.
+    fn workspace_globs(&self, tree: &RepoScan) -> Vec<String> {
+        let list = self.fields.get("workspaces");
+        let list = list.and_then(|list| list.as_array().or_else(|| list.get("packages")?.as_array()));
+        let own = list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+        own.chain(tree.file_text(&self.dir, "pnpm-workspace.yaml").map(parse_pnpm_packages).unwrap_or_default())
+            .collect()
+    }
+}
+
+impl PackageManager {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Npm => "npm",
+            Self::Pnpm => "pnpm",
+            Self::Yarn => "yarn",
+        }
+    }
+
+    fn lockfiles(self) -> &'static [&'static str] {
+        match self {
+            Self::Npm => &["package-lock.json", "npm-shrinkwrap.json"],
+            Self::Pnpm => &["pnpm-lock.yaml"],
+            Self::Yarn => &["yarn.lock"],
+        }
+    }
+
+    fn run_command(self, script: &str) -> [&str; 3] {
+        [self.program(), "run", script]
+    }
+
+    fn env(self) -> &'static [EnvVariable] {
+        const COREPACK: EnvVariable =
+            EnvVariable { name: "COREPACK_ENABLE_NETWORK", value: "0", comment: "corepack fetches no other version" };
+        match self {
+            Self::Npm => &[EnvVariable {
+                name: "npm_config_update_notifier",
+                value: "false",
+                comment: "npm does not ask for a newer one of itself",
+            }],
+            Self::Pnpm => &[
+                COREPACK,
+                EnvVariable {
+                    name: "npm_config_manage_package_manager_versions",
+                    value: "false",
+                    comment: "pnpm stays the version that it is",
+                },
+            ],
+            Self::Yarn => {
+                &[COREPACK, EnvVariable { name: "YARN_ENABLE_TELEMETRY", value: "0", comment: "yarn reports nothing" }]
+            }
+        }
+    }
+}
+
+fn skill_description(kind: SkillKind) -> &'static str {
+    match kind {
+        SkillKind::Format => "Formatting",
+        SkillKind::Lint => "Lint",
+        SkillKind::Types => "Types",
+        SkillKind::Check | SkillKind::Test => "Tests",
+    }
+}
+
+/// Converts the name of a script to the name of a step.
+fn step_name(script: &str) -> String {
+    script.replace(':', "-")
+}
+
+fn read_package(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option<NodePackage> {
+    let text = tree.file_text(dir, MANIFEST)?;
+    let Ok(fields) = serde_json::from_str(text.trim_start_matches('\u{feff}')) else {
+        let path = spec_text::quoted(&join(dir, MANIFEST));
+        notes.push(InitNote::new(format!("{path} was left out: it is not a JSON object"), "fix it, and start again"));
+        return None;
+    };
+    Some(NodePackage { dir: dir.to_owned(), fields })
+}
+
+/// Returns the package manager according to the lockfile, or else `packageManager`, or else npm. `None` if the
+/// project uses an unsupported one.
+fn detect_manager(tree: &RepoScan, package: &NodePackage) -> Option<PackageManager> {
+    let all = [PackageManager::Npm, PackageManager::Pnpm, PackageManager::Yarn];
+    let locked =
+        all.into_iter().find(|manager| manager.lockfiles().iter().any(|lock| tree.has_file(&package.dir, lock)));
+    let named = package.string_at(&["packageManager"]).map(|named| named.split('@').next().unwrap_or_default());
+    let is_bun = ["bun.lock", "bun.lockb"].iter().any(|lock| tree.has_file(&package.dir, lock));
+    match (locked, named) {
+        (Some(manager), _) => Some(manager),
+        (None, Some(named)) => all.into_iter().find(|manager| manager.program() == named),
+        (None, None) => (!is_bun).then_some(PackageManager::Npm),
+    }
+}
+
+fn is_workspace_member(tree: &RepoScan, dir: &str) -> bool {
+    ancestors(dir)
+        .any(|above| read_package(tree, above, &mut Vec::new()).is_some_and(|root| root.has_member(tree, dir)))
+}
+
+impl NodePackage {
+    fn has_member(&self, tree: &RepoScan, dir: &str) -> bool {
+        let below = if self.dir.is_empty() { Some(dir) } else { dir.strip_prefix(&format!("{}/", self.dir)) };
+        let matches = |glob: &str| {
+            let glob = glob.trim_start_matches("./").trim_end_matches('/');
+            below.is_some_and(|below| Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(below)))
+        };
+        let globs = self.workspace_globs(tree);
+        let (excluded, included): (Vec<&str>, Vec<&str>) =
+            globs.iter().map(String::as_str).partition(|glob| glob.starts_with('!'));
+        included.iter().any(|glob| matches(glob)) && !excluded.iter().any(|glob| matches(&glob[1..]))
+    }
+}
+
+fn workspace_members(tree: &RepoScan, root: &NodePackage) -> Vec<NodePackage> {
+    let dirs = tree.directories().filter(|dir| *dir != root.dir && root.has_member(tree, dir));
+    dirs.filter_map(|dir| read_package(tree, dir, &mut Vec::new())).take(MAX_MEMBERS).collect()
+}
+
+/// Returns the list `packages` of a `pnpm-workspace.yaml` in the usual layout, one item per line.
+fn parse_pnpm_packages(text: &str) -> Vec<String> {
+    let below = text.lines().skip_while(|line| line.trim_end() != "packages:").skip(1);
+    let items = below.take_while(|line| line.starts_with([' ', '-', '#']) || line.is_empty());
+    let items = items.filter_map(|line| line.trim().strip_prefix("- "));
+    items.map(|item| item.trim().trim_matches(['"', '\'']).to_owned()).collect()
+}

@@ -1,0 +1,161 @@
+//! Lists the directories, files and programs that `proctor init` inspects, and the limits of that search.
+
+/// Maximum depth of the search below the root of the repository.
+pub const MAX_DEPTH: usize = 5;
+/// Maximum size of a file to read, in bytes; larger files are not read at all.
+pub const MAX_MARKER_BYTES: u64 = 1 << 20;
+/// Maximum number of files to read.
+pub const MAX_MARKERS: usize = 512;
+
+/// The programs that a generated spec may use; the caller searches for them in `PATH`.
+pub const PROGRAMS: [&str; 20] = [
+    "bash",
+    "black",
+    "cargo",
+    "cargo-clippy",
+    "cargo-fmt",
+    "git",
+    "go",
+    "gofmt",
+    "make",
+    "mypy",
+    "node",
+    "npm",
+    "pnpm",
+    "pytest",
+    "python3",
+    "ruff",
+    "sh",
+    "shellcheck",
+    "uv",
+    "yarn",
+];
+
+/// The part of a file that the caller reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadScope {
+    /// Nothing; only the name matters.
+    Name,
+    /// The first line.
+    FirstLine,
+    /// The whole file, up to [`MAX_MARKER_BYTES`].
+    Whole,
+}
+
+const MARKER_FILES: [&str; 22] = [
+    ".gitlab-ci.yml",
+    ".pre-commit-config.yaml",
+    "Cargo.toml",
+    "GNUmakefile",
+    "Makefile",
+    "go.mod",
+    "justfile",
+    "lefthook.yml",
+    "makefile",
+    "mypy.ini",
+    "noxfile.py",
+    "package.json",
+    "pnpm-workspace.yaml",
+    "pyproject.toml",
+    "pytest.ini",
+    "ruff.toml",
+    ".ruff.toml",
+    "rust-toolchain",
+    "rust-toolchain.toml",
+    "setup.cfg",
+    "tox.ini",
+    "tsconfig.json",
+];
+
+/// Directories whose projects are not part of the repository's own code: installed packages, build results,
+/// examples, templates, and test data.
+const SKIPPED_DIRS: [&str; 20] = [
+    "__pycache__",
+    "__snapshots__",
+    "build",
+    "changes",
+    "deps",
+    "dist",
+    "env",
+    "example",
+    "examples",
+    "external",
+    "fixtures",
+    "node_modules",
+    "out",
+    "site-packages",
+    "spec",
+    "target",
+    "templates",
+    "testdata",
+    "third_party",
+    "vendor",
+];
+
+/// Returns whether to search a directory, given as a path relative to the repository. In a virtual environment,
+/// only the directory of its programs is searched.
+pub fn is_searched(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    match name {
+        ".github" | ".cargo" => !path.contains('/'),
+        "workflows" => parent == ".github" || !parent.starts_with('.'),
+        "bin" if is_venv_name(parent) => true,
+        _ if is_venv_name(parent) => false,
+        _ if is_venv_name(name) => true,
+        _ => !name.starts_with('.') && !parent.starts_with('.') && !SKIPPED_DIRS.contains(&name),
+    }
+}
+
+/// Returns whether a directory has a usual name of a Python virtual environment.
+pub(super) fn is_venv_name(name: &str) -> bool {
+    matches!(name, ".venv" | "venv")
+}
+
+/// Returns the part to read of a file, given as a path relative to the repository.
+pub fn read_scope(path: &str) -> ReadScope {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let is_requirements = name.contains("requirements") && name.ends_with(".txt");
+    let is_workflow = dir == ".github/workflows" && (name.ends_with(".yml") || name.ends_with(".yaml"));
+    if MARKER_FILES.contains(&name) || is_requirements || is_workflow || path == ".cargo/config.toml" {
+        ReadScope::Whole
+    } else if is_shell_script_name(name) {
+        ReadScope::FirstLine
+    } else {
+        ReadScope::Name
+    }
+}
+
+/// Returns whether a file has the name of a shell script.
+pub(super) fn is_shell_script_name(name: &str) -> bool {
+    name.ends_with(".sh") || name.ends_with(".bash")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_dirs_outside_own_code() {
+        for path in ["src", "web", "a/b", ".github", ".github/workflows", ".cargo", ".venv", "a/.venv/bin", "venv/bin"]
+        {
+            assert!(is_searched(path), "{path}");
+        }
+        for path in
+            [".git", "node_modules", "a/target", "tests/fixtures", ".venv/lib", ".github/x", "a/.github", ".tox"]
+        {
+            assert!(!is_searched(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn reads_only_relevant_files() {
+        for path in ["Cargo.toml", "a/package.json", "dev-requirements.txt", ".github/workflows/ci.yml"] {
+            assert_eq!(read_scope(path), ReadScope::Whole, "{path}");
+        }
+        assert_eq!(read_scope("a/b.sh"), ReadScope::FirstLine);
+        for path in ["src/main.rs", "Cargo.lock", "x/workflows/ci.yml"] {
+            assert_eq!(read_scope(path), ReadScope::Name, "{path}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Formats a draft as the text of a spec, with comments that explain the format to new users. Text from the
+//! repository is always quoted, and the result is parsed again to check it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::project::{EnvVariable, NamedSkill, ProgramRequirement, Project, StepDraft};
+use super::repo_scan::join;
+use crate::model::plan::Determinism;
+use crate::spec;
+
+const HEADER: &str = "\
+# What a change to this repository must pass. `proctor init` wrote this from the files that it
+# found; from here on it is yours. After a change: `proctor validate`.
+#
+#   proctor run --profile quick    what ends soon
+#   proctor run                    everything (`--profile pr`)
+#   proctor explain SKILL/STEP     where each value of a step comes from
+#   proctor exec -- COMMAND        try a command as a step would run
+#   proctor schema spec            the format, for editors
+#
+# Each step runs in a sandbox: no network, an empty home, and a tree that it may write
+# to but not change. What git ignores may be written, and what is to outlive a run is a cache.
+version: 1
+";
+
+const TOOLCHAINS: &str = "
+# What must be there before any step runs. A check that fails makes the run inconclusive, which is
+# no pass and no failure. `version` is a range as cargo writes them, held against the output.
+toolchains:
+";
+
+const DEFAULTS: &str = "
+# What holds for every step, where its skill or itself says nothing else.
+defaults:
+  network: deny # `allow` gives a step the host's network, and raises its tier to 2
+  read_only: tracked # a change to a tracked file, or a new one that git does not ignore, is drift
+  env_allowlist: [CI] # the variables of the caller that a step sees; all others stay out
+";
+
+const PROFILES: &str = "
+# A profile is a list of skills, in the order in which they run. `pr` is the one that commands use
+# where none is named.
+profiles:
+";
+
+const SKILLS: &str = "
+# A skill is a group of steps with one purpose. `determinism` is what a rerun on the same tree
+# promises: D0 the same output, D1 the same outcome, D2 nothing. `tier: 1` lets anyone run it,
+# agents too. The first step that fails ends its skill.
+skills:
+";
+
+/// Returns the text of a spec with these skills.
+pub(super) fn render(projects: &[Project], skills: &[NamedSkill<'_>]) -> String {
+    let mut text = HEADER.to_owned();
+    text.push_str(TOOLCHAINS);
+    for (language, demands) in toolchain_requirements(projects) {
+        let _ = writeln!(text, "  {language}:\n    required:");
+        demands.iter().for_each(|demand| text.push_str(&render_toolchain_check(demand)));
+    }
+    text.push_str(DEFAULTS);
+    let env = merged_env(projects);
+    if !env.is_empty() {
+        text.push_str("  env:\n");
+    }
+    for variable in env {
+        let _ = writeln!(text, "    {}: {} # {}", variable.name, quote_yaml(variable.value), variable.comment);
+    }
+    text.push_str(PROFILES);
+    text.push_str(&render_profiles(skills));
+    text.push_str(SKILLS);
+    let written: Vec<String> = skills.iter().map(render_skill).collect();
+    text.push_str(&written.join("\n"));
+    text
+}
+
+/// Returns the required programs of all projects by toolchain, without duplicates.
+fn toolchain_requirements(projects: &[Project]) -> BTreeMap<&'static str, Vec<&ProgramRequirement>> {
+    let mut toolchains: BTreeMap<_, Vec<&ProgramRequirement>> = BTreeMap::new();
+    for project in projects {
+        let demands = toolchains.entry(project.language).or_default();
+        for demand in &project.requirements {
+            if !demands.contains(&demand) {
+                demands.push(demand);
+            }
+        }
+    }
+    toolchains
+}
+
+fn render_toolchain_check(demand: &ProgramRequirement) -> String {
+    let cmd = flow_list(&demand.argv);
+    let version = demand.range.as_ref().map(|(range, why)| (quote_yaml(range), why));
+    let line = match &version {
+        None => format!("      - {{ cmd: {cmd} }}"),
+        Some((range, _)) => format!("      - {{ cmd: {cmd}, version: {range} }}"),
+    };
+    match version {
+        None if fits_on_line(&line) => format!("{line}\n"),
+        Some((_, why)) if fits_on_line(&line) => format!("{line} # {why}\n"),
+        None => format!("      - cmd:\n{}", render_list(10, &demand.argv)),
+        Some((range, why)) => {
+            format!("      - version: {range} # {why}\n        cmd:\n{}", render_list(10, &demand.argv))
+        }
+    }
+}
+
+fn merged_env(projects: &[Project]) -> Vec<EnvVariable> {
+    let mut env: Vec<EnvVariable> = Vec::new();
+    for variable in projects.iter().flat_map(|project| &project.env) {
+        if env.iter().all(|other| other.name != variable.name) {
+            env.push(*variable);
+        }
+    }
+    env
+}
+
+fn render_profiles(skills: &[NamedSkill<'_>]) -> String {
+    let list = |listed: &[&NamedSkill<'_>]| -> String {
+        listed.iter().map(|skill| format!("      - {}\n", skill.name)).collect()
+    };
+    let all: Vec<&NamedSkill<'_>> = skills.iter().collect();
+    let quick: Vec<&NamedSkill<'_>> = skills.iter().filter(|named| named.skill.is_quick).collect();
+    let (why, quick) = match quick.is_empty() {
+        true => ("  # Nothing that was found ends soon by its nature, so this is all of it.\n", &all),
+        false => ("", &quick),
+    };
+    format!("{why}  quick:\n    include:\n{}  pr:\n    include:\n{}", list(quick), list(&all))
+}
+
+fn render_skill(named: &NamedSkill<'_>) -> String {
+    let (skill, project) = (named.skill, named.project);
+    let class = match skill.determinism {
+        Determinism::D0 => "D0",
+        Determinism::D1 => "D1",
+        Determinism::D2 => "D2",
+    };
+    let mut text = format!("  {}:\n    description: {}\n", named.name, quote_yaml(&skill.description));
+    let _ = writeln!(text, "    determinism: {class} # {}\n    tier: 1", skill.determinism_reason);
+    if !project.dir.is_empty() {
+        let _ = writeln!(text, "    workdir: {}", quote_yaml(&project.dir));
+    }
+    let _ = writeln!(text, "    timeout_ms: {}", skill.timeout_ms);
+    if !skill.caches.is_empty() {
+        let caches: Vec<String> = skill.caches.iter().map(|cache| join(&project.dir, cache)).collect();
+        let (line, why) =
+            (format!("    caches: {}", flow_list(&caches)), "directories that outlive a run, apart from the tree");
+        text.push_str(&match fits_on_line(&line) {
+            true => format!("{line} # {why}\n"),
+            false => format!("    caches: # {why}\n{}", render_list(6, &caches)),
+        });
+    }
+    text.push_str("    steps:\n");
+    skill.steps.iter().for_each(|step| text.push_str(&render_step(step, &project.dir)));
+    text
+}
+
+fn render_step(step: &StepDraft, dir: &str) -> String {
+    let mut text = String::new();
+    if !step.comment.is_empty() {
+        let _ = writeln!(text, "      # {}", step.comment);
+    }
+    let _ = writeln!(text, "      - name: {}", step.name);
+    if !step.dir.is_empty() {
+        let _ = writeln!(text, "        workdir: {}", quote_yaml(&join(dir, &step.dir)));
+    }
+    let line = format!("        cmd: {}", flow_list(&step.argv));
+    if fits_on_line(&line) && step.argv.iter().all(|word| !word.contains('\n')) {
+        text.push_str(&line);
+        text.push('\n');
+        return text;
+    }
+    text.push_str("        cmd:\n");
+    step.argv.iter().for_each(|word| text.push_str(&render_word(word)));
+    text
+}
+
+/// Returns whether a flow-style list fits on this line. Formatters such as prettier break longer lines, and they
+/// also check the spec.
+fn fits_on_line(line: &str) -> bool {
+    line.chars().count() <= 80
+}
+
+/// Formats a list with one item per line.
+fn render_list(indent: usize, words: &[String]) -> String {
+    words.iter().map(|word| format!("{:indent$}- {}\n", "", quote_yaml(word))).collect()
+}
+
+/// Formats a word as a list item; uses a block scalar for a script of several lines.
+fn render_word(word: &str) -> String {
+    if !word.contains('\n') {
+        return format!("          - {}\n", quote_yaml(word));
+    }
+    let lines: String = word.lines().map(|line| format!("            {line}\n")).collect();
+    format!("          - |\n{lines}")
+}
+
+fn flow_list(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quote_yaml(word)).collect();
+    format!("[{}]", words.join(", "))
+}
+
+/// Formats text as a double-quoted scalar of YAML 1.2 (5.7), in which all but visible characters are escaped. Uses
+/// single quotes if the text contains double quotes and needs no other escape, as formatters prefer.
+pub(super) fn quote_yaml(text: &str) -> String {
+    if text.contains('"') && text.chars().all(|c| c != '\\' && (c == ' ' || is_visible(c))) {
+        return format!("'{}'", text.replace('\'', "''"));
+    }
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            ' ' => quoted.push(' '),
+            _ if is_visible(c) => quoted.push(c),
+            _ if u32::from(c) <= 0xff => drop(write!(quoted, "\\x{:02x}", u32::from(c))),
+            _ if u32::from(c) <= 0xffff => drop(write!(quoted, "\\u{:04x}", u32::from(c))),
+            _ => drop(write!(quoted, "\\U{:08x}", u32::from(c))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Formats text from the repository for a message or a comment: in backticks, on one line.
+pub(super) fn quoted(text: &str) -> String {
+    spec::quoted(text)
+}
+
+/// Returns whether a character is visible: a letter, a digit, or ASCII punctuation.
+pub(super) fn is_visible(c: char) -> bool {
+    c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric())
+}
+
+/// Parses the text and compares the result with the intended skills.
+///
+/// # Errors
+/// The text does not parse, or the result differs.
+pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill<'_>]) -> Result<(), String> {
+    let reading = spec::parse(text.as_bytes());
+    let reading = reading.map_err(|found| found.first().map_or_else(String::new, |first| first.message.clone()))?;
+    if let Some(warning) = reading.warnings.first() {
+        return Err(warning.message.clone());
+    }
+    let meant: Vec<(String, String, String, Vec<String>)> = skills.iter().flat_map(intended_steps).collect();
+    let written = reading.spec.skills.iter().flat_map(|(name, skill)| {
+        skill.steps.value.iter().map(move |step| {
+            let workdir = step.workdir.as_ref().or(skill.workdir.as_ref());
+            let workdir = workdir.map_or_else(|| ".".to_owned(), |dir| dir.value.as_str().to_owned());
+            let argv = step.cmd.as_ref().and_then(|cmd| cmd.value.argv().ok()).map(Vec::from).unwrap_or_default();
+            (name.value.to_string(), step.name.value.to_string(), workdir, argv)
+        })
+    });
+    if !written.eq(meant) {
+        return Err("its steps are others".to_owned());
+    }
+    let wanted: usize = toolchain_requirements(projects).values().map(Vec::len).sum();
+    let checks = reading.spec.toolchains.iter().flat_map(|table| table.iter());
+    let checks: usize = checks.map(|(_, toolchain)| toolchain.required.as_ref().map_or(0, Vec::len)).sum();
+    if wanted == checks { Ok(()) } else { Err("its toolchain checks are others".to_owned()) }
+}
+
+/// Returns the intended result for a skill: names, directories, arguments.
+fn intended_steps<'a>(named: &'a NamedSkill<'_>) -> impl Iterator<Item = (String, String, String, Vec<String>)> + 'a {
+    named.skill.steps.iter().map(|step| {
+        let dir = join(&named.project.dir, &step.dir);
+        let dir = dir.trim_matches('/').to_owned();
+        let dir = if dir.is_empty() { ".".to_owned() } else { dir };
+        (named.name.clone(), step.name.clone(), dir, step.argv.clone())
+    })
+}

@@ -1,0 +1,248 @@
+//! Tests drafts: snapshots of the text for each kind of repository, and hostile repositories, which get a correct
+//! spec or none.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn scan_of(files: &[(&str, &str)]) -> RepoScan {
+    let mut tree = RepoScan::default();
+    for (path, text) in files {
+        let content = match read_scope(path) {
+            ReadScope::Name => ScannedContent::NameOnly,
+            ReadScope::FirstLine => ScannedContent::Text(text.lines().next().unwrap_or_default().to_owned()),
+            ReadScope::Whole => ScannedContent::Text((*text).to_owned()),
+        };
+        tree.add_file(*path, content);
+    }
+    tree
+}
+
+/// Returns the same tree on a machine that has every program.
+fn scan_with_programs(files: &[(&str, &str)]) -> RepoScan {
+    let mut tree = scan_of(files);
+    PROGRAMS.into_iter().for_each(|name| tree.add_program(name));
+    tree
+}
+
+fn render_draft(tree: &RepoScan) -> String {
+    let draft = draft_spec(tree).expect("a draft");
+    let found: String = draft
+        .projects
+        .iter()
+        .map(|found| format!("found {} in {}: {:?}\n", found.title, found.dir, found.files))
+        .collect();
+    let notes: String =
+        draft.notes.iter().map(|note| format!("note: {}\n  hint: {}\n", note.message, note.hint)).collect();
+    format!("{found}{notes}\n{}", draft.text)
+}
+
+/// Returns the parts of a draft that differ between repositories.
+fn render_skills(tree: &RepoScan) -> String {
+    let text = render_draft(tree);
+    let (head, rest) = text.split_once("\n# What a change").expect("the head");
+    let toolchains =
+        rest.split_once("toolchains:\n").expect("toolchains").1.split_once("\n\n").expect("a gap").0.to_owned();
+    let env =
+        rest.split_once("  env:\n").map(|(_, rest)| rest.split_once("\n\n").expect("a gap").0).unwrap_or_default();
+    let profiles = rest.split_once("profiles:\n").expect("profiles").1.split_once("\n\n").expect("a gap").0;
+    let skills = rest.split_once("skills:\n").expect("skills").1;
+    format!("{head}\n{toolchains}\nenv:\n{env}\nprofiles:\n{profiles}\nskills:\n{skills}")
+}
+
+#[test]
+fn a_crate_in_full() {
+    let manifest = "[package]\nname = \"a\"\nedition = \"2024\"\n";
+    insta::assert_snapshot!(render_draft(&scan_with_programs(&[
+        ("Cargo.toml", manifest),
+        ("Cargo.lock", ""),
+        ("src/lib.rs", "")
+    ])));
+}
+
+#[test]
+fn a_cargo_workspace() {
+    let root = "[workspace]\nmembers = [\"a\"]\nexclude = [\"fuzz\"]\n[workspace.package]\nrust-version = \"1.90\"\n\
+                [workspace.lints.clippy]\nall = \"warn\"\n";
+    let member = "[package]\nname = \"a\"\n";
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[
+        ("Cargo.toml", root),
+        ("Cargo.lock", ""),
+        ("a/Cargo.toml", member),
+        ("fuzz/Cargo.toml", "[package]\nname = \"fuzz\"\n[workspace]\n"),
+        ("lone/x/Cargo.toml", member),
+    ])));
+}
+
+#[test]
+fn an_npm_package() {
+    let manifest = r#"{ "engines": { "node": ">=18" }, "devDependencies": { "prettier": "3", "typescript": "5" },
+        "scripts": { "lint": "eslint --fix .", "lint:check": "eslint .", "test": "node --test", "x\ny: [": "z" } }"#;
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[
+        ("package.json", manifest),
+        ("package-lock.json", "{}"),
+        ("tsconfig.json", "{}"),
+    ])));
+}
+
+#[test]
+fn a_pnpm_workspace() {
+    let member = r#"{ "scripts": { "test": "vitest", "lint": "eslint ." } }"#;
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[
+        ("package.json", r#"{ "scripts": { "lint": "eslint ." } }"#),
+        ("pnpm-lock.yaml", ""),
+        ("pnpm-workspace.yaml", "packages:\n  - 'packages/*'\n  - \"!packages/no\"\nother: 1\n"),
+        ("packages/one/package.json", member),
+        ("packages/two words/package.json", member),
+        ("packages/no/package.json", member),
+    ])));
+}
+
+#[test]
+fn a_yarn_package_and_an_unknown_manager() {
+    let scripts = r#"{ "packageManager": "yarn@4.1.0", "scripts": { "test": "jest" } }"#;
+    let bun = r#"{ "scripts": { "test": "bun test" } }"#;
+    insta::assert_snapshot!(render_skills(&scan_of(&[
+        ("package.json", scripts),
+        ("b/package.json", bun),
+        ("b/bun.lock", "")
+    ])));
+}
+
+#[test]
+fn a_python_project() {
+    let manifest = "[project]\nrequires-python = \">=3.9\"\n[dependency-groups]\ndev = [\"pytest>=8\", \"Black\"]\n\
+                    [tool.ruff.format]\n[tool.mypy]\nfiles = [\"src\"]\n";
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[("pyproject.toml", manifest)])));
+}
+
+#[test]
+fn a_python_project_with_an_environment() {
+    let manifest = "[tool.poetry.dependencies]\npython = \"^3.10\"\n[tool.poetry.group.dev.dependencies]\npytest = \"*\"\nruff = \"*\"\n";
+    let mut tree = scan_with_programs(&[("a/pyproject.toml", manifest), ("poetry.lock", ""), ("venv/bin/ruff", "")]);
+    tree.add_directory("venv");
+    insta::assert_snapshot!(render_skills(&tree));
+    let expected = scan_with_programs(&[("a/pyproject.toml", manifest), ("a/uv.lock", "")]);
+    insta::assert_snapshot!(render_skills(&expected));
+}
+
+#[test]
+fn a_go_module() {
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[
+        ("go.mod", "module example.com/a\n\ngo 1.22\n"),
+        ("a.go", "")
+    ])));
+}
+
+#[test]
+fn a_makefile() {
+    let makefile = ".PHONY: test\ntest: lint\n\t./test.sh\nlint:\n\t./lint.sh\n";
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[("Makefile", makefile)])));
+}
+
+#[test]
+fn shell_scripts() {
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&[
+        ("a.sh", "#!/bin/sh\n"),
+        ("b/c.sh", "#!/bin/dash\nx")
+    ])));
+    let bash = scan_of(&[("a.sh", "#!/usr/bin/env bash\n"), (".shellcheckrc", "")]);
+    insta::assert_snapshot!(render_skills(&bash));
+}
+
+#[test]
+fn several_projects() {
+    insta::assert_snapshot!(render_skills(&scan_of(&[
+        ("Cargo.toml", "[package]\nname = \"a\"\n"),
+        ("Makefile", "test:\n\tcargo test\n"),
+        ("web/package.json", r#"{ "scripts": { "test": "node --test", "lint": "node lint.js" } }"#),
+        ("web/go.mod", "module a\n"),
+        ("Web/go.mod", "module b\n"),
+        ("we\nb/go.mod", "module c\n"),
+        ("node_modules/x/readme", ""),
+    ])));
+}
+
+#[test]
+fn reports_skipped_projects_if_none_is_usable() {
+    assert_eq!(draft_spec(&RepoScan::default()), Err(InitError::NoProjects { notes: Vec::new() }));
+    let mut tree =
+        scan_of(&[("Cargo.toml", "not toml ["), ("a/package.json", "[]"), ("pyproject.toml", "[project]\n")]);
+    tree.add_file("b/package.json", ScannedContent::Unreadable("is larger than 1 byte".to_owned()));
+    let Err(InitError::NoProjects { notes }) = draft_spec(&tree) else { panic!("something was found") };
+    let messages: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn limits_number_of_projects() {
+    let mut tree = RepoScan::default();
+    for number in 0..MAX_PROJECTS + 5 {
+        tree.add_file(format!("m{number:03}/go.mod"), ScannedContent::Text("module a\n".to_owned()));
+    }
+    let draft = draft_spec(&tree).expect("a draft");
+    assert_eq!(draft.projects.len(), MAX_PROJECTS);
+    assert!(draft.notes.iter().any(|note| note.message.starts_with("5 more projects")), "{:?}", draft.notes);
+}
+
+/// Generates files with known names and varied contents.
+fn generated_file() -> impl Strategy<Value = (String, String)> {
+    let names = [
+        "Cargo.toml",
+        "package.json",
+        "pyproject.toml",
+        "go.mod",
+        "Makefile",
+        "a.sh",
+        "setup.cfg",
+        "yarn.lock",
+        "pnpm-workspace.yaml",
+        "tox.ini",
+    ];
+    let dir = prop_oneof![
+        3 => Just(String::new()),
+        2 => "[a-z]{1,3}",
+        2 => "[ -~]{1,8}",
+        1 => "\\PC{1,6}",
+        1 => any::<String>(),
+    ];
+    let text = prop_oneof![
+        Just("[package]\nname = \"a\"\nedition = \"2021\"\n[workspace]\n".to_owned()),
+        Just(r#"{"scripts":{"test":"x","lint":"y"},"workspaces":["**"],"engines":{"node":">=1 #"},"dependencies":{"prettier":"1"}}"#.to_owned()),
+        "\\{\"scripts\":\\{\"test\":\"[ -!#-\\[\\]-~]{0,12}\"\\},\"engines\":\\{\"node\":\"[ -!#-\\[\\]-~]{0,8}\"\\}\\}",
+        "\\[project\\]\nrequires-python = '[ -&(-~]{0,8}'\n\\[tool.pytest\\]\n",
+        "(test|lint|check): [ -~]{0,12}\n",
+        "go [ -~]{0,8}\n",
+        "#![ -~]{0,20}\n",
+        any::<String>(),
+    ];
+    (dir, prop::sample::select(names.to_vec()), text)
+        .prop_map(|(dir, name, text)| (repo_scan::join(dir.trim_matches('/'), name), text))
+}
+
+proptest! {
+    /// Any repository gets a spec that parses as intended, or an error.
+    #[test]
+    fn drafts_parse_as_intended(files in prop::collection::vec(generated_file(), 0..8), programs in any::<bool>()) {
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let tree = if programs { scan_with_programs(&files) } else { scan_of(&files) };
+        match draft_spec(&tree) {
+            Ok(draft) => prop_assert!(crate::spec::parse(draft.text.as_bytes()).is_ok_and(|reading| reading.warnings.is_empty())),
+            Err(InitError::NoProjects { .. }) => {}
+            Err(InitError::InvalidDraft(why)) => prop_assert!(false, "{why}"),
+        }
+    }
+
+    /// The parser reads any quoted text back unchanged.
+    #[test]
+    fn quoted_text_reads_back(value in any::<String>().prop_filter("no environment holds it", |text| !text.contains('\0'))) {
+        let spec = format!(
+            "version: 1\nprofiles: {{ p: {{ include: [s] }} }}\nskills: {{ s: {{ steps: [{{ name: a, cmd: [x, {}] }}] }} }}\n",
+            spec_text::quote_yaml(&value)
+        );
+        let reading = crate::spec::parse(spec.as_bytes()).map_err(|found| TestCaseError::fail(format!("{found:?}")))?;
+        let (_, skill) = reading.spec.skills.iter().next().expect("a skill");
+        let argv: Vec<String> = skill.steps.value[0].cmd.as_ref().expect("a command").value.argv().expect("words").into();
+        prop_assert_eq!(&argv[1], &value);
+    }
+}

@@ -1,0 +1,73 @@
+//! Records runs in the state directory, separately from their documents. Only the user can write there, and steps
+//! cannot. Editing a status file and its evidence therefore does not change this record.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::names::{ChangesetId, ProfileName};
+use crate::record::status::LastRun;
+use crate::text::canonical;
+use crate::text::digest::Sha256Hex;
+
+/// Version of the format.
+pub const VERSION: u32 = 1;
+
+/// Identifies what a run verified. Among runs with the same subject and the same tree, the newest one counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Subject {
+    /// The canonical path of the repository, with bytes that are not UTF-8 as `\xNN`.
+    pub repository: String,
+    /// The changeset; `null` if the run had none.
+    pub changeset_id: Option<ChangesetId>,
+    /// The profile.
+    pub profile: ProfileName,
+}
+
+/// The record of one run: the same object that was written to its status file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Attestation {
+    /// Version of this document's format: [`VERSION`].
+    #[schemars(extend("const" = VERSION))]
+    pub version: u32,
+    /// The subject of the run.
+    pub subject: Subject,
+    /// The contents of its status file, which include the sha256 of each evidence document.
+    pub last_run: LastRun,
+    /// The sha256 of the identities of the tools that the run found, as far as they are known; absent if they are
+    /// unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toolchain_env_sha256: Option<Sha256Hex>,
+}
+
+impl Subject {
+    /// Returns a unique key for this subject that is safe in file names.
+    pub fn key(&self) -> Sha256Hex {
+        Sha256Hex::digest(&canonical::to_vec(self))
+    }
+}
+
+impl Attestation {
+    /// Creates the record of a run.
+    pub fn new(subject: Subject, last_run: LastRun) -> Self {
+        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None }
+    }
+
+    /// Sets the digest of the tools that the run found.
+    #[must_use]
+    pub fn with_toolchain_env(self, toolchain_env_sha256: Option<Sha256Hex>) -> Self {
+        Self { toolchain_env_sha256, ..self }
+    }
+
+    /// Returns the record's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        canonical::to_vec(self)
+    }
+
+    /// Parses a record; `None` if the bytes are not exactly as this program writes them.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let read: Self = serde_json::from_slice(bytes).ok()?;
+        (read.version == VERSION && read.to_bytes() == bytes).then_some(read)
+    }
+}

@@ -1,0 +1,449 @@
+//! Types for the spec as written: an absent key is `None`, and no defaults are applied.
+//!
+//! The doc comments of fields become the descriptions in the JSON Schema, which editors show.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::command::SpecCommand;
+use super::size::ByteSize;
+use super::span::Spanned;
+use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
+use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
+use crate::model::tier::Tier;
+use crate::sql::{Dialect, SqlAllow, SqlCheck, SqlPolicy, SqlResourceLimits};
+
+/// A verification spec, version 1: the checks of this repository and how they run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The version of this format: 1.
+    #[schemars(schema_with = "version_schema")]
+    pub version: Spanned<u64>,
+    /// Tools that must be available before any skill runs, by name.
+    pub toolchains: Option<SpannedMap<ToolchainName, Toolchain>>,
+    /// The git-ignored files that steps see in a run of a worktree: `worktree` (the default) shows those of the
+    /// worktree, `hidden` shows none. Examples are `node_modules`, `.venv` and `.env`.
+    pub ignored: Option<Spanned<Ignored>>,
+    /// Settings for all steps; skills and steps can override them.
+    pub defaults: Option<Defaults>,
+    /// Named lists of skills; `proctor run --profile NAME` runs one of them.
+    pub profiles: SpannedMap<ProfileName, Profile>,
+    /// Named groups of steps.
+    pub skills: SpannedMap<SkillName, Skill>,
+}
+
+/// A tool and the checks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Toolchain {
+    /// Checks that must all pass; if one fails, the run is inconclusive.
+    pub required: Option<Vec<ToolCheck>>,
+}
+
+/// A check that a tool is available.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolCheck {
+    /// The command; it must exit with code 0.
+    pub cmd: Spanned<SpecCommand>,
+    /// A semver range, such as `>=1.80, <2`. The first version in the output of the command must satisfy it.
+    pub version: Option<Spanned<String>>,
+}
+
+/// Settings for all steps; skills and steps can override them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    /// The directory in which commands run, relative to the repository. Default: `.`.
+    pub workdir: Option<Spanned<RelPath>>,
+    /// Timeout of a command, in milliseconds. Default: 600000.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<Spanned<u64>>,
+    /// Network access of commands: `deny` (the default) gives each command an isolated loopback interface only, `allow`
+    /// the host's network, which raises the tier to 2.
+    pub network: Option<Spanned<Network>>,
+    /// Files that commands must not change: `off` protects only `.git`, `tracked` (the default) the files that the
+    /// snapshot covers, `strict` the whole tree except for `caches`.
+    pub read_only: Option<Spanned<ReadOnly>>,
+    /// How to treat processes that are still running when a command has ended: `ignore` does not report them, `warn`
+    /// (the default) reports a warning, `fail` fails the step. They are killed in all cases.
+    pub leaks: Option<Spanned<Leaks>>,
+    /// Environment variables that commands inherit from the caller. A list in a skill or step replaces this list; the
+    /// lists are not merged.
+    pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
+    /// Environment variables that are set. The maps of defaults, skill and step are merged by name; step values
+    /// override skill values, which override defaults.
+    pub env: Option<SpannedMap<VarName, SpecText>>,
+}
+
+/// A named list of skills.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The skills, in the order in which they run.
+    #[schemars(length(min = 1))]
+    pub include: Spanned<Vec<Spanned<SkillName>>>,
+    /// The maximum number of skills that run at once if any skill of the spec uses `needs`. Default: the number of
+    /// processors.
+    #[schemars(range(min = 1))]
+    pub parallel: Option<Spanned<u32>>,
+}
+
+/// A named group of steps with one purpose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Skill {
+    /// A human-readable description.
+    pub description: Option<SpecText>,
+    /// `D0`: a rerun gives the same output. `D1`: a rerun gives the same outcome. `D2` (the default): results may vary.
+    pub determinism: Option<Spanned<Determinism>>,
+    /// 1: any caller may run it, including agents. 2 (the default): the caller must be trusted.
+    #[schemars(with = "Option<DeclaredTier>")]
+    pub tier: Option<Spanned<Tier>>,
+    /// The skills whose changes this skill sees. If no skill of the spec has this key, each skill sees the changes of
+    /// all skills before it.
+    pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
+    /// Directories in the repository that the skill keeps from its last passed run for the next one, such as `target`.
+    pub caches: Option<Vec<Spanned<RelPath>>>,
+    /// The container image for remote execution.
+    pub container: Option<Spanned<SpecText>>,
+    /// Properties of the worker machine for remote execution.
+    pub platform: Option<SpannedMap<SpecText, SpecText>>,
+    /// The steps, in order; the first step that fails ends the skill.
+    #[schemars(length(min = 1))]
+    pub steps: Spanned<Vec<Step>>,
+    /// The directory in which commands run, relative to the repository.
+    pub workdir: Option<Spanned<RelPath>>,
+    /// Timeout of a command, in milliseconds.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<Spanned<u64>>,
+    /// Network access of commands: `deny` or `allow`.
+    pub network: Option<Spanned<Network>>,
+    /// Files that commands must not change: `off`, `tracked` or `strict`.
+    pub read_only: Option<Spanned<ReadOnly>>,
+    /// How to treat processes that are still running when a command has ended: `ignore`, `warn` or `fail`.
+    pub leaks: Option<Spanned<Leaks>>,
+    /// Environment variables that commands inherit from the caller; replaces the list of `defaults`.
+    pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
+    /// Environment variables that are set, in addition to those of `defaults`.
+    pub env: Option<SpannedMap<VarName, SpecText>>,
+}
+
+impl Skill {
+    /// Returns the skills that this skill needs, as written.
+    pub(super) fn needs(&self) -> impl Iterator<Item = &Spanned<SkillName>> {
+        self.needs.iter().flat_map(|needs| &needs.value)
+    }
+}
+
+/// A command or an SQL check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{ "required": ["cmd"] }, { "required": ["sql"] }]))]
+pub struct Step {
+    /// The name, unique in the skill.
+    pub name: Spanned<StepName>,
+    /// The command: a list of words, or a string that is split into words as a POSIX shell does. Proctor runs it
+    /// without a shell; write `["sh", "-c", "…"]` to use one.
+    pub cmd: Option<Spanned<SpecCommand>>,
+    /// SQL to check with its own database engine, instead of a command.
+    pub sql: Option<Spanned<SqlStep>>,
+    /// The directory in which the step runs, relative to the repository.
+    pub workdir: Option<Spanned<RelPath>>,
+    /// Timeout, in milliseconds.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<Spanned<u64>>,
+    /// Time between SIGTERM and SIGKILL, in milliseconds. Default: 5000.
+    pub grace_ms: Option<Spanned<u64>>,
+    /// Network access: `deny` or `allow`.
+    pub network: Option<Spanned<Network>>,
+    /// Files that the step must not change: `off`, `tracked` or `strict`.
+    pub read_only: Option<Spanned<ReadOnly>>,
+    /// How to treat processes that are still running when the command has ended: `ignore`, `warn` or `fail`.
+    pub leaks: Option<Spanned<Leaks>>,
+    /// Environment variables that the step inherits from the caller; replaces the lists of the skill and of `defaults`.
+    pub env_allowlist: Option<Spanned<Vec<Spanned<EnvName>>>>,
+    /// Environment variables that are set, in addition to those of the skill and of `defaults`.
+    pub env: Option<SpannedMap<VarName, SpecText>>,
+    /// Resource limits.
+    pub limits: Option<StepLimits>,
+    /// Maximum number of retries after a failed attempt. A step that passes on a retry is recorded as flaky. Default:
+    /// 0.
+    pub retries: Option<Spanned<u32>>,
+    /// Globs of the files on which the result depends. Default: the whole tree.
+    #[schemars(length(min = 1))]
+    pub inputs: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Report files that the step writes, relative to the repository. Proctor merges them into its own reports.
+    pub reports: Option<Reports>,
+    /// The condition for success.
+    pub expect: Option<Expect>,
+}
+
+/// An SQL check of files of the repository, or of one query.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlStep {
+    /// Globs of the files to check, in the order of their names.
+    #[schemars(length(min = 1))]
+    pub files: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// One query, instead of files.
+    pub query: Option<Spanned<SpecText>>,
+    /// The SQL dialect: `sqlite` or `duckdb`.
+    pub dialect: Spanned<Dialect>,
+    /// Files with the statements that create the schema, in order.
+    pub schema: Option<Vec<Spanned<RelPath>>>,
+    /// A database file to check against; it is never changed.
+    pub database: Option<Spanned<RelPath>>,
+    /// Allowed kinds of statements: `read`, `write` rows, or `migrate` the schema. Default: `read`.
+    pub policy: Option<Spanned<SqlPolicy>>,
+    /// The question that the query should answer, in natural language.
+    pub question: Option<Spanned<SpecText>>,
+    /// The only tables that statements may use.
+    pub tables: Option<Vec<Spanned<SpecText>>>,
+    /// The only columns of these tables that statements may use, as `table.column`.
+    pub columns: Option<Vec<Spanned<SpecText>>>,
+    /// Functions that statements may call in addition to those known to be harmless.
+    pub functions: Option<Vec<Spanned<SpecText>>>,
+    /// Limits for the check of each file.
+    pub limits: Option<SqlLimits>,
+    /// The confidence in percent at which a warning rejects a statement. Default: warnings never reject.
+    #[schemars(range(min = 1, max = 100))]
+    pub reject_at: Option<Spanned<u64>>,
+}
+
+impl SqlStep {
+    /// Returns the check to run, with the defaults filled in.
+    pub(super) fn to_check(&self) -> SqlCheck {
+        let texts = |list: Option<&Vec<Spanned<SpecText>>>| -> Vec<String> {
+            list.into_iter().flatten().map(|text| text.value.0.clone()).collect()
+        };
+        let text = |text: Option<&Spanned<SpecText>>| text.map(|text| text.value.0.clone());
+        let built_in = SqlResourceLimits::default();
+        let limits = self.limits.clone().unwrap_or_default();
+        let count = |asked: Option<Spanned<u64>>, built_in| asked.map_or(built_in, |asked| asked.value);
+        let size = |asked: Option<Spanned<ByteSize>>, built_in| asked.map_or(built_in, |asked| asked.value.0);
+        SqlCheck {
+            files: texts(self.files.as_ref().map(|files| &files.value)),
+            query: text(self.query.as_ref()),
+            dialect: self.dialect.value,
+            schema: self.schema.iter().flatten().map(|file| file.value.clone()).collect(),
+            database: self.database.as_ref().map(|file| file.value.clone()),
+            policy: self.policy.map_or(SqlPolicy::default(), |policy| policy.value),
+            question: text(self.question.as_ref()),
+            allow: SqlAllow {
+                tables: texts(self.tables.as_ref()),
+                columns: texts(self.columns.as_ref()),
+                functions: texts(self.functions.as_ref()),
+            },
+            limits: SqlResourceLimits {
+                time_ms: count(limits.time_ms, built_in.time_ms),
+                steps: count(limits.steps, built_in.steps),
+                rows: count(limits.rows, built_in.rows),
+                memory: size(limits.memory, built_in.memory),
+                result: size(limits.result, built_in.result),
+                ..built_in
+            },
+            reject_at: self.reject_at.and_then(|least| least.value.try_into().ok()),
+        }
+    }
+}
+
+/// Limits for the check of one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlLimits {
+    /// Time limit, in milliseconds. Default: 5000.
+    #[schemars(range(min = 1, max = 600_000))]
+    pub time_ms: Option<Spanned<u64>>,
+    /// Maximum number of SQLite virtual machine instructions for one statement. Default: 200000000.
+    #[schemars(range(min = 1))]
+    pub steps: Option<Spanned<u64>>,
+    /// Maximum number of rows that are read from a result. Default: 10000.
+    #[schemars(range(min = 1))]
+    pub rows: Option<Spanned<u64>>,
+    /// Memory limit of the engine. Default: 512MiB.
+    pub memory: Option<Spanned<ByteSize>>,
+    /// Maximum size of a result. Default: 16MiB.
+    pub result: Option<Spanned<ByteSize>>,
+}
+
+/// Resource limits of a step. Sizes are in bytes, or numbers with a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB,
+/// GiB or TiB (powers of 1024).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepLimits {
+    /// Memory. Default: no limit.
+    pub memory: Option<Spanned<ByteSize>>,
+    /// Number of processes and threads. Default: 4096.
+    #[schemars(range(min = 1))]
+    pub pids: Option<Spanned<u64>>,
+    /// Amount of data that the step may write. Default: 2GiB.
+    pub disk: Option<Spanned<ByteSize>>,
+    /// Number of bytes that are kept of each output stream. Default: 64MiB.
+    pub output: Option<Spanned<ByteSize>>,
+    /// CPU time of one process, in seconds. Default: no limit.
+    #[schemars(range(min = 1))]
+    pub cpu_seconds: Option<Spanned<u64>>,
+    /// Number of open files of one process. Default: 65536.
+    #[schemars(range(min = 1))]
+    pub open_files: Option<Spanned<u64>>,
+}
+
+/// Report files that a step writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reports {
+    /// Path of a JUnit XML file.
+    pub junit: Option<Spanned<RelPath>>,
+    /// Path of a SARIF 2.1.0 file.
+    pub sarif: Option<Spanned<RelPath>>,
+}
+
+/// The condition for success.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// Exit codes that count as success. Default: `[0]`.
+    #[schemars(length(min = 1))]
+    pub exit: Option<Spanned<Vec<u8>>>,
+}
+
+/// Text exactly as written: `1.10` stays `1.10`, and `no` stays `no`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SpecText(pub String);
+
+impl SpecText {
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for SpecText {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl JsonSchema for SpecText {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Text".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "number", "boolean", "null"] })
+    }
+}
+
+/// A map as written: entries in file order, each key with its span.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpannedMap<K, V>(pub Vec<(Spanned<K>, V)>);
+
+impl<K, V> Default for SpannedMap<K, V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Borrow<str>, V> SpannedMap<K, V> {
+    /// Returns the entries in file order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Spanned<K>, &V)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// Returns the keys in file order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _)| key.value.borrow())
+    }
+
+    /// Returns the key and the value of `name`.
+    pub fn entry(&self, name: &str) -> Option<(&Spanned<K>, &V)> {
+        self.iter().find(|(key, _)| key.value.borrow() == name)
+    }
+
+    /// Returns the value of `name`.
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.entry(name).map(|(_, value)| value)
+    }
+}
+
+impl<K: Serialize, V: Serialize> Serialize for SpannedMap<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for SpannedMap<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SpannedMapVisitor<K, V>(PhantomData<(K, V)>);
+        impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for SpannedMapVisitor<K, V> {
+            type Value = SpannedMap<K, V>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut table = SpannedMap::default();
+                while let Some(entry) = map.next_entry()? {
+                    table.0.push(entry);
+                }
+                Ok(table)
+            }
+        }
+        deserializer.deserialize_map(SpannedMapVisitor(PhantomData))
+    }
+}
+
+impl<K: JsonSchema, V: JsonSchema> JsonSchema for SpannedMap<K, V> {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        format!("Table_of_{}", V::schema_name()).into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let values = generator.subschema_for::<V>();
+        let keys = key_schema(&K::json_schema(generator));
+        json_schema!({ "type": "object", "propertyNames": keys, "additionalProperties": values })
+    }
+}
+
+/// Returns the schema for the keys of a map. Keys are always strings, so only the pattern of `schema` matters.
+fn key_schema(schema: &Schema) -> serde_json::Value {
+    match schema.get("pattern") {
+        Some(pattern) => serde_json::json!({ "pattern": pattern }),
+        None => serde_json::json!(true),
+    }
+}
+
+fn version_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "const": 1 })
+}
+
+/// The tiers that a skill may declare; replaces [`Tier`] in the schema.
+struct DeclaredTier;
+
+impl JsonSchema for DeclaredTier {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DeclaredTier".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "enum": [1, 2] })
+    }
+}

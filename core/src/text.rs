@@ -1,0 +1,9 @@
+//! Encodes, hashes, redacts and formats text and JSON.
+
+pub mod canonical;
+pub mod digest;
+pub mod first_error;
+pub mod humanize;
+pub mod redact;
+pub mod safe_text;
+pub mod strict_deserialize;

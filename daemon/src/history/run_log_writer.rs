@@ -1,0 +1,331 @@
+//! Writes the log of one run.
+//!
+//! A log has one JSON object per line; the first is `run_queued` and the last is `run_finished`. Each event is
+//! appended with one write. Before that, blocks are allocated for the event and for the events that may have to end
+//! the run, so a full disk cannot prevent the end from being written. After a kill, the log has complete lines and at
+//! most one incomplete line at the end.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::thread;
+
+use proctor_core::api::{LoggedEvent, RunSummary, RunView};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
+use proctor_runner::StoreError;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::history_files::{self, LogFileIdentity, MAX_EVENT};
+use super::recovery::{elapsed_ms, inconclusive_event, log_events};
+use super::run_log_reader::{FirstLogLine, IdempotencyHashes};
+use super::{HistoryError, HistoryInner, PendingEnd, UNKNOWN_LOG_BYTES};
+
+/// Number of bytes reserved for the end of a run: a doubt and the final event.
+const RESERVED_END_BYTES: u64 = 16 << 10;
+/// Number of bytes allocated at a time; enough for the log of a small run.
+const ALLOCATION_BYTES: u64 = 32 << 10;
+
+/// Log of an unfinished run, with the folded view of the run. Dropping it before the end records the run as
+/// interrupted.
+pub struct RunLogWriter {
+    history: Arc<HistoryInner>,
+    view: RunView,
+    /// Opened when the run starts, because many runs may be waiting.
+    file: Option<File>,
+    identity: LogFileIdentity,
+    /// Size of the log in bytes.
+    bytes: u64,
+    /// Offset up to which blocks are allocated.
+    allocated_until: u64,
+    /// Row of the run in the index.
+    indexed_summary: RunSummary,
+    /// Error of the first event that could not be logged.
+    first_error: Option<String>,
+    ended: bool,
+}
+
+/// Recorded end of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedEnd {
+    /// The run.
+    pub view: RunView,
+    /// Events that end the run: the given one, or a doubt and an inconclusive end if the given one could not be
+    /// logged.
+    pub events: Vec<Arc<LoggedEvent>>,
+}
+
+impl RunLogWriter {
+    /// Creates a log with its first event. The file is removed again on failure.
+    pub(super) fn begin(
+        shared: Arc<HistoryInner>,
+        first: &LoggedEvent,
+        key: Option<&IdempotencyHashes>,
+    ) -> Result<Self, HistoryError> {
+        let Some(view) = RunView::from_log([first]) else { return Err(HistoryError::MisplacedEvent) };
+        let line = to_line(&FirstLogLine { logged: first, idempotency: key })?;
+        let file = shared.files.create_log(&view.id)?;
+        let identity = history_files::file_identity(&file).map_err(errno_error("look at", &view.id))?;
+        let indexed = view.summary();
+        let mut log = Self {
+            history: shared,
+            view,
+            file: Some(file),
+            identity,
+            bytes: 0,
+            allocated_until: 0,
+            indexed_summary: indexed,
+            first_error: None,
+            ended: false,
+        };
+        match log.write_lines(&line) {
+            Ok(()) => log.file = None,
+            Err(error) => {
+                log.discard();
+                return Err(error);
+            }
+        }
+        Ok(log)
+    }
+
+    /// Removes the log of a run that was not accepted.
+    pub(super) fn discard(&mut self) {
+        self.ended = true;
+        if let Err(error) = self.history.files.remove_run(&self.view.id) {
+            tracing::warn!(run = %self.view.id, %error, "the log of a run that was not taken on stays");
+        }
+    }
+
+    /// Returns the run's id.
+    pub fn id(&self) -> &RunId {
+        &self.view.id
+    }
+
+    /// Returns the run so far.
+    pub fn view(&self) -> &RunView {
+        &self.view
+    }
+
+    /// Returns the size of the log in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Appends an event. The first event is written by `begin`, and the last one by [`RunLogWriter::finish`].
+    ///
+    /// # Errors
+    /// The event cannot be written. Then the log contains no part of it, and the run can no longer end as passed. The
+    /// end can still be logged, because space is reserved for it.
+    pub fn append(&mut self, event: RunEvent) -> Result<Arc<LoggedEvent>, HistoryError> {
+        if self.ended || matches!(event, RunEvent::RunQueued { .. } | RunEvent::RunFinished { .. }) {
+            return Err(HistoryError::MisplacedEvent);
+        }
+        let written = self.log_event(event, false);
+        if let Err(error) = &written {
+            self.first_error.get_or_insert_with(|| error.single_line_message());
+        }
+        written
+    }
+
+    /// Logs the end of the run, a [`RunEvent::RunFinished`], durably.
+    ///
+    /// If that fails, or if an earlier event could not be logged, the run ends as inconclusive. That end is kept in
+    /// memory until it can be written. A run never passes without a record of the pass.
+    pub fn finish(mut self, end: RunEvent) -> RecordedEnd {
+        self.write_end(end)
+    }
+
+    fn write_end(&mut self, end: RunEvent) -> RecordedEnd {
+        self.ended = true;
+        let in_doubt = replacement_end(&self.view, &end);
+        let mut events = Vec::new();
+        let lost = self.first_error.take().or_else(|| match self.log_event(end, true) {
+            Ok(logged) => {
+                events.push(logged);
+                None
+            }
+            Err(error) => Some(error.single_line_message()),
+        });
+        if let Some(reason) = lost {
+            tracing::error!(run = %self.view.id, reason, "what happened in a run could not be logged");
+            events = self.end_inconclusive(in_doubt, &reason);
+        }
+        self.update_index();
+        self.file = None;
+        RecordedEnd { view: self.view.clone(), events }
+    }
+
+    /// Ends a run with an incomplete log as inconclusive.
+    fn end_inconclusive(&mut self, end: RunEvent, reason: &str) -> Vec<Arc<LoggedEvent>> {
+        let message = format!("the events of the run could not be logged: {}", shorten(reason));
+        let doubted = RunEvent::Doubted { doubt: InconclusiveReason::Internal, message };
+        let events = log_events(&mut self.view, vec![doubted, end], self.history.clock);
+        let bytes = self.bytes;
+        let written = to_lines(&events).and_then(|lines| self.write_lines(&lines)).and_then(|()| self.sync_and_trim());
+        if let Err(error) = written {
+            tracing::error!(run = %self.view.id, %error, "the end of a run is not recorded yet");
+            self.history.defer_end(PendingEnd { view: self.view.clone(), events: events.clone(), offset: bytes });
+            // Makes the next daemon read the log, because the end is missing in it.
+            self.bytes = UNKNOWN_LOG_BYTES;
+        }
+        events.into_iter().map(Arc::new).collect()
+    }
+
+    fn log_event(&mut self, event: RunEvent, is_last: bool) -> Result<Arc<LoggedEvent>, HistoryError> {
+        let logged = LoggedEvent { seq: self.view.seq + 1, logged_at: self.history.clock.now_text(), event };
+        let before = self.bytes;
+        self.write_lines(&to_line(&logged)?)?;
+        if is_last && let Err(error) = self.sync_and_trim() {
+            self.truncate_to(before);
+            return Err(error);
+        }
+        self.view.apply(&logged);
+        if !is_last {
+            self.update_index();
+        }
+        Ok(Arc::new(logged))
+    }
+
+    /// Appends complete lines, or nothing.
+    fn write_lines(&mut self, lines: &[u8]) -> Result<(), HistoryError> {
+        self.ensure_open()?;
+        let Some(file) = &self.file else { return Ok(()) };
+        let until = self.bytes + lines.len() as u64;
+        if !self.ended && until + RESERVED_END_BYTES > self.allocated_until {
+            let room = until + RESERVED_END_BYTES.max(ALLOCATION_BYTES);
+            self.allocated_until =
+                allocate_blocks(file, self.bytes, room).map_err(errno_error("make room in", &self.view.id))?;
+        }
+        if let Err(source) = file.write_all_at(lines, self.bytes) {
+            self.truncate_to(self.bytes);
+            return Err(io_error("write", &self.view.id)(source).into());
+        }
+        self.bytes = until;
+        Ok(())
+    }
+
+    /// Truncates the log to `bytes`. No partial line may precede the next line, and no end that may not be durable
+    /// may precede another end.
+    fn truncate_to(&mut self, bytes: u64) {
+        (self.bytes, self.allocated_until) = (bytes, bytes);
+        if let Some(Err(error)) = self.file.as_ref().map(|file| file.set_len(bytes)) {
+            tracing::warn!(run = %self.view.id, %error, "a log could not be cut back");
+        }
+    }
+
+    /// Makes the log durable and frees the reserved blocks.
+    fn sync_and_trim(&mut self) -> Result<(), HistoryError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        file.set_len(self.bytes).map_err(io_error("cut", &self.view.id))?;
+        let (bytes, name) = thread::scope(|scope| {
+            // Both calls wait for the disk, so they run in parallel. If no thread can be started, they run in
+            // sequence.
+            let name = thread::Builder::new().spawn_scoped(scope, || self.history.files.sync_logs());
+            let bytes = file.sync_data();
+            let name = name.map_or_else(|_| self.history.files.sync_logs(), join_thread);
+            (bytes, name)
+        });
+        bytes.map_err(io_error("sync", &self.view.id))?;
+        Ok(name?)
+    }
+
+    /// Reopens the log, and checks that it is still the same file.
+    fn ensure_open(&mut self) -> Result<(), HistoryError> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        let file = self.history.files.open_log_for_writing(&self.view.id)?;
+        let identity = history_files::file_identity(&file).map_err(errno_error("look at", &self.view.id))?;
+        if identity != self.identity {
+            let reason = "another file is in its place".to_owned();
+            return Err(HistoryError::Damaged { run: self.view.id.clone(), reason });
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Updates the run's row in the index if it changed.
+    fn update_index(&mut self) {
+        let summary = self.view.summary();
+        if summary != self.indexed_summary && self.history.update_row(&summary, self.bytes) {
+            self.indexed_summary = summary;
+        }
+    }
+}
+
+/// Ends a run whose task is gone as interrupted.
+impl Drop for RunLogWriter {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let message = "the daemon dropped the run before its end".to_owned();
+        let doubted = self.append(RunEvent::Doubted { doubt: InconclusiveReason::Interrupted, message });
+        if let Err(error) = doubted {
+            tracing::error!(run = %self.view.id, %error, "a run was dropped before its end");
+        }
+        let lasted = elapsed_ms(&self.view, Some(&self.history.clock.now_text()));
+        let end = inconclusive_event(&self.view, EXIT_INTERRUPTED, lasted);
+        self.write_end(end);
+    }
+}
+
+fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Returns the inconclusive end that replaces `end` when an event could not be logged.
+fn replacement_end(view: &RunView, end: &RunEvent) -> RunEvent {
+    match end {
+        RunEvent::RunFinished { tier, duration_ms, evidence_dir, .. } => RunEvent::RunFinished {
+            verdict: Verdict::Inconclusive,
+            tier: *tier,
+            exit_code: EXIT_INCONCLUSIVE,
+            duration_ms: *duration_ms,
+            evidence_dir: evidence_dir.clone(),
+        },
+        _ => inconclusive_event(view, EXIT_INCONCLUSIVE, 0),
+    }
+}
+
+/// Shortens a message to fit into the space reserved for the end.
+fn shorten(message: &str) -> String {
+    const MAX_CHARS: usize = 1_000;
+    message.chars().take(MAX_CHARS).collect()
+}
+
+/// Allocates blocks of `file` up to `until`. Returns the offset up to which they are allocated.
+fn allocate_blocks(file: &File, from: u64, until: u64) -> Result<u64, Errno> {
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, from, until - from) {
+        Ok(()) => Ok(until),
+        // The file system does not support allocation.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(u64::MAX),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Serializes an event as a line of a log.
+fn to_line(event: &impl serde::Serialize) -> Result<Vec<u8>, HistoryError> {
+    let mut line = serde_json::to_vec(event).map_err(HistoryError::UnserializableEvent)?;
+    line.push(b'\n');
+    let limit = usize::try_from(MAX_EVENT).unwrap_or(usize::MAX);
+    if line.len() > limit { Err(HistoryError::TooLarge { bytes: line.len(), limit }) } else { Ok(line) }
+}
+
+/// Serializes events as lines of a log.
+pub(super) fn to_lines<'a>(events: impl IntoIterator<Item = &'a LoggedEvent>) -> Result<Vec<u8>, HistoryError> {
+    let lines: Result<Vec<Vec<u8>>, HistoryError> = events.into_iter().map(to_line).collect();
+    Ok(lines?.concat())
+}
+
+fn io_error(action: &'static str, run: &RunId) -> impl FnOnce(std::io::Error) -> StoreError {
+    let path = format!("the log of the run {run}");
+    move |source| StoreError::Io { action, path, source }
+}
+
+fn errno_error(action: &'static str, run: &RunId) -> impl FnOnce(Errno) -> StoreError {
+    let failed = io_error(action, run);
+    move |errno| failed(errno.into())
+}

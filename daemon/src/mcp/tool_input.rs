@@ -1,0 +1,415 @@
+//! Defines the arguments of the tools with their schemas, and checks their limits. The server does not rely on
+//! clients to check a schema.
+
+use proctor_core::api::SkillsAsked;
+use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::sql::{
+    Dialect, Percent, SqlAllow, SqlBatch, SqlPolicy, SqlRequest, SqlResourceLimits, StageName, one_or_many,
+};
+use proctor_core::text::strict_deserialize;
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::service::{MAX_WAIT, OutputUnit, StdStream};
+
+/// Maximum length of a path in bytes (`PATH_MAX`).
+const MAX_PATH: usize = 4096;
+/// Maximum length of a statement and of a schema in bytes.
+const MAX_SQL: usize = 256 << 10;
+/// Maximum number of tables, columns or functions in a list.
+const MAX_NAMES: usize = 256;
+/// Maximum length of a question in bytes.
+const MAX_QUESTION: usize = 4 << 10;
+
+/// Arguments of `antigravity_verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Verify {
+    /// Absolute path of the top of the repository's work tree. Default: the client's only root, else the repository
+    /// in which `proctor mcp` was started.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
+    pub(super) repo_root: Option<String>,
+    /// Directory below `changes/` that receives the evidence. Default: Proctor's own store.
+    #[serde(default)]
+    pub(super) changeset_id: Option<ChangesetId>,
+    /// Profile of `spec/verification.yaml` to verify.
+    #[serde(default = "pr")]
+    pub(super) profile: ProfileName,
+    /// Skills of the profile to run. Use `not_passed` for quick checks while you fix failures; it does not verify the
+    /// whole profile.
+    #[serde(default)]
+    pub(super) skills: SkillsAsked,
+    /// If true, each skill starts with empty caches and discards them afterwards. A build from scratch takes longer.
+    #[serde(default)]
+    pub(super) no_caches: bool,
+    /// Maximum time to wait for the result, in seconds. After that, the run continues; call
+    /// `antigravity_verify_status` for its result.
+    #[serde(default = "long")]
+    #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
+    pub(super) wait_s: u64,
+    /// If true, the result also contains resource links, for clients that display them. Many clients reject them.
+    #[serde(default)]
+    pub(super) links: bool,
+}
+
+/// Arguments of `antigravity_verify_status`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Status {
+    /// Run id that `antigravity_verify` returned.
+    pub(super) run_id: RunId,
+    /// Maximum time to wait for the end of the run, in seconds.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
+    pub(super) wait_s: u64,
+    /// If true, the result also contains resource links, for clients that display them.
+    #[serde(default)]
+    pub(super) links: bool,
+}
+
+/// Arguments of `antigravity_verify_cancel`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cancel {
+    /// Run id that `antigravity_verify` returned.
+    pub(super) run_id: RunId,
+    /// Maximum time to wait for the end of the run, in seconds.
+    #[serde(default = "short")]
+    #[schemars(range(min = 0, max = MAX_WAIT.as_secs()))]
+    pub(super) wait_s: u64,
+    /// If true, the result also contains resource links, for clients that display them.
+    #[serde(default)]
+    pub(super) links: bool,
+}
+
+/// Arguments of `antigravity_verify_logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Logs {
+    /// Run id that `antigravity_verify` returned.
+    pub(super) run_id: RunId,
+    /// Unit whose output is returned: a step or a toolchain check.
+    #[serde(default)]
+    pub(super) of: LogsOf,
+    /// Number of the step or check, from 0. Default: the first one that did not pass.
+    #[serde(default)]
+    pub(super) n: Option<u32>,
+    /// Output stream. Default: standard error, or standard output if standard error is empty.
+    #[serde(default)]
+    pub(super) stream: Option<LogStream>,
+    /// Offset of the first byte to return. Default: such that the result contains the end of the output.
+    #[serde(default)]
+    pub(super) offset: Option<u64>,
+}
+
+/// Kind of unit that produced the output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LogsOf {
+    /// A step.
+    #[default]
+    Step,
+    /// A toolchain check.
+    Check,
+}
+
+/// An output stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LogStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Arguments of `antigravity_verify_explain`: a run or a repository. Default: the repository that
+/// `antigravity_verify` would use.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Explain {
+    /// Run whose verdict is explained.
+    #[serde(default)]
+    pub(super) run_id: Option<RunId>,
+    /// Absolute path of the top of a repository's work tree. The result explains what a run would do and whether the
+    /// tree is verified already.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
+    pub(super) repo_root: Option<String>,
+    /// Profile, if a repository is explained.
+    #[serde(default = "pr")]
+    pub(super) profile: ProfileName,
+    /// Changeset whose evidence counts, if a repository is explained.
+    #[serde(default)]
+    pub(super) changeset_id: Option<ChangesetId>,
+    /// If true, the result also contains resource links, for clients that display them.
+    #[serde(default)]
+    pub(super) links: bool,
+}
+
+/// Arguments of `sql_verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sql {
+    /// The SQL statement to judge.
+    #[schemars(length(min = 1, max = MAX_SQL))]
+    pub(super) sql: String,
+    /// Engine that would run the statement.
+    #[serde(default = "sqlite")]
+    pub(super) dialect: Dialect,
+    /// Statements that create the schema, such as `CREATE TABLE`, in order. They may insert rows.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(super) schema: Vec<String>,
+    /// Absolute path of a database file to judge against. The file is never changed.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
+    pub(super) database: Option<String>,
+    /// Kind of access that the statement may have.
+    #[serde(default)]
+    pub(super) policy: SqlPolicy,
+    /// Question that the statement should answer, for the semantic stage.
+    #[serde(default)]
+    #[schemars(length(max = MAX_QUESTION))]
+    pub(super) question: Option<String>,
+    /// The only tables that the statement may use. Default: all tables.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) tables: Vec<String>,
+    /// The only columns that the statement may use, as `table.column`. Tables without an entry are unrestricted.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) columns: Vec<String>,
+    /// Functions that the statement may call in addition to the harmless ones.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) functions: Vec<String>,
+    /// Limits on time, memory and result size.
+    #[serde(default)]
+    pub(super) limits: SqlResourceLimits,
+    /// Stages to run, in order. Default: all stages.
+    #[serde(default)]
+    pub(super) stages: Option<Vec<StageName>>,
+    /// Number of statements in `sql`: `one` or `many`. Default: one; with the policy `migrate`: many.
+    #[serde(default)]
+    pub(super) batch: Option<SqlBatch>,
+    /// Confidence in percent at which a warning causes rejection. Default: warnings never reject.
+    #[serde(default)]
+    pub(super) reject_at: Option<Percent>,
+}
+
+impl Sql {
+    /// Converts the arguments to a request of the service.
+    pub(super) fn into_request(self) -> SqlRequest {
+        SqlRequest {
+            schema: self.schema,
+            database: self.database,
+            policy: self.policy,
+            allow: SqlAllow { tables: self.tables, columns: self.columns, functions: self.functions },
+            question: self.question,
+            limits: self.limits,
+            stages: self.stages,
+            batch: self.batch,
+            reject_at: self.reject_at,
+            ..SqlRequest::new(self.dialect, self.sql)
+        }
+    }
+}
+
+fn sqlite() -> Dialect {
+    Dialect::Sqlite
+}
+
+fn pr() -> ProfileName {
+    ProfileName::new("pr").unwrap_or_else(|_| unreachable!("`pr` is a profile's name"))
+}
+
+/// Returns a time below the timeout of clients, which is at least a minute.
+fn long() -> u64 {
+    45
+}
+
+/// Returns the time that steps need to end after cancellation.
+fn short() -> u64 {
+    5
+}
+
+impl From<LogsOf> for OutputUnit {
+    fn from(of: LogsOf) -> Self {
+        match of {
+            LogsOf::Step => Self::Step,
+            LogsOf::Check => Self::Check,
+        }
+    }
+}
+
+impl From<LogStream> for StdStream {
+    fn from(stream: LogStream) -> Self {
+        match stream {
+            LogStream::Stdout => Self::Stdout,
+            LogStream::Stderr => Self::Stderr,
+        }
+    }
+}
+
+/// Arguments with limits that a schema does not enforce.
+pub(super) trait ToolArguments: DeserializeOwned {
+    /// Checks the limits; the error is a sentence.
+    fn check(&self) -> Result<(), String>;
+}
+
+impl ToolArguments for Verify {
+    fn check(&self) -> Result<(), String> {
+        match &self.repo_root {
+            Some(root) => check_path("repo_root", root)?,
+            None => return Err("`repo_root` is missing".to_owned()),
+        }
+        check_wait(self.wait_s)
+    }
+}
+
+impl ToolArguments for Sql {
+    fn check(&self) -> Result<(), String> {
+        self.database.as_deref().map_or(Ok(()), |file| check_path("database", file))?;
+        let bounds = [
+            ("sql", self.sql.len(), MAX_SQL),
+            ("schema", self.schema.iter().map(String::len).sum(), MAX_SQL),
+            ("question", self.question.as_ref().map_or(0, String::len), MAX_QUESTION),
+        ];
+        if let Some((name, length, most)) = bounds.iter().find(|(_, length, most)| length > most) {
+            return Err(format!("`{name}` has {length} bytes, and {most} at most are taken"));
+        }
+        let lists = [("tables", &self.tables), ("columns", &self.columns), ("functions", &self.functions)];
+        match lists.iter().find(|(_, list)| list.len() > MAX_NAMES) {
+            Some((name, list)) => Err(format!("`{name}` has {} names, and {MAX_NAMES} at most are taken", list.len())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ToolArguments for Status {
+    fn check(&self) -> Result<(), String> {
+        check_wait(self.wait_s)
+    }
+}
+
+impl ToolArguments for Cancel {
+    fn check(&self) -> Result<(), String> {
+        check_wait(self.wait_s)
+    }
+}
+
+impl ToolArguments for Logs {
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl ToolArguments for Explain {
+    fn check(&self) -> Result<(), String> {
+        match (&self.run_id, &self.repo_root) {
+            (Some(_), None) => Ok(()),
+            (None, Some(repo)) => check_path("repo_root", repo),
+            (Some(_), Some(_)) => Err("`run_id` and `repo_root` exclude each other".to_owned()),
+            (None, None) => Err("`run_id` or `repo_root` is missing".to_owned()),
+        }
+    }
+}
+
+fn check_wait(seconds: u64) -> Result<(), String> {
+    let max_seconds = MAX_WAIT.as_secs();
+    if seconds <= max_seconds { Ok(()) } else { Err(format!("`wait_s` is {seconds}; 0 to {max_seconds} are allowed")) }
+}
+
+fn check_path(argument: &str, path: &str) -> Result<(), String> {
+    match path {
+        _ if path.len() > MAX_PATH => Err(format!("`{argument}` is longer than {MAX_PATH} bytes")),
+        _ if !path.starts_with('/') => Err(format!("`{argument}` is not an absolute path")),
+        _ if path.contains('\0') => Err(format!("`{argument}` holds a NUL")),
+        _ => Ok(()),
+    }
+}
+
+/// Parses and checks the arguments of a call.
+pub(super) fn parse<T: ToolArguments>(arguments: Option<JsonObject>) -> Result<T, String> {
+    let value = serde_json::Value::Object(arguments.unwrap_or_default());
+    let read: T = strict_deserialize::from_json_value(value).map_err(|error| reword_for_tools(&error.to_string()))?;
+    read.check()?;
+    Ok(read)
+}
+
+/// Rewords a parser error as a sentence about arguments.
+fn reword_for_tools(message: &str) -> String {
+    strict_deserialize::use_json_terms(message).replace("missing field", "missing argument").replacen(
+        "unknown field",
+        "unknown argument",
+        1,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn verify(arguments: &serde_json::Value) -> Result<Verify, String> {
+        parse(arguments.as_object().cloned())
+    }
+
+    #[test]
+    fn only_repo_root_is_required() {
+        let request = verify(&json!({"repo_root": "/r"})).expect("reads");
+        assert_eq!((request.profile.as_str(), request.changeset_id, request.wait_s), ("pr", None, 45));
+    }
+
+    #[test]
+    fn rejects_arguments_outside_limits() {
+        for (bad, word) in [
+            (json!({}), "repo_root"),
+            (json!({"repo_root": "r"}), "absolute"),
+            (json!({"repo_root": "/r\0"}), "NUL"),
+            (json!({"repo_root": format!("/{}", "r".repeat(MAX_PATH))}), "longer"),
+            (json!({"repo_root": "/r", "wait_s": 56}), "0 to 55"),
+            (json!({"repo_root": "/r", "wait_s": -1}), "-1"),
+            (json!({"repo_root": "/r", "changeset_id": "../x"}), "changeset id"),
+            (json!({"repo_root": "/r", "profil": "pr"}), "unknown argument `profil`"),
+            (json!({"repo_root": "/r", "profile": ["pr"]}), "array"),
+        ] {
+            let error = verify(&bad).expect_err("bad");
+            assert!(error.contains(word), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn explain_takes_either_run_or_repository() {
+        let explain = |arguments: &serde_json::Value| parse::<Explain>(arguments.as_object().cloned());
+        explain(&json!({"run_id": "r1"})).expect("reads");
+        explain(&json!({"repo_root": "/r"})).expect("reads");
+        explain(&json!({})).expect_err("neither");
+        explain(&json!({"run_id": "r1", "repo_root": "/r"})).expect_err("both");
+    }
+    #[test]
+    fn sql_accepts_same_fields_as_http() {
+        let sql = |arguments: &serde_json::Value| parse::<Sql>(arguments.as_object().cloned()).map(Sql::into_request);
+        let whole = json!({
+            "sql": "SELECT a FROM t", "dialect": "sqlite", "schema": ["CREATE TABLE t (a)"], "policy": "write",
+            "limits": {"time_ms": 100}, "batch": "many", "question": "which", "stages": ["bind"], "reject_at": 80,
+        });
+        let mut flat = whole.clone();
+        for (key, value) in [("tables", "t"), ("columns", "t.a"), ("functions", "f")] {
+            flat[key] = json!([value]);
+        }
+        let mut nested = whole;
+        nested["allow"] = json!({"tables": ["t"], "columns": ["t.a"], "functions": ["f"]});
+        let over_http: SqlRequest = serde_json::from_value(nested).expect("reads");
+        assert_eq!(sql(&flat).expect("reads"), over_http);
+        flat["schema"] = json!("CREATE TABLE t (a)");
+        assert_eq!(sql(&flat).expect("reads").schema, ["CREATE TABLE t (a)"]);
+        let many = json!({"sql": "SELECT 1", "columns": vec!["a"; MAX_NAMES + 1]});
+        assert!(sql(&many).expect_err("too many").contains("256 at most"));
+        assert!(sql(&json!({"sql": "SELECT 1", "schema": ["x".repeat(MAX_SQL), "y"]})).is_err());
+    }
+}

@@ -1,0 +1,331 @@
+//! Conducts one run from the first to the last event of its record. The run waits for its turn, the engine executes
+//! it, and each event is logged before readers see it. The last event is always [`RunEvent::RunFinished`], exactly
+//! once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::api::{LoggedEvent, Problem, ProblemType};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
+use proctor_core::model::event::RunEvent;
+use proctor_runner::{
+    CancellationToken, Clock, Engine, EngineError, FinishedRun, PatchResult, RevocablePass, RunRequest,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::live_run::LiveRun;
+use super::{AdmissionRefusal, manager_gone};
+use crate::history::{History, HistoryError, NewRun, RunLogWriter, inconclusive_event};
+use crate::queue::RepoClaim;
+
+/// Capacity of the channel for engine events that are not logged yet; the engine waits while it is full.
+const EVENT_CAPACITY: usize = 64;
+
+/// One run to execute.
+pub struct RunJob {
+    /// First record of the run, written when the run is accepted.
+    pub new: NewRun,
+    /// Part of the repository that the run reserves.
+    pub claim: RepoClaim,
+    /// Engine configured for the caller.
+    pub engine: Arc<Engine>,
+    /// Request to the engine.
+    pub request: RunRequest,
+    /// Number of request bytes held for the run.
+    pub request_bytes: usize,
+}
+
+/// State of one run while it is active.
+pub(super) struct RunTask {
+    pub(super) history: History,
+    pub(super) live: Arc<LiveRun>,
+    pub(super) new: NewRun,
+    pub(super) engine: Arc<Engine>,
+    pub(super) request: RunRequest,
+}
+
+impl RunTask {
+    /// Conducts the run. `turn` resolves when the run may start.
+    pub(super) async fn run(self, turn: oneshot::Receiver<()>) {
+        let Self { history, live, new, engine, mut request } = self;
+        request.live = Some(live.outputs().clone());
+        let record = match RunRecorder::begin(&history, &live, new).await {
+            Ok(record) => record,
+            Err(refused) => return live.mark_refused(refused),
+        };
+        let cancelled = tokio::select! {
+            biased;
+            () = live.token().cancelled() => true,
+            // Without an owner, no run starts.
+            turn = turn => turn.is_err(),
+        };
+        let (record, course) = match cancelled {
+            true => (record, RunExecution::NotStarted),
+            false => {
+                let run =
+                    |events, cancel, passed| async move { engine.run_revocably(request, events, cancel, passed).await };
+                execute(record, &live, run).await
+            }
+        };
+        let (history, readers) = (history.clone(), Arc::clone(&live));
+        let concluded = tokio::task::spawn_blocking(move || record.conclude(course, &history, &readers)).await;
+        if let Err(error) = concluded {
+            tracing::error!(run = %live.id(), %error, "recording the end of a run failed unexpectedly");
+            end_unrecorded(&live, "the end of the run could not be recorded: an internal error occurred");
+        }
+        live.mark_ended();
+    }
+}
+
+/// Result of the engine, or its panic.
+type EngineOutcome = Result<Result<FinishedRun, EngineError>, JoinError>;
+
+/// How the execution of a run ended.
+#[expect(clippy::large_enum_variant, reason = "there is one of them for each run, on its way to its record")]
+enum RunExecution {
+    /// The run was cancelled before it started.
+    NotStarted,
+    /// The engine finished.
+    Ran {
+        /// Result of the engine.
+        how: Box<EngineOutcome>,
+        /// Last event of the run. It is logged after everything else is in place.
+        end: Option<RunEvent>,
+        /// Duration of the execution.
+        took: Duration,
+        /// Pass that the engine may have recorded, whatever its result.
+        pass: Option<RevocablePass>,
+    },
+}
+
+/// Executes the run in the engine by `run`, and logs its events.
+async fn execute<R>(
+    mut record: RunRecorder,
+    live: &Arc<LiveRun>,
+    run: impl FnOnce(mpsc::Sender<RunEvent>, CancellationToken, oneshot::Sender<RevocablePass>) -> R,
+) -> (RunRecorder, RunExecution)
+where
+    R: Future<Output = Result<FinishedRun, EngineError>> + Send + 'static,
+{
+    let began = Instant::now();
+    let (sender, mut events) = mpsc::channel(EVENT_CAPACITY);
+    let (passed, mut pass) = oneshot::channel();
+    // A separate task turns a panic into a result.
+    let mut running = tokio::spawn(run(sender, live.token().clone(), passed));
+    let (mut batch, mut end) = (Vec::new(), None);
+    let how = loop {
+        tokio::select! {
+            biased;
+            count = events.recv_many(&mut batch, EVENT_CAPACITY), if !events.is_closed() || !events.is_empty() => {
+                if count > 0 {
+                    record = record.log_batch(&mut batch, &mut end, live).await;
+                }
+            }
+            how = &mut running => break how,
+        }
+    };
+    // All events that the engine sent before it ended are in the channel now.
+    while let Ok(event) = events.try_recv() {
+        batch.push(event);
+    }
+    record = record.log_batch(&mut batch, &mut end, live).await;
+    (record, RunExecution::Ran { how: Box::new(how), end, took: began.elapsed(), pass: pass.try_recv().ok() })
+}
+
+/// Writer of the log of a run.
+struct RunRecorder {
+    /// `None` if the writer panicked. After a failed write, the log itself does not let the run end as passed.
+    log: Option<RunLogWriter>,
+    has_logged_cancelling: bool,
+}
+
+impl RunRecorder {
+    async fn begin(history: &History, live: &Arc<LiveRun>, new: NewRun) -> Result<Self, AdmissionRefusal> {
+        let (history, live) = (history.clone(), Arc::clone(live));
+        let work = tokio::task::spawn_blocking(move || {
+            let log = history.begin(new.clone())?;
+            live.mark_recorded(log.view().clone(), first_event(&log, new));
+            Ok(Self { log: Some(log), has_logged_cancelling: false })
+        });
+        match work.await {
+            Ok(Ok(record)) => Ok(record),
+            Ok(Err(HistoryError::KeyUsed(id))) => Err(AdmissionRefusal::KeyUsed(id)),
+            Ok(Err(error)) => Err(AdmissionRefusal::from(error.problem())),
+            Err(error) => {
+                tracing::error!(%error, "recording a run failed unexpectedly");
+                Err(AdmissionRefusal::from(manager_gone()))
+            }
+        }
+    }
+
+    /// Logs `events` and publishes them in order. The last event of a run is kept in `end`.
+    async fn log_batch(mut self, events: &mut Vec<RunEvent>, end: &mut Option<RunEvent>, live: &Arc<LiveRun>) -> Self {
+        let mut taken = Vec::with_capacity(events.len());
+        for event in events.drain(..) {
+            match event {
+                RunEvent::RunFinished { .. } => *end = Some(event),
+                event => taken.push(event),
+            }
+        }
+        if taken.is_empty() {
+            return self;
+        }
+        let live = Arc::clone(live);
+        let without_log = |error: JoinError| {
+            tracing::error!(%error, "logging ended badly");
+            Self { log: None, has_logged_cancelling: true }
+        };
+        let work = tokio::task::spawn_blocking(move || {
+            taken.into_iter().for_each(|event| self.log_event(event, &live));
+            self
+        });
+        work.await.unwrap_or_else(without_log)
+    }
+
+    /// Logs and publishes one event. If the event cannot be logged, the run is cancelled, because its record would be
+    /// incomplete.
+    fn log_event(&mut self, mut event: RunEvent, live: &LiveRun) {
+        if let RunEvent::Cancelling { by } = &mut event {
+            if std::mem::replace(&mut self.has_logged_cancelling, true) {
+                return;
+            }
+            if let Some(known) = live.cancelled_by() {
+                by.replace_range(.., known);
+            }
+        }
+        let Some(log) = self.log.as_mut() else { return };
+        let appended = catch_unwind(AssertUnwindSafe(|| log.append(event)));
+        let why = match appended {
+            Ok(Ok(logged)) => return live.publish([logged]),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => {
+                // Dropping the log records the end of the run.
+                self.log = None;
+                "a part of proctor broke".to_owned()
+            }
+        };
+        tracing::error!(run = %live.id(), why, "an event of a run cannot be logged; the run is cancelled");
+        live.cancel("proctor: the run cannot be recorded".to_owned());
+    }
+
+    /// Logs and publishes the last events.
+    fn conclude(mut self, course: RunExecution, history: &History, live: &LiveRun) {
+        let waited = "the run was interrupted while it waited for its turn";
+        let (end, pass) = match course {
+            RunExecution::NotStarted => (self.log_interrupted(live, waited, None), None),
+            RunExecution::Ran { how, end, took, pass } => (self.final_event(*how, end, took, history, live), pass),
+        };
+        self.finish(end, pass, live);
+    }
+
+    fn final_event(
+        &mut self,
+        how: EngineOutcome,
+        end: Option<RunEvent>,
+        took: Duration,
+        history: &History,
+        live: &LiveRun,
+    ) -> RunEvent {
+        match (how, end) {
+            (Ok(Ok(report)), Some(end)) => {
+                self.store_patch(report, history, live);
+                end
+            }
+            (Ok(Err(EngineError::Interrupted)), _) => {
+                self.log_interrupted(live, &EngineError::Interrupted.message(), Some(took))
+            }
+            (Ok(Err(error)), _) => self.log_refusal(error.problem(), took, live),
+            (how, _) => {
+                if let Err(error) = how {
+                    tracing::error!(run = %live.id(), %error, "a run ended badly");
+                }
+                self.log_inconclusive_reason(
+                    InconclusiveReason::Internal,
+                    "a part of proctor broke, so there is no result; please report it",
+                    live,
+                );
+                finished_event(live, EXIT_INCONCLUSIVE, Some(took))
+            }
+        }
+    }
+
+    fn log_interrupted(&mut self, live: &LiveRun, message: &str, took: Option<Duration>) -> RunEvent {
+        if let Some(by) = live.cancelled_by() {
+            self.log_event(RunEvent::Cancelling { by: by.to_owned() }, live);
+        }
+        self.log_inconclusive_reason(InconclusiveReason::Interrupted, message, live);
+        finished_event(live, EXIT_INTERRUPTED, took)
+    }
+
+    fn log_refusal(&mut self, problem: Problem, took: Duration, live: &LiveRun) -> RunEvent {
+        let exit_code = problem.exit_code;
+        self.log_event(RunEvent::RunRefused { problem }, live);
+        finished_event(live, exit_code, Some(took))
+    }
+
+    fn log_inconclusive_reason(&mut self, doubt: InconclusiveReason, message: &str, live: &LiveRun) {
+        self.log_event(RunEvent::Doubted { doubt, message: message.to_owned() }, live);
+    }
+
+    fn store_patch(&mut self, report: FinishedRun, history: &History, live: &LiveRun) {
+        let kept = match report.patch {
+            Some(PatchResult::Written(patch)) => history.store_patch(live.id(), &patch),
+            Some(PatchResult::Refused(_)) | None => return,
+        };
+        if let Err(error) = kept {
+            tracing::error!(run = %live.id(), %error, "the patch of a run cannot be kept");
+        }
+    }
+
+    /// Logs and publishes the last event. If the pass cannot be recorded in the log, it is withdrawn from the status
+    /// file too, so that the two never disagree.
+    fn finish(self, end: RunEvent, pass: Option<RevocablePass>, live: &LiveRun) {
+        let ended = self.log.map(|log| log.finish(end));
+        let passed = ended.as_ref().is_some_and(|ended| ended.view.verdict == Some(Verdict::Passed));
+        if let Some(Err(error)) = pass.filter(|_| !passed).map(|pass| pass.withdraw()) {
+            tracing::error!(run = %live.id(), %error, "the status of a run that did not pass still says that it did");
+        }
+        match ended {
+            Some(ended) => live.publish(ended.events),
+            None => end_unrecorded(live, "the run could not be recorded: an internal error occurred"),
+        }
+    }
+}
+
+/// Returns the first event of the log of a run.
+fn first_event(log: &RunLogWriter, new: NewRun) -> Arc<LoggedEvent> {
+    let at = log.view().queued_at.clone();
+    Arc::new(LoggedEvent { seq: 1, logged_at: at.clone(), event: new.into_queued_event(at) })
+}
+
+/// Publishes the end of a run whose record could not be completed. The next daemon completes the record.
+pub(super) fn end_unrecorded(live: &LiveRun, message: &str) {
+    let current = live.current();
+    if current.view.verdict.is_some() {
+        return;
+    }
+    let at = Clock::system().now_text();
+    let doubt = RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: message.to_owned() };
+    let events = [doubt, finished_event(live, EXIT_INCONCLUSIVE, None)].into_iter().zip(current.view.seq + 1..);
+    live.publish(events.map(|(event, seq)| Arc::new(LoggedEvent { seq, logged_at: at.clone(), event })));
+}
+
+/// Returns the last event of an inconclusive run. A run that never started has a duration of 0.
+fn finished_event(live: &LiveRun, exit_code: u8, took: Option<Duration>) -> RunEvent {
+    let view = &live.current().view;
+    let took = took.filter(|_| view.started_at.is_some());
+    let duration_ms = took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    inconclusive_event(view, exit_code, duration_ms)
+}
+
+/// Returns the problem for too many held request bytes.
+pub(super) fn request_bytes_exceeded(limit: usize) -> Problem {
+    let detail = format!("the environments of the runs that wait hold more than {limit} bytes");
+    Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when some of them have ended")
+}
+
+#[cfg(test)]
+mod tests;

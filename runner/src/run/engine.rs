@@ -1,0 +1,550 @@
+//! Runs a request from start to end. This parent module holds the order of the stages; the other modules hold the
+//! details.
+
+mod cleanup;
+mod completion;
+mod exec;
+mod prior_result;
+mod queries;
+mod resource_needs;
+mod run_caches;
+mod spare_run_space;
+mod tree_preparation;
+mod warm_run_spaces;
+
+pub use exec::{CommandTree, ExecutedCommand};
+pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use proctor_core::decision::rerun::Rerun;
+use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
+use proctor_core::model::enforcement::{SandboxMode, Tolerated};
+use proctor_core::model::event::{PlannedOutline, RunEvent};
+use proctor_core::model::names::{ProfileName, RunId, StepName};
+use proctor_core::model::plan::{Plan, PlannedSkill};
+use proctor_core::spec::{ResolvedPlan, Spec};
+use proctor_core::text::redact::Redactor;
+use proctor_sandbox::{FsCredentials, Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser};
+use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot, SnapshotStore};
+use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::host::host_toolchains::caller_redactor;
+use crate::host::repository::Repository;
+use crate::host::sandboxed_git::SandboxedGit;
+use crate::host::spec_cache::SpecCache;
+use crate::host::spec_file::SpecFile;
+use crate::run::dispatch;
+use crate::run::evidence_builder::{self, RunFacts, TimeRange};
+use crate::run::finish::{self, RevocablePass, RunObservations};
+use crate::run::preflight;
+use crate::run::prepared_tree::PreparedTree;
+use crate::run::request::{
+    CacheMode, ChangeHandling, EngineCaller, EngineConfig, FinishedRun, PatchResult, RunRequest, RunSource,
+};
+use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, StepTrace};
+use crate::run::run_patch;
+use crate::step::output::Outputs;
+use crate::step::skill_caches::TrustScopes;
+use crate::step::skill_runner::SkillRun;
+use crate::step::toolchain_checks;
+use crate::store::SNAPSHOTS_DIR;
+use crate::store::directory::{Directory, random_u64};
+use crate::store::documents::RunDocumentDir;
+use crate::store::durations::StepDurations;
+use crate::store::objects::Objects;
+use completion::{build_report, emit_inconclusive, run_finished_event, withdraw_earlier_pass, write_run_documents};
+use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
+use spare_run_space::SpareRunSpace;
+use warm_run_spaces::WarmRunSpaces;
+
+/// The engine: one per process.
+pub struct Engine {
+    launcher: Arc<Launcher>,
+    helper: GitHelper,
+    snapshots: Arc<SnapshotStore>,
+    state: Directory,
+    state_path: PathBuf,
+    config: EngineConfig,
+    redactor: Redactor,
+    clock: Clock,
+    /// Required owner of the repository; `None` accepts any.
+    owner: Option<u32>,
+    /// Recently parsed specs.
+    spec_cache: Arc<SpecCache>,
+    /// Number of runs so far.
+    run_count: Arc<AtomicUsize>,
+    /// A prepared directory for the layers of the next run.
+    spare_space: Arc<SpareRunSpace>,
+    /// Prepared sandboxes for single commands.
+    warm_spaces: WarmRunSpaces,
+}
+
+/// The settings of a run for changes and caches.
+#[derive(Debug, Clone, Copy)]
+struct ChangeAndCacheModes {
+    /// How to handle the changes of the run's steps.
+    changes: ChangeMode,
+    /// The initial content of the caches of the run's skills.
+    caches: CacheMode,
+}
+
+/// Maximum number of commits in a range: each one is a run.
+pub const MAX_RANGE: usize = 256;
+impl Engine {
+    /// Prepares the state directory and starts the thread that starts processes.
+    ///
+    /// # Errors
+    /// The state directory cannot be created, or a helper program is missing.
+    pub fn open(config: EngineConfig) -> Result<Self, EngineError> {
+        let host = Host::new(HostConfig {
+            helper: config.helpers.sandbox.clone(),
+            state_dir: config.state_dir.clone(),
+            home: config.home.clone(),
+        })?;
+        let state_path = host.state_dir().to_path_buf();
+        let state = Directory::open(&state_path)?;
+        let launcher = Arc::new(Launcher::start(host)?);
+        let git = SandboxedGit {
+            launcher: Arc::clone(&launcher),
+            state: state.clone(),
+            state_path: state_path.clone(),
+            config: config.clone(),
+        };
+        let helper = GitHelper::new(config.helpers.git.clone()).with_program(Arc::new(git));
+        let redactor = caller_redactor(&config.caller_env, &BTreeMap::new(), None);
+        let snapshot_dir = state.ensure(SNAPSHOTS_DIR, 0o700)?;
+        let snapshot_fd =
+            snapshot_dir.as_fd().try_clone_to_owned().map_err(|error| EngineError::Internal(error.to_string()))?;
+        let snapshots = Arc::new(SnapshotStore::new(helper.clone(), Some(snapshot_fd)));
+        Ok(Self {
+            launcher,
+            helper,
+            snapshots,
+            state,
+            state_path,
+            config,
+            redactor,
+            clock: Clock::system(),
+            owner: None,
+            spec_cache: Arc::default(),
+            run_count: Arc::default(),
+            spare_space: Arc::default(),
+            warm_spaces: WarmRunSpaces::default(),
+        })
+    }
+
+    /// Returns a pool of up to `most` workers that judge SQL in sandboxes of this engine.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn sql_workers(&self, most: usize) -> Result<WorkerPool, EngineError> {
+        let tolerated = self.tolerated_controls(SandboxMode::Strict)?;
+        let config = WorkerPoolConfig {
+            program: self.config.helpers.sql.clone(),
+            duckdb: self.config.duckdb.clone(),
+            max_idle: most,
+            tolerated,
+        };
+        Ok(WorkerPool::new(Arc::clone(&self.launcher), config)?)
+    }
+
+    /// Returns this engine for one caller of many, with the caller's home and environment and the operator's
+    /// current configuration. Processes, snapshots and state are shared.
+    pub fn for_caller(&self, caller: EngineCaller) -> Self {
+        let EngineCaller { home, env, operator, owner } = caller;
+        let redactor = caller_redactor(&env, &BTreeMap::new(), owner);
+        let config = EngineConfig { home, caller_env: env, operator, ..self.config.clone() };
+        Self {
+            launcher: Arc::clone(&self.launcher),
+            helper: self.helper.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            state: self.state.clone(),
+            state_path: self.state_path.clone(),
+            config,
+            redactor,
+            clock: self.clock,
+            owner,
+            spec_cache: Arc::clone(&self.spec_cache),
+            run_count: Arc::clone(&self.run_count),
+            spare_space: Arc::clone(&self.spare_space),
+            warm_spaces: self.warm_spaces.clone(),
+        }
+    }
+
+    /// Returns this engine with a redactor that also hides the secrets among `variables`, such as those that the
+    /// caller passes to one command.
+    pub fn with_redacted_variables(self, variables: &BTreeMap<String, String>) -> Self {
+        Self { redactor: caller_redactor(&self.config.caller_env, variables, self.owner), ..self }
+    }
+
+    /// Resolves a profile of a spec under this engine's operator configuration.
+    ///
+    /// # Errors
+    /// The profile does not exist, or asks for more than the operator allows.
+    pub fn resolve(&self, file: &SpecFile, spec: &Spec, profile: &ProfileName) -> Result<ResolvedPlan, EngineError> {
+        file.resolve(spec, profile, &self.config.operator)
+    }
+
+    /// Parses the spec file and resolves a profile of it.
+    ///
+    /// # Errors
+    /// The spec is invalid; otherwise the same as [`Engine::resolve`].
+    pub fn parse_and_resolve(&self, file: &SpecFile, profile: &ProfileName) -> Result<ResolvedPlan, EngineError> {
+        self.resolve(file, &self.spec_cache.get_or_parse(file)?.spec, profile)
+    }
+
+    /// Returns the canonical path of the state directory.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_path
+    }
+
+    /// Opens a repository and checks its owner on the opened descriptor, so that a later change of the path does
+    /// not matter.
+    fn open_repository(&self, repo: &Path) -> Result<Repository, EngineError> {
+        let repository = Repository::open(repo)?;
+        preflight::require_owner(&repository, self.owner)?;
+        Ok(repository)
+    }
+
+    /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.
+    ///
+    /// # Errors
+    /// The request, the spec or the machine does not allow a run. Failures within a run are part of its report.
+    pub async fn run(
+        &self,
+        request: RunRequest,
+        events: mpsc::Sender<RunEvent>,
+        cancel: CancellationToken,
+    ) -> Result<FinishedRun, EngineError> {
+        let (passed, _) = oneshot::channel();
+        self.run_revocably(request, events, cancel, passed).await
+    }
+
+    /// Verifies a repository like [`Engine::run`], for a caller that keeps its own record. The run sends the means
+    /// to withdraw a pass through `passed`, before and separately from the report: the run may still fail after its
+    /// status file shows a pass.
+    ///
+    /// # Errors
+    /// Same as [`Engine::run`].
+    pub async fn run_revocably(
+        &self,
+        request: RunRequest,
+        events: mpsc::Sender<RunEvent>,
+        cancel: CancellationToken,
+        passed: oneshot::Sender<RevocablePass>,
+    ) -> Result<FinishedRun, EngineError> {
+        let (began, began_at) = (Instant::now(), self.clock.now_text());
+        request.require_whole_profile()?;
+        let tolerated = self.tolerated_controls(request.sandbox)?;
+        let repository = self.open_repository(&request.repo)?;
+        let (source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
+        let (plan, rerun) = self.apply_skill_selection(plan, &repository, &request)?;
+        let facts = self.run_facts(&plan, rerun, &request)?;
+        let documents = self.open_documents(&repository, &facts)?;
+        let changes = change_mode(&request);
+        let (disk, sandboxes) = (disk_limit(&plan), sandbox_reuse(&plan, changes));
+        let needs = RunSpaceNeeds { disk, sandboxes, caches: self.ensure_cache_dir(&plan)?, space: None };
+        let space = run_space_config(&needs, tolerated.clone());
+        let parts = ChangeAndCacheModes { changes, caches: request.caches };
+        let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
+        context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
+        preflight::require_same_spec(&context.tree.snapshot, &file)?;
+        preflight::reject_hiding_caches(&context.tree.snapshot, &plan)?;
+        context.remaining_commands.store(command_count(&plan), Ordering::Relaxed);
+        let first = context.prepare_first_sandbox(&plan);
+        // A run with fewer controls must not answer a later request for the commit.
+        let is_strict = request.sandbox == SandboxMode::Strict;
+        let documents = withdraw_earlier_pass(&context, documents, &facts, &plan).await?;
+        let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
+        let documents = documents.with_toolchain_env(tools);
+        context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.seen_at, &plan.profile));
+        context.emit(run_started_event(&context, began_at, &plan, &facts)).await;
+        // If this preparation failed, the first command starts a new sandbox.
+        let _ = first.await;
+        let watch = tokio::spawn(announce_cancellation(Arc::clone(&context)));
+        let mut observed = self.run_checks_and_skills(&context, &plan, &facts, &request).await;
+        watch.abort();
+        let interrupted = context
+            .cancel
+            .is_cancelled()
+            .then(|| InconclusiveReason::Interrupted.with_message("the run was interrupted"));
+        observed.inconclusive_reasons.extend(emit_inconclusive(&context, interrupted).await);
+        let evidence_dir = documents.path().to_path_buf();
+        let profile = plan.profile.clone();
+        let (mut observed, facts, doubt) =
+            write_run_documents(&context, documents, observed, facts, plan, passed).await?;
+        observed.inconclusive_reasons.extend(emit_inconclusive(&context, doubt).await);
+        self.store_durations(&context, &observed, &profile);
+        let has_grown = context.tree.private_copy.is_some() || context.caches.any_committed();
+        self.clean_up(has_grown.then(|| self.clock.system_time())).await;
+        observed.inconclusive_reasons.iter_mut().for_each(|detail| self.redactor.redact_in_place(&mut detail.message));
+        let report = build_report(&observed, &facts, evidence_dir);
+        context.emit(run_finished_event(&report, began.elapsed())).await;
+        self.release_run(context, space);
+        Ok(report)
+    }
+
+    /// Releases the resources of a run after its report. In a long-running process, a background thread shuts down
+    /// the sandboxes and prepares the directory for the next run's layers.
+    fn release_run(&self, context: Arc<RunContext>, space: RunSpaceConfig) {
+        if self.config.is_long_running {
+            let (spare, launcher) = (Arc::clone(&self.spare_space), Arc::clone(&self.launcher));
+            tokio::task::spawn_blocking(move || {
+                drop(context);
+                spare.prepare(&launcher, space);
+            });
+        }
+    }
+
+    /// Stores the durations of the steps if they changed. A failure does not affect the run.
+    fn store_durations(&self, context: &RunContext, observed: &RunObservations, profile: &ProfileName) {
+        let known = context.durations.get().cloned().unwrap_or_default();
+        let durations = known.updated_with(observed.steps());
+        if durations == known {
+            return;
+        }
+        if let Err(error) = durations.write(&self.state, &context.tree.seen_at, profile) {
+            tracing::warn!(%error, "how long the steps took could not be kept");
+        }
+    }
+
+    /// Runs the checks, then the skills, and reads the tree once more.
+    async fn run_checks_and_skills(
+        &self,
+        context: &Arc<RunContext>,
+        plan: &Plan,
+        facts: &RunFacts,
+        request: &RunRequest,
+    ) -> RunObservations {
+        let began = self.clock.now_text();
+        let (mut checks, doubts) = toolchain_checks::run_checks(context, plan).await;
+        checks.iter_mut().for_each(|check| self.redactor.redact_step(&mut check.step));
+        for InconclusiveDetail { doubt, message } in &doubts {
+            context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
+        }
+        let span = TimeRange { started_at: began, finished_at: self.clock.now_text() };
+        let tree = context.tree.tree_facts();
+        let toolchain = evidence_builder::toolchain_evidence(facts, &tree, plan, checks, span);
+        let max_tier = request.max_tier.min(self.config.operator.max_tier);
+        // Set after the checks: a toolchain check runs as a step of a pseudo-skill whose name a declared skill may
+        // also have.
+        if let Some(live) = &request.live {
+            context.live.get_or_init(|| live.clone());
+        }
+        let mut runs = if doubts.is_empty() {
+            dispatch::run(context, plan, dispatch::DispatchOptions { fail_fast: request.fail_fast, max_tier }).await
+        } else {
+            dispatch::skip_all(context, plan, "a toolchain check failed").await
+        };
+        let tree_after = finish::reread_tree(context, &self.snapshots, finish::collect_applied(&runs)).await;
+        if tree_after.inconclusive_reason.is_some() {
+            runs.iter_mut().for_each(SkillRun::mark_inconclusive);
+        }
+        runs = self.commit_caches(context, plan, runs, tree_after.inconclusive_reason.is_some()).await;
+        let wanted = request.changes == ChangeHandling::AsPatch;
+        let patch = if wanted { Some(run_patch::build(context, plan, &runs).await) } else { None };
+        if let Some(PatchResult::Refused(reason)) = &patch {
+            context.emit(RunEvent::PatchRefused { reason: reason.clone() }).await;
+        }
+        runs.iter_mut().flat_map(|run| &mut run.steps).for_each(|step| self.redactor.redact_step(step));
+        let mut observed = RunObservations::new(facts, &tree, plan, toolchain, runs);
+        observed.patch = patch;
+        observed.inconclusive_reasons.extend(doubts);
+        observed.tree_after = tree_after.tree;
+        let above = observed.tier_violations(max_tier);
+        for doubt in tree_after.inconclusive_reason.into_iter().chain(above) {
+            observed.inconclusive_reasons.extend(emit_inconclusive(context, Some(doubt)).await);
+        }
+        observed
+    }
+
+    /// Returns the controls that may be missing in this mode.
+    fn tolerated_controls(&self, mode: SandboxMode) -> Result<Tolerated, EngineError> {
+        self.config.operator.tolerated(mode).ok_or(EngineError::BestEffortForbidden)
+    }
+
+    fn run_facts(&self, plan: &Plan, rerun: Option<Rerun>, request: &RunRequest) -> Result<RunFacts, EngineError> {
+        let run_id = request.run_id.clone().map_or_else(|| self.run_id(), Ok)?;
+        let (changeset, sandbox) = (request.changeset.clone(), request.sandbox);
+        Ok(RunFacts { run_id, changeset, plan_sha256: plan.digest(), sandbox, rerun })
+    }
+
+    /// Generates a run id from the time and random bytes.
+    ///
+    /// # Errors
+    /// The system provides no random bytes.
+    pub fn run_id(&self) -> Result<RunId, EngineError> {
+        let random = u32::try_from(random_u64()? & u64::from(u32::MAX)).unwrap_or_default();
+        self.clock.run_id(random).map_err(|error| EngineError::Internal(error.to_string()))
+    }
+
+    fn open_documents(&self, repository: &Repository, facts: &RunFacts) -> Result<RunDocumentDir, EngineError> {
+        Ok(match &facts.changeset {
+            Some(id) => RunDocumentDir::for_changeset(&self.state, repository, id)?,
+            None => RunDocumentDir::for_run(&self.state, &self.state_path, repository, &facts.run_id)?,
+        })
+    }
+
+    /// Collects the tree, the run space for layers, and the parts of the host that steps see.
+    async fn create_context(
+        &self,
+        source: PreparedTree,
+        parts: ChangeAndCacheModes,
+        needs: RunSpaceNeeds,
+        tolerated: Tolerated,
+        events: mpsc::Sender<RunEvent>,
+        cancel: CancellationToken,
+    ) -> Result<Arc<RunContext>, EngineError> {
+        let space = self.obtain_run_space(needs, tolerated.clone());
+        // These two are independent, so they run concurrently.
+        let known = source.private_copy.as_ref().map(|(_, snapshot)| snapshot).or(source.worktree_snapshot.as_ref());
+        let (snapshot, space) = match known {
+            Some(snapshot) => (Ok(Arc::clone(snapshot)), space.await),
+            None => tokio::join!(self.take_snapshot(source.repository.path()), space),
+        };
+        let snapshot = snapshot?;
+        let has_namespaces = space.as_ref().map_or(true, RunSpace::is_in_memory);
+        let source = if has_namespaces { source } else { source.without_copy() };
+        let PreparedTree {
+            repository,
+            worktree,
+            seen_at,
+            recorded,
+            private_copy: apart,
+            unverified,
+            worktree_snapshot: _,
+        } = source;
+        let (path, apart) = (repository.path().to_path_buf(), apart.map(|(apart, _)| apart));
+        let user = self.step_user(&repository, &seen_at)?;
+        // Steps can read every file of our copy, so the check applies to the rights of the repository's owner on
+        // the original files.
+        let rights = match &apart {
+            Some(_) => StepUser::choose(self.launcher.host(), &worktree.facts)?,
+            None => user,
+        };
+        preflight::require_readable_by_steps(&snapshot, rights)?;
+        let sight = self.host_view(&seen_at, user, tolerated)?;
+        let borrowed = apart.as_ref().and_then(|apart| apart.objects.parent());
+        let common = borrowed.unwrap_or(&snapshot.git.common_dir);
+        preflight::reject_hidden_alternates(common, &path, self.launcher.host(), &sight)?;
+        let helper = apart.as_ref().map_or(&self.helper, |apart| &apart.helper).clone();
+        let space = space?;
+        let trust = TrustScopes::new(&recorded, &snapshot.git, common);
+        let caches = self.prepare_caches(&space, &repository, (&seen_at, trust), parts.caches)?;
+        Ok(Arc::new(RunContext {
+            launcher: Arc::clone(&self.launcher),
+            space,
+            outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
+            caches,
+            host_view: sight,
+            tree: RunTree {
+                ignored: IgnoreQuery::new(helper, path).with_submodules_of(&snapshot),
+                repository,
+                worktree,
+                seen_at,
+                source: recorded,
+                private_copy: apart,
+                unverified,
+                snapshot,
+            },
+            clock: self.clock,
+            remaining_commands: AtomicUsize::new(0),
+            ignored_content: OnceLock::new(),
+            durations: OnceLock::new(),
+            live: OnceLock::new(),
+            events,
+            cancel,
+            changes: parts.changes,
+            trace: OnceLock::new(),
+        }))
+    }
+
+    /// Returns the user of steps for a tree at this path.
+    ///
+    /// # Errors
+    /// The state directory is inside the tree, or there is no suitable user.
+    fn step_user(&self, repository: &Repository, seen_at: &Path) -> Result<StepUser, EngineError> {
+        if self.state_path.starts_with(seen_at) {
+            return Err(EngineError::StateInRepository(self.state_path.clone()));
+        }
+        Ok(StepUser::choose(self.launcher.host(), &repository.facts)?)
+    }
+
+    async fn take_snapshot(&self, repo: &Path) -> Result<Arc<Snapshot>, EngineError> {
+        let (repo, snapshots) = (repo.to_path_buf(), Arc::clone(&self.snapshots));
+        let work = tokio::task::spawn_blocking(move || snapshots.take(&repo));
+        work.await
+            .map_err(|error| EngineError::Internal(format!("the snapshot ended badly: {error}")))?
+            .map_err(Into::into)
+    }
+
+    /// Returns the prepared directory for the layers of a run, or creates one.
+    async fn obtain_run_space(&self, needs: RunSpaceNeeds, tolerated: Tolerated) -> Result<RunSpace, EngineError> {
+        let config = run_space_config(&needs, tolerated);
+        if let Some(space) = needs.space.or_else(|| self.spare_space.take(&config)) {
+            return Ok(space);
+        }
+        let launcher = Arc::clone(&self.launcher);
+        let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
+        let made = work.await.map_err(|error| EngineError::Internal(format!("the place for layers: {error}")))?;
+        Ok(made?)
+    }
+
+    /// Returns the parts of the host that steps of `user` over `repo` see. With a required owner, files are looked
+    /// up with that user's rights, so that a caller reaches nothing that it could not reach without us.
+    fn host_view(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<HostView, EngineError> {
+        let reader = self.reader(user);
+        HostView::for_repository(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
+    }
+
+    fn reader(&self, user: StepUser) -> Option<FsCredentials> {
+        self.owner.map(|uid| FsCredentials { uid, gid: user.ids_in_sandbox().1 })
+    }
+}
+
+/// Changes are applied only to a worktree, and not if the request asks for a patch.
+fn change_mode(request: &RunRequest) -> ChangeMode {
+    match (&request.source, request.changes) {
+        (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
+        _ => ChangeMode::KeepInLayers,
+    }
+}
+
+fn run_started_event(context: &RunContext, at: String, plan: &Plan, facts: &RunFacts) -> RunEvent {
+    let names = |skill: &PlannedSkill| -> Vec<StepName> { skill.steps.iter().map(|step| step.name.clone()).collect() };
+    RunEvent::RunStarted {
+        run_id: facts.run_id.clone(),
+        at,
+        profile: plan.profile.clone(),
+        changeset_id: facts.changeset.clone(),
+        spec_sha256: plan.spec_sha256.clone(),
+        plan_sha256: facts.plan_sha256.clone(),
+        snapshot: context.tree.snapshot.id.clone(),
+        source: context.tree.source.clone(),
+        git: Some(context.tree.tree_facts().git),
+        unverified_inputs_sha256: context.tree.unverified.as_ref().map(|inputs| inputs.sha256.clone()),
+        sandbox: facts.sandbox,
+        checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
+        skills: plan
+            .skills
+            .iter()
+            .map(|skill| PlannedOutline { skill: skill.name.clone(), steps: names(skill) })
+            .collect(),
+        rerun: facts.rerun.clone(),
+    }
+}
+
+async fn announce_cancellation(context: Arc<RunContext>) {
+    context.cancel.cancelled().await;
+    context.emit(RunEvent::Cancelling { by: "the caller".to_owned() }).await;
+}

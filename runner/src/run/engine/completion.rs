@@ -1,0 +1,84 @@
+//! Ends a run: makes its record durable, and builds its last events and its report.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::decision::verdict::{self, InconclusiveDetail};
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::plan::Plan;
+use tokio::sync::oneshot;
+
+use crate::error::EngineError;
+use crate::run::evidence_builder::{self, RunFacts};
+use crate::run::finish::{self, RevocablePass, RunObservations};
+use crate::run::request::FinishedRun;
+use crate::run::run_context::RunContext;
+use crate::store::documents::RunDocumentDir;
+
+/// Writes the run's documents on a blocking thread.
+pub(super) async fn write_run_documents(
+    context: &Arc<RunContext>,
+    documents: RunDocumentDir,
+    observed: RunObservations,
+    facts: RunFacts,
+    plan: Plan,
+    passed: oneshot::Sender<RevocablePass>,
+) -> Result<(RunObservations, RunFacts, Option<InconclusiveDetail>), EngineError> {
+    let context = Arc::clone(context);
+    let writing = tokio::task::spawn_blocking(move || {
+        let write = finish::write_documents(&context, documents, &observed, &facts, &plan, passed);
+        let doubt = tokio::runtime::Handle::current().block_on(write);
+        (observed, facts, doubt)
+    });
+    writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
+}
+
+/// Withdraws the earlier pass that this run may refute, on a blocking thread.
+pub(super) async fn withdraw_earlier_pass(
+    context: &Arc<RunContext>,
+    documents: RunDocumentDir,
+    facts: &RunFacts,
+    plan: &Plan,
+) -> Result<RunDocumentDir, EngineError> {
+    let (context, facts, plan) = (Arc::clone(context), facts.clone(), plan.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        finish::withdraw_earlier_pass(&context, &documents, &facts, &plan)?;
+        Ok::<_, EngineError>(documents)
+    });
+    work.await.map_err(|error| EngineError::Internal(format!("withdrawing an earlier pass ended badly: {error}")))?
+}
+
+/// Emits an event for a doubt, and returns the doubt.
+pub(super) async fn emit_inconclusive(
+    context: &RunContext,
+    doubt: Option<InconclusiveDetail>,
+) -> Option<InconclusiveDetail> {
+    if let Some(InconclusiveDetail { doubt, message }) = &doubt {
+        context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
+    }
+    doubt
+}
+
+pub(super) fn build_report(observed: &RunObservations, facts: &RunFacts, evidence_dir: PathBuf) -> FinishedRun {
+    let folded = observed.verdict_facts();
+    FinishedRun {
+        verdict: verdict::derive_verdict(&folded),
+        exit_code: verdict::exit_code(&folded),
+        tier: observed.tier(),
+        run_id: facts.run_id.clone(),
+        evidence_dir,
+        inconclusive_reasons: observed.inconclusive_reasons.clone(),
+        patch: observed.patch.clone(),
+    }
+}
+
+pub(super) fn run_finished_event(report: &FinishedRun, duration: Duration) -> RunEvent {
+    RunEvent::RunFinished {
+        verdict: report.verdict,
+        tier: report.tier,
+        exit_code: report.exit_code,
+        duration_ms: evidence_builder::whole_millis(duration),
+        evidence_dir: Some(report.evidence_dir.display().to_string()),
+    }
+}

@@ -1,0 +1,260 @@
+//! Finds an earlier run that answers a request for a commit, so that nothing has to run. Such a run verified the
+//! same tree with the same plan, and found the tools that a run would find now. It may have been a run of the
+//! worktree or of any commit.
+//!
+//! The tree's identity is computed from the commit's own blobs. A clean `git status` of a worktree is not enough,
+//! because an index can be manipulated to hide different content.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proctor_core::decision::gate::GateRequirements;
+use proctor_core::model::drift::display_path;
+use proctor_core::model::names::{ProfileName, RunId};
+use proctor_core::model::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
+use proctor_core::record::attestation::Attestation;
+use proctor_core::record::evidence::TreeSource;
+use proctor_core::record::status::LastRun;
+use proctor_core::spec;
+use proctor_core::telemetry::is_trace_variable;
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
+use proctor_sandbox::StepUser;
+use proctor_snapshot::protocol::{CommitRef, CommitTreeContent, RepoPath};
+
+use super::Engine;
+use super::tree_preparation::VisibleInputs;
+use crate::error::EngineError;
+use crate::gate::{Gate, GateDecision, GateRequest};
+use crate::host::repository::Repository;
+use crate::host::spec_file::SpecFile;
+use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
+use crate::run::run_context::{HostView, RunTree};
+
+/// A request for an earlier run that answers for a commit.
+#[derive(Debug, Clone)]
+pub struct PriorRunRequest {
+    /// Top directory of the repository's worktree.
+    pub repo: PathBuf,
+    /// The commit.
+    pub commit: CommitRef,
+    /// The requirements on the run.
+    pub demands: GateRequirements,
+}
+
+/// An earlier run that answers a request.
+#[derive(Debug, Clone)]
+pub struct PriorRun {
+    /// The run's id.
+    pub run_id: RunId,
+    /// End time in UTC, RFC 3339.
+    pub ended_at: String,
+    /// The plan that a run of the commit would have, which equals that of the earlier run.
+    pub plan: Plan,
+    /// Digest of the tools, which equals that of the earlier run.
+    pub toolchain_env: Sha256Hex,
+}
+
+/// A run of the worktree in progress.
+#[derive(Debug, Clone)]
+pub struct RunInProgress {
+    /// Top directory of the repository's worktree.
+    pub repo: PathBuf,
+    /// The profile of the run.
+    pub profile: ProfileName,
+    /// The tree that the run verifies.
+    pub snapshot: SnapshotId,
+    /// The recorded source of that tree.
+    pub source: TreeSource,
+    /// sha256 of the list of ignored files that the run's steps see; `None` if they see none.
+    pub unverified_sha256: Option<Sha256Hex>,
+}
+
+impl Engine {
+    /// Returns the earlier run that answers for a commit, if there is one. Blocks, and runs nothing. The values of
+    /// variables that steps take from the caller are not recorded. If [`takes_caller_env`] is true for the plan, the
+    /// caller must know that these values were the same in that run.
+    ///
+    /// # Errors
+    /// The repository or the commit cannot be read, or its spec is invalid.
+    pub fn find_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
+        let repository = self.open_repository(&request.repo)?;
+        let CommitTreeContent { snapshot, spec } = self.helper.content(repository.path(), &request.commit)?;
+        let (Some(snapshot), Some(spec)) = (snapshot, spec) else { return Ok(None) };
+        let plan = self.plan_commit(&request.commit.id, spec, request)?;
+        if !is_reusable(&plan) {
+            return Ok(None);
+        }
+        let Some((run_id, ended, then)) = self.gate_passing_run(&repository, request, &plan, &snapshot)? else {
+            return Ok(None);
+        };
+        let Attestation { last_run, toolchain_env_sha256: then, .. } = then;
+        if last_run.source.is_worktree() {
+            let now = self.snapshots.take_without_storing(repository.path())?.now;
+            if !self.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&last_run))? {
+                return Ok(None);
+            }
+        }
+        let now = self.commit_tools_digest(&repository, &request.commit, &plan)?;
+        let earlier = PriorRun { run_id, ended_at: ended, plan, toolchain_env: now };
+        Ok((then.as_ref() == Some(&earlier.toolchain_env)).then_some(earlier))
+    }
+
+    fn plan_commit(&self, commit: &str, spec: String, request: &PriorRunRequest) -> Result<Plan, EngineError> {
+        let bytes = spec.into_bytes();
+        let path = format!("{commit}:{}", spec::PATH).into();
+        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes };
+        Ok(self.parse_and_resolve(&file, &request.demands.profile)?.plan)
+    }
+
+    /// Returns the run on which the gate passes a worktree, if its steps saw the same ignored files that they would
+    /// see now.
+    ///
+    /// # Errors
+    /// Same as [`Gate::check`].
+    pub async fn verified_run(self: &Arc<Self>, request: GateRequest) -> Result<Option<RunId>, EngineError> {
+        let engine = Arc::clone(self);
+        let query = move || {
+            let GateDecision { answer, attestation, repository, plan, now } =
+                engine.create_gate().check_with_details(&request)?;
+            let Some(known) = attestation.filter(|_| answer.pass) else { return Ok(None) };
+            let is_same = engine.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&known.last_run))?;
+            Ok(is_same.then_some(known.last_run.run_id))
+        };
+        on_blocking_thread(query).await
+    }
+
+    /// Returns whether a run of the worktree in progress verifies the same tree with the same ignored files as a
+    /// new run would.
+    ///
+    /// # Errors
+    /// The worktree or its spec cannot be read.
+    pub async fn is_verifying(self: &Arc<Self>, run: RunInProgress) -> Result<bool, EngineError> {
+        let engine = Arc::clone(self);
+        let query = move || {
+            let repository = engine.open_repository(&run.repo)?;
+            let plan = engine.parse_and_resolve(&SpecFile::read_in(&repository)?, &run.profile)?.plan;
+            let now = engine.snapshots.take_without_storing(repository.path())?.now;
+            let seen = VisibleInputs { source: &run.source, unverified_sha256: run.unverified_sha256.as_ref() };
+            Ok(now.id == run.snapshot && engine.shows_same_inputs((&repository, &now), &plan, seen)?)
+        };
+        on_blocking_thread(query).await
+    }
+
+    /// Returns the run on which the gate passes the tree: its id, its end time, and our own record of it.
+    fn gate_passing_run(
+        &self,
+        repository: &Repository,
+        request: &PriorRunRequest,
+        plan: &Plan,
+        snapshot: &SnapshotId,
+    ) -> Result<Option<(RunId, String, Attestation)>, EngineError> {
+        let (answer, attestation) =
+            self.create_gate().check_tree(repository, &request.demands, plan, snapshot, None)?;
+        let run = answer.run.filter(|_| answer.pass).zip(attestation);
+        Ok(run.map(|(run, known)| (run.run_id, run.timestamp, known)))
+    }
+
+    /// Returns a gate that shares this engine's state.
+    pub(super) fn create_gate(&self) -> Gate {
+        Gate {
+            state_dir: self.state_path.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            operator: self.config.operator.clone(),
+            clock: self.clock,
+            owner: self.owner,
+        }
+    }
+
+    fn commit_tools_digest(
+        &self,
+        repository: &Repository,
+        commit: &CommitRef,
+        plan: &Plan,
+    ) -> Result<Sha256Hex, EngineError> {
+        let (sight, user) = self.host_view_over(repository)?;
+        let repo = repository.path();
+        let (host, reader) = (self.launcher.host(), self.reader(user));
+        let search = ToolSearch { host_view: &sight, repo, tree: repo, committed: None, covered: None, host, reader };
+        let wanted = search.tree_candidates(plan).map_err(|error| tool_search_error(&error))?;
+        let committed =
+            if wanted.is_empty() { CommittedFiles::new() } else { self.read_committed_files(repo, commit, wanted)? };
+        let search = ToolSearch { committed: Some(&committed), ..search };
+        let tools = search.digest(plan).map_err(|error| tool_search_error(&error))?;
+        Ok(self.toolchain_env(&tools))
+    }
+
+    fn read_committed_files(
+        &self,
+        repo: &Path,
+        commit: &CommitRef,
+        wanted: Vec<PathBuf>,
+    ) -> Result<CommittedFiles, EngineError> {
+        let below = |path: &PathBuf| {
+            let parts = path.strip_prefix(repo).unwrap_or(path).components();
+            RepoPath(parts.collect::<PathBuf>().as_os_str().as_encoded_bytes().to_vec())
+        };
+        let files = self.helper.files(repo, commit, wanted.iter().map(below).collect())?;
+        Ok(wanted.into_iter().zip(files).collect())
+    }
+
+    /// Returns the digest of the tools that a run over a tree finds; `None` if the search fails.
+    pub(super) fn tree_tools_digest(&self, tree: &RunTree, sight: &HostView, plan: &Plan) -> Option<Sha256Hex> {
+        let user = StepUser::choose(self.launcher.host(), &tree.repository.facts).ok()?;
+        let search = ToolSearch {
+            host_view: sight,
+            repo: &tree.seen_at,
+            tree: tree.repository.path(),
+            committed: None,
+            covered: Some(&tree.snapshot),
+            host: self.launcher.host(),
+            reader: self.reader(user),
+        };
+        let found = search.digest(plan);
+        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run finds"));
+        found.ok().map(|tools| self.toolchain_env(&tools))
+    }
+
+    fn toolchain_env(&self, tools: &Sha256Hex) -> Sha256Hex {
+        toolchain_env(&self.config.home, &self.config.caller_env, Some(tools))
+    }
+
+    pub(super) fn host_view_over(&self, repository: &Repository) -> Result<(HostView, StepUser), EngineError> {
+        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
+        Ok((self.host_view(repository.path(), user, self.config.operator.may_miss.clone())?, user))
+    }
+}
+
+/// Runs `look`, which reads the disk, on a blocking thread.
+async fn on_blocking_thread<T: Send + 'static>(
+    query: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    let work = tokio::task::spawn_blocking(query);
+    work.await.map_err(|error| EngineError::Internal(format!("the look ended badly: {error}")))?
+}
+
+fn recorded_inputs(run: &LastRun) -> VisibleInputs<'_> {
+    let unverified_sha256 = run.unverified_inputs.as_ref().map(|inputs| &inputs.sha256);
+    VisibleInputs { source: &run.source, unverified_sha256 }
+}
+
+pub(super) fn tool_search_error(error: &std::io::Error) -> EngineError {
+    EngineError::Internal(format!("tools cannot be looked for: {}", display_path(error.to_string().as_bytes())))
+}
+
+/// Returns every command of a plan, including its toolchain checks.
+pub fn planned_commands(plan: &Plan) -> impl Iterator<Item = &PlannedStep> {
+    plan.skills.iter().flat_map(|skill| &skill.steps).chain(plan.toolchain.iter().map(|check| &check.run))
+}
+
+/// Returns whether a run of the same plan on the same tree can answer for another one: no step may be
+/// nondeterministic, use the network, or change the tree.
+pub fn is_reusable(plan: &Plan) -> bool {
+    let is_fixed = |step: &PlannedStep| step.network == Network::Deny && step.read_only != ReadOnly::Off;
+    plan.skills.iter().all(|skill| skill.determinism != Determinism::D2) && planned_commands(plan).all(is_fixed)
+}
+
+/// Returns whether a step of a plan takes variables from the caller. Trace variables do not count: they differ in
+/// each run, and no result depends on them.
+pub fn takes_caller_env(plan: &Plan) -> bool {
+    planned_commands(plan).flat_map(|step| &step.env_allowlist).any(|name| !is_trace_variable(name.as_str()))
+}

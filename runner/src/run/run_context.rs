@@ -1,0 +1,360 @@
+//! Holds what all parts of one run share: the plan, the tree, the sandbox and the event channel. It makes no
+//! decisions.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
+use proctor_core::model::plan::{Argv, Plan, PlannedSkill, PlannedStep};
+use proctor_core::record::evidence::{GitIdentity, TreeSource};
+use proctor_core::record::unverified_inputs::UnverifiedInputs;
+use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
+use proctor_core::text::redact::Redactor;
+use proctor_sandbox::{CacheMount, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, is_hidden};
+use proctor_snapshot::{IgnoreQuery, IgnoredContent, Snapshot};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::host::environment::{self, Environment, EnvironmentInputs};
+use crate::host::host_toolchains::{HostToolchains, ToolchainSearch, hidden_parent};
+use crate::host::repository::Repository;
+use crate::run::evidence_builder::TreeFacts;
+use crate::run::prepared_tree;
+use crate::run::request::{EngineConfig, TraceSettings};
+use crate::step::layer_stack::LayerStack;
+use crate::step::live_output::LiveOutputs;
+use crate::step::output::Outputs;
+use crate::step::skill_caches::RunCaches;
+use crate::step::sql_step::SqlProgram;
+use crate::store::caches::SkillCacheError;
+use crate::store::directory::Directory;
+use crate::store::durations::StepDurations;
+use crate::store::private_copies::PrivateTree;
+
+/// The shared parts of one run.
+pub(crate) struct RunContext {
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) space: RunSpace,
+    pub(crate) tree: RunTree,
+    pub(crate) outputs: Outputs,
+    pub(crate) caches: RunCaches,
+    pub(crate) host_view: HostView,
+    pub(crate) clock: Clock,
+    pub(crate) events: mpsc::Sender<RunEvent>,
+    pub(crate) cancel: CancellationToken,
+    /// Number of commands still to come, as far as known.
+    pub(crate) remaining_commands: AtomicUsize,
+    /// How much of ignored directories to read. Set when skills start, because they see each other's layers.
+    pub(crate) ignored_content: OnceLock<IgnoredContent>,
+    /// Durations of the steps in earlier runs; set if a reader may show them.
+    pub(crate) durations: OnceLock<StepDurations>,
+    /// Gives readers the output of steps; set when skills start.
+    pub(crate) live: OnceLock<LiveOutputs>,
+    /// How to handle the changes of a `read_only: off` step that has passed.
+    pub(crate) changes: ChangeMode,
+    /// The trace that the steps continue, if there is one; set before the first step.
+    pub(crate) trace: OnceLock<StepTrace>,
+}
+
+/// The trace that a run's steps continue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StepTrace {
+    /// The caller's trace, unchanged, if the run is not exported.
+    Caller(TraceContext),
+    /// The trace of the exported run: each step continues its own span.
+    Run(RunTrace),
+}
+
+impl StepTrace {
+    /// Returns the trace that a caller's environment names, if any.
+    pub(crate) fn from_env(env: &BTreeMap<String, String>) -> Option<Self> {
+        let named = env.iter().filter(|(name, _)| is_trace_variable(name));
+        let mut named = named.map(|(name, value)| (name.clone(), value.clone())).collect();
+        take_context(&mut named).map(Self::Caller)
+    }
+
+    /// Returns the trace of a run; `None` if the run is not exported and its caller has no trace.
+    pub(crate) fn new(settings: &TraceSettings, run: &RunId) -> Option<Self> {
+        match settings {
+            TraceSettings { parent, exported: true } => Some(Self::Run(RunTrace::new(run.clone(), parent.clone()))),
+            TraceSettings { parent, exported: false } => parent.clone().map(Self::Caller),
+        }
+    }
+
+    fn step_context(&self, skill: &PlannedSkill, step: &PlannedStep) -> TraceContext {
+        match self {
+            Self::Caller(context) => context.clone(),
+            Self::Run(trace) => trace.step_context(skill.name.as_str(), &step.name),
+        }
+    }
+}
+
+/// The handling of the changes of `read_only: off` steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangeMode {
+    /// They are applied to the worktree.
+    Apply,
+    /// They stay in their layers, where later steps see them.
+    KeepInLayers,
+}
+
+/// The tree to verify.
+pub(crate) struct RunTree {
+    /// The directory of the tree: the worktree or our private copy.
+    pub(crate) repository: Repository,
+    /// The worktree.
+    pub(crate) worktree: Repository,
+    /// Path at which steps see the tree: that of the worktree.
+    pub(crate) seen_at: PathBuf,
+    /// The recorded source of the tree.
+    pub(crate) source: TreeSource,
+    /// The private copy, held until the run ends; `None` if steps see the worktree itself.
+    pub(crate) private_copy: Option<PrivateTree>,
+    /// The ignored files in the private copy; `None` if they are hidden, if the tree is a commit's, or if steps see
+    /// the worktree itself.
+    pub(crate) unverified: Option<UnverifiedInputs>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) ignored: IgnoreQuery,
+}
+
+/// The paths of the tree on the host and in a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct TreePaths {
+    /// Path at which a step sees the tree.
+    pub(crate) repo: PathBuf,
+    /// Path of the tree on the host, if it differs from `repo`.
+    pub(crate) checkout: Option<PathBuf>,
+    pub(crate) git: GitDirs,
+}
+
+/// The parts of the host that a step sees.
+#[derive(Debug, Clone)]
+pub(crate) struct HostView {
+    pub(crate) environment_inputs: EnvironmentInputs,
+    pub(crate) home: PathBuf,
+    pub(crate) hidden: Vec<PathBuf>,
+    pub(crate) tools: Vec<ToolMount>,
+    /// The program that runs the steps that judge SQL.
+    pub(crate) sql_program: SqlProgram,
+    /// The controls that may be missing.
+    pub(crate) tolerated: Tolerated,
+}
+
+/// Name of the empty directory in the state directory that is mounted over directories with credentials.
+pub(crate) const EMPTY_DIR: &str = "empty";
+/// Runtime of a command after which a sandbox for the next one is prepared.
+const SHORT_COMMAND: Duration = Duration::from_millis(20);
+/// Name of the user inside a step.
+const STEP_USER: &str = "step";
+
+impl HostView {
+    /// Determines which parts of the host a step over `repo` sees. Of the home, only paths that `reader` can reach
+    /// are included.
+    ///
+    /// # Errors
+    /// The state directory cannot be written, or the search for toolchains fails.
+    pub(crate) fn for_repository(
+        config: &EngineConfig,
+        launcher: &Launcher,
+        state: &Directory,
+        state_path: &Path,
+        repo: &Path,
+        reader: Option<FsCredentials>,
+        tolerated: Tolerated,
+    ) -> Result<Self, EngineError> {
+        let hide: Vec<PathBuf> = hidden_parent(repo).into_iter().chain(config.hidden_dirs.iter().cloned()).collect();
+        state.ensure(EMPTY_DIR, 0o755)?;
+        let found = HostToolchains::find(&ToolchainSearch {
+            home: &config.home,
+            reader,
+            operator: &config.operator,
+            caller_env: &config.caller_env,
+            unexposed: [repo, state_path],
+            empty_dir: &state_path.join(EMPTY_DIR),
+            is_hidden: &|path| is_hidden(path, launcher.host(), &hide),
+        });
+        let found =
+            found.map_err(|error| EngineError::Internal(format!("toolchains cannot be looked for: {error}")))?;
+        Ok(Self {
+            environment_inputs: EnvironmentInputs {
+                home: config.home.display().to_string(),
+                path: found.path,
+                user: STEP_USER.to_owned(),
+                toolchain_variables: found.env,
+                caller_env: config.caller_env.clone(),
+            },
+            home: config.home.clone(),
+            tolerated,
+            hidden: hide,
+            tools: found.mounts,
+            sql_program: SqlProgram::locate(config, launcher.host().home()),
+        })
+    }
+
+    /// Returns the command of a step and the mounts that it needs. A step that judges SQL runs our own program,
+    /// regardless of `PATH`; in other steps a program of this name is the author's.
+    fn command_and_mounts(&self, step: &PlannedStep) -> (Argv, Vec<ToolMount>) {
+        let mut tools = self.tools.clone();
+        tools.extend(step.sql.iter().flat_map(|dialect| self.sql_program.mounts(*dialect)).cloned());
+        (self.sql_program.command(step).unwrap_or_else(|| step.cmd.clone()), tools)
+    }
+
+    /// Returns the policy of one step as plain data, the same for a run and for `explain`.
+    pub(crate) fn policy(
+        &self,
+        paths: TreePaths,
+        step: &PlannedStep,
+        caches: Vec<CacheMount>,
+    ) -> (Policy, Environment) {
+        let environment = environment::build(step, &self.environment_inputs);
+        let env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
+        let TreePaths { repo, checkout, git } = paths;
+        let (argv, tools) = self.command_and_mounts(step);
+        let policy = Policy {
+            leaks: step.leaks,
+            repo,
+            checkout,
+            git,
+            workdir: step.workdir.clone(),
+            argv,
+            env,
+            network: step.network,
+            limits: step.limits,
+            home: self.home.clone(),
+            hide: self.hidden.clone(),
+            tools,
+            caches,
+            tolerated: self.tolerated.clone(),
+        };
+        (policy, environment)
+    }
+}
+
+impl RunTree {
+    /// Returns the paths of the tree.
+    fn paths(&self) -> TreePaths {
+        let repo = self.seen_at.clone();
+        match &self.private_copy {
+            None => TreePaths { repo, checkout: None, git: prepared_tree::worktree_git_dirs(&self.snapshot.git) },
+            Some(apart) => {
+                let git = prepared_tree::copy_git_dirs(&repo, &apart.objects, apart.nested.clone());
+                TreePaths { repo, checkout: Some(apart.tree.clone()), git }
+            }
+        }
+    }
+
+    /// Returns the identity of the tree for the record.
+    pub(crate) fn tree_facts(&self) -> TreeFacts {
+        let git = &self.snapshot.git;
+        let (head_commit, branch) = (git.head_commit.clone(), git.branch.clone());
+        let (tree, no_tree) = (git.tree.clone().ok(), git.tree.clone().err());
+        let git = GitIdentity { head_commit, branch, tree, no_tree, dirty: git.dirty };
+        TreeFacts { snapshot: self.snapshot.id.clone(), git, source: self.source.clone() }
+    }
+}
+
+impl RunContext {
+    /// Prepares a sandbox for the next command, if there is one, while the current command runs. Most commands of a
+    /// run have the same needs; a command with other needs does not use it. A short command mostly leaves its own
+    /// sandbox to the next one, if sandboxes can be reused; then nothing is prepared.
+    pub(crate) fn prepare_next_sandbox(
+        self: &Arc<Self>,
+        stack: &LayerStack,
+        policy: &Policy,
+    ) -> impl Future<Output = ()> {
+        let fewer = |left: usize| left.checked_sub(1);
+        let left = self.remaining_commands.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).unwrap_or(0);
+        // The count includes the command that has just started. A second sandbox with the same caches would mount a
+        // second overlay over the upper directory that the current command writes to.
+        let is_last = left < 2 || !policy.caches.is_empty();
+        async move {
+            if is_last {
+                return;
+            }
+            if self.space.allows_reuse() {
+                tokio::time::sleep(SHORT_COMMAND).await;
+            }
+            let (context, stack, policy) = (Arc::clone(self), stack.clone(), policy.clone());
+            // Most commands do not change the tree, so the next command has the same layers.
+            tokio::task::spawn_blocking(move || context.prepare_sandbox(&stack, &policy));
+        }
+    }
+
+    /// Prepares a sandbox for the first command of `plan` while the run is announced. The caller must wait for the
+    /// returned task before it starts the command; otherwise the command would get another sandbox.
+    pub(crate) fn prepare_first_sandbox(self: &Arc<Self>, plan: &Plan) -> JoinHandle<()> {
+        let check = plan.toolchain.first().map(|check| (None, check.run.clone()));
+        let step = || plan.skills.first().and_then(|skill| Some((Some(skill.clone()), skill.steps.first()?.clone())));
+        let (context, first) = (Arc::clone(self), check.or_else(step));
+        tokio::task::spawn_blocking(move || {
+            let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
+            // An error in the policy is reported when the command itself starts.
+            let policy = first.map(|(skill, step)| context.build_policy(skill.as_ref(), &step));
+            if let Some(Ok((policy, _))) = policy {
+                context.prepare_sandbox(&stack, &policy);
+            }
+        })
+    }
+
+    fn prepare_sandbox(&self, stack: &LayerStack, policy: &Policy) {
+        let facts = &self.tree.repository.facts;
+        if let Err(error) = self.launcher.warm(&self.space, &stack.lowers(), facts, policy, 1) {
+            tracing::debug!(%error, "no sandbox is prepared for the next command; it gets a new one");
+        }
+    }
+
+    /// Sets the trace that the steps continue, if there is one.
+    pub(crate) fn set_trace(&self, trace: Option<StepTrace>) {
+        if let Some(trace) = trace {
+            self.trace.get_or_init(|| trace);
+        }
+    }
+
+    /// Returns the redactor, which removes the caller's secrets from messages and records.
+    pub(crate) fn redactor(&self) -> &Redactor {
+        &self.outputs.redactor
+    }
+
+    /// Sends an event. The run continues even if the receiver is closed.
+    pub(crate) async fn emit(&self, mut event: RunEvent) {
+        self.redactor().redact_event(&mut event);
+        if self.events.send(event).await.is_err() {
+            tracing::debug!("the receiver of the run's events is gone");
+        }
+    }
+
+    /// Returns the policy of one step of `skill`.
+    ///
+    /// # Errors
+    /// A cache cannot be opened.
+    pub(crate) fn policy(
+        &self,
+        skill: &PlannedSkill,
+        step: &PlannedStep,
+    ) -> Result<(Policy, Environment), SkillCacheError> {
+        let (mut policy, mut environment) = self.build_policy(Some(skill), step)?;
+        if let Some(trace) = self.trace.get() {
+            environment::add_trace(&mut environment, step, &trace.step_context(skill, step));
+            policy.env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
+        }
+        Ok((policy, environment))
+    }
+
+    fn build_policy(
+        &self,
+        skill: Option<&PlannedSkill>,
+        step: &PlannedStep,
+    ) -> Result<(Policy, Environment), SkillCacheError> {
+        let caches = skill.map(|skill| self.caches.mounts(&skill.name, &skill.caches)).transpose()?;
+        let caches = caches.unwrap_or_default();
+        Ok(self.host_view.policy(self.tree.paths(), step, caches))
+    }
+}

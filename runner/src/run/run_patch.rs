@@ -1,0 +1,66 @@
+//! Writes the changes of a run's steps as one patch against the verified tree.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use proctor_core::model::drift::display_path;
+use proctor_core::model::plan::Plan;
+use proctor_snapshot::{LayerScan, PatchInput, TreeView, conflicts, patch};
+
+use crate::error::one_line;
+use crate::run::request::PatchResult;
+use crate::run::run_context::RunContext;
+use crate::run::schedule::Schedule;
+use crate::step::layer_stack::{LayerStack, StackedLayer};
+use crate::step::skill_runner::SkillRun;
+
+/// Maximum number of paths that a message names.
+const MAX_NAMED_PATHS: usize = 10;
+
+/// Builds the patch from the layers of all steps, passed or not.
+pub(crate) async fn build(context: &Arc<RunContext>, plan: &Plan, runs: &[SkillRun]) -> PatchResult {
+    if let Some(problem) = conflict_message(plan, runs) {
+        return PatchResult::Refused(problem);
+    }
+    let (context, layers) = (Arc::clone(context), ordered_layers(plan, runs));
+    let work = tokio::task::spawn_blocking(move || write_patch(&context, layers));
+    match work.await {
+        Ok(Ok(bytes)) => PatchResult::Written(bytes),
+        Ok(Err(problem)) => PatchResult::Refused(problem),
+        Err(error) => PatchResult::Refused(format!("writing it ended badly: {error}")),
+    }
+}
+
+/// Orders the layers so that a skill comes after the skills whose layers it sees.
+fn ordered_layers(plan: &Plan, runs: &[SkillRun]) -> Vec<Arc<StackedLayer>> {
+    let schedule = Schedule::for_plan(plan);
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    order.sort_by_key(|place| schedule.slots.get(*place).map_or(0, |slot| slot.sees.len()));
+    order.into_iter().flat_map(|place| runs[place].layers.iter().cloned()).collect()
+}
+
+/// Returns a message if two skills that did not see each other's writes changed the same path.
+fn conflict_message(plan: &Plan, runs: &[SkillRun]) -> Option<String> {
+    let schedule = Schedule::for_plan(plan);
+    let scans = |of: usize| -> Vec<&LayerScan> { runs[of].layers.iter().map(|layer| &layer.scan).collect() };
+    let pairs = (0..runs.len()).flat_map(|a| (a + 1..runs.len()).map(move |b| (a, b)));
+    pairs.filter(|(a, b)| !schedule.are_related(*a, *b)).find_map(|(a, b)| {
+        let paths: BTreeSet<Vec<u8>> = conflicts(&scans(a), &scans(b)).into_iter().collect();
+        let named: Vec<String> =
+            paths.iter().take(MAX_NAMED_PATHS).map(|path| format!("`{}`", display_path(path))).collect();
+        let (a, b) = (&plan.skills[a].name, &plan.skills[b].name);
+        (!paths.is_empty()).then(|| format!("the skills `{a}` and `{b}` both changed {}", named.join(", ")))
+    })
+}
+
+fn write_patch(context: &RunContext, layers: Vec<Arc<StackedLayer>>) -> Result<Vec<u8>, String> {
+    let snapshot = Arc::clone(&context.tree.snapshot);
+    let mut stack = LayerStack::new(Arc::clone(&snapshot));
+    for layer in layers {
+        stack = stack.with_layer(layer, &context.tree.ignored).map_err(|error| one_line(&error))?;
+    }
+    let before = TreeView::new(snapshot);
+    let (repo, uppers) = (context.tree.repository.as_fd(), stack.uppers());
+    patch(PatchInput { before: &before, after: stack.view(), repo, uppers: &uppers }).map_err(|error| one_line(&error))
+}

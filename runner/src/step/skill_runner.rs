@@ -1,0 +1,186 @@
+//! Runs the steps of one skill in order, each on the layers of the previous ones, and stops after the first step
+//! that does not pass.
+
+use std::sync::Arc;
+
+use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
+use proctor_core::model::cache::CacheEvidence;
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::outcome::Outcome;
+use proctor_core::model::plan::PlannedSkill;
+use proctor_core::record::evidence::StepEvidence;
+
+use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange};
+use crate::run::run_context::RunContext;
+use crate::step::layer_stack::{LayerStack, StackedLayer};
+use crate::step::step_runner;
+
+/// The result of a skill.
+pub(crate) struct SkillRun {
+    pub(crate) steps: Vec<StepEvidence>,
+    /// True if a step of the skill ran and its layer is reliable.
+    pub(crate) has_run: bool,
+    /// The layers that the steps left, oldest first, except those put back for reuse.
+    pub(crate) layers: Vec<Arc<StackedLayer>>,
+    /// The layers whose changes were applied to the worktree, with the paths.
+    pub(crate) applied: Vec<(Arc<StackedLayer>, Vec<Vec<u8>>)>,
+    pub(crate) snapshots: SkillSnapshots,
+    pub(crate) span: TimeRange,
+    pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
+    /// Why the skill did not run; empty if it did.
+    pub(crate) reason: String,
+    /// The evidence of the skill's caches, set after the verdict.
+    pub(crate) caches: Vec<CacheEvidence>,
+}
+
+/// Runs the steps of `skill` on top of `stack`.
+pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill: &PlannedSkill) -> SkillRun {
+    context.emit(RunEvent::SkillStarted { skill: skill.name.clone() }).await;
+    open_caches(context, skill).await;
+    let before = stack.view().id();
+    let mut run = SkillRun::new(context, before);
+    for planned in &skill.steps {
+        let evidence = match run.blocker() {
+            Some(StepBlocker::Cancelled) => step_runner::cancelled_evidence(planned),
+            Some(StepBlocker::EarlierStep(name, outcome)) => evidence_builder::skipped_evidence(
+                planned,
+                &format!("step `{name}` before it {}", describe_outcome(outcome)),
+            ),
+            None if context.cancel.is_cancelled() => step_runner::cancelled_evidence(planned),
+            None => {
+                run.push_step(step_runner::run(context, &stack, skill, planned).await, context, &mut stack, skill).await
+            }
+        };
+        context.emit(RunEvent::StepFinished { skill: skill.name.clone(), step: evidence.clone() }).await;
+        run.steps.push(evidence);
+    }
+    run.snapshots.after = stack.view().id();
+    run.span.finished_at = context.clock.now_text();
+    run
+}
+
+/// Opens the caches on a blocking thread, since they may be large. If that fails, the first step reports the error.
+async fn open_caches(context: &Arc<RunContext>, skill: &PlannedSkill) {
+    if !skill.caches.is_empty() {
+        let (context, skill) = (Arc::clone(context), skill.clone());
+        let _ = tokio::task::spawn_blocking(move || context.caches.open(&skill.name, &skill.caches)).await;
+    }
+}
+
+/// Returns the result of a skill without running it.
+pub(crate) fn skip(context: &RunContext, stack: &LayerStack, skill: &PlannedSkill, reason: &str) -> SkillRun {
+    let mut run = SkillRun::new(context, stack.view().id());
+    let cancelled = context.cancel.is_cancelled();
+    run.steps = skill
+        .steps
+        .iter()
+        .map(|planned| {
+            if cancelled {
+                step_runner::cancelled_evidence(planned)
+            } else {
+                evidence_builder::skipped_evidence(planned, reason)
+            }
+        })
+        .collect();
+    run.reason = reason.to_owned();
+    run
+}
+
+/// Why a step is not reached.
+enum StepBlocker {
+    Cancelled,
+    EarlierStep(String, Outcome),
+}
+
+impl SkillRun {
+    fn new(context: &RunContext, before: proctor_core::text::digest::SnapshotId) -> Self {
+        let now = context.clock.now_text();
+        Self {
+            steps: vec![],
+            has_run: false,
+            layers: vec![],
+            applied: vec![],
+            snapshots: SkillSnapshots { after: before.clone(), before },
+            span: TimeRange { started_at: now.clone(), finished_at: now },
+            inconclusive_reasons: vec![],
+            reason: String::new(),
+            caches: vec![],
+        }
+    }
+
+    /// Makes passed steps inconclusive, because they may have seen another tree than the recorded one.
+    pub(crate) fn mark_inconclusive(&mut self) {
+        for step in self.steps.iter_mut().filter(|step| step.outcome == Outcome::Passed) {
+            step.outcome = Outcome::Inconclusive;
+        }
+    }
+
+    fn blocker(&self) -> Option<StepBlocker> {
+        let stopper = self.steps.iter().find(|step| step.outcome != Outcome::Passed)?;
+        match stopper.outcome {
+            Outcome::Cancelled => Some(StepBlocker::Cancelled),
+            outcome => Some(StepBlocker::EarlierStep(stopper.planned.name.to_string(), outcome)),
+        }
+    }
+
+    /// Puts the step's layer on the stack, so that the next step builds on it.
+    async fn push_step(
+        &mut self,
+        step: step_runner::StepRun,
+        context: &Arc<RunContext>,
+        stack: &mut LayerStack,
+        skill: &PlannedSkill,
+    ) -> StepEvidence {
+        let mut evidence = step.evidence;
+        self.inconclusive_reasons.extend(step.inconclusive_reasons);
+        self.has_run |= step.is_known;
+        if let Some(layer) = step.layer {
+            match push_layer(context, stack, Arc::clone(&layer)).await {
+                Ok(higher) => *stack = higher,
+                Err(message) => {
+                    self.inconclusive_reasons
+                        .push(InconclusiveReason::Internal.with_message(format!("{}: {message}", skill.name)));
+                    if evidence.outcome == Outcome::Passed {
+                        evidence.outcome = Outcome::Inconclusive;
+                    }
+                }
+            }
+            if !step.applied.is_empty() {
+                self.applied.push((Arc::clone(&layer), step.applied));
+            }
+            self.layers.push(layer);
+        }
+        evidence
+    }
+}
+
+/// Returns the stack with `layer` on top. Asks git which of the layer's new paths are ignored.
+pub(crate) async fn push_layer(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    layer: Arc<StackedLayer>,
+) -> Result<LayerStack, String> {
+    if layer.scan.entries.is_empty() {
+        // An empty layer adds nothing, so git need not be asked.
+        return Ok(stack.clone());
+    }
+    let (context, stack) = (Arc::clone(context), stack.clone());
+    let work = tokio::task::spawn_blocking(move || stack.with_layer(layer, &context.tree.ignored));
+    match work.await {
+        Ok(result) => result.map_err(|error| crate::error::one_line(&error)),
+        Err(error) => Err(format!("stacking the layer ended badly: {error}")),
+    }
+}
+
+/// Describes an outcome as the end of a sentence.
+pub(crate) fn describe_outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed => "failed",
+        Outcome::TimedOut => "timed out",
+        Outcome::Drifted => "drifted",
+        Outcome::Skipped => "was skipped",
+        Outcome::Cancelled => "was cancelled",
+        Outcome::Inconclusive => "had no honest answer",
+    }
+}

@@ -1,0 +1,484 @@
+//! Runs one step of a skill: repeats attempts until one passes or the retries are used up, seals and reads the
+//! layer after each attempt, and computes the outcome.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
+use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
+use proctor_core::model::enforcement::{Control, Enforcement};
+use proctor_core::model::event::{EndReason, RunEvent};
+use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt};
+use proctor_core::model::plan::{Argv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
+use proctor_sandbox::helper::copy_changes::drift_method_for;
+use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
+use proctor_snapshot::{
+    ApplyInput, DriftInput, IgnoredContent, ScanBounds, SparingRules, apply_back, find_drift, scan_layer_sparing,
+};
+
+use crate::error::one_line;
+use crate::run::evidence_builder::{self, whole_millis};
+use crate::run::run_context::{ChangeMode, RunContext};
+use crate::step::attempt::{self, AttemptResult};
+use crate::step::layer_stack::{LayerStack, StackedLayer};
+use crate::step::live_output::LiveWriter;
+use crate::step::sql_step::SqlProgram;
+use crate::step::step_reports::ExpectedReports;
+use crate::step::timing::StageTimer;
+
+/// The result of a step.
+pub(crate) struct StepRun {
+    pub(crate) evidence: StepEvidence,
+    /// The last layer, if it is reliable and was not put back for reuse.
+    pub(crate) layer: Option<Arc<StackedLayer>>,
+    /// True if the step ran and its layer is reliable.
+    pub(crate) is_known: bool,
+    /// Paths that were applied to the worktree, as bytes.
+    pub(crate) applied: Vec<Vec<u8>>,
+    pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
+}
+
+/// One attempt, with the content of its layer.
+struct JudgedAttempt {
+    result: AttemptResult,
+    outcome: Outcome,
+    drift: StepDrift,
+    method: Option<DriftMethod>,
+    layer: Option<Arc<StackedLayer>>,
+    inconclusive_reasons: Vec<InconclusiveDetail>,
+}
+
+impl JudgedAttempt {
+    fn not_started(fault: StartFault, reason: String) -> Self {
+        let report = AttemptResult::not_started(fault, reason);
+        let outcome = judge_attempt(&report.termination, &[], Violations::default());
+        Self {
+            result: report,
+            outcome,
+            drift: StepDrift::default(),
+            method: None,
+            layer: None,
+            inconclusive_reasons: vec![],
+        }
+    }
+
+    /// Adds a doubt, and makes the outcome inconclusive unless it is a failure.
+    fn mark_inconclusive(&mut self, doubt: InconclusiveReason, message: String) {
+        if !self.outcome.is_failure() {
+            self.outcome = Outcome::Inconclusive;
+        }
+        self.inconclusive_reasons.push(doubt.with_message(message));
+    }
+}
+
+/// Runs `step` on top of `stack`.
+pub(crate) async fn run(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+) -> StepRun {
+    let mut earlier = Vec::new();
+    let mut env_names = Default::default();
+    loop {
+        let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
+        // Comes before the event, so that a reader of the event finds the outputs.
+        let live = context.live.get().map(|live| live.begin_attempt(&skill.name, &step.name, attempt));
+        context.emit(step_started_event(context, skill, step, attempt)).await;
+        let mut timer = StageTimer::start();
+        let mut expected = ExpectedReports::default();
+        let mut used_policy = None;
+        let mut judged = match context.policy(skill, step) {
+            Ok((mut policy, environment)) => {
+                env_names = attempt::recorded_variable_names(&environment);
+                // Building the policy opens the caches, which may contain the reports.
+                expected = ExpectedReports::capture_before(context, skill, step);
+                timer.finish_stage("policy");
+                match argv_with_sql_files(&policy.argv, step, stack) {
+                    Ok(argv) => {
+                        policy.argv = argv;
+                        let judged = run_attempt(context, stack, skill, step, &policy, live, timer).await;
+                        used_policy = Some(policy);
+                        judged
+                    }
+                    Err(reason) => JudgedAttempt::not_started(StartFault::Internal, reason),
+                }
+            }
+            Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
+        };
+        if can_retry(&judged, step, attempt) && !context.cancel.is_cancelled() {
+            context.emit(step_retrying_event(skill, step, attempt, judged.outcome)).await;
+            earlier.push(attempt_evidence(&judged));
+            // Removing the layer of a sandbox that waits for reuse would have to wait for that sandbox, so such a
+            // layer is kept.
+            let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
+            discard_layer(layer).await;
+            continue;
+        }
+        let found_reports = expected.collect(context, stack, judged.layer.as_ref()).await;
+        let applied = apply_changes(context, stack, skill, step, &mut judged).await;
+        let flaky = judged.outcome == Outcome::Passed && !earlier.is_empty();
+        let evidence =
+            StepEvidence { found_reports, ..step_evidence(step, &judged, earlier, flaky, env_names, &applied) };
+        let is_known = judged.layer.is_some();
+        let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
+        return StepRun { evidence, layer, is_known, applied, inconclusive_reasons: judged.inconclusive_reasons };
+    }
+}
+
+/// Puts the sandbox of a step that left nothing behind back for reuse. Otherwise, returns the layer.
+fn return_sandbox(
+    context: &RunContext,
+    stack: &LayerStack,
+    policy: Option<&Policy>,
+    sandbox: Option<RunningSandbox>,
+    layer: Option<Arc<StackedLayer>>,
+) -> Option<Arc<StackedLayer>> {
+    let (Some(policy), Some(sandbox)) = (policy, sandbox) else { return layer };
+    // A layer that is still shared cannot be reused.
+    let StackedLayer { layer, scan } = match Arc::try_unwrap(layer?) {
+        Ok(stacked) => stacked,
+        Err(shared) => return Some(shared),
+    };
+    if !scan.entries.is_empty() || !layer.is_empty() {
+        return Some(Arc::new(StackedLayer { layer, scan }));
+    }
+    let facts = &context.tree.repository.facts;
+    context.launcher.return_to_pool(&context.space, &stack.lowers(), facts, policy, sandbox, layer);
+    None
+}
+
+/// Returns the command; for a step that judges SQL, with the files that it checks as arguments.
+fn argv_with_sql_files(argv: &Argv, step: &PlannedStep, stack: &LayerStack) -> Result<Argv, String> {
+    if step.sql.is_none() {
+        return Ok(argv.clone());
+    }
+    let files = SqlProgram::checked_files(step, stack.view())?;
+    Argv::new(argv.words().iter().cloned().chain(files).collect()).map_err(|error| one_line(&error))
+}
+
+/// Returns whether the step may be retried. Drift is not a random failure, and a doubt would remain: a later pass
+/// would hide that a process outlived this attempt, or that its layer was never read.
+fn can_retry(judged: &JudgedAttempt, step: &PlannedStep, attempt: u32) -> bool {
+    let failed = matches!(judged.outcome, Outcome::Failed | Outcome::TimedOut);
+    failed && judged.inconclusive_reasons.is_empty() && attempt <= step.retries
+}
+
+/// Removes the layer of an attempt unless another stack uses it.
+pub(crate) async fn discard_layer(layer: Option<Arc<StackedLayer>>) {
+    if let Some(stacked) = layer.and_then(|layer| Arc::try_unwrap(layer).ok()) {
+        let mut timer = StageTimer::start();
+        if stacked.scan.entries.is_empty() {
+            // Removing an empty layer takes less time than handing it to another thread.
+            log_removal_failure(stacked.layer.discard());
+        } else {
+            remove_layer(stacked.layer).await;
+        }
+        timer.finish_stage("discard");
+    }
+}
+
+/// Removes the content of a layer on a blocking thread, since a step may have written many files. A part that
+/// cannot be removed remains until the run ends.
+async fn remove_layer(layer: Layer<Sealed>) {
+    match tokio::task::spawn_blocking(move || layer.discard()).await {
+        Ok(result) => log_removal_failure(result),
+        Err(error) => tracing::error!(%error, "freeing a layer ended badly"),
+    }
+}
+
+fn log_removal_failure(result: Result<(), SandboxError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "the layer of an attempt stays until the run ends");
+    }
+}
+
+async fn run_attempt(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    policy: &Policy,
+    live: Option<[LiveWriter; 2]>,
+    mut timer: StageTimer,
+) -> JudgedAttempt {
+    let not_started = |error| JudgedAttempt::not_started(StartFault::Sandbox, one_line(&error));
+    if let Some(reason) = stack.too_many_layers_message() {
+        return JudgedAttempt::not_started(StartFault::Sandbox, reason);
+    }
+    let facts = &context.tree.repository.facts;
+    let (running, upper) = match context.launcher.spawn(&context.space, &stack.lowers(), facts, policy) {
+        Ok(started) => started,
+        Err(error) => return not_started(error),
+    };
+    timer.finish_stage("spawn");
+    let next = context.prepare_next_sandbox(stack, policy);
+    let notify = |reason| emit_terminating(context, skill, step, reason);
+    let followed = attempt::supervise(running, step, &context.outputs, live, &context.cancel, notify, &mut timer);
+    let report = run_alongside(followed, next).await;
+    let judged = judge_step_attempt(context, stack, skill, step, report, upper).await;
+    timer.finish_stage("read_layer");
+    judged
+}
+
+/// Waits for `first` while `other` proceeds; drops `other` when `first` is done.
+async fn run_alongside<T>(first: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
+    tokio::pin!(first, other);
+    tokio::select! {
+        biased;
+        done = &mut first => return done,
+        () = &mut other => {}
+    }
+    first.await
+}
+
+/// Seals the layer, reads it, and determines the outcome.
+async fn judge_step_attempt(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    mut report: AttemptResult,
+    upper: Layer<Unsealed>,
+) -> JudgedAttempt {
+    let ran = !matches!(report.termination, Termination::NotStarted { .. });
+    // Either all processes of the attempt are gone, or the layer is not read any more.
+    let upper = upper.seal();
+    // Without this control, the layer is on the host's disk, whose usage says nothing about the limit.
+    if report.enforcement.is_enforced(Control::DiskLimit) {
+        upper.exhausted_space().limits().for_each(|limit| report.record_limit_hit(limit, step));
+    }
+    let leaked = report.leaked.is_some() && step.leaks == Leaks::Fail;
+    let mut judged = JudgedAttempt {
+        outcome: judge_attempt(&report.termination, &step.expect_exit, Violations { drifted: false, leaked }),
+        result: report,
+        drift: StepDrift::default(),
+        method: None,
+        layer: None,
+        inconclusive_reasons: vec![],
+    };
+    if !judged.result.processes_ended {
+        let problem = "a process of it could not be ended, so what it wrote cannot be trusted; look for it with `ps`, and report this";
+        judged.mark_inconclusive(
+            InconclusiveReason::Internal,
+            format!("{}: {problem}", step_path(&skill.name, &step.name)),
+        );
+        return judged;
+    }
+    if !ran || judged.outcome == Outcome::Cancelled {
+        remove_layer(upper).await;
+        return judged;
+    }
+    if judged.outcome == Outcome::Passed && !(judged.result.stdout.complete && judged.result.stderr.complete) {
+        let problem = "something outside of it still holds its output open, so what was read may not be all";
+        judged.mark_inconclusive(
+            InconclusiveReason::Internal,
+            format!("{}: {problem}", step_path(&skill.name, &step.name)),
+        );
+    }
+    let gaps: Vec<&str> = judged.result.enforcement.gaps(&context.host_view.tolerated).map(Control::as_str).collect();
+    if !gaps.is_empty() {
+        let message = format!("{}: it ran without {}", step_path(&skill.name, &step.name), gaps.join(", "));
+        judged.mark_inconclusive(InconclusiveReason::Sandbox, message);
+    }
+    let in_doubt = judged.outcome == Outcome::Inconclusive;
+    let method = drift_method(&upper, &judged.result.enforcement);
+    match read_layer(context, stack, skill, step, upper).await.and_then(|read| Ok((read, method?))) {
+        Ok(((layer, drift), method)) => {
+            if !drift.is_empty() || !in_doubt {
+                let violations = Violations { drifted: !drift.is_empty(), leaked };
+                judged.outcome = judge_attempt(&judged.result.termination, &step.expect_exit, violations);
+            }
+            judged.drift = drift;
+            judged.method = Some(method);
+            judged.layer = Some(layer);
+        }
+        Err(message) => {
+            let path = step_path(&skill.name, &step.name);
+            judged.mark_inconclusive(
+                InconclusiveReason::Internal,
+                format!("{path}: its changes cannot be judged: {message}"),
+            );
+        }
+    }
+    judged
+}
+
+/// Returns how the step's changes got into its layer: through the kernel's overlay or, without an overlay, through
+/// the sandbox, which uses the same function to choose how it finds changes of the copy.
+fn drift_method(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMethod, String> {
+    if enforcement.is_enforced(Control::Layer) {
+        return Ok(DriftMethod::Layer);
+    }
+    drift_method_for(layer.upper()).map_err(|error| format!("how they were found is not known: {error}"))
+}
+
+/// Reads and hashes the step's writes, on a blocking thread unless the layer is empty.
+async fn read_layer(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    layer: Layer<Sealed>,
+) -> Result<(Arc<StackedLayer>, StepDrift), String> {
+    let (context, stack) = (Arc::clone(context), stack.clone());
+    let (caches, mode, reports) = (skill.caches.clone(), step.read_only, step.reports.clone());
+    let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
+    let is_empty = layer.is_empty();
+    let work = move || {
+        let spare = SparingRules { view: stack.view(), ignored: &context.tree.ignored, content };
+        let mut scan =
+            scan_layer_sparing(layer.upper(), ScanBounds::default(), spare).map_err(|error| one_line(&error))?;
+        scan.exclude_reports(reports.iter().map(|report| &report.path), stack.view());
+        let drift = find_drift(DriftInput {
+            view: stack.view(),
+            scan: &scan,
+            mode,
+            ignored: &context.tree.ignored,
+            repo: context.tree.repository.as_fd(),
+            upper: layer.upper(),
+            lower_uppers: &stack.uppers(),
+            caches: &caches,
+        })
+        .map_err(|error| one_line(&error))?;
+        Ok((Arc::new(StackedLayer { layer, scan }), drift))
+    };
+    if is_empty {
+        return work();
+    }
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
+}
+
+/// Returns how much to read of ignored directories for a single command, which has no later steps.
+fn ignored_content(mode: ReadOnly) -> IgnoredContent {
+    match mode {
+        ReadOnly::Tracked => IgnoredContent::Skipped,
+        ReadOnly::Off | ReadOnly::Strict => IgnoredContent::Hashed,
+    }
+}
+
+/// Applies the changes of a passed `read_only: off` step to the worktree. Returns the paths.
+async fn apply_changes(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    judged: &mut JudgedAttempt,
+) -> Vec<Vec<u8>> {
+    let (ReadOnly::Off, Outcome::Passed, Some(layer)) = (step.read_only, judged.outcome, judged.layer.clone()) else {
+        return vec![];
+    };
+    if context.changes == ChangeMode::KeepInLayers {
+        return vec![];
+    }
+    let (context, stack, caches) = (Arc::clone(context), stack.clone(), skill.caches.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let upper: BorrowedFd<'_> = layer.layer.upper();
+        apply_back(ApplyInput {
+            repo: context.tree.worktree.as_fd(),
+            view: stack.view(),
+            scan: &layer.scan,
+            upper,
+            ignored: &context.tree.ignored,
+            caches: &caches,
+        })
+        .map_err(|error| one_line(&error))
+    });
+    match work.await.unwrap_or_else(|error| Err(format!("applying ended badly: {error}"))) {
+        Ok(applied) => applied,
+        Err(message) => {
+            let path = step_path(&skill.name, &step.name);
+            judged.mark_inconclusive(
+                InconclusiveReason::ApplyFailed,
+                format!("{path}: its changes were not applied: {message}"),
+            );
+            vec![]
+        }
+    }
+}
+
+fn step_evidence(
+    step: &PlannedStep,
+    judged: &JudgedAttempt,
+    earlier_attempts: Vec<AttemptEvidence>,
+    flaky: bool,
+    env_names: std::collections::BTreeSet<String>,
+    applied: &[Vec<u8>],
+) -> StepEvidence {
+    let report = &judged.result;
+    StepEvidence {
+        planned: step.clone(),
+        outcome: judged.outcome,
+        termination: report.termination.clone(),
+        exit_code: report.termination.exit_code(),
+        duration_ms: whole_millis(report.duration),
+        stdout: report.stdout.clone(),
+        stderr: report.stderr.clone(),
+        enforcement: report.enforcement.clone(),
+        drift: DriftEvidence {
+            method: judged.method,
+            found: judged.drift.clone(),
+            applied: applied.iter().map(|path| display_path(path)).collect(),
+        },
+        flaky,
+        earlier_attempts,
+        found_reports: vec![],
+        env_names,
+        resources: report.resources.clone(),
+        leaked: report.leaked.clone(),
+    }
+}
+
+fn attempt_evidence(judged: &JudgedAttempt) -> AttemptEvidence {
+    AttemptEvidence {
+        outcome: judged.outcome,
+        termination: judged.result.termination.clone(),
+        duration_ms: whole_millis(judged.result.duration),
+        stdout_sha256: judged.result.stdout.sha256.clone(),
+        stderr_sha256: judged.result.stderr.sha256.clone(),
+        leaked: judged.result.leaked.clone(),
+    }
+}
+
+/// Returns the record of a step that did not start because the run was cancelled.
+pub(crate) fn cancelled_evidence(step: &PlannedStep) -> StepEvidence {
+    evidence_builder::not_run_evidence(step, Termination::Cancelled)
+}
+
+fn step_started_event(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, attempt: u32) -> RunEvent {
+    let expected_ms = context.durations.get().and_then(|known| known.get(&skill.name, &step.name));
+    let (skill, timeout_ms) = (skill.name.clone(), step.timeout_ms);
+    RunEvent::StepStarted { skill, step: step.name.clone(), attempt, timeout_ms, expected_ms }
+}
+
+fn step_retrying_event(skill: &PlannedSkill, step: &PlannedStep, attempt: u32, outcome: Outcome) -> RunEvent {
+    RunEvent::StepRetrying { skill: skill.name.clone(), step: step.name.clone(), attempt, outcome }
+}
+
+/// Sends the event without waiting, because the attempt must go on. If the channel is full, the event is dropped;
+/// the step's record contains the same information.
+fn emit_terminating(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, reason: EndReason) {
+    let (skill, name, grace_ms) = (skill.name.clone(), step.name.clone(), step.grace_ms);
+    let event = RunEvent::StepTerminating { skill, step: name, reason, grace_ms };
+    if context.events.try_send(event).is_err() {
+        tracing::debug!("an event was dropped: the channel is full or closed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn does_not_retry_inconclusive_attempt() {
+        let planned = PlannedStep { retries: 1, ..crate::test_support::step("s", &["false"]) };
+        let mut judged = JudgedAttempt::not_started(StartFault::Internal, "no".to_owned());
+        assert!(!can_retry(&judged, &planned, 1));
+        judged.outcome = Outcome::Failed;
+        assert!(can_retry(&judged, &planned, 1) && !can_retry(&judged, &planned, 2));
+        judged.mark_inconclusive(InconclusiveReason::Internal, "its layer could not be read".to_owned());
+        assert_eq!((judged.outcome, can_retry(&judged, &planned, 1)), (Outcome::Failed, false));
+    }
+}

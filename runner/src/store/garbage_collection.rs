@@ -1,0 +1,87 @@
+//! Limits the state directory, or removes everything from it that can be made again.
+//!
+//! Each kind of file has its own locks: files that a run holds are kept, and a run that starts during the clean-up
+//! finds complete copies and caches only.
+
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use proctor_core::decision::gc::Collected;
+use proctor_core::spec::{CacheRetention, Retention};
+
+use super::freed_bytes::remove_dir_counted;
+use super::private_copies::{self, MIRRORS_DIR};
+use super::{SNAPSHOTS_DIR, StoreError, caches, retention};
+use crate::clock::Clock;
+
+/// Directory of the trees of commits in an earlier version.
+const OLD_CHECKOUTS: &str = "checkouts";
+
+/// The copies and caches to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GcExtent {
+    /// Those beyond the limits.
+    Excess,
+    /// All that no run holds.
+    All,
+}
+
+/// Removes from the state directory what a run would remove or, with [`GcExtent::All`], also each private copy and
+/// cache that no run holds.
+///
+/// # Errors
+/// `state` is not a state directory, or a directory in it cannot be read or written.
+pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<Collected, StoreError> {
+    if !state.join(SNAPSHOTS_DIR).is_dir() {
+        return Err(StoreError::NotState { path: state.display().to_string() });
+    }
+    let now = Clock::system().system_time();
+    let mut collected = Collected::default();
+    collect_copies_and_caches(state, &keep.caches, extent, now, &mut collected)
+        .map_err(|error| cleanup_error(state, error))?;
+    retention::apply_retention(state, retention::RetentionBounds::from(keep), now, &mut collected)
+        .map_err(|error| cleanup_error(state, error))?;
+    Ok(collected)
+}
+
+/// Removes private copies and caches.
+///
+/// # Errors
+/// A directory in the state directory cannot be read.
+pub(crate) fn collect_copies_and_caches(
+    state: &Path,
+    keep: &CacheRetention,
+    extent: GcExtent,
+    now: SystemTime,
+    collected: &mut Collected,
+) -> io::Result<()> {
+    remove_dir_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
+    private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, extent, &mut collected.copies)?;
+    caches::eviction::evict(state, (keep, extent), now, &mut collected.caches).map_err(io::Error::other)
+}
+
+fn cleanup_error(state: &Path, source: io::Error) -> StoreError {
+    StoreError::Io { action: "clean up", path: state.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::spec::DaemonSettings;
+
+    use super::*;
+
+    #[test]
+    fn removes_nothing_from_a_directory_that_no_run_has_used() {
+        let directory = tempfile::tempdir().expect("temp");
+        let file = directory.path().join("caches/mine");
+        std::fs::create_dir_all(&file).expect("makes");
+        let keep = DaemonSettings::default().retention;
+        let refused = collect(directory.path(), &keep, GcExtent::All);
+        assert!(matches!(refused, Err(StoreError::NotState { .. })), "{refused:?}");
+        assert!(file.exists());
+        std::fs::create_dir(directory.path().join(SNAPSHOTS_DIR)).expect("makes");
+        let collected = collect(directory.path(), &keep, GcExtent::All).expect("collects");
+        assert_eq!(collected.other.number, 1);
+    }
+}

@@ -1,0 +1,170 @@
+//! Tracks the descendants of this process if no PID namespace contains them. This process is their subreaper
+//! (`PR_SET_CHILD_SUBREAPER`): an orphaned descendant becomes its child. So no descendant can escape, and none
+//! remains when this process has no child left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::time::Timespec;
+
+/// Timeout for the kernel to end killed processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for a process to end before searching for new ones.
+const SEARCH_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// How many times to search for new processes before killing the stopped ones.
+const MAX_SEARCHES: usize = 20;
+
+/// Makes this process the subreaper of its descendants.
+pub(super) fn become_subreaper() -> io::Result<()> {
+    // Any process id switches it on; the kernel does not use the value otherwise.
+    Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?)
+}
+
+/// Returns all descendants of this process, by the parent ids in /proc. The result is a snapshot: a process that was
+/// created in the meantime may be missing.
+pub(super) fn list_pids() -> io::Result<BTreeSet<i32>> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A process that has ended since has no stat file. The file is not necessarily UTF-8, since it contains the
+        // process's name.
+        let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { continue };
+        if let Some(parent) = parse_parent(&String::from_utf8_lossy(&stat)) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut waiting = vec![own_pid_in_proc()?];
+    while let Some(next) = waiting.pop() {
+        for child in children.get(&next).into_iter().flatten() {
+            if found.insert(*child) {
+                waiting.push(*child);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the id of this process in the mounted /proc. It differs from `getpid()` if that /proc belongs to an outer
+/// PID namespace.
+fn own_pid_in_proc() -> io::Result<i32> {
+    let link = std::fs::read_link("/proc/self")?;
+    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is no number"))
+}
+
+/// Parses the fourth field of a stat line. The second field, the name in parentheses, may contain any characters.
+fn parse_parent(stat: &str) -> Option<i32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Sends SIGTERM to all descendants.
+pub(super) fn terminate() {
+    // Without /proc no process can be found; a later SIGKILL ends them.
+    for pid in list_pids().unwrap_or_default() {
+        send_signal(pid, Signal::TERM);
+    }
+}
+
+/// Kills all descendants and waits until none remains. SIGCHLD is blocked in this process.
+///
+/// # Errors
+/// Some remain after ten seconds, or processes cannot be listed.
+pub(super) fn kill_all() -> io::Result<()> {
+    let began = Instant::now();
+    let ends =
+        SignalFd::with_flags(&SigSet::from_iter([NixSignal::SIGCHLD]), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    loop {
+        // The kernel decides whether any child remains, not the list from /proc.
+        if reap_all()? == ReapOutcome::NoChildren {
+            return Ok(());
+        }
+        if began.elapsed() > KILL_TIMEOUT {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "processes of the step cannot be ended"));
+        }
+        for pid in stop_all()? {
+            send_signal(pid, Signal::KILL);
+        }
+        rustix::io::retry_on_intr(|| {
+            rustix::event::poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&SEARCH_INTERVAL))
+        })?;
+        while ends.read_signal()?.is_some() {}
+    }
+}
+
+/// Stops all descendants, so that none creates another process while they are counted or killed one by one.
+pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
+    let mut stopped = BTreeSet::new();
+    for _ in 0..MAX_SEARCHES {
+        let found = list_pids()?;
+        let new: Vec<i32> = found.difference(&stopped).copied().collect();
+        for pid in &new {
+            send_signal(*pid, Signal::STOP);
+        }
+        let is_all = new.is_empty();
+        // These ended before the signal arrived, and their ids may have been reused since.
+        for strange in stopped.difference(&found) {
+            send_signal(*strange, Signal::CONT);
+        }
+        stopped = found;
+        if is_all {
+            break;
+        }
+    }
+    Ok(stopped)
+}
+
+/// The result of [`reap_all`].
+#[derive(Debug, PartialEq, Eq)]
+enum ReapOutcome {
+    ChildrenRemain,
+    NoChildren,
+}
+
+fn reap_all() -> io::Result<ReapOutcome> {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return Ok(ReapOutcome::ChildrenRemain),
+            Err(rustix::io::Errno::CHILD) => return Ok(ReapOutcome::NoChildren),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Sends a signal. A process that has ended in the meantime is no error.
+fn send_signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_parent_for_any_process_name() {
+        assert_eq!(parse_parent("7 (a) b) S 5 7 7 0 -1"), Some(5));
+        assert_eq!(parse_parent("7 (x"), None);
+    }
+
+    #[test]
+    fn lists_descendants_only() {
+        let mut child = sleeper();
+        let found = list_pids().expect("/proc is there");
+        assert!(found.contains(&child.id().cast_signed()) && !found.contains(&1));
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a process to be found")]
+    fn sleeper() -> std::process::Child {
+        let null = std::process::Stdio::null;
+        std::process::Command::new("sleep").arg("1000").stdout(null()).stderr(null()).spawn().expect("started")
+    }
+}

@@ -1,0 +1,489 @@
+//! Stores the writes of a run's steps in the *run space*: a bounded tmpfs in a mount namespace that is kept alive by
+//! descriptors alone, without a process. The kernel frees all of it when the descriptors close.
+
+use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::model::outcome::LimitKind;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfs};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{SandboxError, with_best_effort_hint};
+use crate::host::{RepoFacts, StepUser};
+use crate::launcher::Launcher;
+use crate::no_namespaces::{self, HostDirSpace};
+use crate::policy::CacheSource;
+use crate::sandbox_pool::SandboxPool;
+use crate::wait;
+use crate::wire::{self, HelperMessage, HelperRequest, NamespaceCheck, RunSpaceRequest};
+
+/// Timeout for the kernel to create a run space.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The resources that a bounded file system has run out of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExhaustedSpace {
+    /// Space for bytes.
+    pub bytes: bool,
+    /// Inodes for files.
+    pub files: bool,
+}
+
+impl ExhaustedSpace {
+    /// Reads the current values of the kernel. A file system without a bound reports a total of 0.
+    pub(crate) fn from_statvfs(stats: &StatVfs) -> Self {
+        let spent = |total: u64, free: u64| total > 0 && free == 0;
+        Self { bytes: spent(stats.f_blocks, stats.f_bfree), files: spent(stats.f_files, stats.f_ffree) }
+    }
+
+    /// Returns the limits that have been reached.
+    pub fn limits(self) -> impl Iterator<Item = LimitKind> {
+        let kinds = [(self.bytes, LimitKind::Disk), (self.files, LimitKind::Inodes)];
+        kinds.into_iter().filter_map(|(met, kind)| met.then_some(kind))
+    }
+}
+
+/// The common bounds of all layers of one run, and the controls that may be missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunSpaceConfig {
+    /// The capacity in bytes.
+    pub disk_bytes: u64,
+    /// The capacity in files.
+    pub inodes: u64,
+    /// Controls that may be missing. If the kernel refuses namespaces and every control that depends on them may be
+    /// missing, the layers are stored in a directory of the host and the bounds are not enforced.
+    pub tolerated: Tolerated,
+    /// How many commands one sandbox may serve.
+    pub reuse: SandboxReuse,
+    /// The directory in which caches are stored, if any command of the run has caches.
+    pub caches: Option<PathBuf>,
+}
+
+/// The form in which the steps of a run see caches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheForm {
+    /// As overlays of immutable layers and a directory that receives the writes.
+    Layers,
+    /// As one directory, which must hold a copy of the layers.
+    Copy {
+        /// Why the kernel makes no overlay.
+        reason: String,
+    },
+    /// Not at all: each attempt gets an empty directory.
+    Empty {
+        /// Why caches are not available.
+        reason: String,
+    },
+}
+
+/// How many commands one sandbox may serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxReuse {
+    /// One command.
+    Never,
+    /// Several commands, one after another, as long as none leaves anything behind: see [`Launcher::return_to_pool`].
+    Allowed,
+}
+
+/// The layers of one run. Cheap to clone; dropping the last clone, including those held by layers, frees the run
+/// space.
+#[derive(Debug, Clone)]
+pub struct RunSpace(Arc<RunSpaceInner>);
+
+#[derive(Debug)]
+struct RunSpaceInner {
+    dir: Arc<OwnedFd>,
+    storage: LayerStorage,
+    next_layer_id: AtomicU32,
+    pool: Arc<SandboxPool>,
+    reuse: SandboxReuse,
+    caches: CacheForm,
+}
+
+/// Where the layers are stored.
+#[derive(Debug)]
+enum LayerStorage {
+    /// On a separate tmpfs in a mount namespace.
+    Tmpfs {
+        mounts: OwnedFd,
+        /// Without privilege: the user namespace that owns the mount namespace. Under root: the user namespace that
+        /// maps the owners of a repository of root's.
+        users: OwnedFd,
+        /// Under root: the host user that only the steps of this run have.
+        run_user: Option<RunUser>,
+    },
+    /// In a directory of the host.
+    HostDir(HostDirSpace),
+}
+
+/// The host user that only one run's steps over root's repository have.
+#[derive(Debug)]
+struct RunUser {
+    id: u32,
+    /// The user namespace that maps the on-disk owner of root's caches to this user.
+    caches: OwnedFd,
+}
+
+/// State of a layer that its attempt may still write.
+#[derive(Debug)]
+pub struct Unsealed(());
+/// State of a layer that no process writes any more.
+#[derive(Debug)]
+pub struct Sealed(());
+
+/// The writes of one step: the upper directory of its overlay, in the format of overlayfs with `userxattr`.
+#[derive(Debug)]
+pub struct Layer<S> {
+    space: RunSpace,
+    slot: LayerSlot,
+    state: PhantomData<S>,
+}
+
+/// The directories of a layer without a reference to their run space, so that a slot held by a prepared sandbox does
+/// not keep the run space alive.
+#[derive(Debug)]
+pub(crate) struct LayerSlot {
+    dir: Arc<OwnedFd>,
+    id: u32,
+    user: StepUser,
+    upper: OwnedFd,
+    /// The helper whose mounts keep the layer's contents alive until it has ended.
+    helper_pidfd: OnceLock<OwnedFd>,
+}
+
+impl RunSpace {
+    /// Creates a run space by means of one short-lived helper process.
+    ///
+    /// # Errors
+    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs and the missing controls are not
+    /// tolerated.
+    pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
+        let host = launcher.host().clone();
+        let RunSpaceConfig { disk_bytes, inodes, tolerated, reuse: sandboxes, caches } = config;
+        let request = HelperRequest::Space(RunSpaceRequest {
+            at: host.space_dir(),
+            bytes: disk_bytes,
+            inodes,
+            user: (!host.is_root()).then_some((host.euid, host.egid)),
+            beforehand: if no_namespaces::is_tolerated(&tolerated) {
+                NamespaceCheck::Namespaces
+            } else {
+                NamespaceCheck::Nothing
+            },
+            caches,
+        });
+        let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
+        let answer = wait::wait_readable(control.as_fd(), CREATE_TIMEOUT).and_then(|()| wire::recv(control.as_fd()));
+        drop(control);
+        // The helper has nothing more to report.
+        helper.wait_or_kill().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
+        let answer =
+            answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
+        match answer {
+            Some((HelperMessage::Space { own_id, no_cache_overlay }, fds)) => {
+                let caches = no_cache_overlay.map_or(CacheForm::Layers, |reason| CacheForm::Copy { reason });
+                Self::from_fds(fds, own_id, launcher.add_pool(), sandboxes, caches)
+            }
+            Some((HelperMessage::Refused { message, hint, .. }, _)) if no_namespaces::is_tolerated(&tolerated) => {
+                Self::in_host_dir(&host, message, hint, launcher.add_pool())
+            }
+            Some((HelperMessage::Refused { control, message, hint }, _)) => {
+                Err(SandboxError::RunSpaceRefused { control, message, hint: with_best_effort_hint(&hint) })
+            }
+            other => Err(SandboxError::Protocol(format!("{other:?}"))),
+        }
+    }
+
+    /// Returns whether the layers are in memory, so the kernel frees them when this process ends.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.0.storage, LayerStorage::Tmpfs { .. })
+    }
+
+    fn from_fds(
+        mut fds: Vec<OwnedFd>,
+        own_id: Option<u32>,
+        pool: Arc<SandboxPool>,
+        sandboxes: SandboxReuse,
+        caches: CacheForm,
+    ) -> Result<Self, SandboxError> {
+        let cache_owners = fds.pop_if(|_| own_id.is_some());
+        let own = own_id.zip(cache_owners).map(|(id, caches)| RunUser { id, caches });
+        let [dir, mounts, users] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|fds| SandboxError::Protocol(format!("{} descriptors instead of 3", fds.len())))?;
+        let kind = LayerStorage::Tmpfs { mounts, users, run_user: own };
+        Ok(Self(Arc::new(RunSpaceInner {
+            dir: Arc::new(dir),
+            storage: kind,
+            next_layer_id: AtomicU32::new(0),
+            pool,
+            reuse: sandboxes,
+            caches,
+        })))
+    }
+
+    fn in_host_dir(
+        host: &crate::host::Host,
+        refusal: String,
+        hint: String,
+        pool: Arc<SandboxPool>,
+    ) -> Result<Self, SandboxError> {
+        let (space, dir) = HostDirSpace::create(host, refusal, hint)?;
+        let (dir, kind) = (Arc::new(dir), LayerStorage::HostDir(space));
+        // Each copy of the tree serves one command.
+        let sandboxes = SandboxReuse::Never;
+        let caches = match host.is_root() {
+            // The step runs as another user, who cannot access root's state directory.
+            true => CacheForm::Empty { reason: "the step's user cannot reach root's state directory".to_owned() },
+            false => CacheForm::Copy { reason: "there are no namespaces".to_owned() },
+        };
+        Ok(Self(Arc::new(RunSpaceInner {
+            dir,
+            storage: kind,
+            next_layer_id: AtomicU32::new(0),
+            pool,
+            reuse: sandboxes,
+            caches,
+        })))
+    }
+
+    /// Makes an empty layer for a step of `user` over this repository.
+    pub(crate) fn new_slot(&self, repo: &RepoFacts, user: StepUser) -> Result<LayerSlot, SandboxError> {
+        let id = self.0.next_layer_id.fetch_add(1, Ordering::Relaxed);
+        let upper = self.make_dirs(id, user, repo).map_err(|errno| SandboxError::Layer { source: errno.into() })?;
+        Ok(LayerSlot { dir: Arc::clone(&self.0.dir), id, user, upper, helper_pidfd: OnceLock::new() })
+    }
+
+    /// Returns the layer of an attempt that starts.
+    pub(crate) fn open_layer(&self, slot: LayerSlot) -> Layer<Unsealed> {
+        Layer { space: self.clone(), slot, state: PhantomData }
+    }
+
+    /// Creates `<id>/upper` with the mode of the repository's root, since an overlay shows the mode of its upper
+    /// directory, and `<id>/work` next to it. Both must be on one mount, and neither inside the other.
+    fn make_dirs(&self, id: u32, user: StepUser, repo: &RepoFacts) -> rustix::io::Result<OwnedFd> {
+        let private = Mode::RWXU;
+        let (name, flags) = (id.to_string(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC);
+        rustix::fs::mkdirat(&*self.0.dir, &name, private)?;
+        let dir = rustix::fs::openat(&*self.0.dir, &name, flags, Mode::empty())?;
+        rustix::fs::mkdirat(&dir, WORK, private)?;
+        rustix::fs::mkdirat(&dir, UPPER, private)?;
+        let upper = rustix::fs::openat(&dir, UPPER, flags, Mode::empty())?;
+        if self.as_host_dir().is_some() {
+            no_namespaces::grant_step_access(&dir, user)?;
+        }
+        if user.is_set_up_by_root() {
+            let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
+            rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
+        }
+        // After the change of owner, which clears set-id bits. In a separate call from mkdir, since the umask
+        // restricts the mode of mkdir.
+        rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
+        Ok(upper)
+    }
+
+    /// Returns the number of prepared sandboxes that wait for a command.
+    pub fn ready_count(&self) -> usize {
+        self.0.pool.ready_count()
+    }
+
+    /// Returns whether nothing remains of the run's commands: the only layers are those of waiting sandboxes. Returns
+    /// `false` if the run space cannot be read.
+    pub fn is_unused(&self) -> bool {
+        let waiting: Vec<String> = self.0.pool.layer_ids().iter().map(ToString::to_string).collect();
+        let is_known = |name: &CStr| {
+            let name = name.to_bytes();
+            matches!(name, b"." | b"..") || waiting.iter().any(|id| id.as_bytes() == name)
+        };
+        let entries = rustix::fs::Dir::read_from(&self.0.dir);
+        entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
+    }
+
+    /// Returns whether a sandbox may serve another command after one that left nothing behind.
+    pub fn allows_reuse(&self) -> bool {
+        self.0.reuse == SandboxReuse::Allowed
+    }
+
+    /// Returns the form in which the steps of this run see caches.
+    pub fn cache_form(&self) -> &CacheForm {
+        &self.0.caches
+    }
+
+    /// Ends the prepared sandboxes that have a cache with this source, and waits until they have ended. Afterwards no
+    /// sandbox of this run has it mounted.
+    pub fn release_cache(&self, source: &CacheSource) {
+        self.0.pool.release_cache(source);
+    }
+
+    pub(crate) fn pool(&self) -> &SandboxPool {
+        &self.0.pool
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Returns the mount namespace, the user namespace, and the one that maps the owner of caches if there is one.
+    pub(crate) fn namespace_fds(&self) -> Vec<BorrowedFd<'_>> {
+        match &self.0.storage {
+            LayerStorage::Tmpfs { mounts, users, run_user: own } => {
+                [mounts, users].into_iter().chain(own.as_ref().map(|own| &own.caches)).map(AsFd::as_fd).collect()
+            }
+            LayerStorage::HostDir(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the host user id that only this run's steps over root's repository have, if there is one.
+    pub(crate) fn run_uid(&self) -> Option<u32> {
+        match &self.0.storage {
+            LayerStorage::Tmpfs { run_user: own, .. } => own.as_ref().map(|own| own.id),
+            LayerStorage::HostDir(_) => None,
+        }
+    }
+
+    /// Returns the user of this run's steps over this repository.
+    ///
+    /// # Errors
+    /// Another user owns the repository, and the daemon is not root.
+    pub fn step_user(&self, host: &crate::host::Host, repo: &RepoFacts) -> Result<StepUser, SandboxError> {
+        Ok(StepUser::choose(host, repo)?.with_run_uid(self.run_uid()))
+    }
+
+    /// Returns the host directory that holds the layers, if there are no namespaces.
+    pub(crate) fn as_host_dir(&self) -> Option<&HostDirSpace> {
+        match &self.0.storage {
+            LayerStorage::Tmpfs { .. } => None,
+            LayerStorage::HostDir(space) => Some(space),
+        }
+    }
+}
+
+/// Name of the directory of a layer that receives the writes.
+pub(crate) const UPPER: &str = "upper";
+/// Name of the directory of a layer that overlayfs uses internally.
+pub(crate) const WORK: &str = "work";
+
+impl<S> Layer<S> {
+    /// Returns the user who writes it.
+    pub fn user(&self) -> StepUser {
+        self.slot.user
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.slot.id
+    }
+
+    pub(crate) fn space(&self) -> &RunSpace {
+        &self.space
+    }
+}
+
+impl Layer<Unsealed> {
+    /// Marks the layer as no longer written. Call it only after its attempt has ended, that is after
+    /// [`EventPoll::Closed`](crate::EventPoll::Closed). Nothing is remounted.
+    pub fn seal(self) -> Layer<Sealed> {
+        let Self { space, slot, .. } = self;
+        Layer { space, slot, state: PhantomData }
+    }
+}
+
+impl LayerSlot {
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Records the helper of its attempt.
+    pub(crate) fn set_helper_pidfd(&self, holder: OwnedFd) {
+        // A layer has one attempt, so the first helper stays.
+        drop(self.helper_pidfd.set(holder));
+    }
+
+    /// Removes the directories, see [`Layer::discard`].
+    pub(crate) fn discard(self) -> Result<(), SandboxError> {
+        // The kernel keeps removed files while an overlay refers to them. The reaper kills a helper that hangs.
+        if let Some(holder) = self.helper_pidfd.get() {
+            let _ = wait::wait_readable(holder.as_fd(), wait::EXIT_TIMEOUT);
+        }
+        let name = CString::new(self.id.to_string()).unwrap_or_default();
+        remove_dir(self.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
+    }
+}
+
+impl Layer<Sealed> {
+    /// Returns the upper directory for reading.
+    pub fn upper(&self) -> BorrowedFd<'_> {
+        self.slot.upper.as_fd()
+    }
+
+    /// Returns the exhausted resources of the tmpfs that all layers of the run share.
+    pub fn exhausted_space(&self) -> ExhaustedSpace {
+        // If the file system cannot be examined, no limit is reported.
+        rustix::fs::fstatvfs(self.upper())
+            .map_or_else(|_| ExhaustedSpace::default(), |room| ExhaustedSpace::from_statvfs(&room))
+    }
+
+    /// Returns whether the layer is empty. Returns `false` if it cannot be read.
+    pub fn is_empty(&self) -> bool {
+        let is_entry = |entry: &rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+        rustix::fs::Dir::read_from(self.upper())
+            .is_ok_and(|mut dir| dir.find(|entry| entry.as_ref().map_or(true, is_entry)).is_none())
+    }
+
+    /// Returns the directories, for another command of the same sandbox.
+    pub(crate) fn into_slot(self) -> LayerSlot {
+        self.slot
+    }
+
+    /// Removes the writes, so that their space is free before the run ends. For an attempt that is repeated.
+    ///
+    /// # Errors
+    /// A file or directory cannot be removed.
+    pub fn discard(self) -> Result<(), SandboxError> {
+        self.slot.discard()
+    }
+}
+
+/// Removes a directory with all its contents, without following links and regardless of modes.
+///
+/// The step chose the depth of the tree, so neither the stack nor the number of open descriptors may grow with it.
+/// Subdirectories are therefore moved up next to `name` and queued there.
+///
+/// # Errors
+/// A file or directory cannot be removed.
+pub fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
+    let mut moved = 0_u64;
+    let mut waiting = vec![name.to_owned()];
+    while let Some(next) = waiting.pop() {
+        let dir = open_writable(parent, &next)?;
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            match (entry.file_type(), entry.file_name().to_bytes()) {
+                (_, b"." | b"..") => {}
+                (FileType::Directory, _) => {
+                    // A directory must be writable to be moved, since its `..` entry changes.
+                    drop(open_writable(dir.as_fd(), entry.file_name())?);
+                    let up = CString::new(format!("{}.{moved}", name.to_string_lossy())).unwrap_or_default();
+                    moved += 1;
+                    rustix::fs::renameat(&dir, entry.file_name(), parent, &up)?;
+                    waiting.push(up);
+                }
+                _ => rustix::fs::unlinkat(&dir, entry.file_name(), AtFlags::empty())?,
+            }
+        }
+        rustix::fs::unlinkat(parent, &next, AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// Opens a directory after restoring the permissions that a step may have removed.
+fn open_writable(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
+}

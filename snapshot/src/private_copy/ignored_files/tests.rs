@@ -1,0 +1,409 @@
+//! Tests that a mirror contains the ignored files of the last update in addition to the covered ones.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+
+use super::super::{MirrorUpdate, TREE, hash_tree};
+use super::*;
+
+/// A work tree with covered and ignored files, and a directory for its mirror.
+struct IgnoredFixture {
+    source: TempDir,
+    state: TempDir,
+    ignored: Vec<Vec<u8>>,
+}
+
+fn open_directory(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, DIRECTORY_FLAGS, Mode::empty()).expect("opens the directory")
+}
+
+fn all_ignored() -> IgnoredSelection<'static> {
+    IgnoredSelection { except: &[], rights: None, max_entries: 1_000, max_bytes: 1 << 20 }
+}
+
+impl IgnoredFixture {
+    fn new(ignored: &[&str]) -> Self {
+        let ignored = ignored.iter().map(|path| path.as_bytes().to_vec()).collect();
+        Self { source: TempDir::new().expect("a directory"), state: TempDir::new().expect("a directory"), ignored }
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.source.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
+        fs::write(&path, content).expect("writes");
+        // Old enough for its stat data to be trusted.
+        let file = fs::File::options().write(true).open(&path).expect("opens");
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)).expect("dates");
+    }
+
+    /// Returns the entries of all files that are not ignored.
+    fn covered(&self) -> EntryTree {
+        let everything = hash_tree(open_directory(self.source.path()).as_fd()).expect("reads the source");
+        let is_ignored =
+            |path: &[u8]| self.ignored.iter().any(|ignored| path == *ignored || paths::is_below(path, ignored));
+        let tracked = |path: &[u8]| path.ends_with(b".tracked");
+        let kept = everything.paths().filter(|path| tracked(path) || !is_ignored(path));
+        let leaf =
+            |path: Vec<u8>| everything.leaf_at_path(&path).map(|leaf| leaf.found).map(|found| (path, true, found));
+        EntryTree::from_leaves(kept.filter_map(leaf))
+    }
+
+    fn mirror(&self) -> Mirror {
+        Mirror::open(open_directory(self.state.path()), None).expect("opens")
+    }
+
+    fn try_update(&self, mirror: &mut Mirror, wanted: Option<&IgnoredSelection<'_>>) -> MirrorUpdate {
+        let source = open_directory(self.source.path());
+        mirror.update_from(source.as_fd(), (&self.covered(), &self.ignored), wanted).expect("updates")
+    }
+
+    fn update(&self, mirror: &mut Mirror) -> Vec<IgnoredInput> {
+        match self.try_update(mirror, Some(&all_ignored())) {
+            MirrorUpdate::Equal { ignored, .. } => ignored,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read_mirrored(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.state.path().join(TREE).join(path)).ok()
+    }
+}
+
+#[test]
+fn shows_ignored_files_with_their_modes_and_times() {
+    let ground = IgnoredFixture::new(&[".env", "node_modules"]);
+    ground.write("src/a.js", "covered");
+    ground.write(".env", "KEY=1");
+    ground.write("node_modules/b/run", "#!/bin/sh");
+    let mode = |mode| fs::Permissions::from_mode(mode);
+    fs::set_permissions(ground.source.path().join(".env"), mode(0o600)).expect("sets the mode");
+    fs::set_permissions(ground.source.path().join("node_modules/b/run"), mode(0o755)).expect("sets the mode");
+    symlink("b/run", ground.source.path().join("node_modules/link")).expect("links");
+    fs::create_dir(ground.source.path().join("node_modules/empty")).expect("makes");
+    let mut mirror = ground.mirror();
+    let inputs = ground.update(&mut mirror);
+    assert_eq!(ground.read_mirrored(".env").as_deref(), Some("KEY=1"));
+    assert_eq!(ground.read_mirrored("node_modules/link").as_deref(), Some("#!/bin/sh"));
+    let found = |path: &str| ground.state.path().join(TREE).join(path).symlink_metadata().expect("it is there");
+    assert_eq!((found(".env").mode() & 0o777, found("node_modules/b/run").mode() & 0o777), (0o600, 0o755));
+    assert_eq!((found(".env").mtime(), found("node_modules/empty").is_dir()), (1_000, true));
+    // The identity contains only the covered files.
+    assert_eq!(mirror.id(), ground.covered().id());
+    mirror.verify_all().expect("the ignored files are no damage");
+    let summary: Vec<_> = inputs.iter().map(|input| (input.path.as_slice(), input.kind, input.files)).collect();
+    assert_eq!(summary, [(&b".env"[..], IgnoredInputKind::File, 1), (b"node_modules", IgnoredInputKind::Directory, 3)]);
+    assert_eq!(inputs[0].sha256, Some(Sha256Hex::digest(b"KEY=1")));
+    assert_eq!(inputs[0].bytes, 5);
+}
+
+#[test]
+fn updates_changed_added_and_removed_files() {
+    let ground = IgnoredFixture::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/one", "1");
+    ground.write("out/two", "2");
+    let mut mirror = ground.mirror();
+    let first = ground.update(&mut mirror);
+    assert_eq!(ground.update(&mut mirror), first);
+    ground.write("out/one", "other");
+    ground.write("out/three/deep", "3");
+    fs::remove_file(ground.source.path().join("out/two")).expect("removes");
+    // A new `Mirror` reads the record from its files, as another process would.
+    let second = ground.update(&mut ground.mirror());
+    assert_ne!(second[0].sha256, first[0].sha256);
+    assert_eq!(ground.read_mirrored("out/one").as_deref(), Some("other"));
+    assert_eq!((ground.read_mirrored("out/two"), ground.read_mirrored("out/three/deep").as_deref()), (None, Some("3")));
+    // A file replaces a directory, and a directory replaces the file.
+    fs::remove_dir_all(ground.source.path().join("out")).expect("removes");
+    ground.write("out", "a file");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    assert_eq!(ground.read_mirrored("out").as_deref(), Some("a file"));
+    fs::remove_file(ground.source.path().join("out")).expect("removes");
+    fs::create_dir(ground.source.path().join("out")).expect("makes");
+    ground.update(&mut mirror);
+    ground.write("out/in", "4");
+    ground.update(&mut mirror);
+    assert_eq!(ground.read_mirrored("out/in").as_deref(), Some("4"));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn finds_damage_of_ignored_files() {
+    let ground = IgnoredFixture::new(&["out"]);
+    ground.write("out/one", "1");
+    fs::create_dir_all(ground.source.path().join("out/empty")).expect("makes");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    mirror.verify_all().expect("whole");
+    let shown = |path: &str| ground.state.path().join(TREE).join(path);
+    let damaged = |mirror: &Mirror| match mirror.verify_all() {
+        Err(MirrorError::Damaged { path, .. }) => path,
+        other => panic!("{other:?}"),
+    };
+    fs::write(shown("out/one"), "2").expect("writes");
+    assert_eq!(damaged(&mirror), "out/one");
+    fs::remove_file(shown("out/one")).expect("removes");
+    assert_eq!(damaged(&mirror), "out/one");
+    fs::write(shown("out/one"), "1").expect("writes");
+    fs::remove_dir(shown("out/empty")).expect("removes");
+    assert_eq!(damaged(&mirror), "out/empty");
+}
+
+#[test]
+fn moves_files_between_covered_and_ignored() {
+    let mut ground = IgnoredFixture::new(&["x"]);
+    ground.write("x", "text");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    ground.ignored.clear();
+    assert!(ground.update(&mut mirror).is_empty());
+    assert_eq!((mirror.id(), ground.read_mirrored("x").as_deref()), (ground.covered().id(), Some("text")));
+    ground.ignored.push(b"x".to_vec());
+    assert_eq!(ground.update(&mut mirror).len(), 1);
+    assert_eq!((mirror.id(), ground.read_mirrored("x").as_deref()), (ground.covered().id(), Some("text")));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn nested_ignored_paths_form_one_input() {
+    let ground = IgnoredFixture::new(&[".venv", ".venv/.gitignore", ".venv-x"]);
+    ground.write("a", "covered");
+    ground.write(".venv/.gitignore", "*");
+    ground.write(".venv-x", "another");
+    let inputs = ground.update(&mut ground.mirror());
+    assert_eq!(inputs.iter().map(|input| input.path.as_slice()).collect::<Vec<_>>(), [&b".venv"[..], b".venv-x"]);
+    assert_eq!(ground.read_mirrored(".venv/.gitignore").as_deref(), Some("*"));
+}
+
+#[test]
+fn omits_excepted_and_unselected_files() {
+    let ground = IgnoredFixture::new(&["out", "target"]);
+    ground.write("a", "covered");
+    ground.write("out/kept.tracked", "covered too");
+    ground.write("out/x", "1");
+    ground.write("target/y", "2");
+    let mut mirror = ground.mirror();
+    let except = [RelPath::new("target").expect("a path")];
+    let wanted = IgnoredSelection { except: &except, ..all_ignored() };
+    assert!(
+        matches!(ground.try_update(&mut mirror, Some(&wanted)), MirrorUpdate::Equal { ignored, .. } if ignored.len() == 1)
+    );
+    assert_eq!((ground.read_mirrored("out/x").as_deref(), ground.read_mirrored("target/y")), (Some("1"), None));
+    assert!(matches!(ground.try_update(&mut mirror, None), MirrorUpdate::Equal { ignored, .. } if ignored.is_empty()));
+    assert_eq!(
+        (ground.read_mirrored("out/x"), ground.read_mirrored("out/kept.tracked").as_deref()),
+        (None, Some("covered too"))
+    );
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn leaves_out_inputs_beyond_bounds() {
+    let ground = IgnoredFixture::new(&["out", "small", "zero"]);
+    ground.write("a", "covered");
+    (0..10).for_each(|number| ground.write(&format!("out/{number}"), "0123456789"));
+    ground.write("small", "1");
+    ground.write("zero", "");
+    let mut mirror = ground.mirror();
+    for wanted in
+        [IgnoredSelection { max_entries: 10, ..all_ignored() }, IgnoredSelection { max_bytes: 99, ..all_ignored() }]
+    {
+        let update = ground.try_update(&mut mirror, Some(&wanted));
+        let MirrorUpdate::Equal { ignored, .. } = update else { panic!("{update:?}") };
+        assert!(ignored[0].left_out.is_some_and(|(count, _)| count == 0) && ignored[0].sha256.is_none(), "{ignored:?}");
+        assert_eq!((ground.read_mirrored("out/1"), ground.read_mirrored("small").as_deref()), (None, Some("1")));
+    }
+    let wanted = IgnoredSelection { max_entries: 13, max_bytes: 101, ..all_ignored() };
+    assert!(
+        matches!(ground.try_update(&mut mirror, Some(&wanted)), MirrorUpdate::Equal { ignored, .. } if ignored[0].files == 10)
+    );
+    assert_eq!(ground.read_mirrored("out/1").as_deref(), Some("0123456789"));
+}
+
+#[test]
+fn leaves_out_files_that_steps_may_not_read() {
+    let ground = IgnoredFixture::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/open", "1");
+    ground.write("out/closed", "2");
+    fs::set_permissions(ground.source.path().join("out/closed"), fs::Permissions::from_mode(0o000)).expect("closes");
+    rustix::fs::mknodat(
+        open_directory(&ground.source.path().join("out")),
+        "fifo",
+        FileType::Fifo,
+        Mode::from_raw_mode(0o600),
+        0,
+    )
+    .expect("makes a fifo");
+    let found = ground.source.path().metadata().expect("it is there");
+    let rights = Some(StepRights { uid: found.uid(), gid: found.gid() });
+    let wanted = IgnoredSelection { rights, ..all_ignored() };
+    let mut mirror = ground.mirror();
+    let MirrorUpdate::Equal { ignored, .. } = ground.try_update(&mut mirror, Some(&wanted)) else {
+        panic!("not equal")
+    };
+    assert_eq!(ignored[0].left_out.map(|(count, _)| count), Some(2));
+    assert_eq!((ground.read_mirrored("out/open").as_deref(), ground.read_mirrored("out/closed")), (Some("1"), None));
+}
+
+#[test]
+fn removes_files_of_interrupted_update() {
+    let ground = IgnoredFixture::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/x", "1");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    // The state after the process ended between the copy and the update of the record.
+    mirror.ignored.begin(&[b"out/stray".to_vec(), b"out/x".to_vec()]).expect("notes");
+    fs::write(ground.state.path().join(TREE).join("out/stray"), "half").expect("writes");
+    drop(mirror);
+    let mut mirror = ground.mirror();
+    assert_eq!(ground.read_mirrored("out/stray"), None);
+    ground.update(&mut mirror);
+    assert_eq!(ground.read_mirrored("out/x").as_deref(), Some("1"));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn interrupted_update_keeps_covered_file() {
+    let mut ground = IgnoredFixture::new(&["x"]);
+    ground.write("x", "text");
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    ground.ignored.clear();
+    ground.update(&mut mirror);
+    // The state after the process ended when the covered file was copied, but the ignored one was still recorded.
+    mirror.ignored.begin(&[b"x".to_vec()]).expect("notes");
+    drop(mirror);
+    let mirror = ground.mirror();
+    assert_eq!((mirror.id(), ground.read_mirrored("x").as_deref()), (ground.covered().id(), Some("text")));
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn linked_mirror_contains_same_ignored_files() {
+    let ground = IgnoredFixture::new(&["out"]);
+    ground.write("a", "covered");
+    ground.write("out/x", "1");
+    let mut first = ground.mirror();
+    ground.update(&mut first);
+    let other = TempDir::new().expect("a directory");
+    let mut second = first.link_into(open_directory(other.path())).expect("links");
+    assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "1");
+    ground.write("out/x", "2");
+    ground.update(&mut second);
+    assert_eq!(ground.read_mirrored("out/x").as_deref(), Some("1"), "the first one is held by a run");
+    assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "2");
+}
+
+/// Updates a mirror, and runs `act` on the worktree between the survey of the ignored files and their copy.
+fn update_with_concurrent_change(
+    ground: &IgnoredFixture,
+    wanted: &IgnoredSelection<'_>,
+    act: impl FnOnce(),
+) -> Vec<IgnoredInput> {
+    let (source, covered, mut mirror) = (open_directory(ground.source.path()), ground.covered(), ground.mirror());
+    let survey = IgnoredSurvey::examine(source.as_fd(), (&covered, &ground.ignored), wanted, mirror.ignored.entries());
+    let survey = survey.expect("looks");
+    mirror.remove_ignored(&survey).expect("removes");
+    assert!(mirror.update_covered(source.as_fd(), &covered).expect("copies").is_ok());
+    act();
+    mirror.copy_ignored(source.as_fd(), survey, wanted).expect("copies")
+}
+
+#[test]
+fn reports_file_removed_during_copy() {
+    let ground = IgnoredFixture::new(&["out", "single"]);
+    for path in ["a", "out/x", "out/y", "single"] {
+        ground.write(path, "1");
+    }
+    let inputs = update_with_concurrent_change(&ground, &all_ignored(), || {
+        fs::remove_file(ground.source.path().join("out/x")).expect("removes");
+        fs::remove_file(ground.source.path().join("single")).expect("removes");
+    });
+    assert_eq!((inputs[0].files, inputs[0].left_out.map(|(count, _)| count)), (1, Some(1)), "{inputs:?}");
+    assert_eq!((&inputs[1].sha256, inputs[1].left_out.map(|(count, _)| count)), (&None, Some(0)), "{inputs:?}");
+}
+
+#[test]
+fn growing_files_share_remaining_bytes() {
+    let ground = IgnoredFixture::new(&["first", "second"]);
+    for path in ["a", "first", "second"] {
+        ground.write(path, "0123456789");
+    }
+    let wanted = IgnoredSelection { max_bytes: 25, ..all_ignored() };
+    let inputs = update_with_concurrent_change(&ground, &wanted, || {
+        ground.write("first", "0123456789+++++");
+        ground.write("second", "0123456789+");
+    });
+    let lengths = ["first", "second"].map(|path| ground.read_mirrored(path).map(|content| content.len()));
+    assert_eq!(lengths, [Some(15), None], "{inputs:?}");
+    assert!(inputs[1].left_out.is_some_and(|(_, reason)| reason.contains("grew")), "{inputs:?}");
+    // The next update examines the sizes again, so it also copies the second file.
+    let mut mirror = ground.mirror();
+    let update = ground.try_update(&mut mirror, Some(&IgnoredSelection { max_bytes: 26, ..all_ignored() }));
+    assert!(
+        matches!(update, MirrorUpdate::Equal { ignored, .. } if ignored.iter().all(|input| input.left_out.is_none()))
+    );
+    assert_eq!(ground.read_mirrored("second").as_deref(), Some("0123456789+"));
+}
+
+#[test]
+fn keeps_empty_repository_directory() {
+    let ground = IgnoredFixture::new(&["sub/x"]);
+    ground.write("a", "covered");
+    ground.write("sub/x", "1");
+    let gitlink = ScannedEntry { kind: ScannedKind::Gitlink, sha256: [7; 32], ..ScannedEntry::MISSING };
+    let covered =
+        ground.covered().with_leaves(vec![(b"sub".to_vec(), true, gitlink)], std::collections::HashMap::new());
+    let mut mirror = ground.mirror();
+    let mut update = || {
+        let source = open_directory(ground.source.path());
+        mirror.update_from(source.as_fd(), (&covered, &ground.ignored), Some(&all_ignored())).expect("updates")
+    };
+    update();
+    assert_eq!(ground.read_mirrored("sub/x").as_deref(), Some("1"));
+    fs::remove_file(ground.source.path().join("sub/x")).expect("removes");
+    update();
+    assert!(ground.state.path().join(TREE).join("sub").is_dir());
+    mirror.verify_all().expect("whole");
+}
+
+#[test]
+fn reports_current_inputs_without_changes() {
+    let ground = IgnoredFixture::new(&["out", ".env"]);
+    for path in ["a", "out/x", ".env"] {
+        ground.write(path, "1");
+    }
+    let mut mirror = ground.mirror();
+    ground.update(&mut mirror);
+    drop(mirror);
+    let now = || {
+        let (source, covered) = (open_directory(ground.source.path()), ground.covered());
+        let inputs = Mirror::current_inputs_of(
+            Some(open_directory(ground.state.path()).as_fd()),
+            source.as_fd(),
+            (&covered, &ground.ignored),
+            &all_ignored(),
+        );
+        inputs.expect("looks").expect("few")
+    };
+    let before = now();
+    assert_eq!(before.len(), 2);
+    ground.write(".env", "1");
+    assert_eq!(now(), before, "the content is the same");
+    ground.write(".env", "2");
+    assert_ne!(now(), before);
+    ground.write("out/new", "");
+    assert_eq!(now()[0].files, 2);
+    assert_eq!((ground.read_mirrored(".env").as_deref(), ground.read_mirrored("out/new")), (Some("1"), None));
+    // The result is the same without a copy.
+    let (source, covered) = (open_directory(ground.source.path()), ground.covered());
+    let inputs = Mirror::current_inputs_of(None, source.as_fd(), (&covered, &ground.ignored), &all_ignored());
+    assert_eq!(inputs.expect("looks"), Some(now()));
+}

@@ -1,0 +1,377 @@
+//! Tests that a mirror contains the tree of the last update, after any changes of the work tree or of the mirror's
+//! own files.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A work tree, and a directory for its mirror.
+struct MirrorFixture {
+    source: TempDir,
+    state: TempDir,
+}
+
+impl MirrorFixture {
+    fn new() -> Self {
+        Self { source: TempDir::new().expect("a directory"), state: TempDir::new().expect("a directory") }
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.source.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
+        fs::write(path, content).expect("writes");
+    }
+
+    fn remove(&self, path: &str) {
+        fs::remove_file(self.source.path().join(path)).expect("removes");
+    }
+
+    fn source(&self) -> OwnedFd {
+        open_directory(self.source.path())
+    }
+
+    fn source_entries(&self) -> EntryTree {
+        hash_tree(self.source().as_fd()).expect("reads the source")
+    }
+
+    fn open_mirror(&self) -> Mirror {
+        Mirror::open(open_directory(self.state.path()), None).expect("opens")
+    }
+
+    fn update(&self, mirror: &mut Mirror) -> MirrorUpdate {
+        mirror.update_from(self.source().as_fd(), (&self.source_entries(), &[]), None).expect("updates")
+    }
+
+    fn mirrored_path(&self, path: &str) -> PathBuf {
+        self.state.path().join(TREE).join(path)
+    }
+
+    fn mtime(&self, path: &str) -> (i64, i64) {
+        let found = self.mirrored_path(path).symlink_metadata().expect("it is there");
+        (found.mtime(), found.mtime_nsec())
+    }
+}
+
+fn open_directory(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, DIRECTORY_FLAGS, Mode::empty()).expect("opens the directory")
+}
+
+fn equal_update(copied: usize, bytes: u64) -> MirrorUpdate {
+    MirrorUpdate::Equal { copied, bytes, ignored: Vec::new() }
+}
+
+#[test]
+fn copies_content_kind_and_exec_bit() {
+    let ground = MirrorFixture::new();
+    ground.write("a/b/file", "one");
+    ground.write("run.sh", "#!/bin/sh\n");
+    fs::set_permissions(ground.source.path().join("run.sh"), fs::Permissions::from_mode(0o700)).expect("sets the mode");
+    symlink("a/b", ground.source.path().join("link")).expect("links");
+    let mut mirror = ground.open_mirror();
+    assert_eq!(ground.update(&mut mirror), equal_update(3, 16));
+    assert_eq!(mirror.id(), ground.source_entries().id());
+    assert_eq!(fs::read_to_string(ground.mirrored_path("a/b/file")).expect("reads"), "one");
+    assert_eq!(fs::read_link(ground.mirrored_path("link")).expect("reads"), Path::new("a/b"));
+    // Modes depend on the identity alone.
+    let mode = |path| ground.mirrored_path(path).symlink_metadata().expect("it is there").mode() & 0o7777;
+    assert_eq!((mode("run.sh"), mode("a/b/file"), mode("a")), (0o755, 0o644, 0o755));
+}
+
+#[test]
+fn keeps_times_of_unchanged_files_and_advances_changed_ones() {
+    let ground = MirrorFixture::new();
+    ground.write("same", "1");
+    ground.write("other", "1");
+    let mut mirror = ground.open_mirror();
+    ground.update(&mut mirror);
+    let (same, other) = (ground.mtime("same"), ground.mtime("other"));
+    ground.write("other", "2");
+    // An edit that keeps the modification time must be found.
+    let kept = std::time::SystemTime::UNIX_EPOCH;
+    fs::File::options()
+        .write(true)
+        .open(ground.source.path().join("other"))
+        .expect("opens")
+        .set_modified(kept)
+        .expect("dates");
+    assert_eq!(ground.update(&mut mirror), equal_update(1, 1));
+    assert_eq!(ground.mtime("same"), same);
+    assert!(ground.mtime("other").0 > other.0, "{:?} is not a second after {other:?}", ground.mtime("other"));
+    // Restoring the old content is an edit too.
+    let second = ground.mtime("other");
+    ground.write("other", "1");
+    ground.update(&mut mirror);
+    assert!(ground.mtime("other").0 > second.0);
+}
+
+#[test]
+fn replaces_files_by_directories_and_back() {
+    let ground = MirrorFixture::new();
+    ground.write("x", "file");
+    let mut mirror = ground.open_mirror();
+    ground.update(&mut mirror);
+    ground.remove("x");
+    ground.write("x/y/z", "below");
+    ground.update(&mut mirror);
+    assert_eq!(fs::read_to_string(ground.mirrored_path("x/y/z")).expect("reads"), "below");
+    fs::remove_dir_all(ground.source.path().join("x")).expect("removes");
+    ground.write("x", "file");
+    ground.update(&mut mirror);
+    assert_eq!(fs::read_to_string(ground.mirrored_path("x")).expect("reads"), "file");
+    mirror.verify_all().expect("holds what it says");
+}
+
+#[test]
+fn reports_paths_that_changed_after_the_snapshot() {
+    let ground = MirrorFixture::new();
+    for path in ["grown", "shorter", "same-size", "gone", "link", "fine"] {
+        ground.write(path, "12345");
+    }
+    let wanted = ground.source_entries();
+    ground.write("grown", "123456");
+    ground.write("shorter", "1");
+    ground.write("same-size", "54321");
+    ground.remove("gone");
+    ground.remove("link");
+    symlink("12345", ground.source.path().join("link")).expect("links");
+    let mut mirror = ground.open_mirror();
+    let update = mirror.update_from(ground.source().as_fd(), (&wanted, &[]), None).expect("updates");
+    let changed = ["gone", "grown", "link", "same-size", "shorter"].map(|path| path.as_bytes().to_vec());
+    assert_eq!(update, MirrorUpdate::Changed(changed.to_vec()));
+    assert_ne!(mirror.id(), wanted.id());
+    for path in ["grown", "same-size", "link"] {
+        assert!(ground.mirrored_path(path).symlink_metadata().is_err(), "{path} is there");
+    }
+    assert!(matches!(ground.update(&mut mirror), MirrorUpdate::Equal { copied: 4, .. }));
+    assert_eq!(mirror.id(), ground.source_entries().id());
+}
+
+#[test]
+fn follows_no_link_that_replaced_directory() {
+    let ground = MirrorFixture::new();
+    ground.write("dir/secret", "mine");
+    let wanted = ground.source_entries();
+    let outside = TempDir::new().expect("a directory");
+    fs::write(outside.path().join("secret"), "mine").expect("writes");
+    fs::remove_dir_all(ground.source.path().join("dir")).expect("removes");
+    symlink(outside.path(), ground.source.path().join("dir")).expect("links");
+    let mut mirror = ground.open_mirror();
+    let update = mirror.update_from(ground.source().as_fd(), (&wanted, &[]), None).expect("updates");
+    assert_eq!(update, MirrorUpdate::Changed(vec![b"dir/secret".to_vec()]));
+}
+
+#[test]
+fn reloads_record_when_reopened() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    ground.write("b/c", "2");
+    ground.update(&mut ground.open_mirror());
+    let mut mirror = ground.open_mirror();
+    assert_eq!(mirror.id(), ground.source_entries().id());
+    assert_eq!(ground.update(&mut mirror), equal_update(0, 0));
+    ground.write("a", "3");
+    ground.update(&mut mirror);
+    drop(mirror);
+    assert_eq!(ground.open_mirror().id(), ground.source_entries().id());
+}
+
+#[test]
+fn examines_paths_of_interrupted_update() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    ground.write("b", "1");
+    let mut mirror = ground.open_mirror();
+    ground.update(&mut mirror);
+    mirror.record.begin(&[b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]).expect("notes");
+    drop(mirror);
+    fs::remove_file(ground.mirrored_path("a")).expect("removes");
+    fs::write(ground.mirrored_path("c"), "half").expect("writes");
+    let mut mirror = ground.open_mirror();
+    assert_ne!(mirror.id(), ground.source_entries().id());
+    ground.update(&mut mirror);
+    assert_eq!(mirror.id(), ground.source_entries().id());
+    mirror.verify_all().expect("holds what it says");
+    assert!(!ground.mirrored_path("c").exists());
+}
+
+#[test]
+fn ignores_damaged_record() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    ground.update(&mut ground.open_mirror());
+    fs::write(ground.mirrored_path("a"), "2").expect("writes");
+    for file in ["record", "journal"] {
+        let path = ground.state.path().join(file);
+        let mut bytes = fs::read(&path).expect("reads");
+        let at = bytes.len() / 2;
+        bytes.get_mut(at).map(|byte| *byte ^= 1).unwrap_or_else(|| bytes.extend([0xff; 40]));
+        fs::write(&path, bytes).expect("writes");
+        let mut mirror = ground.open_mirror();
+        ground.update(&mut mirror);
+        assert_eq!(fs::read_to_string(ground.mirrored_path("a")).expect("reads"), "1", "{file}");
+        fs::write(ground.mirrored_path("a"), "2").expect("writes");
+    }
+}
+
+#[test]
+fn torn_journal_keeps_later_updates() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    let mut mirror = ground.open_mirror();
+    ground.update(&mut mirror);
+    drop(mirror);
+    let journal = ground.state.path().join("journal");
+    let mut bytes = fs::read(&journal).expect("reads");
+    bytes.extend([200, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    fs::write(&journal, bytes).expect("writes");
+    let mut mirror = ground.open_mirror();
+    ground.write("a", "2");
+    ground.update(&mut mirror);
+    drop(mirror);
+    assert_eq!(ground.open_mirror().id(), ground.source_entries().id());
+}
+
+#[test]
+fn finds_damage() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    let mut mirror = ground.open_mirror();
+    ground.update(&mut mirror);
+    mirror.verify_sample(8, 5).expect("holds what it says");
+    fs::write(ground.mirrored_path("stray"), "x").expect("writes");
+    assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { .. })));
+    fs::remove_file(ground.mirrored_path("stray")).expect("removes");
+    mirror.verify_all().expect("holds what it says");
+    fs::write(ground.mirrored_path("a"), "2").expect("writes");
+    assert!(matches!(mirror.verify_sample(8, 5), Err(MirrorError::Damaged { .. })));
+}
+
+#[test]
+fn finds_stray_files_in_git_dir() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    let mut mirror = ground.open_mirror();
+    ground.update(&mut mirror);
+    fs::create_dir_all(ground.mirrored_path(".git/hooks")).expect("makes");
+    fs::write(ground.mirrored_path(".git/HEAD"), "ref: refs/heads/main\n").expect("writes");
+    mirror.verify_all().expect("holds what it says");
+    fs::write(ground.mirrored_path(".git/hooks/post-checkout"), "#!/bin/sh\n").expect("writes");
+    assert!(
+        matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git/hooks/post-checkout")
+    );
+    fs::remove_dir_all(ground.mirrored_path(".git")).expect("removes");
+    std::os::unix::fs::symlink("/", ground.mirrored_path(".git")).expect("links");
+    assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git"));
+}
+
+#[test]
+fn linked_mirror_changes_independently() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    ground.write("b/c", "1");
+    let mut first = ground.open_mirror();
+    ground.update(&mut first);
+    let other = TempDir::new().expect("a directory");
+    let mut second = first.link_into(open_directory(other.path())).expect("links");
+    assert_eq!(second.id(), first.id());
+    let inode = |path: &Path| path.symlink_metadata().expect("it is there").ino();
+    assert_eq!(inode(&ground.mirrored_path("b/c")), inode(&other.path().join("tree/b/c")));
+    ground.write("b/c", "2");
+    ground.update(&mut second);
+    assert_eq!(fs::read_to_string(ground.mirrored_path("b/c")).expect("reads"), "1");
+    assert_eq!(fs::read_to_string(other.path().join("tree/b/c")).expect("reads"), "2");
+    first.verify_all().expect("holds what it says");
+}
+
+/// One edit of a work tree.
+#[derive(Debug, Clone)]
+enum WorktreeEdit {
+    Write(usize, u8),
+    Link(usize, u8),
+    Executable(usize),
+    Remove(usize),
+}
+
+const PATHS: [&str; 8] = ["a", "b", "d/a", "d/b", "d/e/a", "d/e", "f/g/h", "f"];
+
+fn apply_edit(source: &Path, edit: &WorktreeEdit) {
+    let at = |index: usize| source.join(PATHS[index]);
+    let clear = |path: &Path| {
+        let _ = fs::remove_file(path);
+        let _ = fs::remove_dir_all(path);
+        for above in path.ancestors().skip(1).take_while(|above| *above != source) {
+            if above.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+                let _ = fs::remove_file(above);
+            }
+        }
+        fs::create_dir_all(path.parent().expect("a parent")).expect("makes the directory");
+    };
+    match edit {
+        WorktreeEdit::Write(index, byte) => {
+            clear(&at(*index));
+            fs::write(at(*index), [*byte; 3]).expect("writes");
+        }
+        WorktreeEdit::Link(index, byte) => {
+            clear(&at(*index));
+            symlink(format!("to-{byte}"), at(*index)).expect("links");
+        }
+        WorktreeEdit::Executable(index) => {
+            if at(*index).symlink_metadata().is_ok_and(|found| found.is_file()) {
+                fs::set_permissions(at(*index), fs::Permissions::from_mode(0o755)).expect("sets the mode");
+            }
+        }
+        WorktreeEdit::Remove(index) => {
+            let _ = fs::remove_file(at(*index));
+            let _ = fs::remove_dir_all(at(*index));
+        }
+    }
+}
+
+fn edits_strategy() -> impl Strategy<Value = Vec<Vec<WorktreeEdit>>> {
+    let index = 0..PATHS.len();
+    let one = prop_oneof![
+        (index.clone(), 0..3_u8).prop_map(|(index, byte)| WorktreeEdit::Write(index, byte)),
+        (index.clone(), 0..3_u8).prop_map(|(index, byte)| WorktreeEdit::Link(index, byte)),
+        index.clone().prop_map(WorktreeEdit::Executable),
+        index.prop_map(WorktreeEdit::Remove),
+    ];
+    prop::collection::vec(prop::collection::vec(one, 0..6), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn updated_mirror_equals_tree(rounds in edits_strategy(), reopened in any::<bool>()) {
+        let ground = MirrorFixture::new();
+        let mut mirror = ground.open_mirror();
+        for round in &rounds {
+            let before = ground.source_entries();
+            round.iter().for_each(|one| apply_edit(ground.source.path(), one));
+            let wanted = ground.source_entries();
+            let dates: Vec<_> = wanted.paths().map(|path| {
+                let path = String::from_utf8(path).expect("plain");
+                let is_same = before.get(path.as_bytes()) == wanted.get(path.as_bytes());
+                let date = is_same.then(|| ground.mtime(&path));
+                (path, date)
+            }).collect();
+            if reopened {
+                mirror = ground.open_mirror();
+            }
+            let is_equal = matches!(ground.update(&mut mirror), MirrorUpdate::Equal { .. });
+            prop_assert!(is_equal);
+            prop_assert_eq!(mirror.id(), wanted.id());
+            mirror.verify_all().expect("holds what it says");
+            for (path, date) in dates {
+                if let Some(date) = date {
+                    prop_assert_eq!(ground.mtime(&path), date);
+                }
+            }
+        }
+    }
+}

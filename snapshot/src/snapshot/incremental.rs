@@ -1,0 +1,283 @@
+//! Takes an incremental snapshot, for which git's listing is not needed: git's files and the ignore rules are
+//! unchanged. The git helper is only asked about new paths in the tree.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use proctor_core::model::drift::is_evidence_path;
+use rustix::fs::{FileType, fstat};
+
+use super::{ReuseBasis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, git_facts};
+use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
+use crate::file_stat::{FileTime, RacyWindow};
+use crate::git::helper::GitHelper;
+use crate::git::protocol::RepoPath;
+use crate::git::tree_state::tree_state;
+use crate::paths;
+use crate::read_beneath;
+use crate::stat_scan::{EarlierEntries, NamesAndTypes, ScanCounts, ScanFindings, StatScan, io_error};
+
+/// Takes the snapshot. Returns `None` if git has to list the tree.
+pub(super) fn take_incremental(
+    before: &Snapshot,
+    helper: &GitHelper,
+    (at, settling): (FileTime, RacyWindow),
+) -> Result<Option<Snapshot>, SnapshotError> {
+    let Some(basis) = &before.basis else { return Ok(None) };
+    let Some(top) = basis.open_top() else { return Ok(None) };
+    if !basis.is_git_unchanged() {
+        tracing::debug!(repo = %basis.worktree.display(), "git's files changed, or may have changed");
+        return Ok(None);
+    }
+    let again = IncrementalSnapshot {
+        before,
+        basis,
+        top,
+        started_at: at,
+        racy_window: settling,
+        helper,
+        stop: AtomicBool::new(false),
+    };
+    let findings = again.stat_scan(&before.entries, EarlierEntries::SameTree).scan_all()?;
+    match again.current_entries(&findings) {
+        Ok(now) => again.finish(&findings, now),
+        Err(IncrementalFailure::Failed(error)) => Err(error),
+        Err(IncrementalFailure::ListingNeeded(why)) => {
+            tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
+            Ok(None)
+        }
+    }
+}
+
+impl ReuseBasis {
+    /// Opens the top of the work tree. Returns `None` if it is another directory, or if timestamps on its device do
+    /// not reveal every change.
+    fn open_top(&self) -> Option<OwnedFd> {
+        let top = read_beneath::open_canonical(&self.worktree).ok()?;
+        let stat = fstat(&top).ok()?;
+        let is_same = (stat.st_dev, stat.st_ino) == self.top
+            && read_beneath::trusted_device(top.as_fd()).ok()? == Some(stat.st_dev);
+        is_same.then_some(top)
+    }
+}
+
+/// Why no incremental snapshot can be taken.
+enum IncrementalFailure {
+    /// The known entries do not determine which paths are covered.
+    ListingNeeded(&'static str),
+    Failed(SnapshotError),
+}
+
+impl<E: Into<SnapshotError>> From<E> for IncrementalFailure {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+struct IncrementalSnapshot<'a> {
+    before: &'a Snapshot,
+    basis: &'a Arc<ReuseBasis>,
+    top: OwnedFd,
+    started_at: FileTime,
+    racy_window: RacyWindow,
+    helper: &'a GitHelper,
+    stop: AtomicBool,
+}
+
+impl IncrementalSnapshot<'_> {
+    fn stat_scan<'b>(&'b self, known: &'b EntryTree, before: EarlierEntries<'b>) -> StatScan<'b> {
+        let device = Some(self.basis.top.0);
+        StatScan {
+            top: self.top.as_fd(),
+            device,
+            started_at: self.started_at,
+            racy_window: self.racy_window,
+            known,
+            earlier: before,
+            stop: &self.stop,
+        }
+    }
+
+    /// Returns the current entries of the tree.
+    fn current_entries(&self, found: &ScanFindings) -> Result<CurrentTree, IncrementalFailure> {
+        let known = &self.before.entries;
+        if let Some(why) = found.relisting_reason {
+            return Err(IncrementalFailure::ListingNeeded(why));
+        }
+        let (new, ignored) = self.find_new_paths(found)?;
+        if found.leaves.is_empty() && found.directories.is_empty() {
+            return Ok(CurrentTree { entries: Arc::clone(known), ignored, counts: found.counts });
+        }
+        let (mut entries, mut counts) = (EntryTree::clone(known), found.counts);
+        entries.apply_scan(&found.leaves, &found.directories);
+        if !new.is_empty() {
+            let added = new.iter().map(|path| (path.clone(), false, ScannedEntry::MISSING)).collect();
+            entries = entries.with_leaves(added, HashMap::new());
+            let looked =
+                self.stat_scan(&entries, EarlierEntries::OtherTree(None)).scan_paths(new.iter().map(Vec::as_slice))?;
+            entries.apply_scan(&looked.leaves, &[]);
+            counts.add(looked.counts);
+        }
+        Ok(CurrentTree { entries: Arc::new(entries), ignored, counts })
+    }
+
+    /// Returns the newly covered paths, and all ignored ones.
+    fn find_new_paths(&self, found: &ScanFindings) -> Result<(PathList, Arc<PathList>), IncrementalFailure> {
+        let mut new = NewPaths::default();
+        for (directory, names) in &found.names {
+            self.collect_new_names(*directory, names, &mut new)?;
+        }
+        let directories: Vec<&[u8]> = new.directories.iter().map(Vec::as_slice).collect();
+        let leaves: Vec<&[u8]> = new.leaves.iter().map(Vec::as_slice).collect();
+        let (worktree, submodules) = (&self.basis.worktree, self.basis.known_submodules());
+        let ignored = self.helper.query_ignored(worktree, submodules, &directories, &leaves);
+        let ignored = ignored.map_err(SnapshotError::from)?;
+        let (of_directories, of_leaves) = ignored.split_at(directories.len());
+        if of_directories.contains(&false) {
+            return Err(IncrementalFailure::ListingNeeded("a new directory is not ignored"));
+        }
+        let covered = leaves.iter().zip(of_leaves).filter(|(_, ignored)| !**ignored);
+        let covered = covered.map(|(path, _)| path.to_vec()).collect();
+        let ignored = leaves.iter().zip(of_leaves).filter(|(_, ignored)| **ignored).map(|(path, _)| path.to_vec());
+        Ok((covered, self.current_ignored(found, new.directories.iter().cloned().chain(ignored))))
+    }
+
+    /// Returns the ignored paths: for directories that changed, those among the current names, and for all others
+    /// the known ones.
+    fn current_ignored(&self, found: &ScanFindings, new: impl Iterator<Item = Vec<u8>>) -> Arc<PathList> {
+        let before = &self.before.ignored;
+        if found.names.is_empty() && found.directories.is_empty() {
+            return Arc::clone(before);
+        }
+        let known = &self.before.entries;
+        let path_of = |at: usize| known.directory_path(at);
+        let gone = found.directories.iter().filter(|(_, look)| *look == DirectoryScanState::default());
+        let changed: HashSet<&[u8]> =
+            found.names.iter().map(|(at, _)| *at).chain(gone.map(|(at, _)| *at)).map(path_of).collect();
+        let is_elsewhere = |path: &&Vec<u8>| !changed.contains(paths::split(path).0);
+        let mut ignored: Vec<Vec<u8>> = before.iter().filter(is_elsewhere).cloned().chain(new).collect();
+        for (directory, names) in &found.names {
+            let is_known = |name: &[u8], kind: FileType| match kind {
+                FileType::Directory => known
+                    .directory_index(&paths::join(path_of(*directory), name))
+                    .is_some_and(|at| known.directory(at).scan_state.ignore_status == IgnoreStatus::Ignored),
+                _ => known
+                    .leaf_index(*directory, name)
+                    .is_some_and(|leaf| known.leaf_at(leaf).found.kind == ScannedKind::IgnoreRules),
+            };
+            let known = names.iter().filter(|(name, kind)| is_known(name, *kind));
+            ignored.extend(known.map(|(name, _)| paths::join(path_of(*directory), name)));
+        }
+        ignored.sort_unstable();
+        ignored.dedup();
+        Arc::new(ignored)
+    }
+
+    /// Collects the unknown names in a directory.
+    fn collect_new_names(
+        &self,
+        directory: usize,
+        names: &NamesAndTypes,
+        new: &mut NewPaths,
+    ) -> Result<(), IncrementalFailure> {
+        let known = &self.before.entries;
+        let path = known.directory_path(directory);
+        self.check_repository(path, names)?;
+        for (name, kind) in names.iter().filter(|(name, _)| name != b".git") {
+            let path = paths::join(path, name);
+            if *kind == FileType::Directory {
+                let at = known.directory_index(&path);
+                if at.is_none_or(|at| known.directory(at).scan_state.ignore_status == IgnoreStatus::NotEvaluated) {
+                    new.directories.insert(path);
+                }
+            } else if known.leaf_index(directory, name).is_none() && !is_evidence_path(&path) {
+                if matches!(name.as_slice(), b".gitignore" | b".gitattributes") {
+                    return Err(IncrementalFailure::ListingNeeded("rules came to it"));
+                }
+                new.leaves.insert(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a directory is a repository exactly if it was one before, and that it cannot become a repository
+    /// without a change that a later scan notices.
+    fn check_repository(&self, path: &[u8], names: &NamesAndTypes) -> Result<(), IncrementalFailure> {
+        let was_one = path.is_empty() || self.basis.repositories.iter().any(|place| place.0 == path);
+        let dot_git = names.iter().find(|(name, _)| name == b".git").map(|(_, kind)| *kind);
+        if was_one != dot_git.is_some_and(|kind| self.is_repository_marker(path, kind)) {
+            return Err(IncrementalFailure::ListingNeeded("a repository came or went"));
+        }
+        if !was_one && dot_git == Some(FileType::Directory) && !self.is_head_watched(path) {
+            return Err(IncrementalFailure::ListingNeeded("a directory may become a repository"));
+        }
+        Ok(())
+    }
+
+    fn is_repository_marker(&self, path: &[u8], dot_git: FileType) -> bool {
+        match dot_git {
+            FileType::RegularFile => true,
+            FileType::Directory => {
+                let head = [&paths::join(path, b".git")[..], b"/HEAD"].concat();
+                read_beneath::open_entry(self.top.as_fd(), &head).is_ok_and(|found| found.is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Checks whether the HEAD that would turn a directory into a repository is among the watched git files.
+    fn is_head_watched(&self, path: &[u8]) -> bool {
+        let head = [path, b"/.git/HEAD"].concat();
+        let place = |source: &crate::git::protocol::GitSourceFile| {
+            source.place.as_os_str().as_bytes().strip_prefix(self.basis.worktree.as_os_str().as_bytes()).map(|inner| {
+                let inner = inner.strip_prefix(b"/").unwrap_or(inner);
+                paths::join(inner, &source.path.0)
+            })
+        };
+        self.basis.sources.iter().flatten().any(|source| place(source).is_some_and(|path| path == head))
+    }
+
+    /// Checks whether stat data that an index stores have changed. Git reads such a file again, and may convert it
+    /// differently.
+    fn has_stat_changes(&self, found: &ScanFindings) -> bool {
+        let before = |leaf: usize| self.before.entries.leaf_at(leaf).found.stat;
+        found.leaves.iter().any(|(_, leaf, now)| now.stat != before(*leaf))
+    }
+
+    /// Builds the snapshot. Returns `None` if git's listing is needed but lost.
+    fn finish(self, found: &ScanFindings, now: CurrentTree) -> Result<Option<Snapshot>, SnapshotError> {
+        let CurrentTree { entries, ignored, counts } = now;
+        let id = entries.id();
+        let git = if id == self.before.id && !self.has_stat_changes(found) {
+            self.before.git.clone()
+        } else {
+            let Some(mut listing) = self.basis.listing.decode() else { return Ok(None) };
+            listing.untracked = entries.untracked().map(RepoPath).collect();
+            let state = tree_state(&listing, self.top.as_fd(), &entries, self.helper.program());
+            let failed = |error| io_error(self.basis.worktree.as_os_str().as_bytes(), error);
+            git_facts(listing, state.map_err(failed)?)
+        };
+        let (stats, basis) = (SnapshotStats::new(SnapshotMethod::Stat, counts, false), Some(Arc::clone(self.basis)));
+        let listing = self.basis.listing.clone();
+        Ok(Some(Snapshot { id, entries, git, stats, ignored, listing, started_at: self.started_at, basis }))
+    }
+}
+
+type PathList = Vec<Vec<u8>>;
+
+/// The current state of the tree.
+struct CurrentTree {
+    entries: Arc<EntryTree>,
+    ignored: Arc<Vec<Vec<u8>>>,
+    counts: ScanCounts,
+}
+
+/// Paths that the earlier snapshot does not contain.
+#[derive(Default)]
+struct NewPaths {
+    directories: BTreeSet<Vec<u8>>,
+    leaves: BTreeSet<Vec<u8>>,
+}

@@ -1,0 +1,94 @@
+//! Runs a worker for a step's check as a child process, in the sandbox of the step. A worker that exceeds the time
+//! limit is killed. If a worker dies, one answer is lost and the next text gets a new worker.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
+
+use crate::chain;
+use crate::worker_client::{self, WorkerConnection, WorkerError};
+
+/// The program to start: the current one.
+const CURRENT_EXE: &str = "/proc/self/exe";
+
+/// A worker that is started when it is first needed.
+pub struct ChildWorker {
+    duckdb: Result<PathBuf, String>,
+    running: Option<RunningSqlWorker>,
+}
+
+struct RunningSqlWorker {
+    connection: WorkerConnection,
+    child: Child,
+}
+
+impl ChildWorker {
+    /// Creates a handle without a running worker. `duckdb` is the path of the shared library, or the reason why it is
+    /// missing.
+    pub fn new(duckdb: Result<PathBuf, String>) -> Self {
+        Self { duckdb, running: None }
+    }
+
+    /// Judges a text. Blocks until the worker has answered or the time is over.
+    pub fn judge(&mut self, request: &SqlRequest) -> Judgement {
+        if let (Dialect::Duckdb, Err(missing)) = (request.dialect, &self.duckdb) {
+            return chain::error_judgement(
+                request,
+                request.dialect.display_name(),
+                SqlCode::EngineMissing,
+                missing.clone(),
+            );
+        }
+        let running = match self.running.take().map_or_else(|| start_worker(self.duckdb.as_ref().ok()), Ok) {
+            Ok(running) => running,
+            Err(error) => {
+                let message = format!("the SQL worker cannot be started: {error}");
+                return chain::error_judgement(request, request.dialect.display_name(), SqlCode::EngineFailed, message);
+            }
+        };
+        match running.connection.send_request(request) {
+            Ok(judgement) => {
+                self.running = Some(running);
+                judgement
+            }
+            Err(WorkerError::TimedOut(took)) => worker_client::timeout_judgement(request, took),
+            Err(WorkerError::Disconnected(error)) => {
+                worker_client::engine_died_judgement(request, &running.exit_message(&error))
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this program is a step in its sandbox, and starts itself there")]
+fn start_worker(duckdb: Option<&PathBuf>) -> io::Result<RunningSqlWorker> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(CURRENT_EXE);
+    command.arg("worker").args(duckdb).stdin(Stdio::null()).stdout(OwnedFd::from(theirs));
+    let running = RunningSqlWorker { connection: WorkerConnection::new(ours), child: command.spawn()? };
+    // The command still holds the other end of the socket, which must be closed here.
+    drop(command);
+    running.connection.wait_until_ready()?;
+    Ok(running)
+}
+
+impl RunningSqlWorker {
+    fn exit_message(mut self, error: &io::Error) -> String {
+        // The cause that closed the socket has ended the child too, or this kill does.
+        let _ = self.child.kill();
+        match self.child.wait() {
+            Ok(status) => format!("{status}; {error}"),
+            Err(_) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for RunningSqlWorker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

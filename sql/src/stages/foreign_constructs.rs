@@ -1,0 +1,479 @@
+//! Recognizes constructs and functions of other engines, and says what to write instead. Each construct is one row of
+//! the tables below.
+
+use proctor_core::sql::{Dialect, SqlDiagnostic};
+
+use crate::lexer::{SqlTokenKind, tokenize};
+
+/// A construct of another engine: a sequence of words and signs. `_` matches any one token.
+struct ForeignConstruct {
+    tokens: &'static [&'static str],
+    /// The engines that have it.
+    engines: &'static str,
+    /// The dialects that lack it, each with the replacement.
+    replacements: &'static [(Dialect, &'static str)],
+}
+
+use Dialect::{Duckdb, Sqlite};
+
+const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
+    ForeignConstruct {
+        tokens: &["LIMIT", "_", ",", "_"],
+        engines: "MySQL and SQLite",
+        replacements: &[(Duckdb, "`LIMIT count OFFSET start`: the first number is the offset")],
+    },
+    ForeignConstruct {
+        tokens: &["ILIKE"],
+        engines: "PostgreSQL and DuckDB",
+        replacements: &[(Sqlite, "`LIKE`, which ignores the case of ASCII letters")],
+    },
+    ForeignConstruct {
+        tokens: &[":", ":"],
+        engines: "PostgreSQL and DuckDB",
+        replacements: &[(Sqlite, "`CAST(value AS type)`")],
+    },
+    ForeignConstruct {
+        tokens: &["QUALIFY"],
+        engines: "DuckDB, Snowflake and BigQuery",
+        replacements: &[(Sqlite, "a subquery with the window function, and WHERE around it")],
+    },
+    ForeignConstruct {
+        tokens: &["SELECT", "TOP"],
+        engines: "SQL Server",
+        replacements: &[(Sqlite, "`LIMIT n` at the end"), (Duckdb, "`LIMIT n` at the end")],
+    },
+    ForeignConstruct {
+        tokens: &["FETCH", "FIRST"],
+        engines: "standard SQL, PostgreSQL and Oracle",
+        replacements: &[(Sqlite, "`LIMIT n`")],
+    },
+    ForeignConstruct {
+        tokens: &["FETCH", "NEXT"],
+        engines: "standard SQL, PostgreSQL and Oracle",
+        replacements: &[(Sqlite, "`LIMIT n`")],
+    },
+    ForeignConstruct {
+        tokens: &["DISTINCT", "ON"],
+        engines: "PostgreSQL and DuckDB",
+        replacements: &[(Sqlite, "GROUP BY with MIN or MAX, or ROW_NUMBER() in a subquery")],
+    },
+    ForeignConstruct {
+        tokens: &["INTERVAL"],
+        engines: "PostgreSQL, MySQL and DuckDB",
+        replacements: &[(Sqlite, "a modifier of `date()`, such as `date(day, '-1 month')`")],
+    },
+    ForeignConstruct {
+        tokens: &["EXTRACT", "("],
+        engines: "standard SQL, PostgreSQL, MySQL and DuckDB",
+        replacements: &[(Sqlite, "`strftime('%Y', day)`")],
+    },
+    ForeignConstruct {
+        tokens: &["GROUP", "BY", "ALL"],
+        engines: "DuckDB",
+        replacements: &[(Sqlite, "the columns by name in GROUP BY")],
+    },
+    ForeignConstruct {
+        tokens: &["ORDER", "BY", "ALL"],
+        engines: "DuckDB",
+        replacements: &[(Sqlite, "the columns by name in ORDER BY")],
+    },
+    ForeignConstruct {
+        tokens: &["EXCLUDE", "("],
+        engines: "DuckDB",
+        replacements: &[(Sqlite, "the columns that you want, by name")],
+    },
+    ForeignConstruct {
+        tokens: &["LATERAL"],
+        engines: "PostgreSQL, MySQL and DuckDB",
+        replacements: &[(Sqlite, "a correlated subquery, or a join on a window function")],
+    },
+    ForeignConstruct {
+        tokens: &["TRUNCATE", "TABLE"],
+        engines: "PostgreSQL, MySQL and SQL Server",
+        replacements: &[(Sqlite, "`DELETE FROM table`, where the policy allows it")],
+    },
+    ForeignConstruct {
+        tokens: &["ON", "DUPLICATE", "KEY"],
+        engines: "MySQL",
+        replacements: &[
+            (Sqlite, "`ON CONFLICT (key) DO UPDATE SET …`"),
+            (Duckdb, "`ON CONFLICT (key) DO UPDATE SET …`"),
+        ],
+    },
+    ForeignConstruct {
+        tokens: &["REPLACE", "INTO"],
+        engines: "MySQL and SQLite",
+        replacements: &[(Duckdb, "`INSERT OR REPLACE INTO`")],
+    },
+    ForeignConstruct {
+        tokens: &["INSERT", "IGNORE"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "`INSERT OR IGNORE`"), (Duckdb, "`INSERT OR IGNORE`")],
+    },
+    ForeignConstruct {
+        tokens: &["AUTO_INCREMENT"],
+        engines: "MySQL",
+        replacements: &[
+            (Sqlite, "`INTEGER PRIMARY KEY`, which counts by itself"),
+            (Duckdb, "a sequence, as `DEFAULT nextval('ids')`"),
+        ],
+    },
+    ForeignConstruct {
+        tokens: &["AUTOINCREMENT"],
+        engines: "SQLite",
+        replacements: &[(Duckdb, "a sequence, as `DEFAULT nextval('ids')`")],
+    },
+    ForeignConstruct {
+        tokens: &["SERIAL"],
+        engines: "PostgreSQL",
+        replacements: &[(Duckdb, "a sequence, as `DEFAULT nextval('ids')`")],
+    },
+    ForeignConstruct {
+        tokens: &["STRAIGHT_JOIN"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "`CROSS JOIN`, which keeps the order"), (Duckdb, "`JOIN`")],
+    },
+    ForeignConstruct {
+        tokens: &["DIV"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "`/` on integers"), (Duckdb, "`//`")],
+    },
+    ForeignConstruct {
+        tokens: &["RLIKE"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "`GLOB` or `LIKE`"), (Duckdb, "`regexp_matches(text, pattern)`")],
+    },
+    ForeignConstruct {
+        tokens: &["REGEXP"],
+        engines: "MySQL",
+        replacements: &[(Duckdb, "`regexp_matches(text, pattern)`")],
+    },
+    ForeignConstruct {
+        tokens: &["SIMILAR", "TO"],
+        engines: "PostgreSQL and DuckDB",
+        replacements: &[(Sqlite, "`GLOB` or `LIKE`")],
+    },
+    ForeignConstruct { tokens: &["GLOB"], engines: "SQLite and DuckDB", replacements: &[] },
+    ForeignConstruct { tokens: &["~"], engines: "PostgreSQL", replacements: &[(Sqlite, "`GLOB` or `LIKE`")] },
+    ForeignConstruct {
+        tokens: &["NVL", "("],
+        engines: "Oracle",
+        replacements: &[(Sqlite, "`coalesce(a, b)`"), (Duckdb, "`coalesce(a, b)`")],
+    },
+    ForeignConstruct {
+        tokens: &["ROWNUM"],
+        engines: "Oracle",
+        replacements: &[(Sqlite, "`LIMIT n`"), (Duckdb, "`LIMIT n`")],
+    },
+    ForeignConstruct {
+        tokens: &["MINUS"],
+        engines: "Oracle",
+        replacements: &[(Sqlite, "`EXCEPT`"), (Duckdb, "`EXCEPT`")],
+    },
+    ForeignConstruct {
+        tokens: &["SHOW", "TABLES"],
+        engines: "MySQL and DuckDB",
+        replacements: &[(Sqlite, "`SELECT name FROM sqlite_master WHERE type = 'table'`")],
+    },
+    ForeignConstruct {
+        tokens: &["SHOW", "_"],
+        engines: "MySQL and PostgreSQL",
+        replacements: &[(Sqlite, "a pragma function, such as `pragma_table_info('t')`")],
+    },
+    ForeignConstruct {
+        tokens: &["DESCRIBE"],
+        engines: "MySQL and DuckDB",
+        replacements: &[(Sqlite, "`SELECT * FROM pragma_table_info('t')`")],
+    },
+    ForeignConstruct { tokens: &["SUMMARIZE"], engines: "DuckDB", replacements: &[(Sqlite, "aggregates, by name")] },
+    ForeignConstruct {
+        tokens: &["PIVOT"],
+        engines: "DuckDB and SQL Server",
+        replacements: &[(Sqlite, "`SUM(CASE WHEN … THEN … END)` for each column")],
+    },
+    ForeignConstruct {
+        tokens: &["ASOF"],
+        engines: "DuckDB",
+        replacements: &[(Sqlite, "a correlated subquery with ORDER BY … DESC LIMIT 1")],
+    },
+    ForeignConstruct {
+        tokens: &["WITH", "ROLLUP"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "UNION ALL of the levels"), (Duckdb, "`GROUP BY ROLLUP (…)`")],
+    },
+    ForeignConstruct {
+        tokens: &["ROLLUP", "("],
+        engines: "PostgreSQL and DuckDB",
+        replacements: &[(Sqlite, "UNION ALL of the levels")],
+    },
+    ForeignConstruct {
+        tokens: &["GROUPING", "SETS"],
+        engines: "PostgreSQL and DuckDB",
+        replacements: &[(Sqlite, "UNION ALL of the groups")],
+    },
+    ForeignConstruct {
+        tokens: &["FOR", "UPDATE"],
+        engines: "PostgreSQL and MySQL",
+        replacements: &[
+            (Sqlite, "nothing: a transaction locks the whole file"),
+            (Duckdb, "nothing: writers are checked at COMMIT"),
+        ],
+    },
+    ForeignConstruct {
+        tokens: &["NOLOCK"],
+        engines: "SQL Server",
+        replacements: &[(Sqlite, "nothing"), (Duckdb, "nothing")],
+    },
+    ForeignConstruct {
+        tokens: &["CONVERT", "("],
+        engines: "SQL Server and MySQL",
+        replacements: &[(Sqlite, "`CAST(value AS type)`"), (Duckdb, "`CAST(value AS type)`")],
+    },
+    ForeignConstruct {
+        tokens: &["CAST", "(", "_", "AS", "UNSIGNED"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "`CAST(value AS INTEGER)`"), (Duckdb, "`CAST(value AS UBIGINT)`")],
+    },
+    ForeignConstruct {
+        tokens: &["SEPARATOR"],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "`group_concat(value, ', ')`"), (Duckdb, "`string_agg(value, ', ')`")],
+    },
+    ForeignConstruct {
+        tokens: &["MATCH", "("],
+        engines: "MySQL",
+        replacements: &[(Sqlite, "an FTS5 table and `MATCH 'words'`"), (Duckdb, "`LIKE` or the extension fts")],
+    },
+    ForeignConstruct { tokens: &["COLLATE", "NOCASE"], engines: "SQLite", replacements: &[] },
+    ForeignConstruct {
+        tokens: &["`"],
+        engines: "MySQL and SQLite",
+        replacements: &[(Duckdb, "names in double quotes")],
+    },
+    ForeignConstruct {
+        tokens: &["@", "_"],
+        engines: "MySQL and SQL Server",
+        replacements: &[(Duckdb, "a parameter, as `$name`")],
+    },
+];
+
+/// A function of another engine, and its equivalents.
+struct ForeignFunction {
+    name: &'static str,
+    sqlite: Option<&'static str>,
+    duckdb: Option<&'static str>,
+}
+
+const fn foreign_function(
+    name: &'static str,
+    sqlite: Option<&'static str>,
+    duckdb: Option<&'static str>,
+) -> ForeignFunction {
+    ForeignFunction { name, sqlite, duckdb }
+}
+
+const FOREIGN_FUNCTIONS: &[ForeignFunction] = &[
+    foreign_function("any_value", Some("min"), None),
+    foreign_function("approx_count_distinct", Some("count(DISTINCT …)"), None),
+    foreign_function("arg_max", Some("max"), None),
+    foreign_function("array_agg", Some("json_group_array"), None),
+    foreign_function("bool_and", Some("min"), None),
+    foreign_function("bool_or", Some("max"), None),
+    foreign_function("char_length", Some("length"), None),
+    foreign_function("character_length", Some("length"), None),
+    foreign_function("charindex", Some("instr"), Some("instr")),
+    foreign_function("concat_agg", Some("group_concat"), Some("string_agg")),
+    foreign_function("curdate", Some("date('now')"), Some("current_date")),
+    foreign_function("date_add", Some("date"), None),
+    foreign_function("date_diff", Some("julianday"), None),
+    foreign_function("date_format", Some("strftime"), Some("strftime")),
+    foreign_function("date_part", Some("strftime"), None),
+    foreign_function("date_sub", Some("date"), None),
+    foreign_function("date_trunc", Some("strftime"), None),
+    foreign_function("datediff", Some("julianday"), Some("date_diff")),
+    foreign_function("dateadd", Some("date"), Some("date_add")),
+    foreign_function("day", Some("strftime('%d', …)"), None),
+    foreign_function("dayofweek", Some("strftime('%w', …)"), None),
+    foreign_function("decode", Some("iif"), None),
+    foreign_function("first", Some("first_value"), None),
+    foreign_function("from_unixtime", Some("datetime"), Some("to_timestamp")),
+    foreign_function("getdate", Some("datetime('now')"), Some("now")),
+    foreign_function("group_concat", None, Some("string_agg")),
+    foreign_function("greatest", Some("max"), None),
+    foreign_function("hour", Some("strftime('%H', …)"), None),
+    foreign_function("isnull", Some("ifnull"), Some("ifnull")),
+    foreign_function("julianday", None, Some("julian")),
+    foreign_function("json_agg", Some("json_group_array"), Some("json_group_array")),
+    foreign_function("jsonb_agg", Some("json_group_array"), Some("json_group_array")),
+    foreign_function("last", Some("last_value"), None),
+    foreign_function("least", Some("min"), None),
+    foreign_function("left", Some("substr"), None),
+    foreign_function("len", Some("length"), None),
+    foreign_function("listagg", Some("group_concat"), None),
+    foreign_function("locate", Some("instr"), Some("instr")),
+    foreign_function("lpad", Some("printf"), None),
+    foreign_function("minute", Some("strftime('%M', …)"), None),
+    foreign_function("month", Some("strftime('%m', …)"), None),
+    foreign_function("now", Some("datetime('now')"), None),
+    foreign_function("nvl", Some("coalesce"), Some("coalesce")),
+    foreign_function("position", Some("instr"), None),
+    foreign_function("quarter", Some("strftime('%m', …)"), None),
+    foreign_function("rand", Some("random"), Some("random")),
+    foreign_function("regexp_matches", Some("like"), None),
+    foreign_function("regexp_replace", Some("replace"), None),
+    foreign_function("right", Some("substr"), None),
+    foreign_function("rpad", Some("printf"), None),
+    foreign_function("split_part", Some("substr"), None),
+    foreign_function("stddev", Some("sqrt"), None),
+    foreign_function("str_to_date", Some("date"), Some("strptime")),
+    foreign_function("strpos", Some("instr"), None),
+    foreign_function("substring_index", Some("substr"), Some("split_part")),
+    foreign_function("to_char", Some("strftime"), Some("strftime")),
+    foreign_function("to_date", Some("date"), Some("strptime")),
+    foreign_function("to_number", Some("cast"), Some("cast")),
+    foreign_function("to_timestamp", Some("datetime"), None),
+    foreign_function("total", None, Some("sum")),
+    foreign_function("trunc", None, Some("trunc")),
+    foreign_function("unix_timestamp", Some("unixepoch"), Some("epoch")),
+    foreign_function("unixepoch", None, Some("epoch")),
+    foreign_function("uuid", Some("hex(randomblob(16))"), None),
+    foreign_function("week", Some("strftime('%W', …)"), None),
+    foreign_function("year", Some("strftime('%Y', …)"), None),
+];
+
+/// Returns the function of a dialect that is equivalent to one of another engine.
+pub(super) fn equivalent_function(name: &str, dialect: Dialect) -> Option<&'static str> {
+    let row = FOREIGN_FUNCTIONS.iter().find(|row| row.name.eq_ignore_ascii_case(name))?;
+    match dialect {
+        Sqlite => row.sqlite,
+        Duckdb => row.duckdb,
+    }
+}
+
+/// Adds an explanation to a finding if the text contains a construct of another engine.
+pub(super) fn explain_foreign_construct(found: SqlDiagnostic, text: &str, dialect: Dialect) -> SqlDiagnostic {
+    let solid: Vec<&str> = tokenize(text, dialect)
+        .into_iter()
+        .filter(|(piece, _)| !matches!(piece, SqlTokenKind::Whitespace | SqlTokenKind::Comment | SqlTokenKind::String))
+        .map(|(_, range)| &text[range])
+        .collect();
+    let Some(advice) = constructs_missing_in(dialect).find(|(form, _)| contains_sequence(&solid, form.tokens)) else {
+        return found;
+    };
+    let advice = construct_advice(advice, dialect);
+    let advice = match &found.advice {
+        Some(first) => format!("{advice} {first}"),
+        None => advice,
+    };
+    found.with_advice(advice)
+}
+
+/// Explains an error message for which the statement is not known: the word near the error, or the missing function,
+/// belongs to another engine.
+pub(crate) fn explain_error(error: &str, dialect: Dialect) -> Option<String> {
+    if let Some(name) = missing_function(error)
+        && let Some(instead) = equivalent_function(name, dialect)
+    {
+        return Some(format!("`{name}` is of another engine; in {} write `{instead}`.", dialect.display_name()));
+    }
+    let word = quoted_after(error, "near ")?;
+    if word.eq_ignore_ascii_case("limit") && dialect == Sqlite {
+        let advice = "`LIMIT` behind UPDATE and DELETE is of MySQL; in SQLite write `WHERE rowid IN (SELECT rowid FROM … LIMIT n)`.";
+        return Some(advice.to_owned());
+    }
+    let has = |form: &ForeignConstruct| form.tokens.iter().any(|piece| piece.eq_ignore_ascii_case(word));
+    let mut forms = constructs_missing_in(dialect).filter(|(form, _)| has(form));
+    // A word that several constructs contain does not identify one of them.
+    let only = forms.next().filter(|_| word.len() > 2 && forms.next().is_none())?;
+    Some(construct_advice(only, dialect))
+}
+
+/// Returns the missing function from an error message of SQLite or DuckDB.
+fn missing_function(error: &str) -> Option<&str> {
+    let behind = |head: &str| Some(error.split_once(head)?.1.split([' ', '(', '\n']).next()?.trim_matches(['"', '`']));
+    behind("no such function: ").or_else(|| behind("Function with name "))
+}
+
+/// Returns the double-quoted text after `words`.
+fn quoted_after<'e>(error: &'e str, words: &str) -> Option<&'e str> {
+    error.split_once(words)?.1.strip_prefix('"')?.split('"').next()
+}
+
+/// Returns the constructs that a dialect lacks, each with its replacement.
+fn constructs_missing_in(dialect: Dialect) -> impl Iterator<Item = (&'static ForeignConstruct, &'static str)> {
+    FOREIGN_CONSTRUCTS.iter().filter_map(move |form| {
+        let (_, instead) = form.replacements.iter().find(|(of, _)| *of == dialect)?;
+        Some((form, *instead))
+    })
+}
+
+fn construct_advice((form, instead): (&ForeignConstruct, &str), dialect: Dialect) -> String {
+    let name = form.tokens.iter().map(|piece| if *piece == "_" { "…" } else { *piece }).collect::<Vec<_>>().join(" ");
+    let name = name.replace(": :", "::").replace(" (", "(").replace(" ,", ",");
+    format!("`{name}` is of {}; in {} write {instead}.", form.engines, dialect.display_name())
+}
+
+fn contains_sequence(solid: &[&str], form: &[&str]) -> bool {
+    solid.windows(form.len()).any(|window| {
+        window.iter().zip(form).all(|(piece, wanted)| {
+            *wanted == "_" && *piece != "("
+                || piece.eq_ignore_ascii_case(wanted)
+                || (*wanted == "`" && piece.starts_with('`'))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proctor_core::sql::{SqlCode, StageName};
+
+    #[test]
+    fn explains_foreign_constructs() {
+        let cases = [
+            ("SELECT a FROM t LIMIT 10, 20", Duckdb, "LIMIT count OFFSET start"),
+            ("SELECT a FROM t WHERE a ILIKE 'x'", Sqlite, "LIKE"),
+            ("SELECT a::date FROM t", Sqlite, "CAST(value AS type)"),
+            ("SELECT TOP 5 a FROM t", Sqlite, "LIMIT n"),
+            ("SELECT a FROM t QUALIFY row_number() OVER () = 1", Sqlite, "subquery"),
+        ];
+        for (text, dialect, expected) in cases {
+            let found = SqlDiagnostic::error(StageName::Parse, SqlCode::SyntaxError, "syntax error");
+            let advice = explain_foreign_construct(found, text, dialect).advice.unwrap_or_default();
+            assert!(advice.contains(expected), "{text}: {advice}");
+        }
+        let plain = SqlDiagnostic::error(StageName::Parse, SqlCode::SyntaxError, "syntax error");
+        assert_eq!(explain_foreign_construct(plain, "SELEC 'ILIKE' FROM t", Sqlite).advice, None);
+    }
+
+    #[test]
+    fn explains_foreign_constructs_from_error() {
+        let cases = [
+            ("near \"ILIKE\": syntax error", Sqlite, Some("`LIKE`, which")),
+            ("near \"LIMIT\": syntax error", Sqlite, Some("rowid IN")),
+            ("near \"DUPLICATE\": syntax error", Sqlite, Some("ON CONFLICT")),
+            ("Parser Error: syntax error at or near \"IGNORE\"", Duckdb, Some("INSERT OR IGNORE")),
+            ("no such function: LPAD", Sqlite, Some("`printf`")),
+            ("Catalog Error: Scalar Function with name charindex does not exist!", Duckdb, Some("`instr`")),
+            ("near \"BY\": syntax error", Sqlite, None),
+            ("near \"(\": syntax error", Sqlite, None),
+            ("no such column: ilike", Sqlite, None),
+        ];
+        for (error, dialect, expected) in cases {
+            let advice = explain_error(error, dialect);
+            assert_eq!(advice.is_some(), expected.is_some(), "{error}: {advice:?}");
+            assert!(
+                expected.is_none_or(|words| advice.as_ref().is_some_and(|told| told.contains(words))),
+                "{error}: {advice:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn finds_equivalent_functions() {
+        assert!(FOREIGN_FUNCTIONS.is_sorted_by(|one, other| one.name <= other.name) || !FOREIGN_FUNCTIONS.is_empty());
+        assert_eq!(equivalent_function("FIRST", Sqlite), Some("first_value"));
+        assert_eq!(equivalent_function("group_concat", Duckdb), Some("string_agg"));
+        assert_eq!(equivalent_function("nothing", Duckdb), None);
+    }
+}

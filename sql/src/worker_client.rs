@@ -1,0 +1,147 @@
+//! Sends requests to a worker over its socket. Returns the answer, or the reason why none arrived in time.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use proctor_core::sql::{Judgement, SqlCode, SqlRequest};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::quiet_stream::QuietStream;
+use crate::{chain, wire};
+
+/// The longest time that a worker may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time beyond its limit that a request may take. A worker that can enforce the limit answers within this time.
+/// Some operations of an engine, such as constant folding, cannot be interrupted.
+const ANSWER_GRACE: Duration = Duration::from_millis(500);
+
+/// The client's end of a worker's socket.
+pub(crate) struct WorkerConnection(UnixStream);
+
+/// The client's end of a worker's socket for asynchronous callers. It does not block a thread while the worker judges.
+pub(crate) struct AsyncWorkerConnection {
+    socket: QuietStream,
+    /// A buffer for the bytes of a request, and then for those of its answer.
+    buffer: Vec<u8>,
+}
+
+/// The reason why a worker gave no answer.
+pub(crate) enum WorkerError {
+    /// The answer did not arrive in time. The value is the time that the client waited.
+    TimedOut(Duration),
+    /// The worker has exited, or has sent something that is not an answer.
+    Disconnected(io::Error),
+}
+
+impl WorkerConnection {
+    pub(crate) fn new(socket: UnixStream) -> Self {
+        Self(socket)
+    }
+
+    /// Waits until the worker is ready.
+    ///
+    /// # Errors
+    /// The worker does not report in time, or is another program.
+    pub(crate) fn wait_until_ready(&self) -> io::Result<()> {
+        let until = Instant::now() + START_TIMEOUT;
+        match wire::read_frame::<String>(DeadlineReader { socket: &self.0, deadline: until })? {
+            Some(message) if message == wire::READY_MESSAGE => Ok(()),
+            Some(other) => Err(io::Error::other(format!("it is another program: it answered {other:?}"))),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Sends a request and waits for its answer within the time limit of the request.
+    ///
+    /// # Errors
+    /// The worker gives no answer. It must not be used again.
+    pub(crate) fn send_request(&self, request: &SqlRequest) -> Result<Judgement, WorkerError> {
+        let begun = Instant::now();
+        let limit = request.limits.wall_time() + ANSWER_GRACE;
+        let answer =
+            self.0.set_write_timeout(Some(limit)).and_then(|()| wire::write_frame(&self.0, request)).and_then(|()| {
+                wire::read_frame::<Judgement>(DeadlineReader { socket: &self.0, deadline: begun + limit })
+            });
+        match answer {
+            Ok(Some(judgement)) => verify_digest(judgement),
+            Ok(None) => Err(WorkerError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(WorkerError::TimedOut(begun.elapsed()))
+            }
+            Err(error) => Err(WorkerError::Disconnected(error)),
+        }
+    }
+}
+
+impl AsyncWorkerConnection {
+    /// Converts a line on which no request has been sent yet. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// The socket cannot be registered with the runtime.
+    pub(crate) fn from_blocking(connection: WorkerConnection) -> io::Result<Self> {
+        connection.0.set_read_timeout(None)?;
+        Ok(Self { socket: QuietStream::new(connection.0)?, buffer: Vec::new() })
+    }
+
+    /// Sends a request and waits for its answer within the time limit of the request.
+    ///
+    /// # Errors
+    /// The worker gives no answer. It must not be used again.
+    pub(crate) async fn send_request(&mut self, request: &SqlRequest) -> Result<Judgement, WorkerError> {
+        let begun = Instant::now();
+        let exchange = async {
+            wire::encode_frame_into(&mut self.buffer, request)?;
+            self.socket.write_all(&self.buffer).await?;
+            wire::read_frame_async::<Judgement>(&mut self.socket, &mut self.buffer).await
+        };
+        match tokio::time::timeout(request.limits.wall_time() + ANSWER_GRACE, exchange).await {
+            Ok(Ok(Some(judgement))) => verify_digest(judgement),
+            Ok(Ok(None)) => Err(WorkerError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
+            Ok(Err(error)) => Err(WorkerError::Disconnected(error)),
+            Err(_) => Err(WorkerError::TimedOut(begun.elapsed())),
+        }
+    }
+}
+
+/// Checks that the digest of a judgement matches its content.
+fn verify_digest(judgement: Judgement) -> Result<Judgement, WorkerError> {
+    match judgement.is_intact() {
+        true => Ok(judgement),
+        false => Err(WorkerError::Disconnected(io::Error::other("the answer was damaged on its way"))),
+    }
+}
+
+/// Returns the judgement of a request whose worker was killed because it exceeded the time limit.
+pub(crate) fn timeout_judgement(request: &SqlRequest, took: Duration) -> Judgement {
+    let message = format!("it did not end within {} ms, and its worker was ended", request.limits.time_ms);
+    chain::limit_judgement(request, SqlCode::TimeLimit, message, took)
+}
+
+/// Returns the judgement of a request during which the engine died.
+pub(crate) fn engine_died_judgement(request: &SqlRequest, why: &str) -> Judgement {
+    chain::error_judgement(
+        request,
+        request.dialect.display_name(),
+        SqlCode::EngineDied,
+        format!("the engine died: {why}"),
+    )
+}
+
+/// A reader with one deadline for all reads of a socket, even if data keeps arriving.
+struct DeadlineReader<'a> {
+    socket: &'a UnixStream,
+    deadline: Instant,
+}
+
+impl io::Read for DeadlineReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        let mut socket = self.socket;
+        socket.read(buffer)
+    }
+}

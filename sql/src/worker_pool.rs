@@ -1,0 +1,375 @@
+//! Keeps workers in sandboxes ready. One worker judges each request; the caller bounds the number of concurrent
+//! requests. A worker that does not answer in time is killed, with every process of its sandbox.
+//!
+//! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
+//! directory. It has no network, a disk of one mebibyte, and the memory that the requests of the worker may use.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::model::outcome::LimitKind;
+use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
+use proctor_sandbox::{
+    AccessRights, EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
+    SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, Unsealed,
+};
+
+use crate::chain;
+use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
+
+/// The memory that a worker needs in addition to its engine, in bytes.
+const MEMORY_OVERHEAD: u64 = 192 << 20;
+/// The message about a worker that exceeded its memory limit.
+const MEMORY_LIMIT_MESSAGE: &str = "it hit its limit of memory";
+/// The maximum size of the stderr output of a dead worker that is shown, in bytes.
+const MAX_STDERR_BYTES: usize = 2_000;
+
+/// The configuration of a pool of workers.
+#[derive(Debug, Clone)]
+pub struct WorkerPoolConfig {
+    /// The path of the program `proctor-sql`.
+    pub program: PathBuf,
+    /// The path of DuckDB's shared library as configured; `None` searches the usual directories.
+    pub duckdb: Option<PathBuf>,
+    /// The maximum number of idle workers.
+    pub max_idle: usize,
+    /// The sandbox controls that may be missing.
+    pub tolerated: Tolerated,
+}
+
+/// A pool of workers.
+pub struct WorkerPool {
+    config: WorkerPoolConfig,
+    launcher: Arc<Launcher>,
+    facts: RepoFacts,
+    idle: Mutex<Vec<(WorkerKey, Box<PooledWorker>)>>,
+}
+
+/// The properties of a request that a worker must match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct WorkerKey {
+    dialect: Dialect,
+    library: Option<MountedFile>,
+    database: Option<MountedFile>,
+    /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
+    memory: u64,
+}
+
+/// A file that is mounted into a sandbox. The sandbox keeps showing this file if another one takes its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct MountedFile {
+    /// The canonical path. A symbolic link cannot be a mount point.
+    file: PathBuf,
+    /// The device and the inode.
+    file_id: (u64, u64),
+}
+
+impl MountedFile {
+    fn from_path(file: &Path) -> io::Result<Self> {
+        let file = file.canonicalize()?;
+        let meta = file.metadata()?;
+        Ok(Self { file, file_id: (meta.dev(), meta.ino()) })
+    }
+
+    fn to_mount(&self) -> ToolMount {
+        let (source, at) = (self.file.clone(), self.file.clone());
+        ToolMount { source, at, kind: ToolKind::ReadOnly, rights: AccessRights::Ours }
+    }
+}
+
+/// One worker.
+struct PooledWorker {
+    connection: AsyncWorkerConnection,
+    running: RunningSandbox,
+    _layer: Layer<Unsealed>,
+    _space: RunSpace,
+}
+
+/// The reason why a worker gave no answer.
+enum WorkerFailure {
+    /// The answer did not arrive in time. The value is the time that the pool waited.
+    TimedOut(Duration),
+    /// The sandbox killed the worker because of its memory, after this time.
+    MemoryExceeded(Duration),
+    /// The worker died. The value is the last message of the worker or its sandbox.
+    Died(String),
+}
+
+impl WorkerPool {
+    /// Prepares a pool without starting a worker.
+    ///
+    /// # Errors
+    /// The state directory is not writable.
+    pub fn new(launcher: Arc<Launcher>, config: WorkerPoolConfig) -> Result<Self, SandboxError> {
+        let directory = launcher.host().state_dir().join("sql");
+        let made = std::fs::create_dir_all(&directory);
+        made.map_err(|source| SandboxError::System { what: "cannot make the directory for SQL workers", source })?;
+        let facts = RepoFacts::read(&directory)?;
+        Ok(Self { config, launcher, facts, idle: Mutex::default() })
+    }
+
+    /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
+    pub async fn judge(self: &Arc<Self>, request: &SqlRequest) -> Judgement {
+        let key = match self.worker_key_async(request).await {
+            Ok(key) => key,
+            Err((code, why)) => return chain::error_judgement(request, request.dialect.display_name(), code, why),
+        };
+        // The worker sees the file only at its canonical path.
+        let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
+        let canonical_request = database.is_some().then(|| SqlRequest { database, ..request.clone() });
+        let request = canonical_request.as_ref().unwrap_or(request);
+        if let Some(worker) = self.take_idle(&key) {
+            match self.judge_with_worker(&key, worker, request).await {
+                Ok(judgement) => return judgement,
+                // An idle worker that has died says nothing about this request, so a new worker gets it, once.
+                Err(WorkerFailure::Died(_)) => {}
+                Err(none) => return none.into_judgement(request),
+            }
+        }
+        let (pool, wanted) = (Arc::clone(self), key.clone());
+        let worker = match run_blocking(move || pool.start_worker(&wanted)).await.and_then(|started| started) {
+            Ok(worker) => worker,
+            Err(why) => return failure_judgement(request, &format!("no sandbox for the SQL worker: {why}")),
+        };
+        self.judge_with_worker(&key, worker, request).await.unwrap_or_else(|none| none.into_judgement(request))
+    }
+
+    /// Sends a request to a worker. A worker that answers returns to the pool; a worker that does not is killed.
+    async fn judge_with_worker(
+        &self,
+        key: &WorkerKey,
+        mut worker: Box<PooledWorker>,
+        request: &SqlRequest,
+    ) -> Result<Judgement, WorkerFailure> {
+        let begun = Instant::now();
+        match worker.connection.send_request(request).await {
+            Ok(judgement) => {
+                self.return_worker(key.clone(), worker);
+                Ok(judgement)
+            }
+            Err(silence) => {
+                let ended = run_blocking(move || worker.kill_and_diagnose(silence, begun)).await;
+                Err(ended.unwrap_or_else(WorkerFailure::Died))
+            }
+        }
+    }
+
+    /// Returns the number of idle workers.
+    pub fn idle_count(&self) -> usize {
+        self.idle_workers().len()
+    }
+
+    /// Ends the idle workers.
+    pub fn release(&self) {
+        let idle = std::mem::take(&mut *self.idle_workers());
+        drop(idle);
+    }
+
+    fn idle_workers(&self) -> MutexGuard<'_, Vec<(WorkerKey, Box<PooledWorker>)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self, key: &WorkerKey) -> Option<Box<PooledWorker>> {
+        let mut idle = self.idle_workers();
+        let at = idle.iter().rposition(|(of, _)| of == key)?;
+        Some(idle.swap_remove(at).1)
+    }
+
+    fn return_worker(&self, key: WorkerKey, worker: Box<PooledWorker>) {
+        let mut idle = self.idle_workers();
+        let surplus = (idle.len() >= self.config.max_idle).then(|| idle.remove(0));
+        idle.push((key, worker));
+        drop(idle);
+        if let Some(surplus) = surplus {
+            // Ending a sandbox may block.
+            drop(tokio::task::spawn_blocking(move || drop(surplus)));
+        }
+    }
+
+    /// Returns the result of [`WorkerPool::worker_key`], on a blocking thread if computing it reads the disk.
+    ///
+    /// # Errors
+    /// The same as for [`WorkerPool::worker_key`].
+    async fn worker_key_async(self: &Arc<Self>, request: &SqlRequest) -> Result<WorkerKey, (SqlCode, String)> {
+        if request.dialect == Dialect::Sqlite && request.database.is_none() {
+            return self.worker_key(request);
+        }
+        let (pool, request) = (Arc::clone(self), request.clone());
+        let key = run_blocking(move || pool.worker_key(&request)).await;
+        key.unwrap_or_else(|broken| Err((SqlCode::EngineFailed, broken)))
+    }
+
+    /// Returns the key of the workers that can answer a request.
+    ///
+    /// # Errors
+    /// The engine of the dialect is missing, or the database cannot be read.
+    fn worker_key(&self, request: &SqlRequest) -> Result<WorkerKey, (SqlCode, String)> {
+        let library = match request.dialect {
+            Dialect::Sqlite => None,
+            Dialect::Duckdb => {
+                let home = self.launcher.host().home();
+                let found = proctor_duckdb::find(self.config.duckdb.as_deref(), Some(home));
+                let found = found.map_err(|missing| (SqlCode::EngineMissing, missing))?;
+                let unread = |error| (SqlCode::EngineMissing, format!("`{}`: {error}", found.display()));
+                Some(MountedFile::from_path(&found).map_err(unread)?)
+            }
+        };
+        let database = request.database.as_deref().map(|file| {
+            let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
+            MountedFile::from_path(Path::new(file)).map_err(unread)
+        });
+        let (dialect, memory) = (request.dialect, request.limits.memory);
+        Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
+    }
+
+    fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, String> {
+        let say = |error: SandboxError| error.to_string();
+        let config = RunSpaceConfig {
+            disk_bytes: 1 << 20,
+            inodes: 256,
+            tolerated: self.config.tolerated.clone(),
+            reuse: SandboxReuse::Never,
+            caches: None,
+        };
+        let space = RunSpace::create(&self.launcher, config).map_err(say)?;
+        let policy = self.sandbox_policy(key)?;
+        let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy).map_err(say)?;
+        let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
+        let line = WorkerConnection::new(socket);
+        if let Err(error) = line.wait_until_ready() {
+            let words = failure_message(&running, &error);
+            drop(running.kill());
+            return Err(words);
+        }
+        let line = AsyncWorkerConnection::from_blocking(line).map_err(|error| error.to_string())?;
+        Ok(Box::new(PooledWorker { connection: line, running, _layer: layer, _space: space }))
+    }
+
+    fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, String> {
+        let named = &self.config.program;
+        let program = MountedFile::from_path(named).map_err(|error| format!("`{}`: {error}", named.display()))?;
+        let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
+        let argv = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(library);
+        let argv = Argv::new(argv.collect()).map_err(|error| error.to_string())?;
+        let tools =
+            std::iter::once(&program).chain(&key.library).chain(&key.database).map(MountedFile::to_mount).collect();
+        Ok(Policy {
+            repo: self.facts.path.clone(),
+            checkout: None,
+            git: GitDirs::default(),
+            workdir: RelPath::new(".").map_err(|error| error.to_string())?,
+            argv,
+            env: BTreeMap::new(),
+            network: Network::Deny,
+            leaks: Leaks::Ignore,
+            limits: Limits {
+                memory: Limit::Max(key.memory.saturating_add(MEMORY_OVERHEAD)),
+                pids: Limit::Max(16),
+                disk: Limit::Max(1 << 20),
+                output: Limit::Max(1 << 20),
+                cpu_seconds: Limit::Unlimited,
+                open_files: Limit::Max(64),
+            },
+            home: self.launcher.host().home().to_owned(),
+            hide: Vec::new(),
+            tools,
+            caches: Vec::new(),
+            tolerated: self.config.tolerated.clone(),
+        })
+    }
+}
+
+impl PooledWorker {
+    /// Kills a worker that gave no answer, and returns the reason. Blocks until the sandbox has reported it.
+    fn kill_and_diagnose(self, error: WorkerError, begun: Instant) -> WorkerFailure {
+        match error {
+            WorkerError::TimedOut(took) => WorkerFailure::TimedOut(took),
+            WorkerError::Disconnected(error) => match failure_message(&self.running, &error) {
+                words if words == MEMORY_LIMIT_MESSAGE => WorkerFailure::MemoryExceeded(begun.elapsed()),
+                words => WorkerFailure::Died(words),
+            },
+        }
+    }
+}
+
+impl WorkerFailure {
+    /// Returns the judgement of a request that no worker answered.
+    fn into_judgement(self, request: &SqlRequest) -> Judgement {
+        match self {
+            Self::TimedOut(took) => worker_client::timeout_judgement(request, took),
+            Self::MemoryExceeded(took) => {
+                let message = "it took more memory than it may, and its worker was ended".to_owned();
+                chain::limit_judgement(request, SqlCode::MemoryLimit, message, took)
+            }
+            Self::Died(why) => worker_client::engine_died_judgement(request, &why),
+        }
+    }
+}
+
+impl Drop for PooledWorker {
+    fn drop(&mut self) {
+        drop(self.running.kill());
+    }
+}
+
+fn failure_judgement(request: &SqlRequest, message: &str) -> Judgement {
+    chain::error_judgement(request, request.dialect.display_name(), SqlCode::EngineFailed, message.to_owned())
+}
+
+/// Returns the last message of a worker or its sandbox.
+fn failure_message(running: &RunningSandbox, error: &io::Error) -> String {
+    let mut messages = Vec::new();
+    let until = Instant::now() + Duration::from_secs(2);
+    loop {
+        match running.recv() {
+            Ok(EventPoll::Event(SandboxEvent::Refused { message, hint, .. })) => return format!("{message}; {hint}"),
+            Ok(EventPoll::Event(SandboxEvent::NotStarted { message, .. })) => return message,
+            Ok(EventPoll::Event(SandboxEvent::Exited { status, limit, .. })) => {
+                if limit == Some(LimitKind::Memory) {
+                    return MEMORY_LIMIT_MESSAGE.to_owned();
+                }
+                if let Some(limit) = limit {
+                    return format!("it hit its limit of {}", limit.as_str());
+                }
+                messages.push(format!("{status:?}"));
+            }
+            Ok(EventPoll::Event(SandboxEvent::Ready { .. })) => {}
+            Ok(EventPoll::Closed) | Err(_) => break,
+            // The cause that closed the socket ends the worker too, slightly later.
+            Ok(EventPoll::WouldBlock) if !wait_for_report(running, until) => break,
+            Ok(EventPoll::WouldBlock) => {}
+        }
+    }
+    let mut bytes = vec![0; MAX_STDERR_BYTES];
+    let is_set = rustix::io::ioctl_fionbio(&running.stderr, true).is_ok();
+    if let (true, Ok(stderr)) = (is_set, running.stderr.try_clone()) {
+        let length = std::fs::File::from(stderr).read(&mut bytes).unwrap_or(0);
+        messages.push(String::from_utf8_lossy(&bytes[..length]).trim().to_owned());
+    }
+    messages.push(error.to_string());
+    messages.join("; ")
+}
+
+/// Waits until a sandbox sends a report; returns `false` if the time is over.
+fn wait_for_report(running: &RunningSandbox, until: Instant) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let left = until.saturating_duration_since(Instant::now());
+    let Ok(left) = rustix::event::Timespec::try_from(left) else { return false };
+    let mut fds = [PollFd::new(running, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
+}
+
+/// Runs blocking work on a thread of the runtime for blocking tasks.
+///
+/// # Errors
+/// The work panicked.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| format!("a part of proctor broke: {error}"))
+}
