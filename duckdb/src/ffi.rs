@@ -172,7 +172,9 @@ impl<'a> DatabaseConfig<'a> {
     fn new(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, String> {
         let mut raw = null_mut();
         // SAFETY: the out pointer refers to a local variable.
-        unsafe { (api.create_config)(&raw mut raw) };
+        if unsafe { (api.create_config)(&raw mut raw) } != SUCCESS {
+            return Err("it could not allocate its configuration".to_owned());
+        }
         let config = Self { api, raw };
         for (name, value) in settings {
             let (c_name, c_value) = (to_c_string(name)?, to_c_string(value)?);
