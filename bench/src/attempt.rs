@@ -152,7 +152,7 @@ impl<'a> AttemptBench<'a> {
             self.pool.prepare_sandboxes(&self.step, 1).await?;
             let until = Instant::now() + POOL_TIMEOUT;
             while self.pool.ready_sandboxes() == 0 {
-                ensure!(Instant::now() < until, "no sandbox of the pool is ready after {POOL_TIMEOUT:?}");
+                ensure!(Instant::now() < until, "no sandbox in the pool is ready after {POOL_TIMEOUT:?}");
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
             Ok(())
@@ -167,12 +167,12 @@ impl<'a> AttemptBench<'a> {
         for _ in 0..runs {
             cold.push(self.run_attempt(&self.cold)?);
         }
-        stages.print_and_clear("where a cold one goes", &cold);
+        stages.print_and_clear("stages of a cold attempt", &cold);
         for _ in 0..runs {
             self.wait_for_pool()?;
             pool.push(self.run_attempt(&self.pool)?);
         }
-        stages.print_and_clear("where one of the pool goes", &pool);
+        stages.print_and_clear("stages of a pooled attempt", &pool);
         Ok(())
     }
 }

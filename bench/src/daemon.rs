@@ -59,7 +59,7 @@ const GROWTH_SAMPLES: usize = 20;
 pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let runs: usize = program::setting("RUNS", 100)?;
     let many: usize = program::setting("MANY", 10_000)?;
-    let runtime = Runtime::new().context("the runtime cannot be started")?;
+    let runtime = Runtime::new().context("cannot start the async runtime")?;
     let fixture = DaemonFixture::create()?;
     runtime.block_on(async {
         let daemon = DaemonProcess::start(&fixture).await?;
@@ -161,7 +161,7 @@ async fn average_answer_time(socket: &std::path::Path, path: &str) -> Result<Dur
     }
     let mut count = 0;
     while let Some(counted) = asking.join_next().await {
-        count += counted.context("a caller ended badly")??;
+        count += counted.context("the task of a caller failed")??;
     }
     Ok(COUNT_DURATION / count.max(1))
 }
@@ -183,27 +183,27 @@ async fn measure_notification(daemon: &DaemonProcess, bars: &mut LimitChecks) ->
     let mut late = Sample::default();
     let mut finished = None;
     while let Some(answer) = waiting.join_next().await {
-        let (at, bytes) = answer.context("a caller ended badly")??;
+        let (at, bytes) = answer.context("the task of a caller failed")??;
         let ended = match finished {
             Some(ended) => ended,
             None => *finished.insert(end_time(&bytes)?),
         };
         late.push(at.duration_since(ended).unwrap_or_default());
     }
-    println!("{}", heading(&format!("{WAITING_CALLERS} callers told of an end, ms")));
+    println!("{}", heading(&format!("{WAITING_CALLERS} callers waiting for a run to end, ms")));
     println!("{}", row("after the last event", &late));
-    bars.at_most("milliseconds until the last caller had its answer", millis(late.max()), MAX_NOTIFY_MS);
+    bars.at_most("milliseconds until the last caller had its response", millis(late.max()), MAX_NOTIFY_MS);
     Ok(())
 }
 
 /// Returns the end time of a run from its own record.
 fn end_time(answer: &[u8]) -> Result<SystemTime> {
-    let answer: Watched = serde_json::from_slice(answer).context("an answer is no run")?;
+    let answer: Watched = serde_json::from_slice(answer).context("a response is not a run")?;
     let at = answer.run.finished_at.with_context(|| format!("the run has not ended: {}", answer.run.reason))?;
-    humantime::parse_rfc3339(&at).with_context(|| format!("{at} is no time"))
+    humantime::parse_rfc3339(&at).with_context(|| format!("`{at}` is not a timestamp"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "it is compared with what another process read from the same clock")]
+#[expect(clippy::disallowed_methods, reason = "the time is compared with a timestamp of another process")]
 fn now() -> SystemTime {
     SystemTime::now()
 }

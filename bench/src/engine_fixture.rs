@@ -39,7 +39,7 @@ impl ScratchRepository {
     /// # Errors
     /// git is missing, or the disk is full.
     pub(crate) fn create() -> Result<Self> {
-        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let root = TempDir::with_prefix("proctor-bench.").context("cannot create a scratch directory")?;
         make_repository(&root.path().join("repository"))?;
         Ok(Self(Arc::new(root)))
     }
@@ -66,7 +66,7 @@ impl EngineFixture {
     /// # Errors
     /// A helper is missing in the directory of this program.
     pub(crate) fn open(scratch: &ScratchRepository) -> Result<Self> {
-        let runtime = Runtime::new().context("the runtime cannot be started")?;
+        let runtime = Runtime::new().context("cannot start the async runtime")?;
         let engine = Engine::open(config(scratch)?)?;
         Ok(Self { engine, runtime, scratch: scratch.clone() })
     }
@@ -108,7 +108,7 @@ impl EngineFixture {
             let report = run_step(&session, &step, expected).await?;
             Ok((report, began.elapsed()))
         });
-        self.runtime.block_on(attempt).context("an attempt ended badly")?
+        self.runtime.block_on(attempt).context("the task of an attempt failed")?
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn run_step(session: &Session, step: &PlannedStep, expected: Ou
     let report = session.run(step).await?;
     let JudgedCommand { evidence, inconclusive_reasons: doubts, .. } = &report;
     if evidence.outcome != expected {
-        bail!("a step ended as {:?} and not as {expected:?}: {:?} {doubts:?}", evidence.outcome, evidence.termination);
+        bail!("a step ended as {:?} instead of {expected:?}: {:?} {doubts:?}", evidence.outcome, evidence.termination);
     }
     Ok(report)
 }
@@ -143,7 +143,7 @@ pub(crate) fn plan_step(argv: &[&str]) -> Result<PlannedStep> {
         limits: LimitSettings::default(),
     };
     let planned = adhoc_step(&adhoc, StepName::new("bench")?, None, &OperatorConfig::default());
-    planned.map_err(|diagnostics| anyhow::anyhow!("the step cannot be planned: {diagnostics:?}"))
+    planned.map_err(|diagnostics| anyhow::anyhow!("cannot plan the step: {diagnostics:?}"))
 }
 
 fn config(scratch: &ScratchRepository) -> Result<EngineConfig> {
@@ -184,7 +184,7 @@ pub(crate) fn git_commit(at: &Path) -> Result<()> {
         let identity = ["-c", "user.name=Bench", "-c", "user.email=bench@example.org"];
         let mut git = program::silent_command("git", &[&identity[..], arguments].concat());
         git.current_dir(at).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
-        let status = git.status().context("git cannot be started")?;
+        let status = git.status().context("cannot start git")?;
         ensure!(status.success(), "`git {}` ended with {status}", arguments.join(" "));
     }
     Ok(())
@@ -194,7 +194,7 @@ pub(crate) fn git_commit(at: &Path) -> Result<()> {
 ///
 /// # Errors
 /// The file cannot be written.
-#[expect(clippy::disallowed_methods, reason = "files of a scratch repository are not Proctor's")]
+#[expect(clippy::disallowed_methods, reason = "scratch repositories need no atomic writes")]
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).with_context(|| format!("`{}` cannot be written", path.display()))
+    std::fs::write(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
 }

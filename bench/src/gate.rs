@@ -83,7 +83,7 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
 
 impl VerifiedTree {
     fn create(files: usize) -> Result<Self> {
-        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let root = TempDir::with_prefix("proctor-bench.").context("cannot create a scratch directory")?;
         let made = Self { root };
         let at = made.repository();
         for number in 0..files {
@@ -102,7 +102,7 @@ impl VerifiedTree {
     }
 
     /// Waits until all files are old enough to be trusted by their times; younger files are read every time.
-    #[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
+    #[expect(clippy::disallowed_methods, reason = "the measurement waits for time to pass")]
     fn wait_for_racy_window() {
         // Only age makes the times of a file trustworthy.
         std::thread::sleep(RacyWindow::default().0);
@@ -172,5 +172,5 @@ fn sibling_program(name: &str) -> Result<PathBuf> {
 }
 
 fn path_text(path: &Path) -> Result<String> {
-    path.to_str().map(str::to_owned).context("the path of this program is no text")
+    path.to_str().map(str::to_owned).context("the path of this program is not UTF-8")
 }

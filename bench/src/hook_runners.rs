@@ -61,11 +61,11 @@ struct HookRunner {
 /// A runner cannot be run or fails.
 pub(crate) fn measure(configs: Option<&Path>, bars: &mut LimitChecks) -> Result<()> {
     let Some(configs) = configs else {
-        println!("skipped: no folder with the peers' configurations was named");
+        println!("skipped: no directory with configurations of the peers was given");
         return Ok(());
     };
     if !configs.join("mkrepo.py").is_file() {
-        println!("skipped: {} holds no configurations of peers", configs.display());
+        println!("skipped: {} does not contain configurations of peers", configs.display());
         return Ok(());
     }
     let runs: usize = program::setting("RUNS", 15)?;
@@ -74,7 +74,7 @@ pub(crate) fn measure(configs: Option<&Path>, bars: &mut LimitChecks) -> Result<
     let runners = installed_runners(&bin);
     ensure!(
         runners.iter().any(|peer| peer.name.starts_with(REFERENCE_RUNNER)),
-        "there is no {REFERENCE_RUNNER} in {}",
+        "{REFERENCE_RUNNER} does not exist in {}",
         bin.display()
     );
     let mut samples: BTreeMap<String, Sample> = BTreeMap::new();
@@ -133,7 +133,7 @@ fn compare_with_limits(
         modes.min_by(|a, b| a.1.total_cmp(&b.1)).copied()
     };
     let (Some(proctor), Some(prek)) = (fastest(PROCTOR), fastest(REFERENCE_RUNNER)) else {
-        bail!("there are no figures")
+        bail!("no measurements are available")
     };
     bars.at_most(&format!("per check, {} / {}", proctor.0, prek.0), proctor.1 / prek.1, 1.0);
     bars.at_most(&format!("fixed, {} / {}", proctor.0, prek.0), proctor.2 / prek.2, MAX_FIXED_COST);
@@ -171,7 +171,7 @@ fn installed_runners(bin: &Path) -> Vec<HookRunner> {
     let there = ROWS.into_iter().map(peer).filter(|peer| {
         let is_there = peer.program.is_file();
         if !is_there {
-            println!("left out: {} ({} is not there)", peer.name, peer.program.display());
+            println!("skipped: {} ({} does not exist)", peer.name, peer.program.display());
         }
         is_there
     });
@@ -194,7 +194,7 @@ struct HookRunnerFixture {
 
 impl HookRunnerFixture {
     fn create(configs: &Path) -> Result<Self> {
-        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let root = TempDir::with_prefix("proctor-bench.").context("cannot create a scratch directory")?;
         let place = Self { root };
         let repository = place.path("repository");
         let script = configs.join("mkrepo.py").display().to_string();
@@ -259,7 +259,7 @@ impl Drop for HookRunnerFixture {
 
 /// Returns our program, which is in the directory of this one.
 fn proctor_program() -> Result<String> {
-    let own = std::env::current_exe().context("this program cannot be named")?;
+    let own = std::env::current_exe().context("cannot determine the path of this program")?;
     Ok(own.with_file_name(PROCTOR).display().to_string())
 }
 

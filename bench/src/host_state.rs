@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags};
 /// The kernel's name is not UTF-8.
 pub(crate) fn describe(what: &str) -> Result<String> {
     let system = rustix::system::uname();
-    let release = system.release().to_str().context("the kernel's name is no text")?;
+    let release = system.release().to_str().context("the kernel release is not UTF-8")?;
     let processors = std::thread::available_parallelism()?;
     let user = if rustix::process::geteuid().is_root() { "root" } else { "an ordinary user" };
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn describe(what: &str) -> Result<String> {
 /// Returns the processes that have `marker` among their arguments.
 ///
 /// # Errors
-/// /proc cannot be read.
+/// cannot read /proc.
 pub(crate) fn processes_with_argument(marker: &str) -> Result<Vec<Pid>> {
     let is_marked = |dir: &Path| {
         // A process that has just exited has no arguments.
@@ -43,14 +43,14 @@ pub(crate) fn processes_with_argument(marker: &str) -> Result<Vec<Pid>> {
 pub(crate) fn open_pidfds(pids: &[Pid]) -> Result<Vec<OwnedFd>> {
     let open = |pid: &Pid| match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => None,
-        other => Some(other.context("a process cannot be watched")),
+        other => Some(other.context("cannot watch a process")),
     };
     pids.iter().filter_map(open).collect()
 }
 
 /// Returns all processes with their directories.
 fn processes() -> Result<Vec<(Pid, PathBuf)>> {
-    let entries = fs::read_dir("/proc").context("/proc cannot be read")?;
+    let entries = fs::read_dir("/proc").context("cannot read /proc")?;
     let process = |entry: fs::DirEntry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
         Some((Pid::from_raw(number)?, entry.path()))
@@ -61,7 +61,7 @@ fn processes() -> Result<Vec<(Pid, PathBuf)>> {
 /// Returns everything that an attempt could leave on the machine; each has a unique name.
 ///
 /// # Errors
-/// /proc cannot be read.
+/// cannot read /proc.
 pub(crate) fn leftover_candidates(state: &Path, marker: &str) -> Result<BTreeSet<String>> {
     let mut things = BTreeSet::new();
     for (pid, dir) in processes()? {
@@ -74,7 +74,7 @@ pub(crate) fn leftover_candidates(state: &Path, marker: &str) -> Result<BTreeSet
     }
     things.extend(processes_with_argument(marker)?.into_iter().map(|pid| format!("process {pid}")));
     things.extend(descriptors()?.into_iter().map(|descriptor| format!("descriptor {descriptor}")));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("the mounts cannot be read")?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
     things.extend(mounts.lines().map(|line| format!("mount {line}")));
     directories(Path::new("/sys/fs/cgroup"), &mut |path| {
         things.insert(format!("cgroup {}", path.display()));
@@ -115,7 +115,7 @@ fn files(at: &Path, visit: &mut impl FnMut(&Path)) {
 
 /// Returns our own descriptors with their targets.
 fn descriptors() -> Result<Vec<String>> {
-    let entries = fs::read_dir("/proc/self/fd").context("our descriptors cannot be read")?;
+    let entries = fs::read_dir("/proc/self/fd").context("cannot list the descriptors of this process")?;
     let number_and_target = |entry: fs::DirEntry| {
         // Skip the descriptor of this directory listing, which is closed afterwards.
         let target = fs::read_link(entry.path()).ok().filter(|target| !target.ends_with("fd"))?;
@@ -129,7 +129,7 @@ fn descriptors() -> Result<Vec<String>> {
 /// # Errors
 /// The process does not exist, or it belongs to another user.
 pub(crate) fn open_descriptors(pid: u32) -> Result<usize> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| format!("process {pid} cannot be read"))?;
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| format!("cannot read process {pid}"))?;
     Ok(entries.count())
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn open_descriptors(pid: u32) -> Result<usize> {
 /// The process does not exist.
 pub(crate) fn resident(pid: u32) -> Result<u64> {
     let resident = kibibytes(&format!("/proc/{pid}/status"), "VmRSS:");
-    Ok(resident.with_context(|| format!("/proc does not say how much memory process {pid} uses"))? << 10)
+    Ok(resident.with_context(|| format!("/proc does not report the memory of process {pid}"))? << 10)
 }
 
 /// Returns the available memory of the machine, in bytes.
@@ -152,7 +152,7 @@ pub(crate) fn available_memory() -> u64 {
 /// # Errors
 /// /proc does not contain the value.
 pub(crate) fn peak_memory() -> Result<u64> {
-    let peak = kibibytes("/proc/self/status", "VmHWM:").context("/proc does not say how much memory we use")?;
+    let peak = kibibytes("/proc/self/status", "VmHWM:").context("/proc does not report the memory of this process")?;
     Ok(peak << 10)
 }
 
@@ -160,9 +160,9 @@ pub(crate) fn peak_memory() -> Result<u64> {
 ///
 /// # Errors
 /// The kernel does not allow it.
-#[expect(clippy::disallowed_methods, reason = "a switch of /proc, and no file")]
+#[expect(clippy::disallowed_methods, reason = "a file in /proc is a kernel interface")]
 pub(crate) fn reset_peak() -> Result<()> {
-    fs::write("/proc/self/clear_refs", "5").context("the peak of memory cannot be set back")
+    fs::write("/proc/self/clear_refs", "5").context("cannot reset the memory peak")
 }
 
 fn kibibytes(file: &str, name: &str) -> Option<u64> {

@@ -79,19 +79,19 @@ fn measure_kill(arena: &EngineFixture, crowd: usize, round: usize) -> Result<Kil
             run_step(&session, &planned, Outcome::Cancelled).await?;
             Ok::<_, anyhow::Error>(Instant::now())
         });
-        let attempt = async { running.await.context("an attempt ended badly")? };
+        let attempt = async { running.await.context("the task of an attempt failed")? };
         let watch = async {
             let crowd = wait_for_start(&marker, crowd).await?;
             let began = Instant::now();
             // A separate thread watches the processes, because the runtime is what is measured.
             let watch = tokio::task::spawn_blocking(move || wait_for_exit(&crowd));
             cancel.cancel();
-            let gone = watch.await.context("the watch ended badly")??;
+            let gone = watch.await.context("the watching task failed")??;
             Ok::<_, anyhow::Error>((began, gone))
         };
         let (told, (began, gone)) = tokio::try_join!(attempt, watch)?;
         let left = host_state::processes_with_argument(&marker)?;
-        ensure!(left.is_empty(), "{} processes outlived the kill", left.len());
+        ensure!(left.is_empty(), "{} processes survived the kill", left.len());
         Ok(KillDurations { exited: gone - began, reported: told - began })
     })
 }
@@ -105,7 +105,7 @@ async fn wait_for_start(marker: &str, crowd: usize) -> Result<Vec<OwnedFd>> {
         if there.len() == crowd && there.iter().all(|pid| host_state::is_named(*pid, "sleep")) {
             return host_state::open_pidfds(&there);
         }
-        ensure!(Instant::now() < until, "{} of {crowd} processes came within {EXIT_TIMEOUT:?}", there.len());
+        ensure!(Instant::now() < until, "only {} of {crowd} processes started within {EXIT_TIMEOUT:?}", there.len());
         // Polling is needed, because there is no event for an exec in a process of another parent.
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -117,7 +117,7 @@ fn wait_for_exit(crowd: &[OwnedFd]) -> Result<Instant> {
     for member in crowd {
         let mut waited = [PollFd::new(member, PollFlags::IN)];
         let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))?;
-        ensure!(ready == 1, "a process is still there {EXIT_TIMEOUT:?} after the kill");
+        ensure!(ready == 1, "a process still exists {EXIT_TIMEOUT:?} after the kill");
     }
     Ok(Instant::now())
 }

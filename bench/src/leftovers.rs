@@ -83,7 +83,7 @@ async fn run_shares(session: Arc<Session>, shares: impl Iterator<Item = Vec<usiz
         });
     }
     while let Some(worker) = workers.join_next().await {
-        worker.context("an attempt ended badly")??;
+        worker.context("the task of an attempt failed")??;
     }
     Ok(())
 }

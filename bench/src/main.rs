@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn run_measurement() -> Result<LimitChecks> {
-    proctor_runner::restore_signal_handling().context("signals cannot be claimed")?;
+    proctor_runner::restore_signal_handling().context("cannot restore signal handling")?;
     let name = std::env::args().nth(1).unwrap_or_default();
     let mut bars = LimitChecks::default();
     if name == "respond" {
@@ -59,7 +59,7 @@ fn run_measurement() -> Result<LimitChecks> {
         "sql-meaning" => sql_meaning::measure(&std::env::args().skip(2).collect::<Vec<_>>(), &mut bars)?,
         other => {
             bail!(
-                "`{other}` is no measurement; they are attempt, daemon, exec, gate, kill, leftovers, output, peers, snapshot, sql-bind, sql-cases and sql-meaning"
+                "unknown measurement `{other}`; expected one of attempt, daemon, exec, gate, kill, leftovers, output, peers, snapshot, sql-bind, sql-cases and sql-meaning"
             )
         }
     }

@@ -138,26 +138,26 @@ impl OutputBench<'_> {
         let mut shell = program::silent_command("sh", &["-c", &format!("{command} | sha256sum")]);
         shell.current_dir(self.scratch.repository()).stdout(std::process::Stdio::piped());
         let began = Instant::now();
-        let output = shell.output().context("the peer cannot be started")?;
+        let output = shell.output().context("cannot start the peer")?;
         let took = began.elapsed();
         program::require_success(&shell, output.status)?;
-        let text = String::from_utf8(output.stdout).context("the peer's answer is no text")?;
+        let text = String::from_utf8(output.stdout).context("the output of the peer is not UTF-8")?;
         Ok((took, text.split(' ').next().unwrap_or_default().to_owned()))
     }
 }
 
 /// Checks the record of an output: all of it is hashed and counted, and only a part is kept.
 fn check_record(stdout: &StreamEvidence, bytes: u64, hash: &str) -> Result<()> {
-    ensure!(stdout.complete && stdout.bytes == bytes, "{} of {bytes} bytes were seen", stdout.bytes);
+    ensure!(stdout.complete && stdout.bytes == bytes, "{} of {bytes} bytes were recorded", stdout.bytes);
     ensure!(stdout.sha256.as_str() == hash, "the recorded hash is {}, not {hash}", stdout.sha256);
     ensure!(stdout.kept_bytes < bytes, "all of the output is kept: the output is too short; set BYTES higher");
     Ok(())
 }
 
 /// Fills a file with incompressible bytes, the same ones each time.
-#[expect(clippy::disallowed_methods, reason = "files of a scratch repository are not Proctor's")]
+#[expect(clippy::disallowed_methods, reason = "scratch repositories need no atomic writes")]
 fn write_noise(path: &Path, bytes: u64) -> Result<()> {
-    let file = std::fs::File::create(path).with_context(|| format!("`{}` cannot be made", path.display()))?;
+    let file = std::fs::File::create(path).with_context(|| format!("cannot create `{}`", path.display()))?;
     let mut file = BufWriter::with_capacity(1 << 20, file);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..bytes.div_ceil(8) {
@@ -167,5 +167,5 @@ fn write_noise(path: &Path, bytes: u64) -> Result<()> {
         state ^= state << 17;
         file.write_all(&state.to_ne_bytes())?;
     }
-    file.flush().with_context(|| format!("`{}` cannot be written", path.display()))
+    file.flush().with_context(|| format!("cannot write `{}`", path.display()))
 }

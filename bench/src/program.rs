@@ -22,7 +22,7 @@ pub(crate) fn silent_command(name: &str, arguments: &[&str]) -> Command {
 /// The program cannot be started, or it fails.
 pub(crate) fn run_timed(command: &mut Command) -> Result<Duration> {
     let began = Instant::now();
-    let status = command.status().with_context(|| format!("{:?} cannot be started", command.get_program()))?;
+    let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     let took = began.elapsed();
     require_success(command, status)?;
     Ok(took)
@@ -46,10 +46,10 @@ pub(crate) fn is_installed(name: &str) -> bool {
 ///
 /// # Errors
 /// The variable has an invalid value.
-#[expect(clippy::disallowed_methods, reason = "a measurement's settings come from its environment")]
+#[expect(clippy::disallowed_methods, reason = "settings of a measurement come from the environment")]
 pub(crate) fn setting<T: FromStr>(name: &str, default: T) -> Result<T> {
     match std::env::var(name) {
-        Ok(text) => text.parse().ok().with_context(|| format!("{name}={text} makes no sense")),
+        Ok(text) => text.parse().ok().with_context(|| format!("invalid value: {name}={text}")),
         Err(_) => Ok(default),
     }
 }

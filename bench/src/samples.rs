@@ -99,7 +99,7 @@ impl LimitChecks {
         if self.exceeded.is_empty() {
             return ExitCode::SUCCESS;
         }
-        eprintln!("error: over the bar: {}", self.exceeded.join("; "));
+        eprintln!("error: outside the limits: {}", self.exceeded.join("; "));
         ExitCode::FAILURE
     }
 }
@@ -115,7 +115,11 @@ mod tests {
         assert_eq!(sample(&[3, 1, 2]).median(), Duration::from_millis(2));
         assert_eq!(sample(&[4, 3, 1, 2]).median(), Duration::from_millis(2));
         assert_eq!(sample(&[9, 1, 8, 2, 7, 3, 6, 4, 5, 10]).percentile_90(), Duration::from_millis(9));
-        assert_eq!(sample(&[1, 2, 3, 4, 9]).percentile_90(), Duration::from_millis(9), "of few it is the worst");
+        assert_eq!(
+            sample(&[1, 2, 3, 4, 9]).percentile_90(),
+            Duration::from_millis(9),
+            "few samples: the 90th percentile is the maximum"
+        );
         assert_eq!(
             (sample(&[5, 9]).percentile(0), sample(&[5, 9]).max()),
             (Duration::from_millis(5), Duration::from_millis(9))

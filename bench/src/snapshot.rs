@@ -83,7 +83,7 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     ignored::measure(bars)?;
     let mut smallest = None;
     for size in sizes.split(',') {
-        let files: usize = size.trim().parse().with_context(|| format!("`{size}` is no number of files"))?;
+        let files: usize = size.trim().parse().with_context(|| format!("`{size}` is not a number of files"))?;
         let samples = SnapshotFixture::create(files)?.measure_all(runs)?;
         samples.print(files);
         let drift = samples.drift.median();
@@ -159,16 +159,17 @@ struct SnapshotFixture {
 
 impl SnapshotFixture {
     fn create(files: usize) -> Result<Self> {
-        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let root = TempDir::with_prefix("proctor-bench.").context("cannot create a scratch directory")?;
         // Layers are on a tmpfs.
-        let upper = TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("there is no tmpfs")?;
+        let upper =
+            TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("cannot create a directory on a tmpfs")?;
         let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let made = Self { root, upper, helper: GitHelper::new(own.with_file_name("proctor-git")) };
         let at = made.repository();
         for number in 0..files {
             let path = at.join(file_path(number));
             if number % FILES_OF_A_DIRECTORY == 0 {
-                std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
+                std::fs::create_dir_all(path.parent().context("path has no parent")?)?;
             }
             let line = format!("fn f{number}() -> u32 {{ {number} }}\n");
             write(&path, line.repeat(5 + number % 60).as_bytes())?;
@@ -177,7 +178,7 @@ impl SnapshotFixture {
         git_commit(&at)?;
         for number in changed_files(files) {
             let path = made.upper.path().join(file_path(number));
-            std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
+            std::fs::create_dir_all(path.parent().context("path has no parent")?)?;
             write(&path, format!("changed {number}\n").repeat(20).as_bytes())?;
         }
         std::fs::create_dir(made.root.path().join("snapshots"))?;
@@ -224,7 +225,7 @@ impl SnapshotFixture {
             if taken.stats.hashed == 0 && !taken.stats.git_was_read {
                 return Ok(taken);
             }
-            ensure!(Instant::now() < until, "the tree does not settle: {:?}", taken.stats);
+            ensure!(Instant::now() < until, "snapshots still rehash files: {:?}", taken.stats);
         }
     }
 
@@ -247,7 +248,7 @@ impl SnapshotFixture {
     }
 
     fn require_same(&self, taken: &Snapshot, known: &Snapshot) -> Result<()> {
-        ensure!(taken.id == known.id, "the snapshot of an unchanged tree is another one");
+        ensure!(taken.id == known.id, "the snapshot of an unchanged tree differs");
         Ok(())
     }
 

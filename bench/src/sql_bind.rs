@@ -20,7 +20,7 @@ const PASSES: usize = 5;
 /// The folder cannot be read, or a correct query does not bind.
 pub(crate) fn measure(arguments: &[String]) -> Result<()> {
     let Some(folder) = arguments.first() else {
-        println!("skipped: no folder with data/gold.jsonl was named");
+        println!("skipped: no directory with data/gold.jsonl was given");
         return Ok(());
     };
     let rows: Vec<_> = case_rows::read_rows(Path::new(folder))?.into_iter().filter(|row| row.kind == "gold").collect();
@@ -54,9 +54,9 @@ pub(crate) fn measure(arguments: &[String]) -> Result<()> {
         }
     }
     let spent = clock_gettime(ClockId::ProcessCPUTime) - start;
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, reason = "the rate is shown to a human")]
     let seconds = spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9;
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, reason = "the rate is shown to a human")]
     let checks = (requests.len() * PASSES) as f64;
     println!("{:.0} bind checks per CPU second", checks / seconds);
     Ok(())

@@ -108,16 +108,17 @@ struct CaseSettings<'a> {
 /// A file exists but cannot be read.
 pub(crate) fn measure(arguments: &[String], bars: &mut LimitChecks) -> Result<()> {
     let Some(folder) = arguments.first().filter(|first| !first.starts_with('-')).map(Path::new) else {
-        println!("skipped: no folder with cases was named");
+        println!("skipped: no directory with cases was given");
         return Ok(());
     };
     if !folder.join("cases.jsonl").is_file() {
-        println!("skipped: {} holds no cases.jsonl", folder.display());
+        println!("skipped: {} does not contain cases.jsonl", folder.display());
         return Ok(());
     }
     let value = |name: &str| arguments.iter().position(|own| own == name).and_then(|at| arguments.get(at + 1));
-    let half = value("--half").map(|half| half.parse::<u32>().context("--half is 0 or 1")).transpose()?;
-    let from = value("--from").map_or(Ok(MIN_CONFIDENCE), |from| from.parse()).context("--from is a percentage")?;
+    let half = value("--half").map(|half| half.parse::<u32>().context("`--half` must be 0 or 1")).transpose()?;
+    let from =
+        value("--from").map_or(Ok(MIN_CONFIDENCE), |from| from.parse()).context("`--from` must be a percentage")?;
     let settings = CaseSettings {
         min_confidence: from,
         list: value("--list").map(String::as_str),
@@ -162,7 +163,7 @@ fn judge_schema(
     opening.schema = vec![first.ddl.clone()];
     let mut engine = match Sqlite::open(&opening) {
         Ok(engine) => engine,
-        Err(refusal) => bail!("the schema of {} cannot be set up: {}", first.id, refusal.message),
+        Err(refusal) => bail!("cannot set up the schema of {}: {}", first.id, refusal.message),
     };
     for row in rows {
         let judgement = judge_row(row, &opening, &mut engine);
@@ -230,13 +231,13 @@ impl DuckdbWorker {
         let child = Command::new(&path).arg("worker").arg(library).stdout(OwnedFd::from(theirs)).spawn();
         let child = child.with_context(|| path.display().to_string())?;
         let hello: Option<String> = wire::read_frame(&socket)?;
-        anyhow::ensure!(hello.is_some(), "the worker ended at its start");
+        anyhow::ensure!(hello.is_some(), "the worker exited at startup");
         Ok(Self { child, socket })
     }
 
     fn judge(&mut self, request: &SqlRequest) -> Result<Judgement> {
         wire::write_frame(&self.socket, request)?;
-        wire::read_frame(&self.socket)?.context("the worker ended")
+        wire::read_frame(&self.socket)?.context("the worker exited")
     }
 }
 

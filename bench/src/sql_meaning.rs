@@ -69,7 +69,7 @@ struct MeaningSettings<'a> {
 pub(crate) fn measure(arguments: &[String], bars: &mut LimitChecks) -> Result<()> {
     let value = |name: &str| arguments.iter().position(|own| own == name).and_then(|at| arguments.get(at + 1));
     let number = |name: &str| {
-        value(name).map(|text| text.parse::<u32>().with_context(|| format!("{name} takes a number"))).transpose()
+        value(name).map(|text| text.parse::<u32>().with_context(|| format!("`{name}` requires a number"))).transpose()
     };
     let settings = MeaningSettings {
         half: number("--half")?,
@@ -85,14 +85,14 @@ pub(crate) fn measure(arguments: &[String], bars: &mut LimitChecks) -> Result<()
         .map(|at| Path::new(&arguments[at]))
         .collect();
     if paths.is_empty() {
-        println!("skipped: no files with questions and tables were named");
+        println!("skipped: no files with questions and tables were given");
         return Ok(());
     }
     let mut tallies: BTreeMap<String, KindCounts> = BTreeMap::new();
     for set in paths.chunks(2) {
-        let [questions, tables] = set else { anyhow::bail!("files come in pairs: questions and tables") };
+        let [questions, tables] = set else { anyhow::bail!("expected pairs of files: questions and tables") };
         if let Some(missing) = set.iter().find(|path| !path.is_file()) {
-            println!("skipped: there is no file {}", missing.display());
+            println!("skipped: the file {} does not exist", missing.display());
             continue;
         }
         measure_set(

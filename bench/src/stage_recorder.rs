@@ -32,7 +32,8 @@ impl StageRecorder {
         let stages = Self::default();
         let filtered = stages.clone().with_filter(Targets::new().with_target(timing::TARGET, LevelFilter::TRACE));
         let subscriber = tracing_subscriber::registry().with(filtered);
-        tracing::subscriber::set_global_default(subscriber).context("the stages cannot be heard")?;
+        tracing::subscriber::set_global_default(subscriber)
+            .context("cannot install the subscriber that records stages")?;
         Ok(stages)
     }
 
@@ -43,7 +44,7 @@ impl StageRecorder {
         for stage in &heard.order {
             println!("{}", row(stage, &heard.samples[stage]));
         }
-        println!("{}", row("all of it", whole));
+        println!("{}", row("total", whole));
     }
 
     fn record_stage(&self, stage: String, took: Duration) {

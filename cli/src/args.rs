@@ -63,7 +63,7 @@ Exit codes:
   6  a daemon is required, and none answers
   130  interrupted";
 
-/// What to do.
+/// The subcommands of `proctor`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
     /// Run a profile's checks in the sandbox and record the evidence
@@ -114,7 +114,7 @@ pub(crate) enum CliCommand {
     Man(ManArgs),
 }
 
-/// Which repository.
+/// The option that selects the repository.
 #[derive(Debug, Args)]
 pub(crate) struct RepoArgs {
     /// The repository [default: the nearest directory above that has a spec or a `.git`]
@@ -122,7 +122,7 @@ pub(crate) struct RepoArgs {
     pub repo: Option<PathBuf>,
 }
 
-/// What the operator of this machine has set.
+/// The option that selects the operator's config.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OperatorArgs {
     /// The operator's config [default: /etc/proctor/proctord.toml, else
@@ -131,7 +131,7 @@ pub(crate) struct OperatorArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Where what outlives a run is kept.
+/// The option that selects the state directory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StateArgs {
     /// The directory for outputs and for evidence without a changeset [default:
@@ -140,7 +140,7 @@ pub(crate) struct StateArgs {
     pub state_dir: Option<PathBuf>,
 }
 
-/// Whether a daemon does it.
+/// The options that select a daemon or this process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DaemonArgs {
     /// Run in this process, without a daemon
@@ -155,7 +155,7 @@ pub(crate) struct DaemonArgs {
     pub socket: Option<PathBuf>,
 }
 
-/// Who does it: a daemon, or this process, with what it needs for that.
+/// The options of a command that runs through a daemon or in this process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BackendArgs {
     #[command(flatten)]
@@ -166,7 +166,7 @@ pub(crate) struct BackendArgs {
     pub daemon: DaemonArgs,
 }
 
-/// Which daemon.
+/// The option that selects the daemon by its socket.
 #[derive(Debug, Args)]
 pub(crate) struct SocketArgs {
     /// The daemon's socket [default: `daemon.socket` of the operator's config, else
@@ -177,7 +177,7 @@ pub(crate) struct SocketArgs {
     pub operator: OperatorArgs,
 }
 
-/// What is done where the machine cannot enforce everything.
+/// The options for machines that cannot enforce every sandbox control.
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
     /// If sandbox controls are missing: `strict` refuses to run; `best-effort` continues with the
@@ -186,7 +186,7 @@ pub(crate) struct SandboxArgs {
     pub sandbox: SandboxMode,
 }
 
-/// `proctor run`.
+/// The arguments of `proctor run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The profile of the spec to run
@@ -248,7 +248,7 @@ impl RunArgs {
     }
 }
 
-/// In which forms the result is told, and where.
+/// The report formats of a result, and the files to write them to.
 #[derive(Debug, Args)]
 pub(crate) struct ReportsArgs {
     /// The format of the result on standard output
@@ -259,7 +259,7 @@ pub(crate) struct ReportsArgs {
     pub report: Vec<ReportFileOption>,
 }
 
-/// `proctor validate`.
+/// The arguments of `proctor validate`.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
     /// The spec file to check, instead of the repository's spec
@@ -274,7 +274,7 @@ pub(crate) struct ValidateArgs {
     pub operator: OperatorArgs,
 }
 
-/// `proctor plan`.
+/// The arguments of `proctor plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     /// The profile to resolve
@@ -294,7 +294,7 @@ pub(crate) struct PlanArgs {
     pub operator: OperatorArgs,
 }
 
-/// `proctor explain`.
+/// The arguments of `proctor explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// `<skill>/<step>`, `env` for the environment only, `sandbox` for the sandbox set-up only, or a
@@ -328,7 +328,7 @@ Exit codes:
   2  usage or spec error, or no run is recorded
   5  no answer: inconclusive, a run in progress, a wrong clock or an unknown format";
 
-/// `proctor gate`.
+/// The arguments of `proctor gate`.
 #[derive(Debug, Args)]
 #[command(after_help = GATE_EXIT_CODES)]
 pub(crate) struct GateArgs {
@@ -365,7 +365,7 @@ pub(crate) struct GateArgs {
     pub backend: BackendArgs,
 }
 
-/// `proctor schema`.
+/// The arguments of `proctor schema`.
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
     /// The document [default: list all names]
@@ -373,7 +373,7 @@ pub(crate) struct SchemaArgs {
     pub name: Option<crate::schema::SchemaName>,
 }
 
-/// `proctor completions`.
+/// The arguments of `proctor completions`.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -381,7 +381,7 @@ pub(crate) struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// `proctor man`.
+/// The arguments of `proctor man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
     /// The page, such as `proctor-run.1` [default: list all names]
@@ -389,7 +389,7 @@ pub(crate) struct ManArgs {
     pub page: Option<String>,
 }
 
-/// When to use colour.
+/// The conditions for coloured output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorWhen {
     /// On a terminal that supports it.

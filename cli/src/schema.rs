@@ -14,7 +14,7 @@ use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
 use proctor_core::record::run_record::RunRecord;
 
-/// A document of ours.
+/// A document that has a JSON Schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SchemaName {
     /// `spec/verification.yaml`.

@@ -459,5 +459,5 @@ fn open_file(directory: BorrowedFd<'_>, name: &str) -> Option<File> {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "work trees of a test are written as people write them")]
+#[expect(clippy::disallowed_methods, reason = "tests write worktree files without atomic replacement")]
 mod tests;

@@ -11,59 +11,35 @@ use crate::repository::{FixtureLayer, FixtureRepo, chmod, open};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("apply: files, links and directories", Requirement::Nothing, applies_files_links_and_directories),
-    ("apply: the tree is then what the view says", Requirement::Whiteouts, applied_tree_equals_view),
-    ("apply: modes", Requirement::Nothing, applies_only_exec_bit),
-    ("apply: owners", Requirement::ChangeableOwners, keeps_owners),
-    ("apply: deletions", Requirement::Whiteouts, applies_deletions),
-    ("apply: a directory made again", Requirement::Nothing, applies_opaque_directory),
-    ("apply: types", Requirement::Nothing, applies_type_changes),
+    ("apply: applies files, links and directories", Requirement::Nothing, applies_files_links_and_directories),
+    ("apply: applied tree equals view", Requirement::Whiteouts, applied_tree_equals_view),
+    ("apply: applies only exec bit", Requirement::Nothing, applies_only_exec_bit),
+    ("apply: keeps owners", Requirement::ChangeableOwners, keeps_owners),
+    ("apply: applies deletions", Requirement::Whiteouts, applies_deletions),
+    ("apply: applies opaque directory", Requirement::Nothing, applies_opaque_directory),
+    ("apply: applies type changes", Requirement::Nothing, applies_type_changes),
     (
-        "apply: never .git, artifacts, special files or caches",
+        "apply: never applies git directories, artifacts or caches",
         Requirement::Whiteouts,
         never_applies_git_dirs_artifacts_or_caches,
     ),
+    ("apply: refuses concurrent edits", Requirement::Whiteouts, refuses_concurrent_edits),
+    ("apply: keeps ignored file that step never saw", Requirement::Whiteouts, keeps_ignored_file_that_step_never_saw),
+    ("apply: keeps ignored file changed during run", Requirement::Nothing, keeps_ignored_file_changed_during_run),
     (
-        "apply: an edit meanwhile is a conflict, and nothing is written",
-        Requirement::Whiteouts,
-        refuses_concurrent_edits,
-    ),
-    (
-        "apply: an ignored file that the step never saw is not lost",
-        Requirement::Whiteouts,
-        keeps_ignored_file_that_step_never_saw,
-    ),
-    (
-        "apply: an ignored file that is changed meanwhile is not lost",
-        Requirement::Nothing,
-        keeps_ignored_file_changed_during_run,
-    ),
-    (
-        "apply: nor is one whose directory the step deletes",
+        "apply: keeps changed ignored file in deleted directory",
         Requirement::Whiteouts,
         keeps_changed_ignored_file_in_deleted_directory,
     ),
-    (
-        "apply: a link that took a directory's place is a conflict",
-        Requirement::Nothing,
-        refuses_link_in_place_of_directory,
-    ),
-    ("apply: nothing where nothing differs", Requirement::Nothing, writes_nothing_without_differences),
-    ("apply: a repository is never replaced", Requirement::Nothing, never_replaces_repository),
-    ("apply: a file beyond the bound is refused", Requirement::Nothing, refuses_file_beyond_bound),
-    ("apply: what cannot be finished is taken back", Requirement::Whiteouts, rolls_back_incomplete_update),
-    ("apply: a save meanwhile is never lost", Requirement::Nothing, never_loses_concurrent_save),
-    ("apply: a file made meanwhile is never lost", Requirement::Nothing, never_loses_concurrent_new_file),
-    (
-        "apply: an edit of what is deleted meanwhile is never lost",
-        Requirement::Whiteouts,
-        never_loses_edit_of_deleted_file,
-    ),
-    (
-        "apply: a directory swapped for a link meanwhile is all or nothing",
-        Requirement::Nothing,
-        survives_directory_swapped_for_link,
-    ),
+    ("apply: refuses link in place of directory", Requirement::Nothing, refuses_link_in_place_of_directory),
+    ("apply: writes nothing without differences", Requirement::Nothing, writes_nothing_without_differences),
+    ("apply: never replaces repository", Requirement::Nothing, never_replaces_repository),
+    ("apply: refuses file beyond bound", Requirement::Nothing, refuses_file_beyond_bound),
+    ("apply: rolls back incomplete update", Requirement::Whiteouts, rolls_back_incomplete_update),
+    ("apply: never loses concurrent save", Requirement::Nothing, never_loses_concurrent_save),
+    ("apply: never loses concurrent new file", Requirement::Nothing, never_loses_concurrent_new_file),
+    ("apply: never loses edit of deleted file", Requirement::Whiteouts, never_loses_edit_of_deleted_file),
+    ("apply: survives directory swapped for link", Requirement::Nothing, survives_directory_swapped_for_link),
 ];
 
 /// Another process builds while a step deletes.
@@ -82,7 +58,7 @@ fn assert_refuses_after_concurrent_write(change: fn(&FixtureLayer) -> &FixtureLa
     let view = repo.view();
     change(&layer);
     write_well_after(&repo, "target/mine", "target/old");
-    let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
+    let error = apply_on(&repo, &view, &layer).expect_err("must be refused");
     assert!(error.to_string().contains("changed during the run"), "{error}");
     assert_eq!((repo.read("target/old"), repo.read("target/mine")), ("theirs".into(), "mine".into()));
 }
@@ -95,7 +71,7 @@ fn write_well_after(repo: &FixtureRepo, path: &str, other: &str) {
         repo.write(path, "mine");
         date(path) < wanted
     } {
-        assert!(Instant::now() < until, "the clock stands");
+        assert!(Instant::now() < until, "the clock does not advance");
     }
 }
 
@@ -226,7 +202,7 @@ fn refuses_concurrent_edits() {
     let view = repo.view();
     repo.write("README.md", "edited\n").write("src/mine.rs", "x").write("new", "x").write("target/x", "x");
     layer.write("README.md", "new\n").whiteout("src").write("new", "y").write(".gitignore", "x").write("target/x", "y");
-    let error = apply_on(&repo, &view, &layer).expect_err("a conflict");
+    let error = apply_on(&repo, &view, &layer).expect_err("must report a conflict");
     let ApplyError::Conflict { paths } = error else { panic!("{error}") };
     assert_eq!(paths, ["README.md", "new", "src/mine.rs"]);
     assert_eq!((repo.read("README.md"), repo.read("new")), ("edited\n".into(), "x".into()));
@@ -243,7 +219,7 @@ fn keeps_ignored_file_that_step_never_saw() {
             layer.opaque("target");
         }
         layer.write(rebuilt, "new").write("README.md", "new\n");
-        let error = apply_on(&repo, &view, &layer).expect_err("it is refused");
+        let error = apply_on(&repo, &view, &layer).expect_err("must be refused");
         assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
         assert_eq!(repo.read("a.log") + &repo.read("target/x") + &repo.read("target/y"), "precious".repeat(3));
         assert_eq!(repo.read("README.md"), "hello\n");
@@ -257,7 +233,7 @@ fn refuses_link_in_place_of_directory() {
     fs::rename(repo.at("src"), &elsewhere).expect("renames");
     symlink(&elsewhere, repo.at("src")).expect("links");
     layer.write("src/main.rs", "evil").write("src/new", "evil");
-    let error = apply_on(&repo, &view, &layer).expect_err("a conflict");
+    let error = apply_on(&repo, &view, &layer).expect_err("must report a conflict");
     assert!(matches!(&error, ApplyError::Conflict { paths } if paths.contains(&"src".to_owned())), "{error}");
     assert_eq!(fs::read_to_string(elsewhere.join("main.rs")).expect("reads"), "fn main() {}\n");
     assert!(!elsewhere.join("new").exists());
@@ -276,7 +252,7 @@ fn never_replaces_repository() {
     let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     repo.write("a/sub/x", "x").git(&["init", "-q", "a/sub"]);
     layer.write("a", "now a file");
-    let error = apply_on(&repo, &repo.view(), &layer).expect_err("it is refused");
+    let error = apply_on(&repo, &repo.view(), &layer).expect_err("must be refused");
     assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
     assert!(repo.at("a/sub/x").exists());
 }
@@ -285,7 +261,7 @@ fn refuses_file_beyond_bound() {
     let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     layer.write("README.md", "x").write("big", "");
     fs::OpenOptions::new().write(true).open(layer.at("big")).expect("opens").set_len(5 << 30).expect("grows");
-    let error = apply_on(&repo, &repo.view(), &layer).expect_err("it is refused");
+    let error = apply_on(&repo, &repo.view(), &layer).expect_err("must be refused");
     assert!(matches!(&error, ApplyError::Refused { path, .. } if path == "big"), "{error}");
     assert_eq!(repo.read("README.md"), "hello\n");
 }
@@ -298,7 +274,7 @@ fn rolls_back_incomplete_update() {
     // A directory that contains a `.git` is never removed, so no file can replace it.
     layer.write("z", "file");
     let before = repo.snapshot().id;
-    let error = apply_on(&repo, &repo.view(), &layer).expect_err("it cannot be finished");
+    let error = apply_on(&repo, &repo.view(), &layer).expect_err("the update cannot be completed");
     assert!(matches!(&error, ApplyError::Conflict { paths } if paths == &["z"]), "{error}");
     assert_eq!(repo.snapshot().id, before);
     assert!(!repo.at("made").exists() && !repo.at("empty").exists());
@@ -354,13 +330,13 @@ fn never_loses_concurrent_save() {
             Ok(_) => assert_eq!(repo.read("README.md"), "the step's\n"),
             Err(error) => {
                 assert!(matches!(error, ApplyError::Conflict { .. }), "{error}");
-                assert_eq!(repo.read("README.md"), "hello\n", "half of it was applied");
+                assert_eq!(repo.read("README.md"), "hello\n", "a refused update was partly applied");
                 conflicts += 1;
             }
         }
         assert_eq!(count_staging_dirs(&repo), 0);
     }
-    assert!(conflicts > 0 && conflicts < CONCURRENT_ROUNDS, "the two met {conflicts} times");
+    assert!(conflicts > 0 && conflicts < CONCURRENT_ROUNDS, "{conflicts} of {CONCURRENT_ROUNDS} rounds had a conflict");
 }
 
 fn never_loses_concurrent_new_file() {
@@ -413,7 +389,7 @@ fn survives_directory_swapped_for_link() {
             fs::rename(repo.at("src"), repo.at("aside")).expect("renames");
             symlink(&outside, repo.at("src")).expect("a link");
         });
-        assert_eq!(fs::read_dir(&outside).expect("lists").count(), 1, "a write went through a link");
+        assert_eq!(fs::read_dir(&outside).expect("lists").count(), 1, "a write followed a link out of the tree");
         assert_eq!(fs::read_to_string(outside.join("main.rs")).expect("reads"), "outside\n");
         match met {
             Ok(_) => {

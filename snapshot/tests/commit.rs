@@ -15,29 +15,29 @@ use crate::repository::{FixtureRepo, helper, run_program};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("commit::a_revision_is_what_git_says_it_is", Requirement::Nothing, resolves_revisions_as_git_does),
-    ("commit::what_is_no_commit_is_refused_by_name", Requirement::Nothing, rejects_revisions_without_commit),
-    ("commit::a_name_of_two_things_is_ambiguous", Requirement::Nothing, rejects_ambiguous_names),
-    ("commit::a_range_is_oldest_first_and_bounded", Requirement::Nothing, lists_ranges_oldest_first_within_limit),
-    ("commit::a_copy_is_the_commits_tree", Requirement::Nothing, copy_equals_commit_tree),
-    ("commit::git_works_in_a_copy", Requirement::Nothing, git_works_in_copy),
-    ("commit::refs_are_brought_up_to_date", Requirement::Nothing, updates_refs),
-    ("commit::blobs_are_written_as_they_are", Requirement::Nothing, copies_raw_blobs),
-    ("commit::trees_that_lead_elsewhere_are_refused", Requirement::Nothing, rejects_names_that_leave_tree),
-    ("commit::names_that_are_git_to_some_system_are_refused", Requirement::Nothing, rejects_git_dir_names),
-    ("commit::a_tree_bomb_is_refused", Requirement::Nothing, rejects_tree_bomb),
-    ("commit::a_hundred_thousand_levels_are_refused", Requirement::Python, rejects_deep_tree),
-    ("commit::a_huge_file_is_refused_before_it_is_read", Requirement::Python, rejects_huge_file_before_reading),
-    ("commit::a_name_that_stands_twice_is_refused", Requirement::Nothing, rejects_duplicate_name),
-    ("commit::an_object_that_is_not_what_its_mode_says_is_refused", Requirement::Nothing, rejects_object_of_wrong_kind),
-    ("commit::content_is_told_without_a_copy", Requirement::Nothing, reads_content_without_copy),
-    ("commit::another_commit_rewrites_what_differs", Requirement::Nothing, rewrites_only_differing_files),
-    ("commit::what_a_reader_makes_up_is_refused", Requirement::Nothing, rejects_forged_trees),
-    ("commit::trees_in_an_old_form_are_copied", Requirement::Nothing, copies_trees_in_old_form),
-    ("commit::what_is_staged_stands_on_its_branch", Requirement::Nothing, copies_staged_content_on_branch),
-    ("commit::submodules_are_empty_unless_asked_for", Requirement::Nothing, includes_submodules_only_on_request),
-    ("commit::a_submodule_that_is_not_here_is_named", Requirement::Nothing, reports_missing_submodule),
-    ("commit::a_linked_worktree_has_copies_too", Requirement::Nothing, supports_linked_worktree),
+    ("commit: resolves revisions as git does", Requirement::Nothing, resolves_revisions_as_git_does),
+    ("commit: rejects revisions without commit", Requirement::Nothing, rejects_revisions_without_commit),
+    ("commit: rejects ambiguous names", Requirement::Nothing, rejects_ambiguous_names),
+    ("commit: lists ranges oldest first within limit", Requirement::Nothing, lists_ranges_oldest_first_within_limit),
+    ("commit: copy equals commit tree", Requirement::Nothing, copy_equals_commit_tree),
+    ("commit: git works in copy", Requirement::Nothing, git_works_in_copy),
+    ("commit: updates refs", Requirement::Nothing, updates_refs),
+    ("commit: copies raw blobs", Requirement::Nothing, copies_raw_blobs),
+    ("commit: rejects names that leave tree", Requirement::Nothing, rejects_names_that_leave_tree),
+    ("commit: rejects git directory names", Requirement::Nothing, rejects_git_dir_names),
+    ("commit: rejects tree bomb", Requirement::Nothing, rejects_tree_bomb),
+    ("commit: rejects deep tree", Requirement::Python, rejects_deep_tree),
+    ("commit: rejects huge file before reading", Requirement::Python, rejects_huge_file_before_reading),
+    ("commit: rejects duplicate name", Requirement::Nothing, rejects_duplicate_name),
+    ("commit: rejects object of wrong kind", Requirement::Nothing, rejects_object_of_wrong_kind),
+    ("commit: reads content without copy", Requirement::Nothing, reads_content_without_copy),
+    ("commit: rewrites only differing files", Requirement::Nothing, rewrites_only_differing_files),
+    ("commit: rejects forged trees", Requirement::Nothing, rejects_forged_trees),
+    ("commit: copies trees in old form", Requirement::Nothing, copies_trees_in_old_form),
+    ("commit: copies staged content on branch", Requirement::Nothing, copies_staged_content_on_branch),
+    ("commit: includes submodules only on request", Requirement::Nothing, includes_submodules_only_on_request),
+    ("commit: reports missing submodule", Requirement::Nothing, reports_missing_submodule),
+    ("commit: supports linked worktree", Requirement::Nothing, supports_linked_worktree),
 ];
 
 /// A directory for a private copy.
@@ -49,7 +49,7 @@ impl PrivateCopy {
     }
 
     fn dir(&self) -> PathBuf {
-        self.0.path().canonicalize().expect("it is there")
+        self.0.path().canonicalize().expect("path exists")
     }
 
     fn tree(&self) -> PathBuf {
@@ -98,7 +98,7 @@ fn copy_commit(repo: &FixtureRepo, commit: &str) -> (PrivateCopy, CopiedCommit) 
 
 fn refusal(repo: &FixtureRepo, commit: &str) -> String {
     let place = PrivateCopy::new();
-    let refused = place.update_to(&repo.top, &commit.into(), false).err().expect("it is refused");
+    let refused = place.update_to(&repo.top, &commit.into(), false).err().expect("must be refused");
     assert!(!place.dir().join("../escaped").exists());
     refused.to_string()
 }
@@ -153,7 +153,7 @@ fn rejects_ambiguous_names() {
         assert!(error.contains("ambiguous") && error.contains("refs/tags/other"), "{error}");
     }
     repo.git(&["tag", "main", "HEAD"]);
-    assert_eq!(resolve(&repo, "main").expect("both are one commit").len(), 1);
+    assert_eq!(resolve(&repo, "main").expect("both names resolve to the same commit").len(), 1);
 }
 
 fn lists_ranges_oldest_first_within_limit() {
@@ -172,7 +172,7 @@ fn lists_ranges_oldest_first_within_limit() {
     }
     let empty = resolve(&repo, "main..main").expect_err("empty").to_string();
     assert!(empty.contains("contains no commit"), "{empty}");
-    let many = helper().resolve(&repo.top, "v1..main", 1).expect_err("too many").to_string();
+    let many = helper().resolve(&repo.top, "v1..main", 1).expect_err("range exceeds the limit").to_string();
     assert!(many.contains("more than 1 commits"), "{many}");
 }
 
@@ -213,14 +213,14 @@ fn reads_content_without_copy() {
     repo.git(&["commit", "-q", "-m", "artifacts"]);
     let commit = repo.git(&["rev-parse", "HEAD"]);
     let (place, copied) = copy_commit(&repo, &commit);
-    assert!(!place.tree().join("changes").exists(), "evidence is hidden from steps");
+    assert!(!place.tree().join("changes").exists(), "copy must not contain evidence");
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     let told = helper().content(&repo.top, &(&commit).into()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(told.snapshot.as_ref(), Some(&copied.snapshot.id));
     assert_eq!(told.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
     assert_eq!(told.spec.as_deref(), Some("version: 1\n"));
     let paths = ["README.md", "run.sh", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
-    let files = helper().files(&repo.top, &(&commit).into(), paths.to_vec()).expect("they are told");
+    let files = helper().files(&repo.top, &(&commit).into(), paths.to_vec()).expect("reads files of the commit");
     let told: Vec<Option<bool>> = files.iter().map(|file| file.as_ref().map(|file| file.executable)).collect();
     assert_eq!(told, [Some(false), Some(true), None, None]);
 }
@@ -406,7 +406,7 @@ fn rejects_object_of_wrong_kind() {
 
 /// Returns the inode and the modification time of a file, which show whether it was rewritten.
 fn inode_and_mtime(place: &PrivateCopy, path: &str) -> (u64, i64) {
-    let found = fs::symlink_metadata(place.tree().join(path)).expect("it is there");
+    let found = fs::symlink_metadata(place.tree().join(path)).expect("path exists");
     (found.ino(), found.mtime())
 }
 
@@ -428,7 +428,7 @@ fn rewrites_only_differing_files() {
         assert_eq!(place.git(&["status", "--porcelain"]), "");
         assert_eq!(inode_and_mtime(&place, "src-a"), kept);
         let now = inode_and_mtime(&place, "README.md");
-        assert!(now.1 > last.1, "a build that goes by times must find it newer than any before");
+        assert!(now.1 > last.1, "rewritten file must have a newer mtime, for builds that compare timestamps");
         last = now;
     }
     assert_ne!(copied.snapshot.id, Snapshot::take(&place.tree(), &helper()).expect("a tree").id);
@@ -546,7 +546,7 @@ fn reports_missing_submodule() {
 
 fn supports_linked_worktree() {
     let repo = three_commits();
-    let linked = repo.dir.path().canonicalize().expect("it is there").join("linked");
+    let linked = repo.dir.path().canonicalize().expect("path exists").join("linked");
     repo.git(&["worktree", "add", "-q", linked.to_str().expect("text"), "other"]);
     let place = PrivateCopy::new();
     let id = &helper().resolve(&linked, "HEAD", 1).unwrap_or_else(|e| panic!("{e}"))[0].id;

@@ -22,21 +22,37 @@ use repository_generator::{GeneratedRepository, generate};
 const REPOSITORIES: u64 = 7;
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("oracle: generated repositories 1", Requirement::Nothing, || generated_repositories_match_git(1)),
-    ("oracle: generated repositories 2", Requirement::Nothing, || generated_repositories_match_git(2)),
-    ("oracle: generated repositories 3", Requirement::Nothing, || generated_repositories_match_git(3)),
-    ("oracle: generated repositories 4", Requirement::Nothing, || generated_repositories_match_git(4)),
-    ("oracle: generated repositories 5", Requirement::Nothing, || generated_repositories_match_git(5)),
-    ("oracle: generated repositories 6", Requirement::Nothing, || generated_repositories_match_git(6)),
-    ("oracle: generated repositories 7", Requirement::Nothing, || generated_repositories_match_git(7)),
-    ("oracle: generated repositories 8", Requirement::Nothing, || generated_repositories_match_git(8)),
+    ("git comparison: generated repositories match git 1", Requirement::Nothing, || {
+        generated_repositories_match_git(1);
+    }),
+    ("git comparison: generated repositories match git 2", Requirement::Nothing, || {
+        generated_repositories_match_git(2);
+    }),
+    ("git comparison: generated repositories match git 3", Requirement::Nothing, || {
+        generated_repositories_match_git(3);
+    }),
+    ("git comparison: generated repositories match git 4", Requirement::Nothing, || {
+        generated_repositories_match_git(4);
+    }),
+    ("git comparison: generated repositories match git 5", Requirement::Nothing, || {
+        generated_repositories_match_git(5);
+    }),
+    ("git comparison: generated repositories match git 6", Requirement::Nothing, || {
+        generated_repositories_match_git(6);
+    }),
+    ("git comparison: generated repositories match git 7", Requirement::Nothing, || {
+        generated_repositories_match_git(7);
+    }),
+    ("git comparison: generated repositories match git 8", Requirement::Nothing, || {
+        generated_repositories_match_git(8);
+    }),
     (
-        "oracle: a repository of another format inside",
+        "git comparison: supports nested repository of other format",
         Requirement::GitWithSha256,
         supports_nested_repository_of_other_format,
     ),
-    ("oracle: a linked worktree that only git reads", Requirement::GitWithSha256, supports_linked_sha256_worktree),
-    ("oracle: attributes from a file that cannot be seen", Requirement::Nothing, reports_unreachable_attributes_file),
+    ("git comparison: supports linked SHA-256 worktree", Requirement::GitWithSha256, supports_linked_sha256_worktree),
+    ("git comparison: reports unreachable attributes file", Requirement::Nothing, reports_unreachable_attributes_file),
 ];
 
 fn generated_repositories_match_git(case: u64) {
@@ -66,7 +82,7 @@ fn supports_nested_repository_of_other_format() {
 fn supports_linked_sha256_worktree() {
     let repo = FixtureRepo::with_options(&["--object-format=sha256"]);
     repo.write("a", "1\n").write(".gitignore", "*.log\n").commit();
-    let place = repo.dir.path().canonicalize().expect("it is there").join("linked");
+    let place = repo.dir.path().canonicalize().expect("path exists").join("linked");
     repo.git(&["worktree", "add", "-q", "-b", "side", &place.display().to_string()]);
     crate::repository::write_file(&place.join("a"), b"2\n");
     crate::repository::write_file(&place.join("x.log"), b"");
@@ -114,7 +130,7 @@ fn compare_with_git(generated: GeneratedRepository) {
     let (more, less) = (shown(more.collect()), shown(less.collect()));
     // Git lists only untracked files that it can add, so special files are excluded.
     let more: Vec<_> = more.into_iter().filter(|path| !repo.is_special(path)).collect();
-    assert!(more.is_empty() && less.is_empty(), "too many {more:?}, too few {less:?}\n{}", told());
+    assert!(more.is_empty() && less.is_empty(), "unexpected paths {more:?}, missing paths {less:?}\n{}", told());
 }
 
 /// Checks whether git reports a difference from HEAD, in the repository at `top` or in a repository inside it.

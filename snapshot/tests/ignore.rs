@@ -22,49 +22,29 @@ use ignore_generator::{GeneratedRules, generate};
 const ROUNDS: u64 = 16;
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("ignore: generated rules 1", Requirement::Nothing, || generated_rules_match_git(1)),
-    ("ignore: generated rules 2", Requirement::Nothing, || generated_rules_match_git(2)),
-    ("ignore: generated rules 3", Requirement::Nothing, || generated_rules_match_git(3)),
-    ("ignore: generated rules 4", Requirement::Nothing, || generated_rules_match_git(4)),
-    ("ignore: a lower file takes back what an upper one ignores", Requirement::Nothing, lower_file_reincludes_paths),
+    ("ignore: generated rules match git 1", Requirement::Nothing, || generated_rules_match_git(1)),
+    ("ignore: generated rules match git 2", Requirement::Nothing, || generated_rules_match_git(2)),
+    ("ignore: generated rules match git 3", Requirement::Nothing, || generated_rules_match_git(3)),
+    ("ignore: generated rules match git 4", Requirement::Nothing, || generated_rules_match_git(4)),
+    ("ignore: lower file re-includes paths", Requirement::Nothing, lower_file_reincludes_paths),
+    ("ignore: file re-includes paths of info/exclude", Requirement::Nothing, file_reincludes_paths_of_info_exclude),
+    ("ignore: keeps trailing blanks except spaces", Requirement::Nothing, keeps_trailing_blanks_except_spaces),
     (
-        "ignore: a file takes back what info/exclude ignores",
-        Requirement::Nothing,
-        file_reincludes_paths_of_info_exclude,
-    ),
-    (
-        "ignore: blanks at the end of a pattern are part of it, but spaces",
-        Requirement::Nothing,
-        keeps_trailing_blanks_except_spaces,
-    ),
-    (
-        "ignore: links in a virtual environment that ignores itself",
+        "ignore: ignores self-ignoring virtual environment",
         Requirement::Nothing,
         ignores_self_ignoring_virtual_environment,
     ),
     (
-        "ignore: a virtual environment that python makes",
+        "ignore: ignores virtual environment made by Python",
         Requirement::Python,
         ignores_virtual_environment_made_by_python,
     ),
-    ("ignore: rules that only the index has", Requirement::Nothing, reads_skipped_rules_from_index),
-    ("ignore: a line that libgit2 does not get past", Requirement::Nothing, tolerates_line_on_which_libgit2_hangs),
-    (
-        "ignore: a negation of nothing, over which libgit2 crashes",
-        Requirement::Nothing,
-        tolerates_pattern_that_crashes_libgit2,
-    ),
-    (
-        "ignore: an index that libgit2 reads in the order of another case",
-        Requirement::Nothing,
-        reads_case_insensitively_sorted_index,
-    ),
-    ("ignore: a pattern with too many wildcards is refused", Requirement::Nothing, refuses_too_many_wildcards),
-    (
-        "ignore: rules outside of the tree are told by their content",
-        Requirement::Nothing,
-        reports_external_rules_by_content,
-    ),
+    ("ignore: reads skipped rules from index", Requirement::Nothing, reads_skipped_rules_from_index),
+    ("ignore: tolerates line on which libgit2 hangs", Requirement::Nothing, tolerates_line_on_which_libgit2_hangs),
+    ("ignore: tolerates pattern that crashes libgit2", Requirement::Nothing, tolerates_pattern_that_crashes_libgit2),
+    ("ignore: reads case-insensitively sorted index", Requirement::Nothing, reads_case_insensitively_sorted_index),
+    ("ignore: refuses too many wildcards", Requirement::Nothing, refuses_too_many_wildcards),
+    ("ignore: reports external rules by content", Requirement::Nothing, reports_external_rules_by_content),
 ];
 
 fn generated_rules_match_git(case: u64) {

@@ -47,7 +47,7 @@ pub(crate) fn applies_included_settings() {
     repo.write(".git/more", format!("[core]\n\texcludesFile = {excludes}\n\tfsmonitor = touch ../ran; false\n"));
     assert!(repo.snapshot().entries.contains(b"a.extra"));
     repo.git(&["config", "includeIf.gitdir:/elsewhere/.path", "more"]);
-    assert!(repo.snapshot().entries.contains(b"a.extra"), "its condition does not hold");
+    assert!(repo.snapshot().entries.contains(b"a.extra"), "the includeIf condition does not match");
     repo.git(&["config", "includeIf.gitdir:.git.path", "more"]);
     assert!(!repo.snapshot().entries.contains(b"a.extra"));
     assert!(!repo.dir.path().join("ran").exists() && !repo.top.join("ran").exists());

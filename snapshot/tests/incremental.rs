@@ -19,55 +19,63 @@ use crate::{Requirement, SnapshotTestCase};
 use random_edits::matches_full_snapshot_after_random_edits;
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
+    ("incremental: reads nothing in unchanged tree", Requirement::ReliableTimestamps, reads_nothing_in_unchanged_tree),
+    ("incremental: reads only changed file", Requirement::ReliableTimestamps, reads_only_changed_file),
     (
-        "again: an unchanged tree is not read, and git is not asked",
+        "incremental: finds edit with same size and mtime",
         Requirement::ReliableTimestamps,
-        reads_nothing_in_unchanged_tree,
+        finds_edit_with_same_size_and_mtime,
     ),
-    ("again: one changed file is the only one that is read", Requirement::ReliableTimestamps, reads_only_changed_file),
-    ("again: the same size and the same mtime", Requirement::ReliableTimestamps, finds_edit_with_same_size_and_mtime),
-    ("again: written in place within a tick", Requirement::ReliableTimestamps, finds_edit_within_clock_tick),
+    ("incremental: finds edit within clock tick", Requirement::ReliableTimestamps, finds_edit_within_clock_tick),
     (
-        "again: touched, renamed away and back, another mode",
+        "incremental: reports touched and restored files",
         Requirement::ReliableTimestamps,
         reports_touched_and_restored_files,
     ),
-    ("again: a path becomes another kind of thing", Requirement::ReliableTimestamps, finds_changed_file_types),
+    ("incremental: finds changed file types", Requirement::ReliableTimestamps, finds_changed_file_types),
     (
-        "again: a new file in a directory whose mtime is set back",
+        "incremental: finds new file in directory with old mtime",
         Requirement::ReliableTimestamps,
         finds_new_file_in_directory_with_old_mtime,
     ),
-    ("again: rules of what is ignored change", Requirement::ReliableTimestamps, finds_changed_ignore_rules),
-    ("again: rules of git's own and of the config", Requirement::ReliableTimestamps, finds_changed_exclude_files),
-    ("again: rules that ignore themselves", Requirement::ReliableTimestamps, finds_changes_of_self_ignoring_rules),
-    ("again: what git does to its index and HEAD", Requirement::ReliableTimestamps, follows_index_and_head_changes),
-    ("again: flags of the index, sparse checkouts", Requirement::ReliableTimestamps, ignores_hiding_index_flags),
+    ("incremental: finds changed ignore rules", Requirement::ReliableTimestamps, finds_changed_ignore_rules),
+    ("incremental: finds changed exclude files", Requirement::ReliableTimestamps, finds_changed_exclude_files),
     (
-        "again: submodules move, nested repositories come and go",
+        "incremental: finds changes of self-ignoring rules",
+        Requirement::ReliableTimestamps,
+        finds_changes_of_self_ignoring_rules,
+    ),
+    ("incremental: follows index and HEAD changes", Requirement::ReliableTimestamps, follows_index_and_head_changes),
+    ("incremental: ignores hiding index flags", Requirement::ReliableTimestamps, ignores_hiding_index_flags),
+    (
+        "incremental: follows submodules and nested repositories",
         Requirement::ReliableTimestamps,
         follows_submodules_and_nested_repositories,
     ),
     (
-        "again: a submodule in an ignored directory is checked out",
+        "incremental: finds submodule checked out in ignored directory",
         Requirement::ReliableTimestamps,
         finds_submodule_checked_out_in_ignored_directory,
     ),
     (
-        "again: touched, and git would convert it now",
+        "incremental: converts touched file as git does",
         Requirement::ReliableTimestamps,
         converts_touched_file_as_git_does,
     ),
-    ("again: a parent directory becomes a link", Requirement::ReliableTimestamps, follows_no_link_in_parent_directory),
-    ("again: names of any bytes", Requirement::ReliableTimestamps, supports_names_of_any_bytes),
-    ("again: ignored directories are not entered", Requirement::ReliableTimestamps, skips_ignored_directories),
     (
-        "again: new names are asked about without the index",
+        "incremental: follows no link in parent directory",
         Requirement::ReliableTimestamps,
-        queries_new_names_without_index,
+        follows_no_link_in_parent_directory,
     ),
-    ("again: a linked worktree", Requirement::ReliableTimestamps, supports_linked_worktree),
-    ("again: random scripts of edits", Requirement::ReliableTimestamps, matches_full_snapshot_after_random_edits),
+    ("incremental: supports names of any bytes", Requirement::ReliableTimestamps, supports_names_of_any_bytes),
+    ("incremental: skips ignored directories", Requirement::ReliableTimestamps, skips_ignored_directories),
+    ("incremental: queries new names without index", Requirement::ReliableTimestamps, queries_new_names_without_index),
+    ("incremental: supports linked worktree", Requirement::ReliableTimestamps, supports_linked_worktree),
+    (
+        "incremental: matches full snapshot after random edits",
+        Requirement::ReliableTimestamps,
+        matches_full_snapshot_after_random_edits,
+    ),
 ];
 
 /// Checks whether timestamps in this machine's temporary directory reveal every change, so that snapshots can be
@@ -109,7 +117,7 @@ impl WatchedRepo {
             if taken.stats.hashed == 0 && !taken.stats.git_was_read {
                 return taken;
             }
-            assert!(Instant::now() < until, "it does not settle: {:?}", taken.stats);
+            assert!(Instant::now() < until, "snapshots still rehash files after {SETTLE_TIMEOUT:?}: {:?}", taken.stats);
         }
     }
 
@@ -180,7 +188,7 @@ fn reads_only_changed_file() {
 
 fn finds_edit_with_same_size_and_mtime() {
     let watched = WatchedRepo::small();
-    watched.assert_changes("the ctime tells", |repo| {
+    watched.assert_changes("only the ctime changes", |repo| {
         let before = fs::metadata(repo.at("README.md")).expect("stats");
         overwrite_in_place(&repo.at("README.md"), b"HELLO\n");
         set_mtime(&repo.at("README.md"), &before);
@@ -213,12 +221,12 @@ fn reports_touched_and_restored_files() {
         fs::rename(repo.at("src"), repo.at("moved")).expect("renames");
         fs::rename(repo.at("moved"), repo.at("src")).expect("renames");
     });
-    watched.assert_unchanged("renamed away and back, with a look between", |repo| {
+    watched.assert_unchanged("renamed away and back, with a snapshot in between", |repo| {
         fs::rename(repo.at("src"), repo.at("moved")).expect("renames");
         watched.take();
         fs::rename(repo.at("moved"), repo.at("src")).expect("renames");
     });
-    watched.assert_unchanged("another mode of others", |repo| chmod(&repo.at("README.md"), 0o600));
+    watched.assert_unchanged("group and other permissions change", |repo| chmod(&repo.at("README.md"), 0o600));
     watched.assert_changes("executable", |repo| chmod(&repo.at("README.md"), 0o755));
 }
 
@@ -260,18 +268,18 @@ fn finds_changed_file_types() {
 
 fn finds_new_file_in_directory_with_old_mtime() {
     let watched = WatchedRepo::small();
-    watched.assert_changes("the ctime of the directory shows it", |repo| {
+    watched.assert_changes("only the ctime of the directory changes", |repo| {
         let before = fs::metadata(repo.at("src")).expect("stats");
         repo.write("src/new.rs", "x");
         set_mtime(&repo.at("src"), &before);
     });
-    watched.assert_changes("one goes", |repo| {
+    watched.assert_changes("a file is removed", |repo| {
         let before = fs::metadata(repo.at("src")).expect("stats");
         fs::remove_file(repo.at("src/new.rs")).expect("removes");
         set_mtime(&repo.at("src"), &before);
     });
     watched.assert_unchanged("an empty directory", |repo| fs::create_dir(repo.at("src/empty")).expect("creates"));
-    watched.assert_changes("is filled", |repo| drop_repo(repo.write("src/empty/a", "x")));
+    watched.assert_changes("a file is added to the empty directory", |repo| drop_repo(repo.write("src/empty/a", "x")));
 }
 
 fn drop_repo(_: &FixtureRepo) {}
@@ -280,12 +288,14 @@ fn finds_changed_ignore_rules() {
     let watched = WatchedRepo::small();
     watched.repo.write("src/a.tmp", "x").write("target/out", "x").write("src/deep/b.tmp", "x");
     watched.assert_changes("a rule is added", |repo| drop_repo(repo.write(".gitignore", "target/\n*.log\n*.tmp\n")));
-    watched.assert_changes("and taken back", |repo| drop_repo(repo.write(".gitignore", "target/\n*.log\n")));
-    watched.assert_changes("a file of rules comes", |repo| drop_repo(repo.write("src/.gitignore", "*.tmp\n")));
-    watched.assert_changes("and goes", |repo| fs::remove_file(repo.at("src/.gitignore")).expect("removes"));
-    watched.assert_changes("target is not ignored", |repo| drop_repo(repo.write(".gitignore", "*.log\n")));
-    watched.assert_changes("everything is", |repo| drop_repo(repo.write(".gitignore", "*\n")));
-    watched.assert_changes("in place, with its mtime", |repo| {
+    watched.assert_changes("the rule is removed", |repo| drop_repo(repo.write(".gitignore", "target/\n*.log\n")));
+    watched.assert_changes("an ignore file is added", |repo| drop_repo(repo.write("src/.gitignore", "*.tmp\n")));
+    watched.assert_changes("the ignore file is removed", |repo| {
+        fs::remove_file(repo.at("src/.gitignore")).expect("removes");
+    });
+    watched.assert_changes("`target` is no longer ignored", |repo| drop_repo(repo.write(".gitignore", "*.log\n")));
+    watched.assert_changes("everything is ignored", |repo| drop_repo(repo.write(".gitignore", "*\n")));
+    watched.assert_changes("ignore file rewritten with the same mtime", |repo| {
         let before = fs::metadata(repo.at(".gitignore")).expect("stats");
         overwrite_in_place(&repo.at(".gitignore"), b"#\n");
         set_mtime(&repo.at(".gitignore"), &before);
@@ -296,7 +306,7 @@ fn finds_changed_exclude_files() {
     let watched = WatchedRepo::small();
     watched.repo.write("a.tmp", "x").write("b.bak", "x");
     watched.assert_changes("info/exclude", |repo| drop_repo(repo.write(".git/info/exclude", "*.tmp\n")));
-    watched.assert_changes("and back", |repo| drop_repo(repo.write(".git/info/exclude", "")));
+    watched.assert_changes("the previous state is restored", |repo| drop_repo(repo.write(".git/info/exclude", "")));
     let rules = watched.repo.dir.path().join("rules");
     crate::repository::write_file(&rules, b"*.bak\n");
     watched.assert_changes("core.excludesFile", |repo| {
@@ -305,7 +315,7 @@ fn finds_changed_exclude_files() {
     for content in [&b"*.tmp\n"[..], b"*.bak\n*.tmp\n"] {
         let before = watched.take();
         crate::repository::write_file(&rules, content);
-        assert!(watched.check(&before).1, "its content");
+        assert!(watched.check(&before).1, "content of the excludes file changes");
     }
     watched.repo.git(&["config", "--unset", "core.excludesFile"]);
     watched.assert_unchanged("a hook", |repo| drop_repo(repo.write(".git/hooks/pre-push", "x")));
@@ -314,9 +324,13 @@ fn finds_changed_exclude_files() {
 fn finds_changes_of_self_ignoring_rules() {
     let watched = WatchedRepo::small();
     watched.repo.write("gen/.gitignore", "*\n").write("gen/a", "x").write("src/x", "y");
-    watched.assert_changes("they take in more", |repo| drop_repo(repo.write("gen/.gitignore", "/.gitignore\n")));
-    watched.assert_unchanged("they go", |repo| fs::remove_file(repo.at("gen/.gitignore")).expect("removes"));
-    watched.assert_changes("they come", |repo| drop_repo(repo.write("gen/.gitignore", "*\n")));
+    watched.assert_changes("self-ignoring rules ignore fewer files", |repo| {
+        drop_repo(repo.write("gen/.gitignore", "/.gitignore\n"));
+    });
+    watched.assert_unchanged("the ignore file is removed", |repo| {
+        fs::remove_file(repo.at("gen/.gitignore")).expect("removes");
+    });
+    watched.assert_changes("the ignore file is added again", |repo| drop_repo(repo.write("gen/.gitignore", "*\n")));
 }
 
 fn follows_index_and_head_changes() {
@@ -324,8 +338,10 @@ fn follows_index_and_head_changes() {
     watched.repo.write("new", "x").write("b.log", "x");
     watched.assert_unchanged("git add", |repo| drop(repo.git(&["add", "new"])));
     watched.assert_changes("an ignored file is added", |repo| drop(repo.git(&["add", "-f", "b.log"])));
-    watched.assert_changes("and is not tracked any more", |repo| drop(repo.git(&["rm", "-q", "--cached", "b.log"])));
-    watched.assert_unchanged("git rm --cached hides nothing", |repo| {
+    watched.assert_changes("the ignored file is untracked again", |repo| {
+        drop(repo.git(&["rm", "-q", "--cached", "b.log"]));
+    });
+    watched.assert_unchanged("`git rm --cached` keeps the file covered", |repo| {
         drop(repo.git(&["rm", "-q", "--cached", "README.md"]));
     });
     watched.assert_unchanged("git commit", |repo| drop_repo(repo.commit()));
@@ -334,17 +350,18 @@ fn follows_index_and_head_changes() {
         repo.git(&["checkout", "-q", "-b", "other"]);
         repo.write("src/other.rs", "x").commit();
     });
-    watched.assert_changes("and back", |repo| drop(repo.git(&["checkout", "-q", "-"])));
+    watched.assert_changes("the previous state is restored", |repo| drop(repo.git(&["checkout", "-q", "-"])));
     watched.assert_unchanged("a branch of the same commit", |repo| drop(repo.git(&["checkout", "-q", "-b", "third"])));
     watched.assert_unchanged("a detached HEAD", |repo| drop(repo.git(&["checkout", "-q", "--detach"])));
     watched.assert_unchanged("packed refs", |repo| drop(repo.git(&["pack-refs", "--all"])));
     watched.assert_unchanged("an amended commit", |repo| drop(repo.git(&["commit", "-q", "--amend", "-m", "y"])));
-    watched.assert_changes("a missing file is there again", |repo| {
+    watched.assert_changes("a missing file is restored", |repo| {
         fs::remove_file(repo.at("README.md")).expect("removes");
         watched.take();
         repo.write(".git/info/exclude", "README.md\n");
     });
-    watched.assert_changes("tracked, though ignored", |repo| drop_repo(repo.write("README.md", "back\n")));
+    watched
+        .assert_changes("a tracked file that is ignored changes", |repo| drop_repo(repo.write("README.md", "back\n")));
 }
 
 fn ignores_hiding_index_flags() {
@@ -352,16 +369,17 @@ fn ignores_hiding_index_flags() {
     watched.assert_unchanged("assume-unchanged", |repo| {
         drop(repo.git(&["update-index", "--assume-unchanged", "README.md"]));
     });
-    watched.assert_changes("hides nothing", |repo| drop_repo(repo.write("README.md", "HELLO\n")));
+    watched.assert_changes("assume-unchanged file changes", |repo| drop_repo(repo.write("README.md", "HELLO\n")));
     watched
         .assert_unchanged("skip-worktree", |repo| drop(repo.git(&["update-index", "--skip-worktree", "src/main.rs"])));
-    watched.assert_changes("hides nothing either", |repo| drop_repo(repo.write("src/main.rs", "fn main() { }\n")));
+    watched
+        .assert_changes("skip-worktree file changes", |repo| drop_repo(repo.write("src/main.rs", "fn main() { }\n")));
     watched.repo.git(&["update-index", "--no-skip-worktree", "src/main.rs"]);
     watched.repo.git(&["checkout", "-q", "--force", "--", "src/main.rs"]);
     watched.assert_changes("a sparse checkout", |repo| {
         repo.git(&["sparse-checkout", "set", "--no-cone", "/*", "!/src/"]);
     });
-    watched.assert_changes("an excluded file that is there all the same", |repo| {
+    watched.assert_changes("an excluded file exists in the worktree", |repo| {
         drop_repo(repo.write("src/main.rs", "fn main() {}\n"));
     });
 }
@@ -370,36 +388,43 @@ fn follows_submodules_and_nested_repositories() {
     let watched = WatchedRepo::small();
     let inner = FixtureRepo::small();
     let url = inner.top.display().to_string();
-    watched.assert_changes("a submodule comes", |repo| {
+    watched.assert_changes("a submodule is added", |repo| {
         repo.git(&["submodule", "--quiet", "add", &url, "sub"]);
         repo.commit();
     });
-    watched.assert_changes("a file in it", |repo| drop_repo(repo.write("sub/README.md", "HELLO\n")));
-    watched.assert_changes("its commit", |repo| drop(repo.git(&["-C", "sub", "commit", "-qam", "y"])));
-    watched.assert_unchanged("an ignored file in it", |repo| drop_repo(repo.write("sub/target/x", "x")));
-    watched.assert_changes("its own rules", |repo| drop_repo(repo.write("sub/.gitignore", "*.log\n")));
-    watched.assert_changes("it is moved to another commit", |repo| {
+    watched.assert_changes("a file in the submodule changes", |repo| drop_repo(repo.write("sub/README.md", "HELLO\n")));
+    watched.assert_changes("the submodule gets a commit", |repo| drop(repo.git(&["-C", "sub", "commit", "-qam", "y"])));
+    watched.assert_unchanged("an ignored file is added to the submodule", |repo| {
+        drop_repo(repo.write("sub/target/x", "x"));
+    });
+    watched.assert_changes("ignore rules of the submodule change", |repo| {
+        drop_repo(repo.write("sub/.gitignore", "*.log\n"));
+    });
+    watched.assert_changes("the submodule is checked out at another commit", |repo| {
         repo.git(&["-C", "sub", "checkout", "-q", "--force", "HEAD~"]);
     });
     watched.repo.write("vendor/a", "x").write("vendor/b.log", "x");
     watched.assert_changes("a nested repository appears", |repo| drop(repo.git(&["init", "-q", "vendor"])));
-    watched.assert_changes("it gets a commit", |repo| {
+    watched.assert_changes("the nested repository gets a commit", |repo| {
         repo.git(&["-C", "vendor", "add", "-A", "-f"]);
         repo.git(&["-C", "vendor", "commit", "-qm", "x"]);
     });
-    watched.assert_changes("it goes", |repo| fs::remove_dir_all(repo.at("vendor/.git")).expect("removes"));
+    watched.assert_changes("the nested git directory is removed", |repo| {
+        fs::remove_dir_all(repo.at("vendor/.git")).expect("removes");
+    });
     watched.assert_unchanged("a directory called .git", |repo| fs::create_dir(repo.at("src/.git")).expect("creates"));
-    watched.assert_changes("becomes one of git", |repo| {
+    watched.assert_changes("the directory becomes a git directory", |repo| {
         fs::remove_dir(repo.at("src/.git")).expect("removes");
         repo.git(&["init", "-q", "src"]);
     });
-    watched.assert_changes("a HEAD goes", |repo| fs::remove_file(repo.at("src/.git/HEAD")).expect("removes"));
-    watched.assert_changes("a HEAD comes", |repo| drop_repo(repo.write("src/.git/HEAD", "ref: refs/heads/main\n")));
+    watched.assert_changes("HEAD is removed", |repo| fs::remove_file(repo.at("src/.git/HEAD")).expect("removes"));
+    watched.assert_changes("HEAD is restored", |repo| drop_repo(repo.write("src/.git/HEAD", "ref: refs/heads/main\n")));
     watched.assert_changes("the submodule is emptied", |repo| {
         repo.git(&["submodule", "--quiet", "deinit", "-f", "sub"]);
     });
-    watched.assert_changes("files in its place", |repo| drop_repo(repo.write("sub/x", "x")));
-    watched.assert_changes("it is gone", |repo| fs::remove_dir_all(repo.at("sub")).expect("removes"));
+    watched
+        .assert_changes("a file is written at the path of the submodule", |repo| drop_repo(repo.write("sub/x", "x")));
+    watched.assert_changes("the submodule is removed", |repo| fs::remove_dir_all(repo.at("sub")).expect("removes"));
 }
 
 /// `target/` is ignored, so the scan does not enter it.
@@ -412,9 +437,10 @@ fn finds_submodule_checked_out_in_ignored_directory() {
     watched.repo.commit();
     watched.repo.git(&["submodule", "--quiet", "deinit", "-f", "--all"]);
     let check_out = |repo: &FixtureRepo| drop(repo.git(&["clone", "-q", &url, "target/sub"]));
-    watched.assert_changes("it is checked out", check_out);
-    watched.assert_changes("it is gone", |repo| fs::remove_dir_all(repo.at("target/sub")).expect("removes"));
-    watched.assert_changes("it is there again", check_out);
+    watched.assert_changes("the submodule is checked out", check_out);
+    watched
+        .assert_changes("the submodule is removed", |repo| fs::remove_dir_all(repo.at("target/sub")).expect("removes"));
+    watched.assert_changes("the submodule is checked out again", check_out);
 }
 
 /// A file that was added before an attribute existed is converted when it is touched.
@@ -433,14 +459,14 @@ fn follows_no_link_in_parent_directory() {
     let watched = WatchedRepo::small();
     watched.repo.write("src/deep/a", "x").commit();
     let elsewhere = watched.repo.dir.path().join("elsewhere");
-    watched.assert_changes("entries below it are not read", |repo| {
+    watched.assert_changes("a link replaces the parent directory", |repo| {
         fs::rename(repo.at("src"), &elsewhere).expect("renames");
         symlink(&elsewhere, repo.at("src")).expect("links");
     });
-    watched.assert_unchanged("regardless of its later changes", |_| {
+    watched.assert_unchanged("the link target changes", |_| {
         crate::repository::write_file(&elsewhere.join("main.rs"), b"other");
     });
-    watched.assert_changes("the directory itself is", |repo| {
+    watched.assert_changes("the directory is restored", |repo| {
         fs::remove_file(repo.at("src")).expect("removes");
         fs::rename(&elsewhere, repo.at("src")).expect("renames");
     });
@@ -450,11 +476,11 @@ fn supports_names_of_any_bytes() {
     let watched = WatchedRepo::small();
     let names: [&[u8]; 6] = [b"a\nb", b"caf\xe9", b"\xff/\xfe", b"t\\x", b"a-/x", b"a/x"];
     for name in names {
-        watched.assert_changes("it comes", |repo| drop_repo(repo.write(name, "x")));
+        watched.assert_changes("the file is added", |repo| drop_repo(repo.write(name, "x")));
     }
     watched.repo.commit();
     for name in names {
-        watched.assert_changes("it changes", |repo| drop_repo(repo.write(name, "y")));
+        watched.assert_changes("the file changes", |repo| drop_repo(repo.write(name, "y")));
     }
 }
 
@@ -465,9 +491,15 @@ fn skips_ignored_directories() {
     (0..2000).for_each(|n| drop_repo(watched.repo.write(format!("target/{n}"), "x")));
     let taken = watched.take();
     assert_eq!((taken.stats.listed, taken.stats.git_was_read), (0, false));
-    watched.assert_changes("what is tracked in one counts", |repo| drop_repo(repo.write("target/kept", "y")));
-    watched.assert_changes("it goes", |repo| fs::remove_dir_all(repo.at("target")).expect("removes"));
-    watched.assert_changes("and comes", |repo| drop_repo(repo.write("target/kept", "z").write("target/other", "x")));
+    watched.assert_changes("a tracked file in an ignored directory changes", |repo| {
+        drop_repo(repo.write("target/kept", "y"));
+    });
+    watched.assert_changes("the ignored directory is removed", |repo| {
+        fs::remove_dir_all(repo.at("target")).expect("removes");
+    });
+    watched.assert_changes("the ignored directory is restored", |repo| {
+        drop_repo(repo.write("target/kept", "z").write("target/other", "x"));
+    });
 }
 
 fn queries_new_names_without_index() {
@@ -485,12 +517,12 @@ fn queries_new_names_without_index() {
 fn supports_linked_worktree() {
     let watched = WatchedRepo::small();
     watched.repo.git(&["worktree", "add", "-q", "../linked", "-b", "other"]);
-    let top = watched.repo.dir.path().canonicalize().expect("it is there").join("linked");
+    let top = watched.repo.dir.path().canonicalize().expect("path exists").join("linked");
     let linked = WatchedRepo { repo: FixtureRepo { dir: TempDir::new().expect("room"), top }, store: watched.store };
     linked.assert_unchanged("a commit", |repo| drop(repo.git(&["commit", "-q", "--allow-empty", "-m", "y"])));
     linked.assert_changes("a file", |repo| drop_repo(repo.write("README.md", "other\n")));
     linked.assert_unchanged("git add", |repo| drop(repo.git(&["add", "README.md"])));
-    linked.assert_changes("rules of the common directory", |repo| {
+    linked.assert_changes("exclude rules of the common git directory change", |repo| {
         drop_repo(repo.write("x.tmp", "x"));
         linked.take();
         crate::repository::write_file(&watched.repo.at(".git/info/exclude"), b"*.tmp\nREADME.md\n*.x\n");

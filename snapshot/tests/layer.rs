@@ -15,27 +15,27 @@ use crate::repository::{FixtureLayer, FixtureRepo, helper, kinds};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("layer: every kind of entry", Requirement::Nothing, reads_every_kind_of_entry),
-    ("layer: whiteouts", Requirement::Whiteouts, reads_whiteouts),
-    ("layer: opaque directories and bookkeeping", Requirement::Nothing, reads_opaque_marks_and_ignores_bookkeeping),
-    ("layer: marks that cannot be decoded are errors", Requirement::Nothing, rejects_unknown_marks),
-    ("layer: names of any bytes", Requirement::Nothing, supports_names_of_any_bytes),
-    ("layer: mode 000 hides nothing", Requirement::Nothing, reads_entries_with_mode_000),
-    ("layer: a sparse file beyond the bound is not hashed", Requirement::Nothing, does_not_hash_file_beyond_bound),
-    ("layer: the number of entries is bounded", Requirement::Nothing, bounds_number_of_entries),
-    ("layer: the depth is bounded", Requirement::Nothing, bounds_depth),
-    ("layer: new ignored directories are spared", Requirement::Nothing, spares_new_ignored_directories),
+    ("layer: reads every kind of entry", Requirement::Nothing, reads_every_kind_of_entry),
+    ("layer: reads whiteouts", Requirement::Whiteouts, reads_whiteouts),
     (
-        "layer: they are spared in repositories that git alone reads",
+        "layer: reads opaque marks and ignores bookkeeping",
+        Requirement::Nothing,
+        reads_opaque_marks_and_ignores_bookkeeping,
+    ),
+    ("layer: rejects unknown marks", Requirement::Nothing, rejects_unknown_marks),
+    ("layer: supports names of any bytes", Requirement::Nothing, supports_names_of_any_bytes),
+    ("layer: reads entries with mode 000", Requirement::Nothing, reads_entries_with_mode_000),
+    ("layer: does not hash file beyond bound", Requirement::Nothing, does_not_hash_file_beyond_bound),
+    ("layer: bounds number of entries", Requirement::Nothing, bounds_number_of_entries),
+    ("layer: bounds depth", Requirement::Nothing, bounds_depth),
+    ("layer: spares new ignored directories", Requirement::Nothing, spares_new_ignored_directories),
+    (
+        "layer: spares directories in SHA-256 repository",
         Requirement::GitWithSha256,
         spares_directories_in_sha256_repository,
     ),
-    (
-        "layer: where something covered lies nothing is spared",
-        Requirement::Nothing,
-        reads_directories_with_covered_paths,
-    ),
-    ("layer: the rules are asked where it pays", Requirement::Nothing, queries_rules_only_for_many_entries),
+    ("layer: reads directories with covered paths", Requirement::Nothing, reads_directories_with_covered_paths),
+    ("layer: queries rules only for many entries", Requirement::Nothing, queries_rules_only_for_many_entries),
 ];
 
 fn reads_every_kind_of_entry() {
@@ -70,7 +70,7 @@ fn rejects_unknown_marks() {
     for (name, value) in [("opaque", "x"), ("redirect", "/a"), ("metacopy", ""), ("whiteout", "y"), ("new", "1")] {
         let layer = FixtureLayer::new();
         layer.mkdir("d").xattr("d", &format!("user.overlay.{name}"), value);
-        let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("it is refused");
+        let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("must be refused");
         assert!(matches!(&error, ScanError::CannotDecode { path, .. } if path == "d"), "{error}");
     }
     let layer = FixtureLayer::new();
@@ -122,7 +122,7 @@ fn bounds_depth() {
     layer.write(format!("{}f", "d/".repeat(250)), "x");
     assert_eq!(layer.scan().entries.len(), 251);
     layer.write(format!("{}f", "d/".repeat(260)), "x");
-    let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("it is refused");
+    let error = scan_layer(layer.open().as_fd(), ScanBounds::default()).expect_err("must be refused");
     assert!(matches!(error, ScanError::TooDeep { limit: 256 }), "{error}");
 }
 
@@ -210,6 +210,7 @@ fn queries_rules_only_for_many_entries() {
     assert!(scan.ignored.is_empty() && scan.entries.contains_key(&b"target/x"[..]));
     let many = layer_with_many_files(&["target"]);
     let spare = SparingRules { view: &view, ignored: &nobody, content: IgnoredContent::Skipped };
-    let error = scan_layer_sparing(many.open().as_fd(), ScanBounds::default(), spare).expect_err("nobody answers");
+    let error = scan_layer_sparing(many.open().as_fd(), ScanBounds::default(), spare)
+        .expect_err("the git helper does not exist");
     assert!(matches!(error, ScanError::Git(_)), "{error}");
 }

@@ -63,18 +63,14 @@ fn main() {
 fn trial((name, need, body): SnapshotTestCase) -> Trial {
     let (lacks, why) = match need {
         Requirement::Nothing => (false, ""),
-        Requirement::Whiteouts => {
-            (!repository::can_make_whiteouts(), " [needs to make whiteouts, which a sandbox refuses]")
-        }
-        Requirement::ChangeableOwners => {
-            (!repository::can_change_owner(), " [needs to give files to others, as root of the machine can]")
-        }
+        Requirement::Whiteouts => (!repository::can_make_whiteouts(), " [needs permission to create whiteouts]"),
+        Requirement::ChangeableOwners => (!repository::can_change_owner(), " [needs permission to change file owners]"),
         Requirement::OverlayMounts => {
             (!overlay::can_mount_overlay(), " [needs root and overlay mounts with userxattr]")
         }
         Requirement::ReliableTimestamps => (
             !incremental::has_reliable_timestamps(),
-            " [needs a temporary directory on a disk, whose times tell of changes]",
+            " [needs a temporary directory whose timestamps reveal every change]",
         ),
         Requirement::Python => (!repository::has_python(), " [needs python3]"),
         Requirement::GitWithSha256 => {

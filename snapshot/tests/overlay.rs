@@ -13,9 +13,9 @@ use crate::repository::{FixtureLayer, FixtureRepo, helper, run_program};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("overlay: a layer says what a plain copy shows", Requirement::OverlayMounts, layer_matches_plain_copy),
-    ("overlay: so do two layers on each other", Requirement::OverlayMounts, stacked_layers_match_plain_copy),
-    ("overlay: what is no change in a copy is no drift", Requirement::OverlayMounts, unchanged_tree_has_no_drift),
+    ("overlay: layer matches plain copy", Requirement::OverlayMounts, layer_matches_plain_copy),
+    ("overlay: stacked layers match plain copy", Requirement::OverlayMounts, stacked_layers_match_plain_copy),
+    ("overlay: unchanged tree has no drift", Requirement::OverlayMounts, unchanged_tree_has_no_drift),
 ];
 
 /// Checks whether an overlay with the sandbox's options can be mounted on this machine.

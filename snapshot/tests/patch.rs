@@ -10,11 +10,15 @@ use crate::repository::{FixtureLayer, FixtureRepo, helper, open, run_program};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("patch::git_makes_the_same_tree_of_it", Requirement::OverlayMounts, patches_of_random_scripts_apply),
-    ("patch::each_kind_of_change_is_one_that_git_takes", Requirement::Nothing, patches_of_each_kind_apply),
-    ("patch::nothing_changed_is_nothing", Requirement::Nothing, writes_empty_patch_without_changes),
-    ("patch::what_git_does_not_keep_is_refused_by_name", Requirement::Nothing, refuses_inexpressible_changes),
-    ("patch::what_is_not_there_any_more_is_refused_by_name", Requirement::Nothing, refuses_missing_original_content),
+    (
+        "patch: generates applicable patches for random scripts",
+        Requirement::OverlayMounts,
+        patches_of_random_scripts_apply,
+    ),
+    ("patch: generates applicable patches for each kind of change", Requirement::Nothing, patches_of_each_kind_apply),
+    ("patch: writes empty patch without changes", Requirement::Nothing, writes_empty_patch_without_changes),
+    ("patch: refuses inexpressible changes", Requirement::Nothing, refuses_inexpressible_changes),
+    ("patch: refuses missing original content", Requirement::Nothing, refuses_missing_original_content),
 ];
 
 /// Number of random scripts.

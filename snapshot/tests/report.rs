@@ -14,25 +14,13 @@ use crate::repository::{FixtureLayer, FixtureRepo, kinds, open};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    (
-        "report: a regular file of the layer and nothing else is read",
-        Requirement::Nothing,
-        reads_only_regular_files_of_layer,
-    ),
-    ("report: what was deleted is not there", Requirement::Whiteouts, treats_deleted_report_as_missing),
-    ("report: a copy of what stood below is none", Requirement::Nothing, ignores_copied_up_files),
-    (
-        "report: in a directory that stays, what was written since",
-        Requirement::Nothing,
-        reads_only_files_written_since_baseline,
-    ),
-    (
-        "report: untracked files are no drift, tracked ones are",
-        Requirement::Nothing,
-        excludes_untracked_reports_from_drift,
-    ),
-    ("report: what it takes the place of is drift", Requirement::Nothing, records_entries_replaced_by_report),
-    ("report: the tree is the same with it", Requirement::Nothing, reports_do_not_change_identity),
+    ("report: reads only regular files of layer", Requirement::Nothing, reads_only_regular_files_of_layer),
+    ("report: treats deleted report as missing", Requirement::Whiteouts, treats_deleted_report_as_missing),
+    ("report: ignores copied-up files", Requirement::Nothing, ignores_copied_up_files),
+    ("report: reads only files written since baseline", Requirement::Nothing, reads_only_files_written_since_baseline),
+    ("report: excludes untracked reports from drift", Requirement::Nothing, excludes_untracked_reports_from_drift),
+    ("report: records entries replaced by report", Requirement::Nothing, records_entries_replaced_by_report),
+    ("report: does not change tree identity", Requirement::Nothing, reports_do_not_change_identity),
 ];
 
 const LIMIT: u64 = 100;
@@ -89,12 +77,12 @@ fn ignores_copied_up_files() {
     let (top, lower) = (open(&repo.top), earlier.open());
     let found = || read_in_layer(&layer, &[lower.as_fd(), top.as_fd()], "r.xml");
     set_mtime(&repo.at("r.xml"), yesterday);
-    assert_eq!(found(), Ok(Some(b"old".to_vec())), "the same bytes, written now");
+    assert_eq!(found(), Ok(Some(b"old".to_vec())), "the step rewrites the same bytes");
     set_mtime(&layer.at("r.xml"), yesterday);
     assert_eq!(found(), Ok(None));
     layer.write("r.xml", "new");
     set_mtime(&layer.at("r.xml"), yesterday);
-    assert_eq!(found(), Ok(Some(b"new".to_vec())), "a date says nothing by itself");
+    assert_eq!(found(), Ok(Some(b"new".to_vec())), "an old mtime alone does not exclude the report");
     // The original is the entry in the nearest layer.
     earlier.write("r.xml", "new");
     set_mtime(&earlier.at("r.xml"), yesterday);

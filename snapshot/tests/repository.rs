@@ -99,7 +99,7 @@ impl FixtureRepo {
     /// Creates an empty repository with these options of `git init`.
     pub(crate) fn with_options(options: &[&str]) -> Self {
         let room = TempDir::new().expect("a temporary directory");
-        let top = room.path().canonicalize().expect("it is there").join("repo");
+        let top = room.path().canonicalize().expect("path exists").join("repo");
         fs::create_dir(&top).expect("creates");
         let repo = Self { dir: room, top };
         repo.git(&[&["init", "-q"], options, &["."]].concat());
@@ -187,7 +187,7 @@ impl FixtureRepo {
 
     /// Returns the error message of a snapshot that is refused.
     pub(crate) fn refusal(&self) -> String {
-        self.take().expect_err("it is refused").to_string()
+        self.take().expect_err("must be refused").to_string()
     }
 
     /// Returns the drift of one layer on the tree.

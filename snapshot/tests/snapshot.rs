@@ -13,63 +13,63 @@ use crate::repository::{FixtureRepo, chmod, fifo, helper};
 use crate::{Requirement, SnapshotTestCase, includes};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("snapshot: tracked, untracked and ignored", Requirement::Nothing, covers_tracked_and_untracked_files),
-    ("snapshot: the tree id is that of git write-tree", Requirement::Nothing, tree_id_matches_git_write_tree),
-    ("snapshot: a large tree is as git has it, whatever its parts", Requirement::Nothing, large_tree_matches_git),
-    ("snapshot: a conflict is as it stands in the work tree", Requirement::Nothing, conflict_uses_worktree_content),
-    ("snapshot: nothing is written below .git", Requirement::Nothing, writes_nothing_below_git_dir),
-    ("snapshot: before the first commit", Requirement::Nothing, supports_unborn_head),
-    ("snapshot: kinds and exec bits", Requirement::Nothing, records_kinds_and_exec_bits),
-    ("snapshot: names of any bytes", Requirement::Nothing, supports_names_of_any_bytes),
-    ("snapshot: assume-unchanged hides nothing", Requirement::Nothing, covers_assume_unchanged_files),
-    ("snapshot: rm --cached hides nothing", Requirement::Nothing, covers_files_removed_from_index),
-    ("snapshot: a directory that became a link is not followed", Requirement::Nothing, follows_no_link),
-    ("snapshot: our artifacts do not count", Requirement::Nothing, excludes_evidence),
+    ("snapshot: covers tracked and untracked files", Requirement::Nothing, covers_tracked_and_untracked_files),
+    ("snapshot: tree id matches git write-tree", Requirement::Nothing, tree_id_matches_git_write_tree),
+    ("snapshot: large tree matches git", Requirement::Nothing, large_tree_matches_git),
+    ("snapshot: conflict uses worktree content", Requirement::Nothing, conflict_uses_worktree_content),
+    ("snapshot: writes nothing below git directory", Requirement::Nothing, writes_nothing_below_git_dir),
+    ("snapshot: supports unborn HEAD", Requirement::Nothing, supports_unborn_head),
+    ("snapshot: records kinds and exec bits", Requirement::Nothing, records_kinds_and_exec_bits),
+    ("snapshot: supports names of any bytes", Requirement::Nothing, supports_names_of_any_bytes),
+    ("snapshot: covers assume-unchanged files", Requirement::Nothing, covers_assume_unchanged_files),
+    ("snapshot: covers files removed from index", Requirement::Nothing, covers_files_removed_from_index),
+    ("snapshot: follows no link", Requirement::Nothing, follows_no_link),
+    ("snapshot: excludes evidence", Requirement::Nothing, excludes_evidence),
     (
-        "snapshot: nothing inside an ignored directory is taken back",
+        "snapshot: cannot re-include below ignored directory",
         Requirement::Nothing,
         cannot_reinclude_below_ignored_directory,
     ),
-    ("snapshot: excludes of the repository's own count", Requirement::Nothing, applies_excludes_of_repository),
-    ("snapshot: what a cache would hide", Requirement::Nothing, finds_first_path_hidden_by_cache),
-    ("snapshot: deep trees", Requirement::Nothing, bounds_tree_depth),
-    ("snapshot: submodules are covered", Requirement::Nothing, covers_submodules),
-    ("snapshot: nested repositories are covered", Requirement::Nothing, covers_nested_repositories),
+    ("snapshot: applies excludes of repository", Requirement::Nothing, applies_excludes_of_repository),
+    ("snapshot: finds first path hidden by cache", Requirement::Nothing, finds_first_path_hidden_by_cache),
+    ("snapshot: bounds tree depth", Requirement::Nothing, bounds_tree_depth),
+    ("snapshot: covers submodules", Requirement::Nothing, covers_submodules),
+    ("snapshot: covers nested repositories", Requirement::Nothing, covers_nested_repositories),
+    ("snapshot: reports changed and restored files", Requirement::Nothing, reports_changed_and_restored_files),
+    ("snapshot: covers files of missing submodule", Requirement::Nothing, covers_files_of_missing_submodule),
+    ("snapshot: supports linked worktree", Requirement::Nothing, supports_linked_worktree),
+    ("snapshot: refuses include of fifo", Requirement::Nothing, includes::refuses_include_of_fifo),
+    ("snapshot: accepts includes of CI checkout", Requirement::Nothing, includes::accepts_includes_of_ci_checkout),
+    ("snapshot: applies included settings", Requirement::Nothing, includes::applies_included_settings),
+    ("snapshot: refuses special files in git directory", Requirement::Nothing, refuses_special_files_in_git_dir),
+    ("snapshot: refuses large ignore files", Requirement::Nothing, refuses_large_ignore_files),
+    ("snapshot: supports worktree of bare repository", Requirement::Nothing, supports_worktree_of_bare_repository),
+    ("snapshot: supports separate git directory", Requirement::Nothing, supports_separate_git_dir),
+    ("snapshot: refuses foreign gitfile", Requirement::Nothing, refuses_foreign_gitfile),
+    ("snapshot: refuses foreign worktree setting", Requirement::Nothing, refuses_foreign_worktree_setting),
+    ("snapshot: refuses fifo as config", Requirement::Nothing, refuses_fifo_as_config),
+    ("snapshot: stops helper at deadline", Requirement::Nothing, stops_helper_at_deadline),
+    ("snapshot: refuses fifo as ignore file", Requirement::Nothing, refuses_fifo_as_ignore_file),
+    ("snapshot: refuses bare and missing repositories", Requirement::Nothing, refuses_bare_and_missing_repositories),
+    ("snapshot: refuses worktree set in include", Requirement::Nothing, refuses_worktree_set_in_include),
+    ("snapshot: reports failing helper", Requirement::Nothing, reports_failing_helper),
+    ("snapshot: refuses ignore file that is a link", Requirement::Nothing, refuses_ignore_file_that_is_link),
+    ("snapshot: refuses SHA-256 without git program", Requirement::GitWithSha256, refuses_sha256_without_git_program),
     (
-        "snapshot: what was changed and changed back was touched",
-        Requirement::Nothing,
-        reports_changed_and_restored_files,
+        "snapshot: refuses reftable without git program",
+        Requirement::GitWithReftable,
+        refuses_reftable_without_git_program,
     ),
+    ("snapshot: refuses split and sparse indexes", Requirement::Nothing, refuses_split_and_sparse_indexes),
+    ("snapshot: refuses index with wrong checksum", Requirement::Nothing, refuses_index_with_wrong_checksum),
     (
-        "snapshot: a submodule that is not checked out hides nothing",
+        "snapshot: reads index with unusual names or no checksum",
         Requirement::Nothing,
-        covers_files_of_missing_submodule,
+        reads_index_with_unusual_names_or_no_checksum,
     ),
-    ("snapshot: a linked worktree", Requirement::Nothing, supports_linked_worktree),
-    ("refused: an include of a fifo, at once", Requirement::Nothing, includes::refuses_include_of_fifo),
-    ("includes of a CI checkout change nothing", Requirement::Nothing, includes::accepts_includes_of_ci_checkout),
-    ("included settings count as the config's own", Requirement::Nothing, includes::applies_included_settings),
-    ("refused: a fifo in place of a file of git, soon", Requirement::Nothing, refuses_special_files_in_git_dir),
-    ("refused: a file of rules of 5 GiB, soon", Requirement::Nothing, refuses_large_ignore_files),
-    ("snapshot: a linked worktree of a bare repository", Requirement::Nothing, supports_worktree_of_bare_repository),
-    ("snapshot: a separate git directory that names its worktree", Requirement::Nothing, supports_separate_git_dir),
-    ("refused: a gitfile that names a stranger's git directory", Requirement::Nothing, refuses_foreign_gitfile),
-    ("refused: a foreign core.worktree", Requirement::Nothing, refuses_foreign_worktree_setting),
-    ("refused: a config that is a fifo", Requirement::Nothing, refuses_fifo_as_config),
-    ("refused: a hanging read, at the deadline", Requirement::Nothing, stops_helper_at_deadline),
-    ("refused: rules that are a fifo", Requirement::Nothing, refuses_fifo_as_ignore_file),
-    ("refused: not under git, and bare", Requirement::Nothing, refuses_bare_and_missing_repositories),
-    ("refused: a work tree that an included file names", Requirement::Nothing, refuses_worktree_set_in_include),
-    ("refused: a helper that is not there, or says nothing", Requirement::Nothing, reports_failing_helper),
-    ("refused: rules of git that are a link", Requirement::Nothing, refuses_ignore_file_that_is_link),
-    ("refused: sha256 objects", Requirement::GitWithSha256, refuses_sha256_without_git_program),
-    ("refused: reftable", Requirement::GitWithReftable, refuses_reftable_without_git_program),
-    ("refused: split and sparse indexes", Requirement::Nothing, refuses_split_and_sparse_indexes),
-    ("refused: an index with a wrong sum", Requirement::Nothing, refuses_index_with_wrong_checksum),
-    ("an index with an odd name or without a sum", Requirement::Nothing, reads_index_with_unusual_names_or_no_checksum),
-    ("refused: a partial clone", Requirement::Nothing, refuses_partial_clone),
-    ("refused: somebody else's .git", Requirement::ChangeableOwners, refuses_foreign_owner),
-    ("root reads a user's repository as the user", Requirement::ChangeableOwners, root_reads_as_owner),
+    ("snapshot: refuses partial clone", Requirement::Nothing, refuses_partial_clone),
+    ("snapshot: refuses foreign owner", Requirement::ChangeableOwners, refuses_foreign_owner),
+    ("snapshot: root reads as owner", Requirement::ChangeableOwners, root_reads_as_owner),
 ];
 
 fn paths(snapshot: &Snapshot) -> Vec<String> {
@@ -165,7 +165,7 @@ fn records_kinds_and_exec_bits() {
     fifo(&repo.at("fifo"));
     chmod(&repo.at("README.md"), 0o755);
     let snapshot = repo.snapshot();
-    let of = |path: &str| snapshot.entries.get(path.as_bytes()).expect("it is covered");
+    let of = |path: &str| snapshot.entries.get(path.as_bytes()).expect("snapshot covers the path");
     assert_eq!((of("link").kind, of("fifo").kind), (EntryKind::Symlink, EntryKind::Special));
     assert_eq!(of("link").sha256, proctor_core::text::digest::Sha256Hex::digest(b"/etc/passwd"));
     assert!(of("README.md").executable && !of("src/main.rs").executable);
@@ -276,7 +276,7 @@ fn reports_failing_helper() {
     for (exe, words) in
         [("/nonexistent/proctor-git", "No such file"), ("/bin/true", "EOF"), ("/bin/false", "exit status: 1")]
     {
-        let refusal = Snapshot::take(&repo.top, &GitHelper::new(exe)).expect_err("it is refused").to_string();
+        let refusal = Snapshot::take(&repo.top, &GitHelper::new(exe)).expect_err("must be refused").to_string();
         assert!(refusal.contains(exe) && refusal.contains(words) && refusal.contains("\nhint: "), "{refusal}");
     }
 }
@@ -347,7 +347,7 @@ fn refuses_ignore_file_that_is_link() {
 fn supports_linked_worktree() {
     let repo = FixtureRepo::small();
     repo.git(&["worktree", "add", "-q", "../linked", "-b", "other"]);
-    let top = repo.dir.path().canonicalize().expect("it is there").join("linked");
+    let top = repo.dir.path().canonicalize().expect("path exists").join("linked");
     let snapshot = Snapshot::take(&top, &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(snapshot.id, repo.snapshot().id);
     assert_eq!(snapshot.git.branch.as_deref(), Some("other"));
@@ -358,7 +358,7 @@ fn supports_linked_worktree() {
 
 fn supports_worktree_of_bare_repository() {
     let repo = FixtureRepo::small();
-    let room = repo.dir.path().canonicalize().expect("it is there");
+    let room = repo.dir.path().canonicalize().expect("path exists");
     repo.git(&["clone", "-q", "--bare", ".", "../bare.git"]);
     repo.git(&["--git-dir", "../bare.git", "worktree", "add", "-q", "../linked", "-b", "other"]);
     let snapshot = Snapshot::take(&room.join("linked"), &helper()).unwrap_or_else(|error| panic!("{error}"));
@@ -369,11 +369,11 @@ fn supports_worktree_of_bare_repository() {
 fn supports_separate_git_dir() {
     let repo = FixtureRepo::small();
     let id = repo.snapshot().id;
-    let elsewhere = repo.dir.path().canonicalize().expect("it is there").join("elsewhere");
-    std::fs::rename(repo.at(".git"), &elsewhere).expect("it moves");
+    let elsewhere = repo.dir.path().canonicalize().expect("path exists").join("elsewhere");
+    std::fs::rename(repo.at(".git"), &elsewhere).expect("moves");
     repo.write(".git", format!("gitdir: {}\n", elsewhere.display()));
     assert_refused(&repo, &["elsewhere", "does not say that it belongs here", "git config core.worktree"]);
-    repo.git(&["config", "core.worktree", repo.at(".").canonicalize().expect("it is there").to_str().expect("text")]);
+    repo.git(&["config", "core.worktree", repo.at(".").canonicalize().expect("path exists").to_str().expect("text")]);
     let snapshot = repo.snapshot();
     assert_eq!((snapshot.id, snapshot.git.git_dir), (id, elsewhere));
 }
@@ -382,7 +382,7 @@ fn supports_separate_git_dir() {
 fn refuses_foreign_gitfile() {
     let (private, repo) = (FixtureRepo::small(), FixtureRepo::small());
     private.git(&["worktree", "add", "-q", "../linked"]);
-    std::fs::remove_dir_all(repo.at(".git")).expect("it goes");
+    std::fs::remove_dir_all(repo.at(".git")).expect("removes");
     let targets = [private.at(".git"), private.at(".git/worktrees/linked")];
     for target in targets {
         repo.write(".git", format!("gitdir: {}\n", target.display()));
@@ -396,7 +396,7 @@ pub(crate) fn assert_refused(repo: &FixtureRepo, words: &[&str]) {
         assert!(refusal.contains(word), "{refusal}");
     }
     assert!(refusal.contains("\nhint: "), "{refusal}");
-    assert!(started.elapsed() < Duration::from_secs(30), "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(30), "the refusal took {:?}", started.elapsed());
 }
 
 /// A special file in place of any file that git reads is refused quickly, by name.
@@ -429,7 +429,7 @@ fn refuses_special_files_in_git_dir() {
             let text = error.to_string();
             assert!(text.contains(path) && text.contains("not a regular file"), "{path}: {text}");
         } else {
-            assert!(path.starts_with("objects/"), "{path} was passed over");
+            assert!(path.starts_with("objects/"), "{path} was not checked");
         }
         std::fs::remove_file(&place).expect("ours");
         if was_there {
@@ -482,7 +482,7 @@ fn stops_helper_at_deadline() {
     let object = repo.at(format!(".git/objects/{directory}/{name}"));
     fs::remove_file(&object).expect("removes");
     fifo(&object);
-    let refusal = Snapshot::take(&repo.top, &helper).expect_err("it is refused").to_string();
+    let refusal = Snapshot::take(&repo.top, &helper).expect_err("must be refused").to_string();
     assert!(refusal.contains("longer than 0.2 s"), "{refusal}");
 }
 
@@ -500,7 +500,7 @@ fn refuses_fifo_as_ignore_file() {
             &["not a regular file", rules.file_name().and_then(|name| name.to_str()).expect("a name")],
         );
         let ignored = helper().are_ignored(&repo.top, &[&b"new/other"[..], b"sub/other"]);
-        assert!(ignored.expect_err("it is refused").to_string().contains("not a regular file"), "{place}");
+        assert!(ignored.expect_err("must be refused").to_string().contains("not a regular file"), "{place}");
     }
 }
 
@@ -509,7 +509,7 @@ fn refuses_bare_and_missing_repositories() {
     fs::rename(repo.at(".git"), repo.dir.path().join("bare.git")).expect("renames");
     assert_refused(&repo, &["not under git", "git init"]);
     let bare = repo.dir.path().join("bare.git");
-    let refusal = Snapshot::take(&bare, &helper()).expect_err("it is refused").to_string();
+    let refusal = Snapshot::take(&bare, &helper()).expect_err("must be refused").to_string();
     assert!(refusal.contains("bare repository"), "{refusal}");
 }
 

@@ -6,21 +6,17 @@ use crate::repository::{FixtureLayer, FixtureRepo};
 use crate::{Requirement, SnapshotTestCase};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("view: without layers it is the snapshot", Requirement::Nothing, view_without_layers_equals_snapshot),
+    ("view: equals snapshot without layers", Requirement::Nothing, view_without_layers_equals_snapshot),
     (
-        "view: ignored files and artifacts change no id",
+        "view: ignored files and evidence change no identity",
         Requirement::Nothing,
         ignored_files_and_evidence_change_no_identity,
     ),
-    ("view: a change and its way back", Requirement::Whiteouts, reverted_change_restores_identity),
-    ("view: what is hidden stays hidden", Requirement::Whiteouts, hidden_paths_stay_hidden),
-    (
-        "view: a file too large is the root of no snapshot",
-        Requirement::Nothing,
-        oversized_file_yields_distinct_identity,
-    ),
-    ("view: conflicts of files", Requirement::Nothing, finds_conflicting_files),
-    ("view: conflicts with what is deleted", Requirement::Whiteouts, finds_conflicts_with_deletions),
+    ("view: reverted change restores identity", Requirement::Whiteouts, reverted_change_restores_identity),
+    ("view: hidden paths stay hidden", Requirement::Whiteouts, hidden_paths_stay_hidden),
+    ("view: oversized file yields distinct identity", Requirement::Nothing, oversized_file_yields_distinct_identity),
+    ("view: finds conflicting files", Requirement::Nothing, finds_conflicting_files),
+    ("view: finds conflicts with deletions", Requirement::Whiteouts, finds_conflicts_with_deletions),
 ];
 
 fn view_without_layers_equals_snapshot() {

@@ -47,7 +47,7 @@ pub(super) struct DaemonFixture(Arc<TempDir>);
 
 impl DaemonFixture {
     pub(super) fn create() -> Result<Self> {
-        let root = TempDir::with_prefix("proctor-bench.").context("a scratch directory cannot be made")?;
+        let root = TempDir::with_prefix("proctor-bench.").context("cannot create a scratch directory")?;
         let place = Self(Arc::new(root));
         let repository = place.path("repository");
         std::fs::create_dir_all(repository.join("spec"))?;
@@ -93,7 +93,7 @@ impl DaemonProcess {
         let argument = |name: &str| place.path(name).display().to_string();
         let arguments = ["--socket", &argument("run/proctord.sock"), "--state-dir", &argument("daemon-state")];
         let program = sibling_program("proctord")?.display().to_string();
-        let process = program::silent_command(&program, &arguments).spawn().context("proctord cannot be started")?;
+        let process = program::silent_command(&program, &arguments).spawn().context("cannot start proctord")?;
         let daemon = Self { fixture: place.clone(), socket, process };
         wait_for_listener(&daemon.socket).await?;
         Ok(daemon)

@@ -34,7 +34,7 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
         return Ok(());
     }
     let fixture = DaemonFixture::with_files(files)?;
-    let runtime = Runtime::new().context("the runtime cannot be started")?;
+    let runtime = Runtime::new().context("cannot start the async runtime")?;
     let daemon = runtime.block_on(DaemonProcess::start(&fixture))?;
     let socket = daemon.socket.display().to_string();
     let state = fixture.path("state").display().to_string();
@@ -73,7 +73,7 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
 
 /// Waits until all files are old enough to be trusted by their times; a snapshot reads younger files every time. In
 /// a tree in daily use, only a few files are that young.
-#[expect(clippy::disallowed_methods, reason = "what is waited for is that time passes")]
+#[expect(clippy::disallowed_methods, reason = "the measurement waits for time to pass")]
 fn wait_for_racy_window() {
     std::thread::sleep(RacyWindow::default().0);
 }

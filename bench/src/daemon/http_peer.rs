@@ -23,7 +23,7 @@ pub(super) struct BenchConnection(SendRequest<Full<Bytes>>);
 
 impl BenchConnection {
     pub(super) async fn open(socket: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(socket).await.with_context(|| format!("no connection to {socket:?}"))?;
+        let stream = UnixStream::connect(socket).await.with_context(|| format!("cannot connect to {socket:?}"))?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Self(sender))
@@ -35,12 +35,12 @@ impl BenchConnection {
     }
 
     pub(super) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {
-        serde_json::from_slice(&self.bytes(path).await?).with_context(|| format!("{path} answers something else"))
+        serde_json::from_slice(&self.bytes(path).await?).with_context(|| format!("unexpected response of {path}"))
     }
 
     pub(super) async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T> {
         let answer = self.send(Method::POST, path, serde_json::to_vec(body)?.into()).await?;
-        serde_json::from_slice(&answer).with_context(|| format!("{path} answers something else"))
+        serde_json::from_slice(&answer).with_context(|| format!("unexpected response of {path}"))
     }
 
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
@@ -67,7 +67,7 @@ impl BareResponder {
         let socket = fixture.path("bare.sock");
         let own = std::env::current_exe()?.display().to_string();
         let arguments = ["respond", &socket.display().to_string(), &bytes.to_string()];
-        let process = program::silent_command(&own, &arguments).spawn().context("the responder cannot be started")?;
+        let process = program::silent_command(&own, &arguments).spawn().context("cannot start the responder")?;
         let peer = Self { socket, process };
         wait_for_listener(&peer.socket).await?;
         Ok(peer)

@@ -34,7 +34,7 @@ pub(super) fn gix(at: &Path) -> Result<Option<Duration>> {
 }
 
 #[cfg(not(feature = "gix"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same as with it")]
+#[expect(clippy::unnecessary_wraps, reason = "same signature as with gitoxide")]
 pub(super) fn gix_status(_at: &Path) -> Result<Option<Duration>> {
     Ok(None)
 }

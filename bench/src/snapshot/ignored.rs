@@ -77,7 +77,7 @@ pub(super) fn measure(bars: &mut LimitChecks) -> Result<()> {
 
 /// Creates the ignored files of the step, in addition to its changed files.
 fn create_ignored_files(upper: &Path, files: usize) -> Result<()> {
-    let free_inodes = rustix::fs::statvfs(upper).context("the tmpfs cannot be asked for its room")?;
+    let free_inodes = rustix::fs::statvfs(upper).context("cannot read the free inodes of the tmpfs")?;
     // An unlimited tmpfs reports zero inodes.
     let free_inodes = if free_inodes.f_files == 0 { usize::MAX } else { usize::try_from(free_inodes.f_ffree)? };
     ensure!(free_inodes > files + files / 100, "/dev/shm has room for {free_inodes} more files");

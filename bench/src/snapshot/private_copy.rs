@@ -62,7 +62,7 @@ impl SnapshotFixture {
             write(&self.repository().join(file_path(number)), format!("edited {round}\n").as_bytes())?;
         }
         let edited = self.update(&self.copy_directory(0), CHANGED, &mut copies.edited)?;
-        ensure!(edited.id != known.id, "the edits are not seen");
+        ensure!(edited.id != known.id, "the snapshot does not include the edits");
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl SnapshotFixture {
             other => anyhow::bail!("the tree was not copied: {other:?}"),
         }
         parts.updated.push(began.elapsed());
-        ensure!(mirror.id() == snapshot.id, "the copy is another tree");
+        ensure!(mirror.id() == snapshot.id, "the copy differs from the snapshot");
         Ok(())
     }
 }

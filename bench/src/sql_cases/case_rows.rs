@@ -83,7 +83,7 @@ pub(crate) fn read_rows(folder: &Path) -> Result<Vec<SqlCase>> {
     let mut found = read_cases(folder, "sqlite")?;
     let data = folder.join("data");
     if !data.join("gold.jsonl").is_file() {
-        println!("skipped: {} holds no gold.jsonl", data.display());
+        println!("skipped: {} does not contain gold.jsonl", data.display());
         return Ok(found);
     }
     let ddl: BTreeMap<String, String> = read_json(&data.join("schemas.json"))?;

@@ -10,7 +10,7 @@ Exit codes:
   1  different
   2  one of them cannot be found or read";
 
-/// `proctor compare`.
+/// The arguments of `proctor compare`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct CompareArgs {

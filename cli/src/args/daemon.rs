@@ -5,7 +5,7 @@ use proctor_core::model::names::RunId;
 
 use super::{OutputFormat, RepoArgs, ReportsArgs, SocketArgs, StateArgs, run_id};
 
-/// `proctor status`.
+/// The arguments of `proctor status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The run [default: the newest runs]
@@ -21,7 +21,7 @@ pub(crate) struct StatusArgs {
     pub daemon: SocketArgs,
 }
 
-/// `proctor logs`.
+/// The arguments of `proctor logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// The run
@@ -48,7 +48,7 @@ pub(crate) struct LogsArgs {
     pub daemon: SocketArgs,
 }
 
-/// `proctor report`.
+/// The arguments of `proctor report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// The run
@@ -60,7 +60,7 @@ pub(crate) struct ReportArgs {
     pub daemon: SocketArgs,
 }
 
-/// `proctor cancel`.
+/// The arguments of `proctor cancel`.
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     /// The run
@@ -70,14 +70,14 @@ pub(crate) struct CancelArgs {
     pub daemon: SocketArgs,
 }
 
-/// `proctor watch`.
+/// The arguments of `proctor watch`.
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
     #[command(flatten)]
     pub daemon: SocketArgs,
 }
 
-/// `proctor daemon`.
+/// The arguments of `proctor daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonCommandArgs {
     /// What to do.
@@ -85,7 +85,7 @@ pub(crate) struct DaemonCommandArgs {
     pub command: DaemonCommand,
 }
 
-/// What to do with the daemon.
+/// The subcommands of `proctor daemon`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DaemonCommand {
     /// Start the daemon if it is not running, and wait until it answers
@@ -96,7 +96,7 @@ pub(crate) enum DaemonCommand {
     Status(DaemonStatusArgs),
 }
 
-/// `proctor daemon start`.
+/// The arguments of `proctor daemon start`.
 #[derive(Debug, Args)]
 pub(crate) struct StartArgs {
     #[command(flatten)]
@@ -105,14 +105,14 @@ pub(crate) struct StartArgs {
     pub daemon: SocketArgs,
 }
 
-/// `proctor daemon stop`.
+/// The arguments of `proctor daemon stop`.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pub daemon: SocketArgs,
 }
 
-/// `proctor daemon status`.
+/// The arguments of `proctor daemon status`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonStatusArgs {
     /// The format on standard output

@@ -12,7 +12,7 @@ Exit codes:
   5  no step can run, or `--deep` could not verify a private copy
   6  a daemon is required, and none answers";
 
-/// `proctor doctor`.
+/// The arguments of `proctor doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXIT_CODES)]
 pub(crate) struct DoctorArgs {

@@ -13,7 +13,7 @@ use super::{
     assignment, count, leaks, network, read_only, rel_path,
 };
 
-/// The same command line with one command: [`Cli`] takes longer to build than such a command to be asked for.
+/// A command line with `exec` only. Building the full [`Cli`] would take longer than the request to the daemon.
 #[derive(Debug, Parser)]
 #[command(name = "proctor", disable_help_flag = true, disable_help_subcommand = true)]
 struct ExecOnlyCli {
@@ -123,7 +123,7 @@ fn set_once(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
     is_accepted.then(|| *option = Some(value.into()))
 }
 
-/// `proctor exec`. What is not said here comes from the `defaults` of the spec, as for a step.
+/// The arguments of `proctor exec`. The `defaults` of the spec apply to omitted options, as for a step.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     /// Which changes by the command count as drift: `off`, `tracked` or `strict`
@@ -169,7 +169,7 @@ pub(crate) struct ExecArgs {
     pub cmd: Vec<String>,
 }
 
-/// What a command may use: a number, a size such as `512MiB`, or `unlimited`.
+/// The resource limits of a command: each is a number, a size such as `512MiB`, or `unlimited`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct LimitArgs {
     /// Memory, or `unlimited`

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{OperatorArgs, OutputFormat, StateArgs};
 
-/// `proctor gc`.
+/// The arguments of `proctor gc`.
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {
     /// Remove every unused private copy, checkout and cache; the next runs create them again

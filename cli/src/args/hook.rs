@@ -5,7 +5,7 @@ use proctor_core::model::names::ProfileName;
 
 use super::{BackendArgs, RepoArgs, SandboxArgs};
 
-/// `proctor hook`.
+/// The arguments of `proctor hook`.
 #[derive(Debug, Args)]
 pub(crate) struct HookCommandArgs {
     /// What to do.
@@ -13,7 +13,7 @@ pub(crate) struct HookCommandArgs {
     pub command: HookCommand,
 }
 
-/// What to do with hooks.
+/// The subcommands of `proctor hook`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HookCommand {
     /// Make git verify before it pushes or commits
@@ -48,7 +48,7 @@ impl HookName {
     }
 }
 
-/// What a hook verifies, and how: said when it is installed, and written into it.
+/// The settings of a hook, which `proctor hook install` writes into the hook script.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct HookOptions {
     /// The profile of the spec to run
@@ -62,7 +62,7 @@ pub(crate) struct HookOptions {
     pub fresh: bool,
 }
 
-/// `proctor hook install`.
+/// The arguments of `proctor hook install`.
 #[derive(Debug, Args)]
 pub(crate) struct HookInstallArgs {
     /// The hooks [default: pre-push]
@@ -81,7 +81,7 @@ pub(crate) struct HookInstallArgs {
     pub repo: RepoArgs,
 }
 
-/// `proctor hook uninstall`.
+/// The arguments of `proctor hook uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct HookUninstallArgs {
     /// The hooks [default: all Proctor hooks]
@@ -91,14 +91,14 @@ pub(crate) struct HookUninstallArgs {
     pub repo: RepoArgs,
 }
 
-/// `proctor hook status`.
+/// The arguments of `proctor hook status`.
 #[derive(Debug, Args)]
 pub(crate) struct HookStatusArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
 }
 
-/// `proctor hook run`.
+/// The arguments of `proctor hook run`.
 #[derive(Debug, Args)]
 pub(crate) struct HookRunArgs {
     /// The git hook to run

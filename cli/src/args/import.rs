@@ -8,7 +8,7 @@ use proctor_core::model::names::ProfileName;
 
 use super::{OutputFormat, RepoArgs};
 
-/// `proctor import`.
+/// The arguments of `proctor import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// The configuration [default: the one in the repository: `.pre-commit-config.yaml` or `lefthook.yml`]

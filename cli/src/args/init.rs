@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::RepoArgs;
 
-/// `proctor init`.
+/// The arguments of `proctor init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     /// Print the spec instead of writing a file

@@ -7,7 +7,7 @@ use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
 
 use super::{BackendArgs, OperatorArgs, StateArgs};
 
-/// `proctor sql`.
+/// The arguments of `proctor sql`.
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
     /// What to do.
@@ -26,7 +26,7 @@ impl SqlArgs {
     }
 }
 
-/// What to do.
+/// The subcommands of `proctor sql`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SqlCommand {
     /// Check statements: whether they bind, are allowed, run, and answer the question
@@ -37,7 +37,7 @@ pub(crate) enum SqlCommand {
     Engines(SqlEnginesArgs),
 }
 
-/// `proctor sql verify`.
+/// The arguments of `proctor sql verify`.
 #[derive(Debug, Args)]
 pub(crate) struct SqlVerifyArgs {
     /// Files with SQL; `-` or no file is standard input
@@ -89,7 +89,7 @@ pub(crate) struct SqlVerifyArgs {
     pub backend: BackendArgs,
 }
 
-/// Where engines run and are found.
+/// The arguments of `proctor sql engines`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SqlEnginesArgs {
     /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else the usual system directories]
@@ -101,7 +101,7 @@ pub(crate) struct SqlEnginesArgs {
     pub operator: OperatorArgs,
 }
 
-/// `proctor sql advice`.
+/// The arguments of `proctor sql advice`.
 #[derive(Debug, Args)]
 pub(crate) struct SqlAdviceArgs {
     /// The engine's error: its message, its code, or both
@@ -115,7 +115,7 @@ pub(crate) struct SqlAdviceArgs {
     pub format: super::OutputFormat,
 }
 
-/// How a judgement is told.
+/// The output formats of a judgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SqlFormat {
     /// Human-readable text.

@@ -146,8 +146,8 @@ const LEFTOVER_CASES: &[(&str, &str)] = &[
     ("a new file of the repository", "touch new"),
     ("the mode of the repository", "chmod 777 ."),
     ("a removal", "rm tracked.txt"),
-    ("a process in a session of its own", "setsid sleep 1000 </dev/null >/dev/null 2>&1 & sleep 0"),
-    ("a process that nobody waits for", "sleep 1000 </dev/null >/dev/null 2>&1 &"),
+    ("a process in a separate session", "setsid sleep 1000 </dev/null >/dev/null 2>&1 & sleep 0"),
+    ("an orphaned process", "sleep 1000 </dev/null >/dev/null 2>&1 &"),
     ("a segment of System V", "ipcmk -M 4096 >/dev/null"),
     ("a semaphore of System V", "ipcmk -S 1 >/dev/null"),
     ("a queue of System V", "ipcmk -Q >/dev/null"),
@@ -225,7 +225,7 @@ pub(crate) fn does_not_reuse_sandbox_with_missing_control(bench: &SandboxTestEnv
     open.network = proctor_core::model::plan::Network::Allow;
     let served = serve(bench, &open)?;
     assert_eq!(served.stdout_of_success(), "");
-    assert!(!served.is_reusable, "the host's network is not looked at");
+    assert!(!served.is_reusable, "the host network is not checked");
     Ok(())
 }
 

@@ -124,7 +124,7 @@ mod tests {
             object_id(format, ObjectKind::Tree, &[directory, entry("120000", "d")].concat())
         };
         assert_eq!(with(&odd), Some(top(&odd)));
-        assert_eq!(with(&entry("100664", "b")), None, "it lacks a file");
+        assert_eq!(with(&entry("100664", "b")), None, "tree lacks a file");
         assert_eq!(with(b"no tree"), None);
     }
 

@@ -471,5 +471,5 @@ pub(super) const NOT_READABLE_BY_STEPS: &str = "steps may not read it";
 static EMPTY_SHA256: std::sync::LazyLock<[u8; 32]> = std::sync::LazyLock::new(|| Sha256::digest(b"").into());
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "work trees of a test are written as people write them")]
+#[expect(clippy::disallowed_methods, reason = "tests write worktree files without atomic replacement")]
 mod tests;

@@ -52,7 +52,7 @@ impl MirrorFixture {
     }
 
     fn mtime(&self, path: &str) -> (i64, i64) {
-        let found = self.mirrored_path(path).symlink_metadata().expect("it is there");
+        let found = self.mirrored_path(path).symlink_metadata().expect("path exists");
         (found.mtime(), found.mtime_nsec())
     }
 }
@@ -78,7 +78,7 @@ fn copies_content_kind_and_exec_bit() {
     assert_eq!(fs::read_to_string(ground.mirrored_path("a/b/file")).expect("reads"), "one");
     assert_eq!(fs::read_link(ground.mirrored_path("link")).expect("reads"), Path::new("a/b"));
     // Modes depend on the identity alone.
-    let mode = |path| ground.mirrored_path(path).symlink_metadata().expect("it is there").mode() & 0o7777;
+    let mode = |path| ground.mirrored_path(path).symlink_metadata().expect("path exists").mode() & 0o7777;
     assert_eq!((mode("run.sh"), mode("a/b/file"), mode("a")), (0o755, 0o644, 0o755));
 }
 
@@ -101,7 +101,7 @@ fn keeps_times_of_unchanged_files_and_advances_changed_ones() {
         .expect("dates");
     assert_eq!(ground.update(&mut mirror), equal_update(1, 1));
     assert_eq!(ground.mtime("same"), same);
-    assert!(ground.mtime("other").0 > other.0, "{:?} is not a second after {other:?}", ground.mtime("other"));
+    assert!(ground.mtime("other").0 > other.0, "{:?} is not later than {other:?}", ground.mtime("other"));
     // Restoring the old content is an edit too.
     let second = ground.mtime("other");
     ground.write("other", "1");
@@ -123,7 +123,7 @@ fn replaces_files_by_directories_and_back() {
     ground.write("x", "file");
     ground.update(&mut mirror);
     assert_eq!(fs::read_to_string(ground.mirrored_path("x")).expect("reads"), "file");
-    mirror.verify_all().expect("holds what it says");
+    mirror.verify_all().expect("copy matches its record");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn reports_paths_that_changed_after_the_snapshot() {
     assert_eq!(update, MirrorUpdate::Changed(changed.to_vec()));
     assert_ne!(mirror.id(), wanted.id());
     for path in ["grown", "same-size", "link"] {
-        assert!(ground.mirrored_path(path).symlink_metadata().is_err(), "{path} is there");
+        assert!(ground.mirrored_path(path).symlink_metadata().is_err(), "{path} still exists");
     }
     assert!(matches!(ground.update(&mut mirror), MirrorUpdate::Equal { copied: 4, .. }));
     assert_eq!(mirror.id(), ground.source_entries().id());
@@ -195,7 +195,7 @@ fn examines_paths_of_interrupted_update() {
     assert_ne!(mirror.id(), ground.source_entries().id());
     ground.update(&mut mirror);
     assert_eq!(mirror.id(), ground.source_entries().id());
-    mirror.verify_all().expect("holds what it says");
+    mirror.verify_all().expect("copy matches its record");
     assert!(!ground.mirrored_path("c").exists());
 }
 
@@ -242,11 +242,11 @@ fn finds_damage() {
     ground.write("a", "1");
     let mut mirror = ground.open_mirror();
     ground.update(&mut mirror);
-    mirror.verify_sample(8, 5).expect("holds what it says");
+    mirror.verify_sample(8, 5).expect("copy matches its record");
     fs::write(ground.mirrored_path("stray"), "x").expect("writes");
     assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { .. })));
     fs::remove_file(ground.mirrored_path("stray")).expect("removes");
-    mirror.verify_all().expect("holds what it says");
+    mirror.verify_all().expect("copy matches its record");
     fs::write(ground.mirrored_path("a"), "2").expect("writes");
     assert!(matches!(mirror.verify_sample(8, 5), Err(MirrorError::Damaged { .. })));
 }
@@ -259,7 +259,7 @@ fn finds_stray_files_in_git_dir() {
     ground.update(&mut mirror);
     fs::create_dir_all(ground.mirrored_path(".git/hooks")).expect("makes");
     fs::write(ground.mirrored_path(".git/HEAD"), "ref: refs/heads/main\n").expect("writes");
-    mirror.verify_all().expect("holds what it says");
+    mirror.verify_all().expect("copy matches its record");
     fs::write(ground.mirrored_path(".git/hooks/post-checkout"), "#!/bin/sh\n").expect("writes");
     assert!(
         matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git/hooks/post-checkout")
@@ -279,13 +279,13 @@ fn linked_mirror_changes_independently() {
     let other = TempDir::new().expect("a directory");
     let mut second = first.link_into(open_directory(other.path())).expect("links");
     assert_eq!(second.id(), first.id());
-    let inode = |path: &Path| path.symlink_metadata().expect("it is there").ino();
+    let inode = |path: &Path| path.symlink_metadata().expect("path exists").ino();
     assert_eq!(inode(&ground.mirrored_path("b/c")), inode(&other.path().join("tree/b/c")));
     ground.write("b/c", "2");
     ground.update(&mut second);
     assert_eq!(fs::read_to_string(ground.mirrored_path("b/c")).expect("reads"), "1");
     assert_eq!(fs::read_to_string(other.path().join("tree/b/c")).expect("reads"), "2");
-    first.verify_all().expect("holds what it says");
+    first.verify_all().expect("copy matches its record");
 }
 
 /// One edit of a work tree.
@@ -366,7 +366,7 @@ proptest! {
             let is_equal = matches!(ground.update(&mut mirror), MirrorUpdate::Equal { .. });
             prop_assert!(is_equal);
             prop_assert_eq!(mirror.id(), wanted.id());
-            mirror.verify_all().expect("holds what it says");
+            mirror.verify_all().expect("copy matches its record");
             for (path, date) in dates {
                 if let Some(date) = date {
                     prop_assert_eq!(ground.mtime(&path), date);

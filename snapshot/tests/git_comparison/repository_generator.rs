@@ -455,7 +455,7 @@ fn set_distinct_mtime(place: &Path) {
     file.set_modified(now() + Duration::from_secs(5)).expect("sets");
 }
 
-#[expect(clippy::disallowed_methods, reason = "files of a test are given times around now")]
+#[expect(clippy::disallowed_methods, reason = "tests set file times close to the current time")]
 fn now() -> SystemTime {
     SystemTime::now()
 }

@@ -310,7 +310,7 @@ impl RulesGenerator {
             && repo.try_git(&["update-index", "--skip-worktree", "--", &name])
         {
             fs::remove_file(self.at(file)).expect("removes");
-            self.log("which is in the index alone");
+            self.log("the file exists only in the index");
         }
     }
 

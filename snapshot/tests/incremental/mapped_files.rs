@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::*;
 
 pub(crate) const CASES: &[SnapshotTestCase] =
-    &[("again: written twice through a mapping that stands", Requirement::Python, finds_writes_through_mapping)];
+    &[("incremental: finds writes through mapping", Requirement::Python, finds_writes_through_mapping)];
 
 /// The second write causes no page fault, so the kernel does not notice it and the timestamps stay the same.
 fn finds_writes_through_mapping() {
@@ -17,7 +17,7 @@ for line in sys.stdin:
     pages[0:1] = line[:1].encode()
     print('done', flush=True)";
     let watched = WatchedRepo { store: SnapshotStore::new(helper(), None), repo: FixtureRepo::small() };
-    #[expect(clippy::disallowed_methods, reason = "a program that goes on while snapshots are taken")]
+    #[expect(clippy::disallowed_methods, reason = "the writer runs while the test takes snapshots")]
     let mut writer = Command::new("python3")
         .args(["-c", SCRIPT])
         .current_dir(&watched.repo.top)
@@ -40,7 +40,7 @@ for line in sys.stdin:
     }
     let second = poke("B");
     assert_ne!(first.id, second.id);
-    assert_same_snapshot(&second, &watched.repo.snapshot(), "through a mapping");
+    assert_same_snapshot(&second, &watched.repo.snapshot(), "written through a mapping");
     drop(stdin);
     writer.wait().expect("ends");
 }

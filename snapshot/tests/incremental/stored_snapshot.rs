@@ -7,13 +7,21 @@ use std::sync::{Mutex, PoisonError};
 use super::*;
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
-    ("cache: the next process begins with it", Requirement::ReliableTimestamps, next_process_reuses_snapshot),
-    ("cache: torn, damaged, foreign and of another version", Requirement::ReliableTimestamps, discards_unusable_files),
-    ("cache: what git said is lost, or another's", Requirement::ReliableTimestamps, survives_lost_or_foreign_listing),
-    ("cache: a link or a stranger's file is not read", Requirement::ChangeableOwners, ignores_links_and_foreign_files),
-    ("cache: it is bounded, and readable by nobody else", Requirement::ReliableTimestamps, limits_number_of_files),
+    ("stored snapshot: next process reuses snapshot", Requirement::ReliableTimestamps, next_process_reuses_snapshot),
+    ("stored snapshot: discards unusable files", Requirement::ReliableTimestamps, discards_unusable_files),
     (
-        "snapshot: where times tell nothing, everything is read",
+        "stored snapshot: survives lost or foreign listing",
+        Requirement::ReliableTimestamps,
+        survives_lost_or_foreign_listing,
+    ),
+    (
+        "stored snapshot: ignores links and foreign files",
+        Requirement::ChangeableOwners,
+        ignores_links_and_foreign_files,
+    ),
+    ("stored snapshot: limits number of files", Requirement::ReliableTimestamps, limits_number_of_files),
+    (
+        "stored snapshot: reads everything without reliable timestamps",
         Requirement::Nothing,
         reads_everything_without_reliable_timestamps,
     ),
@@ -31,7 +39,7 @@ fn store_in(place: &TempDir) -> SnapshotStore {
 fn snapshot_file(place: &TempDir) -> std::path::PathBuf {
     let files = fs::read_dir(place.path()).expect("reads").map(|file| file.expect("reads").path());
     let (beside, files): (Vec<_>, Vec<_>) = files.partition(|file| file.extension().is_some());
-    assert_eq!((beside.len(), files.len()), (1, 1), "one file, one beside it, and nothing temporary");
+    assert_eq!((beside.len(), files.len()), (1, 1), "the store holds one snapshot, one sidecar and no temporary file");
     files[0].clone()
 }
 
@@ -85,7 +93,7 @@ fn next_process_reuses_snapshot() {
     let (place, repo) = settled_store();
     let (taken, told) = take_with_log(&place, &repo);
     assert_eq!((taken.stats.hashed, taken.stats.git_was_read), (0, false));
-    assert_eq!(told, "", "nothing is wrong with it");
+    assert_eq!(told, "", "a valid snapshot file logs no warning");
     assert_same_snapshot(&taken, &repo.snapshot(), "");
     repo.write("src/new.rs", "x");
     let taken = store_in(&place).take(&repo.top).expect("takes");
@@ -135,7 +143,7 @@ fn discards_unusable_files() {
     crate::repository::write_file(&file, &whole);
     chmod(&file, 0o644);
     let (taken, told) = take_with_log(&place, &repo);
-    assert!(taken.stats.git_was_read, "one that others may have written");
+    assert!(taken.stats.git_was_read, "a file that other users can write is discarded");
     assert_discarded_with_warning(&told, &repo, "another user could have written it");
     crate::repository::write_file(&file, &whole);
     chmod(&file, 0o600);
@@ -143,7 +151,7 @@ fn discards_unusable_files() {
     fs::rename(&repo.top, &moved).expect("renames");
     assert!(run_program(repo.dir.path(), "cp", &["-a", "moved", "repo"]).status.success());
     let taken = store_in(&place).take(&repo.top).expect("takes");
-    assert!(taken.stats.git_was_read && taken.stats.hashed == 3, "another directory of the same name");
+    assert!(taken.stats.git_was_read && taken.stats.hashed == 3, "another directory has the same path");
 }
 
 fn with_flipped_bit(whole: &[u8], at: usize) -> Vec<u8> {
@@ -157,16 +165,16 @@ fn ignores_links_and_foreign_files() {
     let file = snapshot_file(&place);
     let whole = fs::read(&file).expect("reads");
     std::os::unix::fs::chown(&file, Some(1234), None).expect("changes the owner");
-    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "a stranger's");
+    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "a file of another owner is ignored");
     let elsewhere = place.path().join("elsewhere");
     crate::repository::write_file(&elsewhere, &whole);
     chmod(&elsewhere, 0o600);
     fs::remove_file(&file).expect("removes");
     symlink(&elsewhere, &file).expect("links");
-    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "a link");
+    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "a link is ignored");
     fs::remove_file(&file).expect("removes");
     fifo(&file);
-    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "a fifo");
+    assert!(store_in(&place).take(&repo.top).expect("takes").stats.git_was_read, "a fifo is ignored");
 }
 
 fn limits_number_of_files() {
@@ -182,7 +190,7 @@ fn limits_number_of_files() {
 
 fn reads_everything_without_reliable_timestamps() {
     let Ok(room) = tempfile::tempdir_in("/dev/shm") else { return };
-    let top = room.path().canonicalize().expect("it is there").join("repo");
+    let top = room.path().canonicalize().expect("path exists").join("repo");
     fs::create_dir(&top).expect("creates");
     let repo = FixtureRepo { dir: room, top };
     repo.git(&["init", "-q", "."]);

@@ -99,7 +99,7 @@ mod tests {
     fn entry(path: &[u8], format: ObjectFormat) -> NewIndexEntry {
         let id = ObjectId::from_raw(&vec![7; format.width()]).expect("an id");
         let stamp =
-            FileStat { size: (1 << 32) + 5, ..FileStat::from_stat(&rustix::fs::stat("/").expect("it is there")) };
+            FileStat { size: (1 << 32) + 5, ..FileStat::from_stat(&rustix::fs::stat("/").expect("path exists")) };
         let stat = Some(NewIndexStat { stat: stamp, uid: 1, gid: 2 });
         let (intent_to_add, skip_worktree) = (false, false);
         NewIndexEntry { path: path.to_vec(), mode: 0o100_755, id, stage: 0, intent_to_add, skip_worktree, stat }

@@ -88,12 +88,12 @@ fn shows_ignored_files_with_their_modes_and_times() {
     let inputs = ground.update(&mut mirror);
     assert_eq!(ground.read_mirrored(".env").as_deref(), Some("KEY=1"));
     assert_eq!(ground.read_mirrored("node_modules/link").as_deref(), Some("#!/bin/sh"));
-    let found = |path: &str| ground.state.path().join(TREE).join(path).symlink_metadata().expect("it is there");
+    let found = |path: &str| ground.state.path().join(TREE).join(path).symlink_metadata().expect("path exists");
     assert_eq!((found(".env").mode() & 0o777, found("node_modules/b/run").mode() & 0o777), (0o600, 0o755));
     assert_eq!((found(".env").mtime(), found("node_modules/empty").is_dir()), (1_000, true));
     // The identity contains only the covered files.
     assert_eq!(mirror.id(), ground.covered().id());
-    mirror.verify_all().expect("the ignored files are no damage");
+    mirror.verify_all().expect("ignored files do not count as damage");
     let summary: Vec<_> = inputs.iter().map(|input| (input.path.as_slice(), input.kind, input.files)).collect();
     assert_eq!(summary, [(&b".env"[..], IgnoredInputKind::File, 1), (b"node_modules", IgnoredInputKind::Directory, 3)]);
     assert_eq!(inputs[0].sha256, Some(Sha256Hex::digest(b"KEY=1")));
@@ -240,7 +240,7 @@ fn leaves_out_files_that_steps_may_not_read() {
         0,
     )
     .expect("makes a fifo");
-    let found = ground.source.path().metadata().expect("it is there");
+    let found = ground.source.path().metadata().expect("path exists");
     let rights = Some(StepRights { uid: found.uid(), gid: found.gid() });
     let wanted = IgnoredSelection { rights, ..all_ignored() };
     let mut mirror = ground.mirror();
@@ -297,7 +297,7 @@ fn linked_mirror_contains_same_ignored_files() {
     assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "1");
     ground.write("out/x", "2");
     ground.update(&mut second);
-    assert_eq!(ground.read_mirrored("out/x").as_deref(), Some("1"), "the first one is held by a run");
+    assert_eq!(ground.read_mirrored("out/x").as_deref(), Some("1"), "a run still uses the first directory");
     assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "2");
 }
 
