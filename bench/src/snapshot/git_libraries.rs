@@ -23,7 +23,7 @@ pub(super) fn git2_status(at: &Path) -> Result<()> {
 /// # Errors
 /// The repository cannot be read, or it is not clean.
 #[cfg(feature = "gix")]
-pub(super) fn gix(at: &Path) -> Result<Option<Duration>> {
+pub(super) fn gix_status(at: &Path) -> Result<Option<Duration>> {
     super::measure_time(|| {
         let repository = gix::open(at)?;
         let changes = repository.status(gix::progress::Discard)?.into_iter(None)?.count();
