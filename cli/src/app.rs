@@ -23,15 +23,18 @@ use crate::style;
 /// Runs the program and returns its exit code.
 pub(crate) fn main() -> ExitCode {
     interrupt::install_panic_hook();
-    if let Err(error) = proctor_runner::restore_signal_handling() {
-        eprintln!("warning: what the caller left of its signals stays: {error}");
-    }
     let cli = Cli::parse_exec().unwrap_or_else(|| Cli::try_parse().unwrap_or_else(|refused| exit_with_usage(refused)));
+    // The signals of a command that was handed over stay blocked until something listens for them.
+    if !cli.command.is_handed_over()
+        && let Err(error) = proctor_runner::restore_signal_handling()
+    {
+        eprintln!("warning: the signal settings of the calling program remain in effect: {error}");
+    }
     let caller = match Caller::read() {
         Ok(caller) => caller,
         Err(error) => return report_unreadable_caller(&error),
     };
-    // `exec` starts the log itself, after the part of its work that logs nothing.
+    // `exec` starts the log itself, because a complete result needs none.
     if !matches!(cli.command, CliCommand::Exec(_)) {
         start_log(&caller);
     }

@@ -114,6 +114,13 @@ pub(crate) enum CliCommand {
     Man(ManArgs),
 }
 
+impl CliCommand {
+    /// Checks whether this is a command that `proctor` has already sent to a daemon.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        matches!(self, Self::Exec(args) if args.handed_over.is_some())
+    }
+}
+
 /// The option that selects the repository.
 #[derive(Debug, Args)]
 pub(crate) struct RepoArgs {

@@ -4,7 +4,7 @@
 use std::io::IsTerminal as _;
 use std::ops::Deref;
 
-use proctor_daemon::installation::ProcessEnvironment;
+use proctor_client::installation::ProcessEnvironment;
 
 /// The environment, working directory, user and streams of this process.
 #[derive(Debug, Clone)]

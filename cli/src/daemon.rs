@@ -5,11 +5,13 @@ mod selection;
 
 use std::path::{Path, PathBuf};
 
+use proctor_client::error::ClientError;
+use proctor_client::socket_candidates::all_candidates;
 use proctor_core::api::{Health, Problem};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_UNREACHABLE};
 use proctor_core::model::names::RunId;
-use proctor_daemon::client::{Client, ClientError};
+use proctor_daemon::client::Client;
 
 use crate::args::{OperatorArgs, SocketArgs, StateArgs};
 use crate::caller::Caller;
@@ -17,8 +19,7 @@ use crate::error::CliError;
 use crate::installation;
 
 pub(crate) use selection::{
-    BackendCriteria, PendingHealthCheck, Purpose, all_candidates, find_running_daemon, lock_holder, require_daemon,
-    select_backend, select_backend_with_env, start_health_check,
+    BackendCriteria, Purpose, find_running_daemon, lock_holder, require_daemon, select_backend, select_backend_with_env,
 };
 
 /// Hint for a missing daemon.
@@ -72,7 +73,7 @@ pub(crate) fn own_socket(
     if let Some(socket) = &operator.daemon.socket {
         return Ok(PathBuf::from(socket));
     }
-    Ok(proctor_daemon::installation::default_socket(caller, &installation::state_dir(state, caller)?))
+    Ok(proctor_client::installation::default_socket(caller, &installation::state_dir(state, caller)?))
 }
 
 /// Returns the repository path as the text that a request to the daemon contains.

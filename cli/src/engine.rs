@@ -40,7 +40,7 @@ pub(crate) fn warn_about_unreadable_env(caller: &Caller, screen: &mut Screen) {
 /// Same as [`open`].
 pub(crate) fn config(state: &StateArgs, operator: OperatorConfig, caller: &Caller) -> Result<EngineConfig, CliError> {
     let state_dir = installation::state_dir(state, caller)?;
-    proctor_daemon::installation::secure_state_dir(&state_dir)?;
+    proctor_client::installation::secure_state_dir(&state_dir)?;
     Ok(EngineConfig {
         state_dir,
         helpers: installation::helpers(caller)?,

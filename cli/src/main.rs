@@ -1,5 +1,5 @@
-//! The command-line program `proctor`. It parses arguments and prints results; every rule about passing and failing
-//! is in the core crate.
+//! The program `proctord`: the daemon, or the command line if it was started with the name `proctor`. The command line
+//! parses arguments and prints results; every rule about passing and failing is in the core crate.
 
 mod app;
 mod apparmor;
@@ -28,6 +28,19 @@ mod screen;
 mod style;
 mod text;
 
-fn main() -> std::process::ExitCode {
-    app::main()
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The name of the command line.
+const COMMAND_LINE: &str = "proctor";
+
+fn main() -> ExitCode {
+    let name = std::env::args_os().next();
+    if name.as_deref().and_then(|name| Path::new(name).file_name()) == Some(OsStr::new(COMMAND_LINE)) {
+        // Process lists show the name of the file otherwise, which is that of the daemon.
+        let _ = rustix::thread::set_name(c"proctor");
+        return app::main();
+    }
+    proctor_daemon::lifecycle::main()
 }

@@ -1,6 +1,6 @@
 //! Formats human-readable text: escapes untrusted text for the screen, and measures, cuts and wraps text.
 
-use proctor_core::record::evidence::escape_output;
+use proctor_core::report::terminal_text::escape_for_terminal;
 
 pub(crate) use proctor_core::text::humanize::{count, duration, exact_duration, size};
 
@@ -12,26 +12,12 @@ pub(crate) fn escape_text(text: &str) -> String {
 
 /// Escapes bytes as [`escape_text`] does; a byte that is not valid UTF-8 becomes an escape too.
 pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
-    let escaped = escape_output(bytes);
-    escaped.split_inclusive('\n').map(disable_ci_commands).collect()
+    escape_for_terminal(bytes)
 }
 
 /// Escapes text as [`escape_text`] does, and puts it on one line.
 pub(crate) fn escape_line(text: &str) -> String {
     escape_text(&text.replace('\n', "\\n").replace('\t', "\\t"))
-}
-
-/// Disables CI commands by escaping their second character. GitHub runs `::command` at the start of a line and
-/// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`.
-fn disable_ci_commands(line: &str) -> String {
-    let trimmed = line.trim_start();
-    let line = match trimmed.strip_prefix("::") {
-        Some(rest) => format!("{}:\\x3a{rest}", &line[..line.len() - trimmed.len()]),
-        None => line.to_owned(),
-    };
-    ["[", "vso[", "teamcity["]
-        .iter()
-        .fold(line, |line, word| line.replace(&format!("##{word}"), &format!("#\\x23{word}")))
 }
 
 /// Returns the width of a text in columns: wide characters take two, combining ones none. The text must not contain

@@ -9,6 +9,7 @@ mod junit;
 mod markdown;
 mod report_text;
 mod sarif;
+pub mod terminal_text;
 mod tool;
 
 use crate::decision::verdict::Verdict;

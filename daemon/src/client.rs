@@ -2,14 +2,10 @@
 //! request uses its own connection; every wait has a deadline, and every response is bounded. The caller interprets
 //! the response.
 
-mod blocking_connection;
 mod connection;
-mod daemon_address;
-mod error;
 mod events;
 mod exec_client;
 mod live_output;
-mod response_parser;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -18,6 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
 use http::{HeaderMap, Method, Request, Response};
+use proctor_client::blocking_connection::{MAX_JSON, QUICK_TIMEOUT};
+use proctor_client::daemon_address::DaemonAddress;
+use proctor_client::error::ClientError;
 use proctor_core::api::{
     DoctorAnswer, DoctorScope, GateAsked, Health, PlanAnswer, PlanAsked, ProblemType, RunPage, RunState, RunSubmission,
     RunView, Submitted, Watched,
@@ -31,21 +30,13 @@ use serde::de::DeserializeOwned;
 use crate::service::{MAX_WAIT, OutputId, ReportId, RunFilter};
 use connection::{HttpRequest, ResponseBody, send_request};
 
-pub use blocking_connection::BlockingConnection;
-pub use daemon_address::{Compatibility, DaemonAddress, DaemonTrust, compatibility};
-pub use error::ClientError;
 pub use events::{LiveOutputReader, RunEventReader};
 pub use exec_client::RemoteExecution;
 pub use live_output::FollowedOutput;
 
-/// Timeout of requests that need no work: long enough for a machine busy with runs, and short for a user of a hanging
-/// daemon.
-const QUICK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of requests that hash a tree or set up a sandbox: enough to read a large tree from a slow disk for the
 /// first time.
 const WORK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Maximum size of a JSON response in bytes.
-const MAX_JSON: usize = 64 << 20;
 /// Maximum size of a patch in bytes: the limit of the engine plus a margin.
 const MAX_PATCH: usize = 80 << 20;
 /// Header that identifies a repeated request.

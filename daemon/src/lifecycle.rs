@@ -35,12 +35,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::installation::{self, ProcessEnvironment, show};
+use crate::helpers::find_helpers;
 use crate::log::{self, Log, LogEnvironment};
 use crate::metrics::Metrics;
 use crate::service::{Service, ServiceConfig};
 use crate::settings::{self, ResolvedSettings};
 use crate::telemetry::{ExportTarget, FINAL_EXPORT_TIMEOUT};
+use proctor_client::installation::{self, ProcessEnvironment, show};
 
 use args::Args;
 use error::LifecycleError;
@@ -207,7 +208,7 @@ impl DaemonStart {
         Ok(ServiceConfig {
             engine: EngineConfig {
                 state_dir: state_dir.clone(),
-                helpers: installation::find_helpers(&around.bin_dir)?,
+                helpers: find_helpers(&around.bin_dir)?,
                 duckdb: around.var(DUCKDB_VARIABLE).map(|file| around.cwd.join(file)),
                 home: installation::home_dir(around)?,
                 caller_env: around.env.clone(),

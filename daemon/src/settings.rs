@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use proctor_core::spec::{Code, Diagnostic, OperatorConfig, UserRef};
 use tracing_subscriber::EnvFilter;
 
-use crate::installation::{InstallationError, LoadedOperatorConfig};
 use crate::telemetry::ExportTarget;
+use proctor_client::installation::{InstallationError, LoadedOperatorConfig};
 
 /// Maximum length of a socket path in bytes: `sun_path` of unix(7) without the final NUL.
 pub const MAX_SOCKET_PATH: usize = 107;
@@ -124,7 +124,7 @@ pub fn uid_of(name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::installation::OperatorConfigFile;
+    use proctor_client::installation::OperatorConfigFile;
 
     fn settings(text: &str) -> Result<ResolvedSettings, InstallationError> {
         let operator = OperatorConfig::parse(text).expect("the core takes it");

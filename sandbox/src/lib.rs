@@ -44,4 +44,7 @@ pub use run_space::{
 };
 pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, WaitStatus};
 pub use setup::{SetupOp, SetupStage, is_hidden, setup_ops};
-pub use sys::{BlockedSignals, block_termination_signals, close_inherited, restore_signal_handling, trim_memory};
+pub use sys::{
+    BlockedSignals, block_termination_signals, close_inherited, keep_termination_signals_blocked,
+    restore_signal_handling, take_inherited_descriptor, trim_memory,
+};

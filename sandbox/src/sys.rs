@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -279,9 +279,12 @@ pub struct BlockedSignals(nix::sys::signal::SigSet);
 /// # Errors
 /// A system call fails.
 pub fn block_termination_signals() -> io::Result<BlockedSignals> {
-    use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-    let held: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-    Ok(BlockedSignals(held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?))
+    Ok(BlockedSignals(termination_signals().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?))
+}
+
+fn termination_signals() -> nix::sys::signal::SigSet {
+    use nix::sys::signal::Signal;
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect()
 }
 
 impl Drop for BlockedSignals {
@@ -289,6 +292,38 @@ impl Drop for BlockedSignals {
         // The system has no reason to refuse this thread's own former mask.
         let _ = self.0.thread_set_mask();
     }
+}
+
+/// Keeps the termination signals blocked that the previous program of this process blocked before it executed this one,
+/// and unblocks all others. For a program with a single thread.
+///
+/// # Errors
+/// A system call fails.
+pub fn keep_termination_signals_blocked() -> io::Result<BlockedSignals> {
+    termination_signals().thread_set_mask()?;
+    Ok(BlockedSignals(nix::sys::signal::SigSet::empty()))
+}
+
+/// Takes ownership of a descriptor that this process inherited when it was executed. Such a descriptor has no
+/// close-on-exec flag, in contrast to every descriptor that this process opened itself; it gets the flag here.
+///
+/// # Errors
+/// The descriptor is not open, is a standard stream, or was not inherited.
+pub fn take_inherited_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a plain call without pointers; it fails if the descriptor is not open.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    check_result(flags.into())?;
+    if flags & libc::FD_CLOEXEC != 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a plain call without pointers.
+    check_result(unsafe { libc::fcntl(number, libc::F_SETFD, flags | libc::FD_CLOEXEC) }.into())?;
+    // SAFETY: the descriptor is open, and it was inherited, so no code of this process owns it yet: the standard library
+    // opens every descriptor with the flag, and a second call finds the flag and fails.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// The number of signals on Linux, on all machines except MIPS.
@@ -377,6 +412,25 @@ pub(crate) fn raw_call(number: libc::c_long, a: [u64; 6]) -> Result<i64, nix::er
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn takes_only_inherited_descriptors_and_only_once() {
+        use std::os::fd::IntoRawFd as _;
+        let inherited = || {
+            let file = std::fs::File::open("/dev/null").expect("there");
+            rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).expect("inheritable");
+            file.into_raw_fd()
+        };
+        let number = inherited();
+        let taken = take_inherited_descriptor(number).expect("inherited");
+        assert!(rustix::io::fcntl_getfd(&taken).expect("open").contains(rustix::io::FdFlags::CLOEXEC));
+        take_inherited_descriptor(number).expect_err("it has an owner");
+        let own = std::fs::File::open("/dev/null").expect("there");
+        take_inherited_descriptor(own.as_raw_fd()).expect_err("not inherited");
+        for number in [-1, 0, 1, 2, 1 << 20] {
+            take_inherited_descriptor(number).expect_err("not open, or a standard stream");
+        }
+    }
 
     #[test]
     fn close_inherited_rejects_second_call() {

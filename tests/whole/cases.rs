@@ -33,6 +33,7 @@ mod human_output;
 mod import;
 mod init;
 mod interruption;
+mod launcher;
 mod limits;
 mod live_output;
 mod live_terminal;
@@ -113,6 +114,7 @@ pub(crate) fn all_cases() -> Vec<&'static CaseDefinition> {
         import::CASES,
         init::CASES,
         interruption::CASES,
+        launcher::CASES,
         sql_steps::CASES,
         predecessor_format::CASES,
         daemon_lifecycle::CASES,

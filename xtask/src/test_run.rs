@@ -39,13 +39,13 @@ fn test(root: &Path, arguments: &[String]) -> Result<(TestCounts, ExitStatus)> {
 /// Builds the sandbox helper as for a release, which uses another C library than cargo's default build.
 #[expect(clippy::disallowed_methods, reason = "a task starts a script of this repository for a developer")]
 fn build_release_helper(root: &Path) -> Result<PathBuf> {
-    let target = root.join("target");
-    std::fs::create_dir_all(&target).with_context(|| format!("`{}` cannot be created", target.display()))?;
-    let file = target.join("proctor-sandbox.released");
-    let built =
-        Command::new(root.join("scripts/helper")).arg(&file).status().context("scripts/helper cannot be started")?;
-    ensure!(built.success(), "scripts/helper cannot build the release helper: {built}");
-    Ok(file)
+    let directory = root.join("target/released");
+    let built = Command::new(root.join("scripts/static"))
+        .arg(&directory)
+        .status()
+        .context("scripts/static cannot be started")?;
+    ensure!(built.success(), "scripts/static cannot build the release helper: {built}");
+    Ok(directory.join("proctor-sandbox"))
 }
 
 /// Runs tests, prints their output, and counts the results.

@@ -1,16 +1,16 @@
 //! The arguments of `proctor exec`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::names::VarName;
 use proctor_core::model::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
 
+use proctor_client::exec_handover::HandedOverDescriptors;
+
 use super::{
-    BackendArgs, Cli, CliCommand, ColorWhen, DaemonArgs, OperatorArgs, OutputFormat, RepoArgs, SandboxArgs, StateArgs,
-    assignment, count, leaks, network, read_only, rel_path,
+    BackendArgs, Cli, CliCommand, ColorWhen, OutputFormat, RepoArgs, SandboxArgs, assignment, count, leaks, network,
+    read_only, rel_path,
 };
 
 /// A command line with `exec` only. Building the full [`Cli`] would take longer than the request to the daemon.
@@ -40,87 +40,9 @@ impl Cli {
         if words.get(1).is_none_or(|word| word != "exec") {
             return None;
         }
-        let parsed = CommonExecOptions::parse(&words).map(|plain| (ColorWhen::Auto, plain.into_args()));
-        let (color, args) = parsed.or_else(|| {
-            let ExecOnlyCli { color, command: ExecOnlyCommand::Exec(args) } =
-                ExecOnlyCli::try_parse_from(words).ok()?;
-            Some((color, args))
-        })?;
+        let ExecOnlyCli { color, command: ExecOnlyCommand::Exec(args) } = ExecOnlyCli::try_parse_from(words).ok()?;
         Some(Self { color, command: CliCommand::Exec(args) })
     }
-}
-
-/// The few options of most `exec` commands, with the command after `--`. This parser takes a tenth of the time of the
-/// full parser and must agree with it.
-#[derive(Debug, Default)]
-struct CommonExecOptions {
-    repo: Option<PathBuf>,
-    socket: Option<PathBuf>,
-    state_dir: Option<PathBuf>,
-    daemon: bool,
-    no_daemon: bool,
-    no_spec: bool,
-    cmd: Vec<String>,
-}
-
-impl CommonExecOptions {
-    /// Returns `None` for every other form of command line; the full parser handles those, including errors.
-    fn parse(words: &[OsString]) -> Option<Self> {
-        let mut options = Self::default();
-        let mut words = words.get(2..)?.iter().map(|word| word.to_str());
-        loop {
-            match words.next()?? {
-                "--repo" => set_once(&mut options.repo, words.next()??)?,
-                "--socket" => set_once(&mut options.socket, words.next()??)?,
-                "--state-dir" => set_once(&mut options.state_dir, words.next()??)?,
-                "--daemon" => options.daemon = (!options.daemon).then_some(true)?,
-                "--no-daemon" => options.no_daemon = (!options.no_daemon).then_some(true)?,
-                "--no-spec" => options.no_spec = (!options.no_spec).then_some(true)?,
-                "--" => break,
-                _ => return None,
-            }
-        }
-        options.cmd = words.map(|word| word.map(str::to_owned)).collect::<Option<_>>()?;
-        let is_command = !options.cmd.is_empty() && !options.cmd.iter().any(|word| word == "--");
-        (is_command && !options.has_conflict()).then_some(options)
-    }
-
-    fn has_conflict(&self) -> bool {
-        self.no_daemon && (self.daemon || self.socket.is_some())
-            || self.state_dir.is_some() && (self.daemon || self.socket.is_some())
-    }
-
-    fn into_args(self) -> ExecArgs {
-        let Self { repo, socket, state_dir, daemon, no_daemon, no_spec, cmd } = self;
-        ExecArgs {
-            read_only: None,
-            leaks: None,
-            network: None,
-            timeout_ms: None,
-            grace_ms: None,
-            workdir: None,
-            env: Vec::new(),
-            limits: LimitArgs::default(),
-            no_spec,
-            format: OutputFormat::Human,
-            raw: false,
-            sandbox: SandboxArgs { sandbox: SandboxMode::Strict },
-            repo: RepoArgs { repo },
-            backend: BackendArgs {
-                state: StateArgs { state_dir },
-                operator: OperatorArgs { config: None },
-                daemon: DaemonArgs { no_daemon, daemon, socket },
-            },
-            cmd,
-        }
-    }
-}
-
-/// Sets an option that is not set yet. Returns `None` for a repeated option, and for a value that could be another
-/// option.
-fn set_once(option: &mut Option<PathBuf>, value: &str) -> Option<()> {
-    let is_accepted = option.is_none() && !value.is_empty() && !value.starts_with('-');
-    is_accepted.then(|| *option = Some(value.into()))
 }
 
 /// The arguments of `proctor exec`. The `defaults` of the spec apply to omitted options, as for a step.
@@ -164,6 +86,9 @@ pub(crate) struct ExecArgs {
     pub repo: RepoArgs,
     #[command(flatten)]
     pub backend: BackendArgs,
+    /// The descriptors of a command that `proctor` has already sent to a daemon
+    #[arg(long, hide = true, value_name = "CONNECTION,FILE", conflicts_with = "no_daemon")]
+    pub handed_over: Option<HandedOverDescriptors>,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub cmd: Vec<String>,
@@ -194,7 +119,42 @@ pub(crate) struct LimitArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use proctor_client::exec_options::CommonExecOptions;
+    use proctor_core::api::ExecSubmission;
+    use proctor_core::model::enforcement::SandboxMode;
+
     use super::*;
+    use crate::args::{DaemonArgs, OperatorArgs, StateArgs};
+
+    /// Returns the arguments with these options, and the defaults of all others.
+    fn into_args(options: CommonExecOptions) -> ExecArgs {
+        let CommonExecOptions { repo, socket, state_dir, daemon, no_daemon, no_spec, cmd } = options;
+        ExecArgs {
+            read_only: None,
+            leaks: None,
+            network: None,
+            timeout_ms: None,
+            grace_ms: None,
+            workdir: None,
+            env: Vec::new(),
+            limits: LimitArgs::default(),
+            no_spec,
+            format: OutputFormat::Human,
+            raw: false,
+            sandbox: SandboxArgs { sandbox: SandboxMode::Strict },
+            repo: RepoArgs { repo },
+            backend: BackendArgs {
+                state: StateArgs { state_dir },
+                operator: OperatorArgs { config: None },
+                daemon: DaemonArgs { no_daemon, daemon, socket },
+            },
+            handed_over: None,
+            cmd,
+        }
+    }
 
     /// Returns every combination of up to four of these parts after `exec`, with and without a command.
     fn option_combinations() -> Vec<Vec<OsString>> {
@@ -236,25 +196,12 @@ mod tests {
             let ExecOnlyCli { color: ColorWhen::Auto, command: ExecOnlyCommand::Exec(args) } = all else {
                 panic!("{words:?}: coloured")
             };
-            assert_eq!(format!("{:?}", read.into_args()), format!("{args:?}"), "{words:?}");
+            let request = read.clone().into_submission("/r".to_owned(), BTreeMap::new());
+            let expected = crate::commands::exec::submission(&args, Path::new("/r")).expect("a command");
+            assert_eq!(request, Some(ExecSubmission { env: Some(BTreeMap::new()), ..expected }), "{words:?}");
+            assert_eq!(format!("{:?}", into_args(read)), format!("{args:?}"), "{words:?}");
             compared += 1;
         }
         assert!(compared > 50, "{compared} sentences are plain");
-    }
-
-    #[test]
-    fn fast_parser_accepts_only_common_commands() {
-        let is_plain = |words: &[&str]| {
-            CommonExecOptions::parse(&append_words(&["proctor", "exec"].map(OsString::from), words)).is_some()
-        };
-        for words in
-            [&["--", "ls", "-l", ""][..], &["--socket", "s", "--repo", "r", "--", "ls"], &["--no-daemon", "--", "x"]]
-        {
-            assert!(is_plain(words), "{words:?}");
-        }
-        let others = [&["ls"][..], &["--"], &[], &["--help"], &["-x", "--", "ls"], &["--raw", "--", "ls"], &["--repo"]];
-        for words in others {
-            assert!(!is_plain(words), "{words:?}");
-        }
     }
 }

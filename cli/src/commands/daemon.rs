@@ -4,6 +4,7 @@
 mod start;
 mod stop;
 
+use proctor_client::socket_candidates::all_candidates;
 use proctor_core::api::{Health, HealthStatus};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,7 +42,7 @@ pub(crate) async fn daemon(command: &DaemonCommand, caller: &Caller, screen: &mu
 
 async fn show_status(args: &DaemonStatusArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.daemon.operator, caller)?;
-    let candidates = daemon::all_candidates(args.daemon.socket.as_deref(), &operator, caller);
+    let candidates = all_candidates(args.daemon.socket.as_deref(), &operator, caller);
     let daemon = match daemon::require_daemon(&candidates, Purpose::Manage).await {
         Ok(daemon) => daemon,
         Err(error) => {

@@ -7,6 +7,7 @@ mod daemon_exec;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proctor_client::exec_handover::{self, HandedOverDescriptors, take_over};
 use proctor_core::api::ExecSubmission;
 use proctor_core::decision::verdict::InconclusiveDetail;
 use proctor_core::model::exec::ExecRecord;
@@ -14,7 +15,7 @@ use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::Argv;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence, escape_output};
 use proctor_core::spec::{LimitSettings, OperatorConfig};
-use proctor_daemon::client::Client;
+use proctor_daemon::client::{Client, RemoteExecution};
 use proctor_runner::{BlockedSignals, ExecOutput, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{block_on, block_on_one_thread, start_log};
 use crate::args::{ExecArgs, LimitArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, BackendCriteria, PendingHealthCheck, ReachableDaemon, client_error};
+use crate::daemon::{self, BackendCriteria, ReachableDaemon};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::human_report::{
@@ -36,10 +37,6 @@ use crate::screen::{Screen, TextLayout};
 use crate::style::{self, paint};
 use crate::text::{escape_line, escape_text, size};
 
-/// Time to wait for a daemon's command before starting a runtime, which takes longer than a short command. Signals
-/// are blocked during this time.
-const SHORT_WAIT: Duration = Duration::from_millis(100);
-
 /// The result of a command, from a daemon or from this process.
 struct CompletedExec {
     record: ExecRecord,
@@ -52,61 +49,47 @@ struct CompletedExec {
 /// # Errors
 /// The command could not be run, or the spec that provides the defaults is wrong.
 pub(crate) fn exec(args: &ExecArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+    if let Some(descriptors) = args.handed_over {
+        let ended = finish_handed_over(args, descriptors, caller, screen)?;
+        return print_result(ended, args, screen);
+    }
+    start_log(caller);
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.backend.operator, caller)?;
-    // Contact the daemon first, so that it responds while the request is built.
-    let health_check = daemon::start_health_check(
-        BackendCriteria { options: &args.backend, operator: &operator, repo: &repo },
-        caller,
-    );
     let submission = submission(args, &repo)?;
-    let quick_result = run_without_runtime(args, health_check, &submission, (caller, screen))?;
-    let ended =
-        quick_result.map_or_else(|| run_with_runtime(args, operator, (repo, &submission), caller, screen), Ok)?;
+    let ended = match block_on_one_thread(run_in_daemon(args, &operator, (&repo, &submission), caller, screen))? {
+        Some(ended) => ended,
+        None => block_on(run_in_process(args, operator, &submission, repo, (caller, screen)))?,
+    };
     print_result(ended, args, screen)
 }
 
-/// Searches for a daemon with all checks and runs the command there, or else in this process.
-fn run_with_runtime(
+/// Finishes a command that `proctor` has sent to a daemon.
+fn finish_handed_over(
     args: &ExecArgs,
-    operator: OperatorConfig,
-    (repo, submission): (PathBuf, &ExecSubmission),
+    descriptors: HandedOverDescriptors,
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<CompletedExec, CliError> {
-    start_log(caller);
-    match block_on_one_thread(run_in_daemon(args, &operator, (&repo, submission), caller, screen))? {
-        Some(ended) => Ok(ended),
-        None => block_on(run_in_process(args, operator, submission, repo, (caller, screen))),
-    }
-}
-
-/// Runs the command in the daemon that [`daemon::start_health_check`] contacted, without a runtime if the command is
-/// short. Returns `None` if there is no such daemon; then no command was sent.
-fn run_without_runtime(
-    args: &ExecArgs,
-    health_check: Option<PendingHealthCheck>,
-    submission: &ExecSubmission,
-    (caller, screen): (&Caller, &mut Screen),
-) -> Result<Option<CompletedExec>, CliError> {
-    let Some(link) = health_check.and_then(PendingHealthCheck::into_ready_link) else { return Ok(None) };
-    engine::warn_about_unreadable_env(caller, screen);
-    let client = Client::new(link.address().clone());
-    let submission = ExecSubmission { env: Some(caller.env.clone()), ..submission.clone() };
-    let held = proctor_runner::block_termination_signals().map_err(|error| CliError::Internal(error.to_string()))?;
-    let mut execution = link.exec(&submission).map_err(client_error)?;
-    let is_over = execution.wait(SHORT_WAIT);
-    let cancel = CancellationToken::new();
+    let blocked = proctor_runner::keep_termination_signals_blocked();
+    let blocked = blocked.map_err(|error| CliError::Internal(error.to_string()))?;
+    let taken = proctor_runner::take_inherited_descriptor(descriptors.connection)
+        .and_then(|connection| take_over(connection, proctor_runner::take_inherited_descriptor(descriptors.received)?));
+    let mut response = taken.map_err(|error| CliError::Usage {
+        message: format!("the value of `{}` does not name a command in progress: {error}", exec_handover::OPTION),
+        hint: "omit it: only `proctor` itself uses the option".to_owned(),
+    })?;
+    let (client, cancel) = (Client::new(response.address().clone()), CancellationToken::new());
+    let is_complete = response.wait(Duration::ZERO, &mut Vec::new(), 0);
+    let mut execution = RemoteExecution::new(response);
     let request = async move { execution.head().await.map(|()| execution) };
     let work = daemon_exec::follow_request(client, request, cancel.clone());
-    if is_over {
-        return poll_once(work)
-            .unwrap_or_else(|| Err(CliError::Internal("the answer is not whole".to_owned())))
-            .map(Some);
+    if is_complete {
+        let incomplete = || Err(CliError::Internal("the answer is not complete".to_owned()));
+        return poll_once(work).unwrap_or_else(incomplete);
     }
     start_log(caller);
-    block_on_one_thread(show_progress(work, (program(args), submission.timeout_ms), (cancel, Some(held)), screen))
-        .map(Some)
+    block_on_one_thread(show_progress(work, (program(args), None), (cancel, Some(blocked)), screen))
 }
 
 /// Polls the future once. Returns `None` if it would have to wait.
@@ -188,7 +171,10 @@ fn excerpts(step: &StepEvidence) -> String {
 }
 
 /// Builds the request, which is the same for a daemon and for this process.
-fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission, CliError> {
+///
+/// # Errors
+/// The command is not valid.
+pub(crate) fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission, CliError> {
     let cmd = Argv::new(args.cmd.clone()).map_err(|bad| CliError::Usage {
         message: bad.to_string(),
         hint: "write the command after `--`, such as `proctor exec -- ls -l`".to_owned(),

@@ -36,7 +36,7 @@ pub(crate) struct GcRecord {
 pub(crate) fn gc(args: &GcArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
     let state_dir = installation::state_dir(&args.state, caller)?;
-    proctor_daemon::installation::secure_state_dir(&state_dir)?;
+    proctor_client::installation::secure_state_dir(&state_dir)?;
     let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
     let freed = match state_dir.symlink_metadata() {
         // There has been no run yet.

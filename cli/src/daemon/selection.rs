@@ -4,47 +4,23 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use proctor_client::daemon_address::{Compatibility, DaemonAddress, DaemonTrust, compatibility};
+use proctor_client::error::ClientError;
+use proctor_client::installation::show;
+use proctor_client::socket_candidates::{MAX_ENV, SocketCandidate, SocketOrigin, VERSION, all_candidates};
 use proctor_core::api::{Health, HealthStatus, Problem, ProblemType};
 use proctor_core::spec::OperatorConfig;
-use proctor_daemon::client::{
-    BlockingConnection, Client, ClientError, Compatibility, DaemonAddress, DaemonTrust, compatibility,
-};
-use proctor_daemon::installation::{SYSTEM_SOCKET, candidate_sockets, show};
+use proctor_daemon::client::Client;
 
 use super::{ADMISSION_HINT, ReachableDaemon, not_admitted_error, repo_utf8, unreachable_error};
-use crate::args::{BackendArgs, StateArgs};
+use crate::args::BackendArgs;
 use crate::caller::Caller;
 use crate::engine;
 use crate::error::CliError;
-use crate::installation;
 use crate::screen::Screen;
 use crate::style;
 
-/// The version of this program, to compare with the daemon's.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Largest environment that is sent to a daemon, in bytes of JSON. It is a fraction of the daemon's limit for a
-/// request.
-const MAX_ENV: usize = 256 << 10;
 const TOO_LARGE: &str = "the environment is too large to be sent to the daemon";
-
-/// A socket to try, and the origin of its path, which decides how a failure there is handled.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SocketCandidate {
-    address: DaemonAddress,
-    origin: SocketOrigin,
-}
-
-/// The origin of a socket path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SocketOrigin {
-    /// Named by the caller with `--socket`.
-    Named,
-    /// Set in the operator's config, or the default path of this user's daemon.
-    User,
-    /// The default path of the system's daemon, which may not serve every user.
-    System,
-}
 
 /// The parameters that decide which daemon, if any, does the work.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +88,7 @@ pub(crate) async fn select_backend(
                 warn_about_version(&daemon, screen);
                 return Ok(Some(daemon));
             }
-            Err(refusal) if candidate.is_expected_failure(&refusal) => {}
+            Err(refusal) if is_expected_failure(candidate, &refusal) => {}
             Err(refusal) => {
                 let message = format!("{refusal}; this is done without a daemon");
                 screen.err(&style::warning_with_hints(&message, &refusal.hints()));
@@ -120,44 +96,6 @@ pub(crate) async fn select_backend(
         }
     }
     Ok(None)
-}
-
-/// A daemon with a pending health request, on a connection that can carry one more request.
-pub(crate) struct PendingHealthCheck(BlockingConnection);
-
-/// Sends a health request to the daemon that would run work with the caller's environment;
-/// [`PendingHealthCheck::into_ready_link`] reads the answer. Returns `None` for the cases that only
-/// [`select_backend_with_env`] handles.
-pub(crate) fn start_health_check(wanted: BackendCriteria<'_>, caller: &Caller) -> Option<PendingHealthCheck> {
-    if wanted.options.daemon.no_daemon || repo_utf8(wanted.repo).is_err() || !is_below_size_estimate(&caller.env) {
-        return None;
-    }
-    for candidate in wanted.socket_candidates(caller) {
-        match BlockingConnection::open(&candidate.address).map_err(UnusableDaemonError::Client) {
-            Ok(mut link) => return link.request_health().ok().map(|()| PendingHealthCheck(link)),
-            // [`select_backend_with_env`] would also skip this candidate silently.
-            Err(refusal) if candidate.is_expected_failure(&refusal) && candidate.is_treated_as_absent(&refusal) => {}
-            Err(_) => return None,
-        }
-    }
-    None
-}
-
-impl PendingHealthCheck {
-    /// Returns the connection if the daemon accepts work and has exactly our version.
-    pub(crate) fn into_ready_link(self) -> Option<BlockingConnection> {
-        let Self(mut link) = self;
-        let health = link.health().ok()?;
-        let is_ready =
-            health.status == HealthStatus::Ok && compatibility(VERSION, &health.version) == Compatibility::Same;
-        is_ready.then_some(link)
-    }
-}
-
-/// Checks, without serialising it, that an environment can be sent: JSON takes at most six bytes for each byte and
-/// six more for each variable.
-fn is_below_size_estimate(env: &BTreeMap<String, String>) -> bool {
-    env.iter().map(|(name, value)| (name.len() + value.len() + 1) * 6).sum::<usize>() < MAX_ENV
 }
 
 /// Finds the daemon for work that needs the caller's environment, which is sent to the daemon.
@@ -215,7 +153,7 @@ pub(crate) async fn find_running_daemon(candidates: &[SocketCandidate]) -> Resul
 /// Returns an error unless all refusals mean that no daemon is running.
 fn check_none_running(candidates: &[SocketCandidate], refusals: &[UnusableDaemonError]) -> Result<(), CliError> {
     let mut found = candidates.iter().zip(refusals);
-    if found.all(|(candidate, refusal)| candidate.is_treated_as_absent(refusal)) {
+    if found.all(|(candidate, refusal)| is_treated_as_absent(candidate, refusal)) {
         Ok(())
     } else {
         Err(no_usable_daemon_error(refusals))
@@ -244,25 +182,6 @@ fn no_usable_daemon_error(refusals: &[UnusableDaemonError]) -> CliError {
     } else {
         unreachable_error(message)
     }
-}
-
-/// Returns the candidates: the named socket, else the operator's, else the default sockets of this user and of the
-/// system.
-pub(crate) fn all_candidates(named: Option<&Path>, operator: &OperatorConfig, caller: &Caller) -> Vec<SocketCandidate> {
-    let new_candidate =
-        |socket: PathBuf, trust, whose| SocketCandidate { address: DaemonAddress { socket, trust }, origin: whose };
-    if let Some(named) = named {
-        return vec![new_candidate(caller.cwd.join(named), DaemonTrust::AnyUser, SocketOrigin::Named)];
-    }
-    if let Some(socket) = &operator.daemon.socket {
-        return vec![new_candidate(socket.into(), DaemonTrust::AnyUser, SocketOrigin::User)];
-    }
-    let trust = DaemonTrust::OwnOrRoot(caller.uid);
-    let state = installation::state_dir(&StateArgs { state_dir: None }, caller).ok();
-    let own = state.map(|state| candidate_sockets(caller, &state)).unwrap_or_default();
-    let own = own.into_iter().map(|socket| new_candidate(socket, trust, SocketOrigin::User));
-    let systems = (!caller.is_root()).then(|| new_candidate(SYSTEM_SOCKET.into(), trust, SocketOrigin::System));
-    own.chain(systems).collect()
 }
 
 /// Returns the first candidate socket whose lock is held by a daemon of this user or of root, and the daemon's
@@ -306,27 +225,22 @@ impl UnusableDaemonError {
     }
 }
 
-impl SocketCandidate {
-    /// Checks whether this refusal means that there is no daemon for this user. The system's daemon serves only users
-    /// whom its operator admits, so a denied connection there counts as absence.
-    fn is_treated_as_absent(&self, refusal: &UnusableDaemonError) -> bool {
-        refusal.is_not_listening() || self.origin == SocketOrigin::System && refusal.is_access_denied()
-    }
+/// Checks whether this refusal means that there is no daemon for this user.
+fn is_treated_as_absent(candidate: &SocketCandidate, refusal: &UnusableDaemonError) -> bool {
+    matches!(refusal, UnusableDaemonError::Client(error) if candidate.is_absent(error))
+}
 
-    /// Checks whether this refusal is normal, so that this process does the work without a warning.
-    fn is_expected_failure(&self, refusal: &UnusableDaemonError) -> bool {
-        match (self.origin, refusal) {
-            (SocketOrigin::Named, _) => false,
-            (
-                SocketOrigin::System,
-                UnusableDaemonError::Client(_) | UnusableDaemonError::Problem { .. } | UnusableDaemonError::Draining(_),
-            ) => true,
-            (SocketOrigin::User, UnusableDaemonError::Problem { problem, .. }) => {
-                problem.kind == ProblemType::Forbidden
-            }
-            (SocketOrigin::User, refusal) => refusal.is_not_listening(),
-            (SocketOrigin::System, UnusableDaemonError::OtherVersion { .. }) => false,
-        }
+/// Checks whether this refusal is normal, so that this process does the work without a warning.
+fn is_expected_failure(candidate: &SocketCandidate, refusal: &UnusableDaemonError) -> bool {
+    match (candidate.origin, refusal) {
+        (SocketOrigin::Named, _) => false,
+        (
+            SocketOrigin::System,
+            UnusableDaemonError::Client(_) | UnusableDaemonError::Problem { .. } | UnusableDaemonError::Draining(_),
+        ) => true,
+        (SocketOrigin::User, UnusableDaemonError::Problem { problem, .. }) => problem.kind == ProblemType::Forbidden,
+        (SocketOrigin::User, refusal) => refusal.is_not_listening(),
+        (SocketOrigin::System, UnusableDaemonError::OtherVersion { .. }) => false,
     }
 }
 
@@ -363,34 +277,6 @@ fn warn_about_version(daemon: &ReachableDaemon, screen: &mut Screen) {
 mod tests {
     use super::*;
     use proctor_core::api::RunCounts;
-
-    fn candidate_addresses(
-        named: Option<&str>,
-        config: &str,
-        env: &[(&str, &str)],
-        uid: u32,
-    ) -> Vec<(PathBuf, DaemonTrust)> {
-        let mut caller = Caller::for_tests(env);
-        caller.environment.uid = uid;
-        let operator = OperatorConfig::parse(config).expect("a config");
-        let found = all_candidates(named.map(Path::new), &operator, &caller);
-        found.into_iter().map(|candidate| (candidate.address.socket, candidate.address.trust)).collect()
-    }
-
-    #[test]
-    fn orders_socket_candidates() {
-        let config = "[daemon]\nsocket = '/c'\n";
-        let session = [("XDG_RUNTIME_DIR", "/run/user/7")];
-        assert_eq!(candidate_addresses(Some("s"), config, &session, 7), [("/s".into(), DaemonTrust::AnyUser)]);
-        assert_eq!(candidate_addresses(None, config, &session, 7), [("/c".into(), DaemonTrust::AnyUser)]);
-        let own = "/run/user/7/proctor/proctord.sock";
-        let in_state = "/home/a/.local/state/proctor/run/proctord.sock";
-        let trust = DaemonTrust::OwnOrRoot(7);
-        let expected = [own, in_state, SYSTEM_SOCKET].map(|socket| (socket.into(), trust));
-        assert_eq!(candidate_addresses(None, "", &session, 7), expected);
-        assert_eq!(candidate_addresses(None, "", &session, 0), [(SYSTEM_SOCKET.into(), DaemonTrust::OwnOrRoot(0))]);
-        assert_eq!(candidate_addresses(None, "", &[], 7)[0].0, Path::new(in_state));
-    }
 
     fn health(version: &str, status: HealthStatus) -> Health {
         let runs = RunCounts::default();
@@ -453,7 +339,7 @@ mod tests {
                 address: DaemonAddress { socket: "/s".into(), trust: DaemonTrust::AnyUser },
                 origin: whose,
             };
-            [&forbidden, &absent, &closed].map(|refusal| candidate.is_expected_failure(refusal))
+            [&forbidden, &absent, &closed].map(|refusal| is_expected_failure(&candidate, refusal))
         };
         assert_eq!(expected(SocketOrigin::Named), [false, false, false]);
         assert_eq!(expected(SocketOrigin::User), [true, true, false]);

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::verdict::{InconclusiveDetail, Verdict};
 use crate::model::enforcement::SandboxMode;
+use crate::model::outcome::Outcome;
 use crate::model::tier::{Tier, TierReason};
 use crate::record::evidence::{StepEvidence, VERSION};
 
@@ -30,4 +31,21 @@ pub struct ExecRecord {
     pub tier_reasons: BTreeSet<TierReason>,
     /// The reasons why the command is inconclusive, if it is.
     pub doubts: Vec<InconclusiveDetail>,
+}
+
+impl ExecRecord {
+    /// Returns whether the command passed and a human reader needs nothing but its output: no process was left behind,
+    /// no limit was met, no control was missing, nothing was changed, and the whole output was kept.
+    pub fn is_plain_pass(&self) -> bool {
+        let step = &self.step;
+        let is_pass = self.verdict == Verdict::Passed && self.exit_code == 0 && step.outcome == Outcome::Passed;
+        let is_whole = [&step.stdout, &step.stderr].iter().all(|stream| stream.kept_bytes == stream.bytes);
+        let has_no_remark = self.doubts.is_empty()
+            && step.leak_warning().is_none()
+            && step.resources.limits_hit.is_empty()
+            && step.enforcement.missing().next().is_none()
+            && step.drift.found.changes.is_empty()
+            && step.drift.found.omitted == 0;
+        is_pass && is_whole && has_no_remark
+    }
 }

@@ -10,11 +10,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use proctor_client::daemon_address::DaemonAddress;
+use proctor_client::error::{ClientError, connect_error, no_response};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
-
-use super::daemon_address::DaemonAddress;
-use super::error::ClientError;
 
 /// Time limit for connecting; a daemon that does not accept within it hangs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,10 +46,6 @@ pub(super) async fn send_request(
     }
 }
 
-pub(super) fn no_response(address: &DaemonAddress, reason: String) -> ClientError {
-    ClientError::NoResponse { socket: address.socket.clone(), reason }
-}
-
 fn connection_broken(address: &DaemonAddress, error: &hyper::Error) -> ClientError {
     ClientError::ConnectionBroken { socket: address.socket.clone(), reason: error.to_string() }
 }
@@ -67,17 +62,6 @@ pub(super) async fn connect(address: &DaemonAddress) -> Result<UnixStream, Clien
             }
             Err(error) => return Err(connect_error(address, &error)),
         }
-    }
-}
-
-/// Returns the error for a failed connection.
-pub(super) fn connect_error(address: &DaemonAddress, error: &std::io::Error) -> ClientError {
-    let (socket, reason) = (address.socket.clone(), error.to_string());
-    match error.kind() {
-        ErrorKind::WouldBlock => no_response(address, reason),
-        // No permission to write to the socket or to search a directory of its path (unix(7)).
-        ErrorKind::PermissionDenied => ClientError::PermissionDenied { socket, reason },
-        _ => ClientError::NotListening { socket, reason },
     }
 }
 

@@ -8,15 +8,16 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
+use proctor_client::blocking_connection::{MAX_JSON, QUICK_TIMEOUT};
+use proctor_client::daemon_address::DaemonAddress;
+use proctor_client::error::{ClientError, no_response};
 use proctor_core::api::{LoggedEvent, OutputEvent};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{ResponseBody, next_body_part, no_response, send_request};
-use super::daemon_address::DaemonAddress;
-use super::error::ClientError;
-use super::{MAX_JSON, QUICK_TIMEOUT, empty_request};
+use super::connection::{ResponseBody, next_body_part, send_request};
+use super::empty_request;
 
 /// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,40 +1,28 @@
-//! Client side of a single command: reads the response line by line.
+//! Client side of a single command on a runtime.
 
-use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
+use proctor_client::blocking_connection::{BlockingConnection, MAX_JSON, QUICK_TIMEOUT};
+use proctor_client::error::{ClientError, no_response};
+use proctor_client::exec_response::{ExecResponse, is_last};
 use proctor_core::api::{ExecEvent, ExecSubmission};
 use proctor_core::model::names::ExecId;
-use rustix::event::PollFlags;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::blocking_connection::{BlockingConnection, wait_ready};
-use super::connection::{connect, no_response};
-use super::error::ClientError;
-use super::response_parser::ResponsePart;
-use super::{Client, MAX_JSON, QUICK_TIMEOUT, WORK_TIMEOUT, empty_request};
+use super::connection::connect;
+use super::{Client, WORK_TIMEOUT, empty_request};
 
 /// Maximum silence of a daemon, which sends a heartbeat every fifteen seconds.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum length of a line in bytes.
-const MAX_LINE: usize = 32 << 20;
 
 /// An active command. Dropping it cancels the command.
 pub struct RemoteExecution {
-    connection: BlockingConnection,
-    /// The same connection, registered with a runtime.
+    response: ExecResponse,
+    /// The connection, registered with a runtime.
     stream: Option<UnixStream>,
-    /// Status of the response, once its head was received.
-    status: Option<u16>,
-    line: Vec<u8>,
-    pending: VecDeque<ExecEvent>,
-    /// Error that occurred while no call could return it.
-    deferred_error: Option<ClientError>,
-    /// `true` if the last line was received.
-    has_last_event: bool,
     is_finished: bool,
 }
 
@@ -46,8 +34,8 @@ impl Client {
     pub async fn exec(&self, submission: &ExecSubmission) -> Result<RemoteExecution, ClientError> {
         let stream = connect(&self.address).await?;
         let stream = stream.into_std().map_err(|error| no_response(&self.address, error.to_string()))?;
-        let link = BlockingConnection { address: self.address.clone(), stream, response: Default::default() };
-        let mut execution = link.exec(submission)?;
+        let connection = BlockingConnection::from_stream(self.address.clone(), stream);
+        let mut execution = RemoteExecution::new(connection.exec(submission)?);
         execution.head().await?;
         Ok(execution)
     }
@@ -61,54 +49,10 @@ impl Client {
     }
 }
 
-/// Returns the bytes of the request for a command.
-///
-/// # Errors
-/// The request cannot be serialized, which is a bug.
-pub(super) fn serialize_request(submission: &ExecSubmission) -> Result<Vec<u8>, ClientError> {
-    let body = serde_json::to_vec(submission).map_err(|error| ClientError::UnserializableRequest(error.to_string()))?;
-    let fields = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
-    let mut request =
-        format!("POST /v1/exec HTTP/1.1\r\n{fields}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
-    request.extend(body);
-    Ok(request)
-}
-
 impl RemoteExecution {
-    pub(super) fn new(link: BlockingConnection) -> Self {
-        let (line, ready) = (Vec::new(), VecDeque::new());
-        Self {
-            connection: link,
-            stream: None,
-            status: None,
-            line,
-            pending: ready,
-            deferred_error: None,
-            has_last_event: false,
-            is_finished: false,
-        }
-    }
-
-    /// Waits without a runtime until the whole response was received, at most `most`. Returns whether it was: then
-    /// neither [`head`](Self::head) nor [`next`](Self::next) waits. These also report errors of the response.
-    pub fn wait(&mut self, time_limit: Duration) -> bool {
-        let until = Instant::now() + time_limit;
-        loop {
-            match self.parse_events() {
-                Ok(true) => return true,
-                Ok(false) => {}
-                Err(error) => {
-                    self.deferred_error = Some(error);
-                    return true;
-                }
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if !wait_ready(&self.connection.stream, PollFlags::IN, left).unwrap_or_default()
-                || self.connection.read(until).is_err()
-            {
-                return false;
-            }
-        }
+    /// Continues a response on a runtime.
+    pub fn new(response: ExecResponse) -> Self {
+        Self { response, stream: None, is_finished: false }
     }
 
     /// Waits until the daemon has accepted the command.
@@ -116,7 +60,7 @@ impl RemoteExecution {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn head(&mut self) -> Result<(), ClientError> {
-        while !self.parse_events()? && self.status.is_none_or(|status| !is_success(status)) {
+        while !self.response.parse()? && !self.response.is_accepted() {
             self.read_more(WORK_TIMEOUT).await?;
         }
         Ok(())
@@ -127,73 +71,19 @@ impl RemoteExecution {
     /// # Errors
     /// The connection is lost before the last line, or a line is invalid.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, ClientError> {
-        loop {
-            if let Some(event) = self.pending.pop_front() {
+        while !self.is_finished {
+            if let Some(event) = self.response.next_event() {
                 self.is_finished = is_last(&event);
                 return Ok(Some(event));
             }
-            if self.is_finished {
-                return Ok(None);
-            }
-            self.parse_events()?;
-            if self.pending.is_empty() {
+            if !self.response.parse()? && !self.response.has_event() {
                 self.read_more(HEARTBEAT_TIMEOUT).await?;
             }
         }
+        Ok(None)
     }
 
-    /// Parses the received bytes into events. Returns whether the last event was received.
-    fn parse_events(&mut self) -> Result<bool, ClientError> {
-        if let Some(error) = self.deferred_error.take() {
-            return Err(error);
-        }
-        while !self.has_last_event {
-            let piece =
-                self.connection.response.next_part().map_err(|why| self.connection.invalid_response(why.to_owned()))?;
-            match piece {
-                None => break,
-                Some(ResponsePart::Head(status)) => self.status = Some(status),
-                Some(ResponsePart::Body(bytes)) => self.push_body(&bytes)?,
-                Some(ResponsePart::End) => return Err(self.unfinished_error()),
-            }
-        }
-        Ok(self.has_last_event)
-    }
-
-    /// Interprets a response without a last line: a refusal, which is a problem document, or an incomplete response.
-    fn unfinished_error(&self) -> ClientError {
-        match self.status {
-            Some(status) if !is_success(status) => match serde_json::from_slice(&self.line) {
-                Ok(problem) => ClientError::Problem(Box::new(problem)),
-                Err(_) => self.connection.invalid_response(format!("it has the status {status} and no problem in it")),
-            },
-            _ => {
-                let reason = "the answer ended before the command did".to_owned();
-                ClientError::ConnectionBroken { socket: self.connection.address.socket.clone(), reason }
-            }
-        }
-    }
-
-    fn push_body(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        let mut rest = bytes;
-        let is_lines = self.status.is_some_and(is_success);
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n').filter(|_| is_lines) {
-            self.line.extend_from_slice(&rest[..end]);
-            rest = &rest[end + 1..];
-            let event: ExecEvent = serde_json::from_slice(&self.line)
-                .map_err(|error| self.connection.invalid_response(error.to_string()))?;
-            self.line.clear();
-            self.has_last_event |= is_last(&event);
-            self.pending.push_back(event);
-        }
-        if self.line.len() + rest.len() > MAX_LINE {
-            return Err(self.connection.invalid_response(format!("a line has more than {MAX_LINE} bytes")));
-        }
-        self.line.extend_from_slice(rest);
-        Ok(())
-    }
-
-    /// Waits for more bytes of the response on the runtime, at most `most`.
+    /// Waits for more bytes of the response on the runtime, at most `time_limit`.
     async fn read_more(&mut self, time_limit: Duration) -> Result<(), ClientError> {
         let mut part = [0; 16 << 10];
         let count = loop {
@@ -202,10 +92,8 @@ impl RemoteExecution {
             let read = match is_ready {
                 Ok(is_ready) => is_ready.and_then(|()| stream.try_read(&mut part)),
                 Err(_) => {
-                    return Err(no_response(
-                        &self.connection.address,
-                        format!("nothing came within {} s", time_limit.as_secs()),
-                    ));
+                    let reason = format!("nothing came within {} s", time_limit.as_secs());
+                    return Err(no_response(self.response.address(), reason));
                 }
             };
             match read {
@@ -214,28 +102,183 @@ impl RemoteExecution {
             }
         };
         match count {
-            Ok(0) => Err(self.unfinished_error()),
+            Ok(0) => Err(self.response.unfinished_error()),
             Ok(count) => {
-                self.connection.response.push_bytes(&part[..count]);
+                self.response.push_bytes(&part[..count]);
                 Ok(())
             }
-            Err(error) => Err(self.connection.connection_broken(&error)),
+            Err(error) => Err(self.response.connection_broken(&error)),
         }
     }
 
     fn stream(&mut self) -> Result<&UnixStream, ClientError> {
         if self.stream.is_none() {
-            let stream = self.connection.stream.try_clone().and_then(UnixStream::from_std);
-            self.stream = Some(stream.map_err(|error| self.connection.connection_broken(&error))?);
+            let stream = self.response.stream().try_clone().and_then(UnixStream::from_std);
+            self.stream = Some(stream.map_err(|error| self.response.connection_broken(&error))?);
         }
-        self.stream.as_ref().ok_or_else(|| self.connection.connection_broken(&ErrorKind::NotConnected.into()))
+        self.stream.as_ref().ok_or_else(|| self.response.connection_broken(&ErrorKind::NotConnected.into()))
     }
 }
 
-fn is_success(status: u16) -> bool {
-    (200..300).contains(&status)
-}
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread::JoinHandle;
 
-fn is_last(event: &ExecEvent) -> bool {
-    matches!(event, ExecEvent::Finished { .. } | ExecEvent::Failed { .. })
+    use futures_util::FutureExt as _;
+    use proctor_core::api::{ExecEvent, Health, HealthStatus, Problem, ProblemType, RunCounts};
+    use proctor_core::model::names::ExecId;
+    use tempfile::TempDir;
+
+    use std::time::Duration;
+
+    use super::*;
+    use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
+
+    /// A fake daemon that sends its next response whenever the test signals it, and then closes the connection.
+    struct FakeDaemon {
+        dir: TempDir,
+        thread: JoinHandle<()>,
+    }
+
+    impl FakeDaemon {
+        fn start(answers: Vec<String>, next_signal: Receiver<()>) -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
+            let thread = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                for answer in answers {
+                    next_signal.recv().expect("the test continues");
+                    stream.write_all(answer.as_bytes()).expect("it is read");
+                }
+                // Unread requests would reset the connection, so read them before closing it.
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            Self { dir, thread }
+        }
+
+        fn connect(&self) -> BlockingConnection {
+            BlockingConnection::open(&DaemonAddress { socket: self.dir.path().join("s"), trust: DaemonTrust::AnyUser })
+                .expect("it listens")
+        }
+
+        fn finish(self, execution: RemoteExecution) {
+            drop(execution);
+            self.thread.join().expect("it has ended");
+        }
+    }
+
+    fn sized_response(status: u16, body: &str) -> String {
+        format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    fn chunk(event: &ExecEvent) -> String {
+        let line = serde_json::to_string(event).expect("JSON") + "\n";
+        format!("{:x}\r\n{line}\r\n", line.len())
+    }
+
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    fn started() -> ExecEvent {
+        ExecEvent::Started { id: ExecId::new("0123456789abcdef0123456789abcdef").expect("an id") }
+    }
+
+    fn failed() -> ExecEvent {
+        ExecEvent::Failed { problem: Box::new(Problem::new(ProblemType::Internal, "no")) }
+    }
+
+    fn has_whole(response: &mut ExecResponse, time_limit: Duration) -> bool {
+        response.wait(time_limit, &mut Vec::new(), usize::MAX)
+    }
+
+    fn submission() -> ExecSubmission {
+        serde_json::from_value(serde_json::json!({ "repo": "/r", "cmd": ["ls"] })).expect("a submission")
+    }
+
+    #[test]
+    fn reads_short_command_without_runtime() {
+        let (go_on, wait) = channel();
+        let health = Health {
+            status: HealthStatus::Ok,
+            version: "1.2.3".to_owned(),
+            pid: 1,
+            uid: 2,
+            uptime_ms: 3,
+            runs: RunCounts::default(),
+        };
+        let health = sized_response(200, &serde_json::to_string(&health).expect("JSON"));
+        let daemon = FakeDaemon::start(vec![health, [HEAD, &chunk(&started()), &chunk(&failed())].concat()], wait);
+        let mut link = daemon.connect();
+        link.request_health().expect("sent");
+        go_on.send(()).expect("it waits");
+        assert_eq!(link.health().expect("healthy").version, "1.2.3");
+        let mut response = link.exec(&submission()).expect("sent");
+        go_on.send(()).expect("it waits");
+        assert!(has_whole(&mut response, QUICK_TIMEOUT));
+        let mut execution = RemoteExecution::new(response);
+        execution.head().now_or_never().expect("at once").expect("taken on");
+        for event in [Some(started()), Some(failed()), None] {
+            assert_eq!(execution.next().now_or_never().expect("at once").expect("heard"), event);
+        }
+        daemon.finish(execution);
+    }
+
+    #[tokio::test]
+    async fn runtime_takes_over_long_command() {
+        let (go_on, wait) = channel();
+        let daemon = FakeDaemon::start(vec![[HEAD, &chunk(&started())].concat(), chunk(&failed())], wait);
+        let mut response = daemon.connect().exec(&submission()).expect("sent");
+        assert!(!has_whole(&mut response, Duration::ZERO), "nothing was sent");
+        let mut execution = RemoteExecution::new(response);
+        go_on.send(()).expect("it waits");
+        execution.head().await.expect("taken on");
+        assert_eq!(execution.next().await.expect("heard"), Some(started()));
+        assert!(execution.next().now_or_never().is_none(), "nothing more was sent");
+        go_on.send(()).expect("it waits");
+        assert_eq!(execution.next().await.expect("heard"), Some(failed()));
+        assert_eq!(execution.next().await.expect("over"), None);
+        daemon.finish(execution);
+    }
+
+    #[tokio::test]
+    async fn missing_last_line_is_an_error() {
+        for last in ["", "0\r\n\r\n"] {
+            let (go_on, wait) = channel();
+            let daemon = FakeDaemon::start(vec![[HEAD, &chunk(&started()), last].concat()], wait);
+            let mut response = daemon.connect().exec(&submission()).expect("sent");
+            go_on.send(()).expect("it waits");
+            has_whole(&mut response, QUICK_TIMEOUT);
+            let mut execution = RemoteExecution::new(response);
+            let first = execution.next().await;
+            let error = match first {
+                Err(error) => error,
+                Ok(event) => {
+                    assert_eq!(event, Some(started()));
+                    execution.next().await.expect_err("no end")
+                }
+            };
+            assert!(matches!(error, ClientError::ConnectionBroken { .. }), "{error}");
+            daemon.finish(execution);
+        }
+    }
+
+    #[tokio::test]
+    async fn returns_problem_of_refused_command() {
+        let problem = serde_json::to_string(&Problem::new(ProblemType::Forbidden, "not yours")).expect("JSON");
+        let cases = [(sized_response(403, &problem), "not yours"), (sized_response(500, "oh"), "is invalid")];
+        for (answer, says) in cases {
+            let (go_on, wait) = channel();
+            let daemon = FakeDaemon::start(vec![answer], wait);
+            let mut response = daemon.connect().exec(&submission()).expect("sent");
+            go_on.send(()).expect("it waits");
+            has_whole(&mut response, QUICK_TIMEOUT);
+            let mut execution = RemoteExecution::new(response);
+            let error = execution.head().await.expect_err("refused");
+            assert!(error.to_string().contains(says), "{error}");
+            daemon.finish(execution);
+        }
+    }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use hyper::body::Incoming;
+use proctor_client::blocking_connection::{MAX_JSON, QUICK_TIMEOUT};
+use proctor_client::daemon_address::DaemonAddress;
+use proctor_client::error::ClientError;
 use proctor_core::model::names::RunId;
 
 use super::connection::{ResponseBody, next_body_part, send_request};
-use super::daemon_address::DaemonAddress;
-use super::error::ClientError;
-use super::{MAX_JSON, QUICK_TIMEOUT, empty_request};
+use super::empty_request;
 use crate::http::{ATTEMPT_HEADER, OUTPUT_STATE_HEADER};
 use crate::service::{MAX_WAIT, OutputId};
 

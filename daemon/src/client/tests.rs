@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use proctor_client::daemon_address::DaemonTrust;
 use proctor_core::model::names::RunId;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

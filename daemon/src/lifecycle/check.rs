@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use super::args::Args;
 use super::error::LifecycleError;
-use crate::installation::{self, ProcessEnvironment, show};
 use crate::settings::{self, ResolvedSettings};
+use proctor_client::installation::{self, ProcessEnvironment, show};
 
 /// Reports whether the config given by the arguments is valid, as text and as the exit code.
 pub(super) fn check_config(args: &Args) -> ExitCode {

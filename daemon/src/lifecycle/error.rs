@@ -7,8 +7,8 @@ use tracing::error;
 
 use super::redactor;
 use super::socket::SocketError;
-use crate::installation::{InstallationError, ProcessEnvironment};
 use crate::service::StartError;
+use proctor_client::installation::{InstallationError, ProcessEnvironment};
 
 /// Reason why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]

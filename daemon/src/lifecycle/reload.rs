@@ -7,9 +7,9 @@ use proctor_runner::Clock;
 use tracing::{error, info, warn};
 
 use super::{RunningDaemon, service_manager};
-use crate::installation::{self, InstallationError, ProcessEnvironment, show};
 use crate::log::Log;
 use crate::settings::{self, ResolvedSettings};
+use proctor_client::installation::{self, InstallationError, ProcessEnvironment, show};
 
 /// Reloader of the config.
 pub(super) struct Reloader {

@@ -18,8 +18,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tracing::{info, warn};
 
 use super::socket_lock::{SocketLock, SocketLockError};
-use crate::installation::{ProcessEnvironment, show};
 use crate::settings::{AllowedUsers, socket_problem};
+use proctor_client::installation::{ProcessEnvironment, show};
 
 /// Maximum number of connections in the kernel's queue.
 const BACKLOG: i32 = 1024;
@@ -427,10 +427,22 @@ fn peer_pid(socket: &OwnedFd) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn test_environment() -> ProcessEnvironment {
+        ProcessEnvironment {
+            env: Default::default(),
+            unreadable: Vec::new(),
+            home: None,
+            cwd: PathBuf::from("/"),
+            bin_dir: PathBuf::from("/usr/bin"),
+            uid: 1000,
+            user_dirs: PathBuf::from("/nonexistent"),
+        }
+    }
     use std::os::unix::net::UnixStream;
 
     fn reserve(path: &Path) -> Result<ReservedSocket, SocketError> {
-        ReservedSocket::reserve(path, &ProcessEnvironment::for_tests(&[]))
+        ReservedSocket::reserve(path, &test_environment())
     }
 
     fn only_own_user() -> AllowedUsers {
@@ -499,7 +511,7 @@ mod tests {
     fn listens_again_after_its_files_were_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("run/p.sock");
-        let environment = ProcessEnvironment::for_tests(&[]);
+        let environment = test_environment();
         let mut listening = reserve(&path).expect("free").listen(&only_own_user()).expect("listens");
         let removals: [fn(&Path); 4] = [
             |path| std::fs::remove_file(path).expect("removed"),
@@ -524,7 +536,7 @@ mod tests {
     fn does_not_replace_a_daemon_that_took_its_path() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("run/p.sock");
-        let environment = ProcessEnvironment::for_tests(&[]);
+        let environment = test_environment();
         let mut listening = reserve(&path).expect("free").listen(&only_own_user()).expect("listens");
         std::fs::remove_dir_all(parent(&path)).expect("removed");
         let second = reserve(&path).expect("free again").listen(&only_own_user()).expect("listens");

@@ -15,8 +15,9 @@ use proctor_runner::StoredPart;
 
 use super::backend::Backend;
 use super::resource_uri::VERIFY_PREFIX;
-use crate::client::{Client, ClientError};
+use crate::client::Client;
 use crate::service::{OutputId, RunFilter};
+use proctor_client::error::ClientError;
 
 /// A daemon that serves the user of this process.
 #[derive(Debug, Clone)]

@@ -33,10 +33,11 @@ use super::last_line::LastLineTracker;
 use super::server::{MAX_CALLS, McpServer, McpSession, StdioAccess};
 use super::tool_answer::MAX_RESULT;
 use super::{Backend, RemoteBackend, run_answer};
+use crate::client;
 use crate::client::tests::{ok_response, serve_responses_at};
-use crate::client::{self, DaemonAddress, DaemonTrust};
 use crate::service::{OutputId, RunFilter, StdStream};
 use fake_backend::FakeBackend;
+use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
 
 fn started_run() -> RunView {
     let request = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());

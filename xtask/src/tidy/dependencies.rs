@@ -5,16 +5,18 @@ use toml::{Table, Value};
 use super::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 11] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
     ("core", &[]),
+    ("client", &["core"]),
     ("sandbox", &["core"]),
     ("snapshot", &["core"]),
     ("duckdb", &[]),
     ("sql", &["core", "sandbox", "snapshot", "duckdb"]),
     ("runner", &["core", "sandbox", "snapshot", "sql"]),
-    ("daemon", &["core", "sandbox", "snapshot", "sql", "runner"]),
-    ("cli", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
-    ("tests", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
+    ("daemon", &["core", "client", "sandbox", "snapshot", "sql", "runner"]),
+    ("cli", &["core", "client", "sandbox", "snapshot", "sql", "runner", "daemon"]),
+    ("launcher", &["core", "client", "sandbox"]),
+    ("tests", &["core", "client", "sandbox", "snapshot", "sql", "runner", "daemon"]),
     ("bench", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
     ("xtask", &["core", "daemon"]),
 ];

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
+use proctor_client::installation::{MAIN_PROGRAM, find_program};
 use proctor_core::api::{Health, HealthStatus};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
-use proctor_daemon::client::{Client, DaemonAddress, DaemonTrust};
+use proctor_daemon::client::Client;
 use proctor_daemon::log;
 use tokio::time::{Instant, sleep};
 
@@ -47,7 +49,7 @@ pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen
     loop {
         if let Ok(health) = client.health().await {
             screen.out(&format!("started a daemon at {}, process {}\n", show(&socket), health.pid));
-            screen.err(&format!("what it says goes to {}\n", show(&log.path)));
+            screen.err(&format!("its log is {}\n", show(&log.path)));
             return Ok(0);
         }
         match child.try_wait() {
@@ -81,7 +83,7 @@ fn report_running_daemon(health: &Health, socket: &Path, screen: &mut Screen) ->
 /// that it keeps no directory in use.
 #[expect(clippy::disallowed_methods, reason = "our own daemon is started on the caller's word")]
 fn spawn(args: &StartArgs, socket: &Path, log: &DaemonLogFile, caller: &Caller) -> Result<Child, CliError> {
-    let mut command = Command::new(proctor_daemon::installation::find_daemon(&caller.bin_dir)?);
+    let mut command = Command::new(find_program(MAIN_PROGRAM, &caller.bin_dir)?);
     command.arg("--socket").arg(socket);
     if let Some(state) = &args.state.state_dir {
         command.arg("--state-dir").arg(caller.cwd.join(state));

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use proctor_client::error::ClientError;
+use proctor_client::socket_candidates::all_candidates;
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
-use proctor_daemon::client::ClientError;
 use proctor_daemon::lifecycle::lock_holder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -32,7 +33,7 @@ const NAME: &str = "proctord";
 pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.daemon.operator, caller)?;
     let drain = operator.daemon.drain;
-    let candidates = daemon::all_candidates(args.daemon.socket.as_deref(), &operator, caller);
+    let candidates = all_candidates(args.daemon.socket.as_deref(), &operator, caller);
     let found = match daemon::find_running_daemon(&candidates).await? {
         Some(daemon) => daemon_pidfd(&daemon).await?.map(|process| (daemon.health.pid, process)),
         None => match daemon::lock_holder(&candidates) {

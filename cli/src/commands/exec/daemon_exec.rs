@@ -1,11 +1,13 @@
 //! Runs a command in a daemon, and converts the answer to the result that this process would have produced.
 
+use proctor_client::error::ClientError;
 use proctor_core::api::{ExecEvent, OutputStream, decode_hex};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, Verdict};
 use proctor_core::model::exec::ExecRecord;
 use proctor_core::model::names::ExecId;
-use proctor_daemon::client::{Client, ClientError, RemoteExecution};
+use proctor_core::model::outcome::Outcome;
+use proctor_daemon::client::{Client, RemoteExecution};
 use tokio_util::sync::CancellationToken;
 
 use super::CompletedExec;
@@ -79,11 +81,13 @@ async fn forward_cancellation(
 
 /// Rejects a result whose verdict and exit code contradict each other.
 fn check_result(record: ExecRecord, stdout: Vec<u8>, stderr: Vec<u8>) -> Result<CompletedExec, CliError> {
-    if (record.verdict == Verdict::Passed) != (record.exit_code == 0) {
+    let passed = record.verdict == Verdict::Passed;
+    if passed != (record.exit_code == 0) || passed && record.step.outcome != Outcome::Passed {
         let verdict = record.verdict.as_str();
         return Err(CliError::Internal(format!(
-            "the daemon reported contradictory results for the command: verdict {verdict}, exit code {}",
-            record.exit_code
+            "the daemon reported contradictory results for the command: verdict {verdict}, exit code {}, outcome {}",
+            record.exit_code,
+            record.step.outcome.as_str()
         )));
     }
     Ok(CompletedExec { record, stdout, stderr })

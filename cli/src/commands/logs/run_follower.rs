@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proctor_client::error::ClientError;
 use proctor_core::api::{RunState, StepView};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
-use proctor_daemon::client::{Client, ClientError};
+use proctor_daemon::client::Client;
 use proctor_daemon::service::{MAX_PART, OutputId, OutputUnit, StdStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use proctor_client::error::ClientError;
 use proctor_core::api::{
     ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, SkillsAsked, Submitted,
 };
@@ -9,7 +10,7 @@ use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INTERRUPTED, Verdict};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
-use proctor_daemon::client::{Client, ClientError, RunEventReader};
+use proctor_daemon::client::{Client, RunEventReader};
 use proctor_runner::PatchResult;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -299,11 +300,11 @@ mod tests {
 
     use super::*;
     use crate::fixture::{finished, started};
+    use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
     use proctor_core::api::ProblemType;
     use proctor_core::decision::verdict::InconclusiveReason;
     use proctor_core::model::names::ProfileName;
     use proctor_core::model::tier::Tier;
-    use proctor_daemon::client::{DaemonAddress, DaemonTrust};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::UnixListener;
 

@@ -7,7 +7,7 @@ const MAX_LINE: usize = 1 << 10;
 
 /// A response being parsed.
 #[derive(Debug, Default)]
-pub(super) struct ResponseParser {
+pub(crate) struct ResponseParser {
     buffer: Vec<u8>,
     state: ResponseState,
 }
@@ -29,7 +29,7 @@ enum ResponseState {
 
 /// A piece of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ResponsePart {
+pub(crate) enum ResponsePart {
     /// The head, with its status code.
     Head(u16),
     /// Bytes of the body.
@@ -40,7 +40,7 @@ pub(super) enum ResponsePart {
 
 impl ResponseParser {
     /// Adds received bytes.
-    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -48,7 +48,7 @@ impl ResponseParser {
     ///
     /// # Errors
     /// The response is invalid or unsupported; the text describes why.
-    pub(super) fn next_part(&mut self) -> Result<Option<ResponsePart>, &'static str> {
+    pub(crate) fn next_part(&mut self) -> Result<Option<ResponsePart>, &'static str> {
         loop {
             self.state = match self.state {
                 ResponseState::Head => {

@@ -1,6 +1,6 @@
-//! Locates files on this machine: helper programs, state directory, operator's config and socket. The locations
-//! depend on the environment of the process, which is read once. The command line uses the same locations, so that it
-//! finds the daemon.
+//! Locates files on this machine: programs, state directory, operator's config and socket. The locations depend on the
+//! environment of the process, which is read once. The command line and the daemon use the same locations, so that they
+//! find each other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,13 +11,10 @@ use std::path::{Path, PathBuf};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_core::model::drift::display_path;
 use proctor_core::spec::{Diagnostic, OperatorConfig};
-use proctor_runner::HelperPrograms;
 use rustix::fs::{Mode, OFlags};
 
-const SANDBOX_HELPER: &str = "proctor-sandbox";
-const GIT_HELPER: &str = "proctor-git";
-const SQL_HELPER: &str = "proctor-sql";
-const DAEMON: &str = "proctord";
+/// The program that contains the daemon and the full command line.
+pub const MAIN_PROGRAM: &str = "proctord";
 const SYSTEM_CONFIG: &str = "/etc/proctor/proctord.toml";
 const SYSTEM_STATE: &str = "/var/lib/proctor";
 /// Socket of the system daemon.
@@ -56,7 +53,7 @@ impl ProcessEnvironment {
     ///
     /// # Errors
     /// The current directory or the path of the executable cannot be determined.
-    #[expect(clippy::disallowed_methods, reason = "the daemon's own environment is read here, once")]
+    #[expect(clippy::disallowed_methods, reason = "the environment of the process is read here, once")]
     pub fn read() -> io::Result<Self> {
         let (env, unreadable) = utf8_variables(std::env::vars_os());
         let executable = std::env::current_exe()?;
@@ -173,27 +170,11 @@ pub fn show(path: &Path) -> String {
     display_path(path.as_os_str().as_encoded_bytes())
 }
 
-/// Finds the helper programs next to the executable or in `../libexec/proctor`.
-///
-/// # Errors
-/// A helper is in neither directory.
-pub fn find_helpers(bin_dir: &Path) -> Result<HelperPrograms, InstallationError> {
-    Ok(HelperPrograms {
-        sandbox: find_helper(SANDBOX_HELPER, bin_dir)?,
-        git: find_helper(GIT_HELPER, bin_dir)?,
-        sql: find_helper(SQL_HELPER, bin_dir)?,
-    })
-}
-
-/// Finds `proctord` in the same directories as the helpers.
+/// Finds a program next to the executable or in `../libexec/proctor`.
 ///
 /// # Errors
 /// The program is in neither directory.
-pub fn find_daemon(bin_dir: &Path) -> Result<PathBuf, InstallationError> {
-    find_helper(DAEMON, bin_dir)
-}
-
-fn find_helper(name: &str, bin_dir: &Path) -> Result<PathBuf, InstallationError> {
+pub fn find_program(name: &str, bin_dir: &Path) -> Result<PathBuf, InstallationError> {
     let places = [bin_dir.to_owned(), bin_dir.join("../libexec/proctor")];
     let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
     found.ok_or_else(|| InstallationError::Environment {
@@ -401,7 +382,7 @@ mod tests {
 
     #[test]
     fn names_searched_directories_of_missing_helper() {
-        let error = find_helpers(Path::new("/proc/bin")).expect_err("no helper");
+        let error = find_program("proctor-sandbox", Path::new("/proc/bin")).expect_err("no helper");
         assert_eq!(error.exit_code(), 5);
         for word in ["`proctor-sandbox`", "/bin`", "libexec/proctor`"] {
             assert!(error.to_string().contains(word), "{error}");

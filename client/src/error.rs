@@ -1,9 +1,12 @@
 //! Errors of the client.
 
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 
 use proctor_core::api::Problem;
-use proctor_core::model::drift::display_path;
+
+use crate::daemon_address::DaemonAddress;
+use crate::installation::show;
 
 /// Reason why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +76,18 @@ impl ClientError {
     }
 }
 
-fn show(path: &Path) -> String {
-    display_path(path.as_os_str().as_encoded_bytes())
+/// Returns the error for a failed connection.
+pub fn connect_error(address: &DaemonAddress, error: &io::Error) -> ClientError {
+    let (socket, reason) = (address.socket.clone(), error.to_string());
+    match error.kind() {
+        ErrorKind::WouldBlock => no_response(address, reason),
+        // No permission to write to the socket or to search a directory of its path (unix(7)).
+        ErrorKind::PermissionDenied => ClientError::PermissionDenied { socket, reason },
+        _ => ClientError::NotListening { socket, reason },
+    }
+}
+
+/// Returns the error for a daemon that does not respond.
+pub fn no_response(address: &DaemonAddress, reason: String) -> ClientError {
+    ClientError::NoResponse { socket: address.socket.clone(), reason }
 }
