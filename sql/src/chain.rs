@@ -70,7 +70,7 @@ impl Chain {
             let at = Instant::now();
             let (state, reason) = match stage.run(&mut case) {
                 Ok(()) => (StageState::Passed, None),
-                Err(reason) => (StageState::Failed, Some(reason)),
+                Err(error) => (StageState::Failed, Some(error.to_string())),
             };
             timing.stages_us.push((name, elapsed_micros(at)));
             records.push(StageRecord { stage: name, state, reason });
