@@ -23,7 +23,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use proctor_core::api::{Asked, LoggedEvent, RunPage, RunSummary, RunView};
 use proctor_core::model::event::RunEvent;
-use proctor_core::model::names::RunId;
+use proctor_core::model::names::{IdempotencyKey, RunId};
 use proctor_core::spec::Retention;
 use proctor_core::telemetry::TraceContext;
 use proctor_core::text::digest::Sha256Hex;
@@ -92,7 +92,7 @@ pub struct NewRun {
     /// User who requested the run.
     pub uid: u32,
     /// Idempotency key of the request, if any.
-    pub key: Option<IdempotencyKey>,
+    pub key: Option<KeyedRequest>,
     /// SHA-256 of the toolchains that the run finds and of the inputs that select them.
     pub toolchain_env: Sha256Hex,
     /// Trace context of the caller, if any.
@@ -101,9 +101,9 @@ pub struct NewRun {
 
 /// An `Idempotency-Key` and the request that it identifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyKey {
-    /// Value of the header. Only its hash is stored.
-    pub text: String,
+pub struct KeyedRequest {
+    /// The key. Only its hash is stored.
+    pub key: IdempotencyKey,
     /// SHA-256 of the request, in a form that differs between different requests.
     pub request_sha256: Sha256Hex,
 }
@@ -170,7 +170,7 @@ impl History {
     pub fn begin(&self, run: NewRun) -> Result<RunLogWriter, HistoryError> {
         let shared = &self.shared;
         shared.write_pending_ends()?;
-        let key = run.key.as_ref().map(IdempotencyKey::hashed);
+        let key = run.key.as_ref().map(KeyedRequest::hashed);
         let at = shared.clock.now_text();
         let (uid, event) = (run.uid, run.into_queued_event(at.clone()));
         let first = LoggedEvent { seq: 1, logged_at: at, event };
@@ -193,7 +193,7 @@ impl History {
     ///
     /// # Errors
     /// The run is not stored, the key belongs to another request, or the index cannot be written.
-    pub fn assign_key(&self, uid: u32, key: &IdempotencyKey, run: &RunId) -> Result<RunId, HistoryError> {
+    pub fn assign_key(&self, uid: u32, key: &KeyedRequest, run: &RunId) -> Result<RunId, HistoryError> {
         let key = key.hashed();
         self.shared.with_index(|index| {
             if !index.contains(run)? {
@@ -212,8 +212,8 @@ impl History {
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn run_for_key(&self, uid: u32, key: &str) -> Result<Option<(RunId, Sha256Hex)>, HistoryError> {
-        let key = Sha256Hex::digest(key.as_bytes());
+    pub fn run_for_key(&self, uid: u32, key: &IdempotencyKey) -> Result<Option<(RunId, Sha256Hex)>, HistoryError> {
+        let key = Sha256Hex::digest(key.as_str().as_bytes());
         self.shared.with_index(|index| Ok(index.run_for_key(uid, &key)?))
     }
 
@@ -485,10 +485,10 @@ impl EventBatch {
     }
 }
 
-impl IdempotencyKey {
+impl KeyedRequest {
     fn hashed(&self) -> IdempotencyHashes {
         IdempotencyHashes {
-            key_sha256: Sha256Hex::digest(self.text.as_bytes()),
+            key_sha256: Sha256Hex::digest(self.key.as_str().as_bytes()),
             request_sha256: self.request_sha256.clone(),
         }
     }

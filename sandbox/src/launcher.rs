@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proctor_core::model::plan::{Limit, Limits};
 use rustix::pipe::PipeFlags;
@@ -259,10 +259,10 @@ impl Launcher {
         Ok(())
     }
 
-    /// Ends the prepared sandboxes of all runs that have been unused for at least `patience`, and waits until they
-    /// have ended. The launcher also does this by itself when no process has been started for a while.
+    /// Ends the prepared sandboxes of all runs that have been unused for at least `min_idle`, and waits until they
+    /// have ended. The launcher also ends each prepared sandbox by itself after a minute.
     pub fn release_idle(&self, min_idle: Duration) {
-        release_idle_sandboxes(&self.pools, min_idle);
+        live_pools(&self.pools).iter().for_each(|pool| pool.release_idle(min_idle));
     }
 
     pub(crate) fn add_pool(&self) -> Arc<SandboxPool> {
@@ -462,10 +462,10 @@ fn send_claim(
     })
 }
 
-/// Starts the requested helpers until all senders are gone.
+/// Starts the requested helpers until all senders are gone, and ends the prepared sandboxes that expire.
 fn run_launcher(helper: &std::path::Path, inbox: &Receiver<SpawnJob>, pools: &RunPools) {
     loop {
-        match inbox.recv_timeout(sandbox_pool::IDLE_TIMEOUT) {
+        match inbox.recv_timeout(release_expired_sandboxes(pools, Instant::now())) {
             Ok(job) => {
                 let spawned =
                     helper_command(helper).stdin(Stdio::from(job.stdin)).stdout(job.stdout).stderr(job.stderr).spawn();
@@ -473,18 +473,25 @@ fn run_launcher(helper: &std::path::Path, inbox: &Receiver<SpawnJob>, pools: &Ru
                 // and ends by itself.
                 drop(job.reply.send(spawned));
             }
-            Err(RecvTimeoutError::Timeout) => release_idle_sandboxes(pools, sandbox_pool::IDLE_TIMEOUT),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn release_idle_sandboxes(pools: &RunPools, min_idle: Duration) {
-    // Releases the lock before it waits for sandboxes to end.
-    let known = pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for pool in known.iter().filter_map(Weak::upgrade) {
-        pool.release_idle(min_idle);
+/// Ends the sandboxes that have expired at the time `now`. Returns the time from then to the next expiry.
+fn release_expired_sandboxes(pools: &RunPools, now: Instant) -> Duration {
+    let mut first = None;
+    for pool in live_pools(pools) {
+        pool.release_expired(now);
+        first = first.into_iter().chain(pool.first_waiting_since()).min();
     }
+    sandbox_pool::time_to_next_expiry(first, now)
+}
+
+/// Returns the pools whose runs have not ended. The lock is released before a caller waits for sandboxes to end.
+fn live_pools(pools: &RunPools) -> Vec<Arc<SandboxPool>> {
+    pools.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
 }
 
 /// Returns the command that starts the helper, without the daemon's environment: the initial environment of a process

@@ -14,7 +14,18 @@ use crate::setup::SetupOp;
 /// The largest number of waiting sandboxes for one run.
 pub(crate) const MAX_WAITING: usize = 8;
 /// How long an unused sandbox waits. It occupies two processes and a network namespace.
-pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Returns the time from `now` to the next check for expired sandboxes. `first` is when the oldest waiting sandbox
+/// began to wait. A sandbox that begins to wait during that time does not expire before the next check.
+pub(crate) fn time_to_next_expiry(first: Option<Instant>, now: Instant) -> Duration {
+    first.map_or(IDLE_TIMEOUT, |first| (first + IDLE_TIMEOUT).saturating_duration_since(now))
+}
+
+/// Returns whether a sandbox that began to wait at `since` has expired.
+fn has_expired(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= IDLE_TIMEOUT
+}
 
 /// The waiting sandboxes, oldest first.
 #[derive(Debug, Default)]
@@ -107,22 +118,68 @@ impl SandboxPool {
         self.lock_waiting().iter().filter(|one| one.prepared.sandbox.is_prepared() == Some(true)).count()
     }
 
-    /// Ends the sandboxes that have waited for at least `patience`.
+    /// Ends the sandboxes that have waited for at least `min_idle`.
     pub(crate) fn release_idle(&self, min_idle: Duration) {
-        // Releases the lock before it waits for the sandboxes to end.
-        let idle: Vec<WaitingSandbox> =
-            self.lock_waiting().extract_if(.., |one| one.waiting_since.elapsed() >= min_idle).collect();
-        idle.into_iter().for_each(|one| one.prepared.release());
+        self.release_all(|one| one.waiting_since.elapsed() >= min_idle);
+    }
+
+    /// Ends the sandboxes that have waited for [`IDLE_TIMEOUT`] at the time `now`.
+    pub(crate) fn release_expired(&self, now: Instant) {
+        self.release_all(|one| has_expired(one.waiting_since, now));
+    }
+
+    /// Returns when the oldest waiting sandbox began to wait.
+    pub(crate) fn first_waiting_since(&self) -> Option<Instant> {
+        self.lock_waiting().iter().map(|one| one.waiting_since).min()
     }
 
     /// Ends the sandboxes that hold a cache with this source.
     pub(crate) fn release_cache(&self, source: &CacheSource) {
-        let holds = |one: &mut WaitingSandbox| one.frame.caches.iter().any(|cache| cache.source == *source);
-        let held: Vec<WaitingSandbox> = self.lock_waiting().extract_if(.., holds).collect();
-        held.into_iter().for_each(|one| one.prepared.release());
+        self.release_all(|one| one.frame.caches.iter().any(|cache| cache.source == *source));
+    }
+
+    fn release_all(&self, is_released: impl Fn(&WaitingSandbox) -> bool) {
+        // Releases the lock before it waits for the sandboxes to end.
+        let released: Vec<WaitingSandbox> = self.lock_waiting().extract_if(.., |one| is_released(one)).collect();
+        released.into_iter().for_each(|one| one.prepared.release());
     }
 
     fn lock_waiting(&self) -> MutexGuard<'_, Vec<WaitingSandbox>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon that starts a helper every 40 seconds never waits for 60 seconds without one.
+    #[test]
+    fn expires_although_helpers_start_more_often() {
+        let start = Instant::now();
+        let since = start + Duration::from_secs(5);
+        let mut helper_starts = (1..10).map(|number| start + Duration::from_secs(40 * number));
+        let mut next_start = helper_starts.next().expect("a start");
+        let (mut now, mut first) = (start, None);
+        while !has_expired(since, now) {
+            let until = now + time_to_next_expiry(first, now);
+            assert!(until > now, "it does not spin");
+            now = until.min(next_start);
+            if now == next_start {
+                next_start = helper_starts.next().expect("it expires before the last start");
+            }
+            first = (since <= now).then_some(since);
+        }
+        assert_eq!(now, since + IDLE_TIMEOUT);
+    }
+
+    #[test]
+    fn waits_for_the_earliest_expiry() {
+        let now = Instant::now();
+        assert_eq!(time_to_next_expiry(None, now), IDLE_TIMEOUT);
+        let later = now + Duration::from_secs(20);
+        assert_eq!(time_to_next_expiry(Some(now), later), IDLE_TIMEOUT - Duration::from_secs(20));
+        assert_eq!(time_to_next_expiry(Some(now), now + 2 * IDLE_TIMEOUT), Duration::ZERO);
+        assert!(has_expired(now, now + IDLE_TIMEOUT) && !has_expired(now, later) && !has_expired(later, now));
     }
 }

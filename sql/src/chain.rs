@@ -1,5 +1,6 @@
 //! Runs the stages of a request in order, and skips those that make no sense after a failed one.
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use proctor_core::sql::{
@@ -70,7 +71,7 @@ impl Chain {
             let at = Instant::now();
             let (state, reason) = match stage.run(&mut case) {
                 Ok(()) => (StageState::Passed, None),
-                Err(reason) => (StageState::Failed, Some(reason)),
+                Err(error) => (StageState::Failed, Some(error.to_string())),
             };
             timing.stages_us.push((name, elapsed_micros(at)));
             records.push(StageRecord { stage: name, state, reason });
@@ -168,16 +169,21 @@ fn finish_judgement(
         diagnostics.iter_mut().for_each(|found| hidden.redact(found));
         statements.iter_mut().for_each(|view| hidden.redact_view(view));
     }
-    diagnostics.sort_by(|one, other| {
-        let place = |found: &SqlDiagnostic| (found.stage, found.span.map_or(0, |span| span.start));
-        place(one).cmp(&place(other)).then(other.severity.cmp(&one.severity)).then(one.message.cmp(&other.message))
-    });
+    sort_findings(&mut diagnostics);
     if diagnostics.len() > MAX_FINDINGS {
         // Errors come before warnings, so that the reason for a rejection is never cut off.
-        diagnostics.sort_by_key(|found| std::cmp::Reverse(found.severity));
+        diagnostics.sort_by_key(|found| Reverse(found.severity));
         diagnostics.truncate(MAX_FINDINGS);
     }
     build_judgement(request, engine, statements, stages, diagnostics, case.execution.take(), timing)
+}
+
+/// Sorts findings by stage, position, severity and code. The wording of a message has no effect on its place; equal
+/// findings stay in the order in which their stage found them.
+fn sort_findings(diagnostics: &mut [SqlDiagnostic]) {
+    diagnostics.sort_by_key(|found| {
+        (found.stage, found.span.map_or(0, |span| span.start), Reverse(found.severity), found.code)
+    });
 }
 
 fn build_judgement(
@@ -241,5 +247,38 @@ fn retry_advice(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> SqlRetry 
         SqlVerdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
         SqlVerdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
         SqlVerdict::Ok => say(false, "nothing speaks against it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::sql::SqlSpan;
+
+    use super::*;
+
+    #[test]
+    fn findings_are_sorted_by_position_then_code() {
+        let at = |start| Some(SqlSpan { start, end: start + 1, line: 1, column: 1 });
+        let found = |code, message: &str, start| {
+            SqlDiagnostic::error(StageName::Bind, code, message.to_owned()).with_span(at(start))
+        };
+        let warning = SqlDiagnostic::warning(StageName::Bind, SqlCode::UnknownTable, "a".to_owned(), 50);
+        let mut findings = [
+            found(SqlCode::UnknownFunction, "a", 9),
+            warning.with_span(at(4)),
+            found(SqlCode::UnknownColumn, "a", 4),
+            found(SqlCode::UnknownTable, "z", 4),
+            found(SqlCode::UnknownTable, "b", 4),
+        ];
+        sort_findings(&mut findings);
+        let order = findings.map(|found| (found.span.map(|span| span.start), found.code, found.message));
+        let expected = [
+            (4, SqlCode::UnknownTable, "z"),
+            (4, SqlCode::UnknownTable, "b"),
+            (4, SqlCode::UnknownColumn, "a"),
+            (4, SqlCode::UnknownTable, "a"),
+            (9, SqlCode::UnknownFunction, "a"),
+        ];
+        assert_eq!(order, expected.map(|(start, code, message)| (Some(start), code, message.to_owned())));
     }
 }

@@ -24,7 +24,7 @@ mod statement_classification;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy};
 use proctor_duckdb::api_constants::StatementType;
@@ -39,9 +39,6 @@ use catalog_reader::{ContentPart, DatabaseContent};
 use duckdb_errors::DuckDbError;
 
 pub use proctor_duckdb::find as find_library;
-
-/// The time limit of an internal statement.
-const INTERNAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A DuckDB database in memory, or a file that is opened read-only.
 pub struct DuckDb {
@@ -305,40 +302,45 @@ impl SqlEngine for DuckDb {
         ran.map_err(|error| DuckDbError::from_text(&error, sql).to_refusal(sql))
     }
 
-    fn query_number(&mut self, sql: &str) -> Result<i64, EngineRefusal> {
+    fn query_number(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<i64, EngineRefusal> {
         let fetch_number = || -> Result<Option<i64>, String> {
             let mut rows = self.connection.extract(sql)?.prepare(0)?.run()?;
             Ok(rows.next_chunk()?.and_then(|chunk| chunk.number(0, 0)))
         };
-        let number =
-            deadline_guard::run_until(Instant::now() + INTERNAL_TIMEOUT, self.connection.interrupter(), fetch_number);
+        let number = deadline_guard::run_until(on.deadline, self.connection.interrupter(), fetch_number);
         if number.is_err() {
             self.restore_transaction();
         }
         number
-            .map_err(|error| DuckDbError::from_text(&error, sql).to_engine_failure())?
+            .map_err(|error| DuckDbError::from_text(&error, sql).to_internal_refusal())?
             .ok_or_else(|| EngineRefusal::new(SqlCode::EngineFailed, "the engine gives no number"))
     }
 
-    fn execute_internal(&mut self, sql: &str) -> bool {
+    fn execute_internal(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
         // A duplicate key would end the whole transaction, so conflicts are ignored first.
         let without_conflicts = sql.strip_prefix("INSERT INTO ").map(|rest| format!("INSERT OR IGNORE INTO {rest}"));
         let sqls = without_conflicts.iter().map(String::as_str).chain([sql]);
-        let deadline = Instant::now() + INTERNAL_TIMEOUT;
+        let mut refused = Ok(false);
         for sql in sqls {
-            let put =
-                deadline_guard::run_until(deadline, self.connection.interrupter(), || execute(&self.connection, sql));
-            if put.is_ok() {
+            let put = deadline_guard::run_until(on.deadline, self.connection.interrupter(), || {
+                execute(&self.connection, sql)
+            });
+            let Err(error) = put else {
                 self.written_statements.iter_mut().for_each(|written| written.push(sql.to_owned()));
-                return true;
-            }
+                return Ok(true);
+            };
             // For a table without a key DuckDB refuses OR IGNORE before it changes anything.
-            if !put.is_err_and(|error| error.starts_with("Binder Error")) {
-                break;
+            if error.starts_with("Binder Error") {
+                continue;
             }
+            let refusal = DuckDbError::from_text(&error, "").to_internal_refusal();
+            if refusal.code == SqlCode::TimeLimit {
+                refused = Err(refusal);
+            }
+            break;
         }
         self.restore_transaction();
-        false
+        refused
     }
 
     fn quote_name(&self, name: &str) -> String {

@@ -170,7 +170,8 @@ impl BoundStatement {
 }
 
 /// The reason why an engine refuses a statement.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct EngineRefusal {
     /// The code of the finding.
     pub code: SqlCode,
@@ -191,6 +192,12 @@ impl EngineRefusal {
     pub fn new(code: SqlCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), engine_code: None, range: None, subject: None, candidates: Vec::new() }
     }
+}
+
+/// Reports whether a code means that a limit was exceeded.
+pub(crate) fn is_limit_code(code: SqlCode) -> bool {
+    use SqlCode::{EndlessRecursion, MemoryLimit, ResultLimit, StepLimit, TimeLimit};
+    matches!(code, TimeLimit | StepLimit | MemoryLimit | ResultLimit | EndlessRecursion)
 }
 
 /// The result of running a statement.
@@ -306,25 +313,44 @@ pub trait SqlEngine {
         on: ExecutionBounds<'_>,
     ) -> Result<StatementOutcome, EngineRefusal>;
 
-    /// Runs a query of Proctor that returns one number. It may contain the filter of a statement.
+    /// Runs a query of Proctor that returns one number. It may contain the filter of a statement, and therefore has the
+    /// same limits.
     ///
     /// # Errors
-    /// The engine refuses the query.
-    fn query_number(&mut self, sql: &str) -> Result<i64, EngineRefusal>;
+    /// The engine refuses the query, or the query exceeds a limit.
+    fn query_number(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<i64, EngineRefusal>;
 
-    /// Runs an internal statement and reports whether it succeeded.
-    fn execute_internal(&mut self, sql: &str) -> bool;
+    /// Runs an insertion of scratch rows and reports whether the engine accepted it.
+    ///
+    /// # Errors
+    /// The deadline passed.
+    fn execute_internal(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal>;
 
     /// Reports whether a table has no rows. A table that cannot be read counts as one with rows.
-    fn is_table_empty(&mut self, table: &CatalogTable) -> bool {
+    ///
+    /// # Errors
+    /// The query exceeds a limit.
+    fn is_table_empty(&mut self, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
         let name = self.quote_name(&table.name);
-        self.query_number(&format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one")) == Ok(0)
+        let query = format!("SELECT count(*) FROM (SELECT 1 FROM {name} LIMIT 1) AS one");
+        match self.query_number(&query, on) {
+            Err(refusal) if is_limit_code(refusal.code) => Err(refusal),
+            counted => Ok(counted == Ok(0)),
+        }
     }
 
     /// Inserts those of the given scratch rows that break no constraint. Each row has a value for every column that
     /// takes one.
-    fn insert_scratch_rows(&mut self, table: &CatalogTable, rows: &[Vec<ScratchValue>]) {
-        scratch_rows::insert_with_sql(self, table, rows);
+    ///
+    /// # Errors
+    /// The deadline passed.
+    fn insert_scratch_rows(
+        &mut self,
+        table: &CatalogTable,
+        rows: &[Vec<ScratchValue>],
+        on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
+        scratch_rows::insert_with_sql(self, table, rows, on)
     }
 
     /// Returns the names, in lower case, of the tables whose rows can affect statements with these actions; `None` if

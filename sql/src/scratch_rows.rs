@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proctor_core::sql::Dialect;
 
 use crate::catalog::{Catalog, CatalogColumn, CatalogTable};
-use crate::engine::SqlEngine;
+use crate::engine::{EngineRefusal, ExecutionBounds, SqlEngine, is_limit_code};
 use crate::literals::{Literal, collect_literals};
 
 /// The number of ordinary rows in a table.
@@ -60,20 +60,29 @@ impl ScratchValue {
 
 /// Inserts ordinary rows into each empty table, into referenced tables first. `only` contains the names of the tables
 /// that matter, in lower case; with `None` every table matters.
-pub fn fill_empty_tables(engine: &mut dyn SqlEngine, text: &str, only: Option<&BTreeSet<String>>) {
+///
+/// # Errors
+/// The deadline passed, or a query of the rows exceeds a limit.
+pub fn fill_empty_tables(
+    engine: &mut dyn SqlEngine,
+    text: &str,
+    only: Option<&BTreeSet<String>>,
+    on: ExecutionBounds<'_>,
+) -> Result<(), EngineRefusal> {
     let dialect = engine.dialect();
     let values = collect_literals(text, dialect);
     for table in in_reference_order(engine.catalog(), only).into_iter().take(MAX_TABLES) {
-        if engine.is_table_empty(&table) {
+        if engine.is_table_empty(&table, on)? {
             let of = |row| {
                 insertable_columns(&table)
                     .map(|(at, column)| ordinary_value(at, column, &table, row, &values, dialect))
                     .collect()
             };
             let rows: Vec<Vec<ScratchValue>> = (0..ORDINARY_ROW_COUNT).map(of).collect();
-            engine.insert_scratch_rows(&table, &rows);
+            engine.insert_scratch_rows(&table, &rows, on)?;
         }
     }
+    Ok(())
 }
 
 /// Inserts those of the rows that break no constraint, with SQL statements.
@@ -81,17 +90,19 @@ pub(crate) fn insert_with_sql(
     engine: &mut (impl SqlEngine + ?Sized),
     table: &CatalogTable,
     rows: &[Vec<ScratchValue>],
-) {
+    on: ExecutionBounds<'_>,
+) -> Result<(), EngineRefusal> {
     let listed = |row: &Vec<ScratchValue>| {
         format!("({})", row.iter().map(ScratchValue::to_sql_literal).collect::<Vec<_>>().join(", "))
     };
     let rows: Vec<String> = rows.iter().map(listed).collect();
     // If a row breaks a constraint, the statement inserts none. Each row is then inserted separately.
-    if !insert_all_rows(engine, table, &rows) {
+    if !insert_all_rows(engine, table, &rows, on)? {
         for row in &rows {
-            let _ = insert_all_rows(engine, table, std::slice::from_ref(row));
+            insert_all_rows(engine, table, std::slice::from_ref(row), on)?;
         }
     }
+    Ok(())
 }
 
 /// Returns an INSERT statement for all columns that take a value, up to and including `VALUES`.
@@ -101,7 +112,15 @@ pub(crate) fn insert_prefix(engine: &(impl SqlEngine + ?Sized), table: &CatalogT
 }
 
 /// Inserts unusual rows into a table: NULL, zero, negative, huge, empty, and each literal of the text, in every column.
-pub fn insert_unusual_rows(engine: &mut dyn SqlEngine, table: &CatalogTable, text: &str) {
+///
+/// # Errors
+/// The deadline passed, or a query of the rows exceeds a limit.
+pub fn insert_unusual_rows(
+    engine: &mut dyn SqlEngine,
+    table: &CatalogTable,
+    text: &str,
+    on: ExecutionBounds<'_>,
+) -> Result<(), EngineRefusal> {
     let dialect = engine.dialect();
     let values = collect_literals(text, dialect);
     let lists: Vec<Vec<String>> = table.columns.iter().map(|column| unusual_values(column, &values, dialect)).collect();
@@ -113,8 +132,8 @@ pub fn insert_unusual_rows(engine: &mut dyn SqlEngine, table: &CatalogTable, tex
             lists[at].get((row + at) % lists[at].len().max(1)).cloned().unwrap_or_else(null_literal)
         };
         // An engine that ignores a row with an existing key reports success, so the rows are counted.
-        let before = count_rows(engine, table);
-        if insert_row(engine, table, of) && count_rows(engine, table) > before {
+        let before = count_rows(engine, table, on)?;
+        if insert_row(engine, table, of, on)? && count_rows(engine, table, on)? > before {
             continue;
         }
         // The row has an existing key, or its foreign key refers to no row. It is inserted with another key, so that
@@ -129,13 +148,21 @@ pub fn insert_unusual_rows(engine: &mut dyn SqlEngine, table: &CatalogTable, tex
             column if column.primary_key_position > 0 => (FIRST_FREE_KEY + row).to_string(),
             column => of(at, column),
         };
-        let _ = insert_row(engine, table, free);
+        insert_row(engine, table, free, on)?;
     }
+    Ok(())
 }
 
-fn count_rows(engine: &mut dyn SqlEngine, table: &CatalogTable) -> i64 {
+/// Returns the number of rows of a table, or zero if the engine cannot read it.
+///
+/// # Errors
+/// The query exceeds a limit.
+fn count_rows(engine: &mut dyn SqlEngine, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<i64, EngineRefusal> {
     let name = engine.quote_name(&table.name);
-    engine.query_number(&format!("SELECT count(*) FROM {name}")).unwrap_or(0)
+    match engine.query_number(&format!("SELECT count(*) FROM {name}"), on) {
+        Err(refusal) if is_limit_code(refusal.code) => Err(refusal),
+        counted => Ok(counted.unwrap_or(0)),
+    }
 }
 
 fn is_foreign_key(table: &CatalogTable, column: &CatalogColumn) -> bool {
@@ -147,9 +174,10 @@ fn insert_row(
     engine: &mut dyn SqlEngine,
     table: &CatalogTable,
     value: impl Fn(usize, &CatalogColumn) -> String,
-) -> bool {
+    on: ExecutionBounds<'_>,
+) -> Result<bool, EngineRefusal> {
     let row = row_literal(table, value);
-    insert_all_rows(engine, table, &[row])
+    insert_all_rows(engine, table, &[row], on)
 }
 
 /// Returns the columns of a table that take a value, with their positions.
@@ -164,9 +192,14 @@ fn row_literal(table: &CatalogTable, value: impl Fn(usize, &CatalogColumn) -> St
 }
 
 /// Inserts all rows with one statement, or none. Returns whether they were inserted.
-fn insert_all_rows(engine: &mut (impl SqlEngine + ?Sized), table: &CatalogTable, rows: &[String]) -> bool {
+fn insert_all_rows(
+    engine: &mut (impl SqlEngine + ?Sized),
+    table: &CatalogTable,
+    rows: &[String],
+    on: ExecutionBounds<'_>,
+) -> Result<bool, EngineRefusal> {
     let insertion = insert_prefix(engine, table);
-    engine.execute_internal(&(insertion + &rows.join(", ")))
+    engine.execute_internal(&(insertion + &rows.join(", ")), on)
 }
 
 /// Returns the tables so that each comes after those that it references, as far as possible.
@@ -331,7 +364,9 @@ fn unusual_values(column: &CatalogColumn, values: &[Literal], dialect: Dialect) 
 
 #[cfg(test)]
 mod tests {
-    use proctor_core::sql::SqlRequest;
+    use std::time::Instant;
+
+    use proctor_core::sql::{SqlRequest, SqlResourceLimits};
 
     use super::*;
     use crate::sqlite::Sqlite;
@@ -341,8 +376,11 @@ mod tests {
         let schema = "CREATE TABLE plain (a INTEGER); CREATE TABLE checked (a INTEGER CHECK (a <> 3))".to_owned();
         let request = SqlRequest { schema: vec![schema], ..SqlRequest::new(Dialect::Sqlite, "SELECT 1") };
         let mut engine = Sqlite::open(&request).expect("a schema");
-        fill_empty_tables(&mut engine, "SELECT 1", None);
-        let rows = ["plain", "checked"].map(|table| engine.query_number(&format!("SELECT count(*) FROM {table}")));
+        let limits = SqlResourceLimits::default();
+        let deadline = Instant::now() + limits.wall_time();
+        let on = ExecutionBounds { limits: &limits, deadline, continues_past_row_limit: false };
+        fill_empty_tables(&mut engine, "SELECT 1", None, on).expect("fills");
+        let rows = ["plain", "checked"].map(|table| engine.query_number(&format!("SELECT count(*) FROM {table}"), on));
         assert_eq!(rows, [Ok(8), Ok(7)]);
     }
 }

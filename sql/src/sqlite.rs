@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest, SqlResourceLimits};
 use rusqlite::config::DbConfig;
@@ -36,9 +36,6 @@ use statement_observer::{StatementObserver, StatementOrigin};
 
 /// The number of instructions between two checks of the deadline.
 const PROGRESS_INTERVAL: i32 = 1_000;
-/// The deadline that is set for an internal statement. [`StatementObserver::should_interrupt`] does not enforce
-/// deadlines of internal statements.
-const INTERNAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of double-quoted strings in a statement.
 const MAX_STRINGS: usize = 128;
 
@@ -149,7 +146,7 @@ impl Sqlite {
                 return Err(EngineRefusal { code: SqlCode::SchemaBroken, message, range: None, ..refusal });
             }
         }
-        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, deadline);
+        self.observer.begin_internal();
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("COMMIT");
         }
@@ -170,7 +167,12 @@ impl Sqlite {
     }
 
     /// Updates the catalog after a statement that changed the schema.
-    fn update_catalog(&mut self, sql: &str, bound: &BoundStatement) -> Result<(), EngineRefusal> {
+    fn update_catalog(
+        &mut self,
+        sql: &str,
+        bound: &BoundStatement,
+        on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
         if bound.schema_changes().next().is_none() {
             return Ok(());
         }
@@ -178,7 +180,7 @@ impl Sqlite {
         self.has_schema_changes = true;
         self.has_bodies_with_unreported_tables |= statement_program::may_hide_tables(sql, true);
         self.has_derived_rows = true;
-        if self.restricted.as_mut().is_some_and(|restricted| !restricted.apply_schema_change(sql)) {
+        if self.restricted.as_mut().is_some_and(|restricted| !restricted.apply_schema_change(sql, on)) {
             self.restricted = None;
         }
         if bound.schema_changes().any(|(what, _)| what == "create table") && has_replace_on_conflict(sql) {
@@ -191,9 +193,9 @@ impl Sqlite {
             (None, _) => return Ok(()),
             // With IF NOT EXISTS the table may have existed before, with another spelling of its name.
             (Some((what @ ("create table" | "create view"), name)), None) if self.catalog.table(name).is_none() => {
-                self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+                self.observer.begin_internal();
                 let made = catalog_reader::read_table(&self.connection, name.to_owned(), what == "create view");
-                self.catalog.insert_sorted(made.map_err(|error| sqlite_errors::engine_failure(&error))?);
+                self.catalog.insert_sorted(made.map_err(|error| self.internal_refusal(&error))?);
             }
             _ => self.read_schema()?,
         }
@@ -208,8 +210,9 @@ impl Sqlite {
     }
 
     fn read_schema(&mut self) -> Result<(), EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
-        let failed = |error| sqlite_errors::engine_failure(&error);
+        self.observer.begin_internal();
+        let observer = Arc::clone(&self.observer);
+        let failed = |error| sqlite_errors::refusal_from_internal_error(&error, observer.interrupt_reason());
         self.catalog = catalog_reader::read_catalog(&self.connection).map_err(failed)?;
         let bodies = catalog_reader::read_bodies(&self.connection).map_err(failed)?;
         self.has_bodies_with_unreported_tables = bodies.iter().any(|sql| statement_program::may_hide_tables(sql, true));
@@ -218,12 +221,16 @@ impl Sqlite {
         let replacing = definitions.into_iter().filter(|(_, sql)| has_replace_on_conflict(sql));
         self.replacing_tables = replacing.map(|(name, _)| name.to_ascii_lowercase()).collect();
         if self.functions.is_empty() {
-            self.functions = builtin_allowlist::read_functions(&self.connection)
-                .map_err(|error| sqlite_errors::engine_failure(&error))?;
-            self.modules = builtin_allowlist::read_modules(&self.connection)
-                .map_err(|error| sqlite_errors::engine_failure(&error))?;
+            self.functions = builtin_allowlist::read_functions(&self.connection).map_err(failed)?;
+            self.modules = builtin_allowlist::read_modules(&self.connection).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Converts the error of an internal statement: a limit, if the statement was interrupted, or a failure of the
+    /// engine.
+    fn internal_refusal(&self, error: &rusqlite::Error) -> EngineRefusal {
+        sqlite_errors::refusal_from_internal_error(error, self.observer.interrupt_reason())
     }
 
     fn bind_statement(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<BoundStatement, EngineRefusal> {
@@ -377,7 +384,7 @@ impl SqlEngine for Sqlite {
     ) -> Result<(), EngineRefusal> {
         let mut restricted = match self.restricted.take() {
             Some(restricted) if restricted.is_for_lists(allow) => restricted,
-            _ => Box::new(RestrictedSchema::from_schema(self, allow, on.limits)?),
+            _ => Box::new(RestrictedSchema::from_schema(self, allow, on)?),
         };
         let mut plain = sql.to_owned();
         for place in &bound.double_quoted_strings {
@@ -418,12 +425,12 @@ impl SqlEngine for Sqlite {
     }
 
     fn begin(&mut self) -> Result<(), EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+        self.observer.begin_internal();
         scratch_insertion::execute_cached(&self.connection, "BEGIN")
     }
 
     fn rollback(&mut self) -> Result<(), EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+        self.observer.begin_internal();
         // A failed statement may already have rolled back.
         if self.connection.is_autocommit() {
             return Ok(());
@@ -462,27 +469,32 @@ impl SqlEngine for Sqlite {
             set_string_compatibility(&self.connection, false)?;
         }
         if policy == SqlPolicy::Migrate && ran.is_ok() {
-            self.update_catalog(sql, bound)?;
+            self.update_catalog(sql, bound, on)?;
         }
         ran
     }
 
-    fn query_number(&mut self, sql: &str) -> Result<i64, EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + Duration::from_secs(5));
-        self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| sqlite_errors::engine_failure(&error))
+    fn query_number(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<i64, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, on.limits.steps, on.deadline);
+        self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| self.internal_refusal(&error))
     }
 
-    fn execute_internal(&mut self, sql: &str) -> bool {
-        self.observer.begin_statement(StatementOrigin::Internal, 10_000_000, Instant::now() + Duration::from_secs(5));
-        self.connection.execute_batch(sql).is_ok()
+    fn execute_internal(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, scratch_insertion::max_steps(on), on.deadline);
+        self.connection.execute_batch(sql).map_or_else(|_| self.rejected_insertion(), |()| Ok(true))
     }
 
-    fn is_table_empty(&mut self, table: &CatalogTable) -> bool {
-        self.has_no_rows(table)
+    fn is_table_empty(&mut self, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
+        self.has_no_rows(table, on)
     }
 
-    fn insert_scratch_rows(&mut self, table: &CatalogTable, rows: &[Vec<ScratchValue>]) {
-        self.insert_rows(table, rows);
+    fn insert_scratch_rows(
+        &mut self,
+        table: &CatalogTable,
+        rows: &[Vec<ScratchValue>],
+        on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
+        self.insert_rows(table, rows, on)
     }
 
     fn source_tables(&self, statements: &[&BoundStatement]) -> Option<BTreeSet<String>> {

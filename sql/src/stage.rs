@@ -11,7 +11,7 @@ use sqlparser::ast;
 
 use crate::advice::advise;
 use crate::catalog::Catalog;
-use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine};
+use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, is_limit_code};
 use crate::{allow_lists, redact};
 
 /// One statement of the text.
@@ -54,6 +54,17 @@ pub struct ChainContext<'a> {
     pub deadline: Instant,
 }
 
+/// The reason why a stage could not do its work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StageError {
+    /// The engine failed, or a limit ended an internal statement.
+    #[error(transparent)]
+    Engine(#[from] EngineRefusal),
+    /// Proctor ran a statement that no policy allows. This is a bug of Proctor.
+    #[error("a statement that no policy allows came to be run")]
+    ForbiddenStatement,
+}
+
 /// A stage of the chain. It adds its findings to the case; an error among them is a rejection.
 pub trait SqlStage {
     /// Returns the name of the stage.
@@ -63,7 +74,7 @@ pub trait SqlStage {
     ///
     /// # Errors
     /// The stage could not do its work: the engine or Proctor failed. A wrong statement is not an error but a finding.
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String>;
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError>;
 }
 
 impl ChainContext<'_> {
@@ -144,12 +155,6 @@ impl ChainContext<'_> {
 
 /// The advice about a statement that exceeds a limit.
 pub(crate) const REDUCE_ADVICE: &str = "Join by conditions, filter, or bound it, so that it needs less.";
-
-/// Reports whether a code means that a limit was exceeded.
-pub(crate) fn is_limit_code(code: SqlCode) -> bool {
-    use SqlCode::{EndlessRecursion, MemoryLimit, ResultLimit, StepLimit, TimeLimit};
-    matches!(code, TimeLimit | StepLimit | MemoryLimit | ResultLimit | EndlessRecursion)
-}
 
 /// Returns the bounds of a case for its engine.
 pub(crate) fn execution_bounds(bounds: &(proctor_core::sql::SqlResourceLimits, Instant)) -> ExecutionBounds<'_> {

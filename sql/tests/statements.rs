@@ -1,7 +1,9 @@
 //! Tests statements of SQLite with their expected verdicts: filters that exclude nothing, statements that never end,
 //! migrations, and fixes, each of which must correct its finding.
 
-use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlSeverity, SqlVerdict};
+use proctor_core::sql::{
+    Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlSeverity, SqlVerdict,
+};
 use proctor_sql::sqlite::Sqlite;
 
 const SCHEMA: &str = "
@@ -70,6 +72,29 @@ fn rejects_endless_recursion_with_rows() {
     assert_eq!(bounded.verdict, SqlVerdict::Ok, "{:#?}", bounded.diagnostics);
     let execution = bounded.execution.expect("it ran");
     assert!(execution.truncated && execution.rows == 10_000);
+}
+
+/// On ordinary rows the query of each statement ends. On the unusual rows that its filter is tried on, it does not.
+#[test]
+fn filter_that_never_ends_on_unusual_rows_exceeds_limit() {
+    let endless =
+        "WITH RECURSIVE n(i) AS (SELECT id FROM books WHERE id < 0 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n";
+    for (sql, code) in [
+        (format!("REPLACE INTO books (id, title) SELECT id, title FROM books WHERE id IN ({endless})"), "rewrite"),
+        (format!("DELETE FROM books WHERE id IN ({endless})"), "delete"),
+    ] {
+        let limits = SqlResourceLimits { steps: 1_000_000, ..SqlResourceLimits::default() };
+        let request = SqlRequest {
+            policy: SqlPolicy::Write,
+            schema: vec![SCHEMA.to_owned()],
+            limits,
+            ..SqlRequest::new(Dialect::Sqlite, sql)
+        };
+        let mut engine = Sqlite::open(&request).expect("a schema");
+        let judgement = proctor_sql::judge(&request, &mut engine);
+        assert!(has_error(&judgement, SqlCode::StepLimit), "{code}: {:#?}", judgement.diagnostics);
+        assert_eq!(judgement.verdict, SqlVerdict::Reject);
+    }
 }
 
 #[test]

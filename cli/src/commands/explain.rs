@@ -41,8 +41,8 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let resolved = spec.resolve(&args.profile, &operator, caller)?;
     let steps = steps_by_path(&resolved.plan)?;
     let target = args.target.as_deref().unwrap_or_default();
-    // If a subject has this exact name, the target means that subject.
-    let aspect = ExplainedAspect::parse(target).filter(|_| !steps.contains_key(target));
+    // The path of a step contains a slash, so no step has the name of an aspect.
+    let aspect = ExplainedAspect::parse(target);
     if let (None, Some(extra)) = (aspect, &args.step) {
         return Err(CliError::Usage {
             message: format!("`{}` stands behind a step", escape_line(extra)),

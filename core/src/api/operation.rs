@@ -12,13 +12,13 @@ use super::{
 };
 use crate::decision::gate::GateAnswer;
 use crate::decision::verdict::Verdict;
-use crate::model::names::{ChangesetId, ExecId, ProfileName, RunId};
+use crate::model::names::{ChangesetId, ExecId, IdempotencyKey, ProfileName, RunId};
 use crate::model::plan::ReportFormat;
 use crate::sql::{Judgement, SqlRequest};
 use description_parts::{header_parameter, json_response, path_parameter, query_parameter, request_body, schema_for};
 use parameter_schemas::{
-    absolute_path, any_object, any_text, boolean, event_data, file_name, idempotency_key, output_unit, page_size,
-    range_size, step_number, stream_name, unsigned_integer, wait_duration,
+    absolute_path, any_object, any_text, boolean, event_data, file_name, output_unit, page_size, range_size,
+    step_number, stream_name, unsigned_integer, wait_duration,
 };
 
 /// A function that generates the schema of a value in the document.
@@ -180,8 +180,10 @@ impl OperationDescription {
             parameters: &[
                 header_parameter(
                     "Idempotency-Key",
-                    idempotency_key,
-                    "The same key of the same user returns the same run, even after a restart of the daemon.",
+                    schema_for::<IdempotencyKey>,
+                    "The same key of the same user returns the same run, even after a restart of the daemon. A key has \
+                     1 to 255 visible ASCII characters and no spaces; any other value results in 400, and a key that \
+                     was used for another request in 409.",
                 ),
                 header_parameter(
                     "traceparent",

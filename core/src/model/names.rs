@@ -144,6 +144,12 @@ name!(
     "32 hexadecimal digits",
     |t| t.len() == 32 && t.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 );
+name!(
+    /// The value of the header `Idempotency-Key`, which identifies a request of one user.
+    IdempotencyKey, "idempotency key", r"^[!-~]{1,255}$",
+    "1 to 255 visible ASCII characters without spaces are expected",
+    |t| (1..=255).contains(&t.len()) && t.bytes().all(|b| b.is_ascii_graphic())
+);
 
 fn is_printable(text: &str) -> bool {
     (1..=200).contains(&text.len()) && !text.chars().any(char::is_control)
@@ -197,6 +203,16 @@ mod tests {
         }
         for good in ["009_x", "a", "A.b-c_d", &"a".repeat(128)] {
             assert!(ChangesetId::new(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn idempotency_key_has_no_spaces_and_a_maximum_length() {
+        for bad in ["", "a b", " ", "a\tb", "a\n", "\u{e9}", "\u{7f}", &"a".repeat(256)] {
+            assert!(IdempotencyKey::new(bad).is_err(), "{bad:?}");
+        }
+        for good in ["!", "~", "5f6c2e", &"a".repeat(255)] {
+            assert!(IdempotencyKey::new(good).is_ok(), "{good:?}");
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::api::{RunState, RunSubmission};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
-use proctor_core::model::names::{ChangesetId, ProfileName};
+use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName};
 use proctor_core::model::tier::Tier;
 
 use super::*;
@@ -76,8 +76,12 @@ fn run(name: &str) -> NewRun {
     NewRun { id: id(name), request: run_request("/r", "pr", None), uid: 7, key: None, toolchain_env, trace: None }
 }
 
-fn key(text: &str, request: &str) -> IdempotencyKey {
-    IdempotencyKey { text: text.to_owned(), request_sha256: Sha256Hex::digest(request.as_bytes()) }
+fn idempotency_key(text: &str) -> IdempotencyKey {
+    IdempotencyKey::new(text).expect("a key")
+}
+
+fn key(text: &str, request: &str) -> KeyedRequest {
+    KeyedRequest { key: idempotency_key(text), request_sha256: Sha256Hex::digest(request.as_bytes()) }
 }
 
 fn passed_events() -> Vec<RunEvent> {
@@ -248,7 +252,7 @@ fn key_identifies_one_run() {
     let state = TestStateDir::new();
     let history = state.history();
     let with_key = |name, text| NewRun { key: Some(key(text, "request")), ..run(name) };
-    let run_of_key = |history: &History, uid, text| history.run_for_key(uid, text).expect("asks");
+    let run_of_key = |history: &History, uid, text| history.run_for_key(uid, &idempotency_key(text)).expect("asks");
     complete(&history, with_key("r1", "a"));
     assert_eq!(run_of_key(&history, 7, "a"), Some((id("r1"), Sha256Hex::digest(b"request"))));
     assert_eq!((run_of_key(&history, 8, "a"), run_of_key(&history, 7, "b")), (None, None));
@@ -347,7 +351,7 @@ fn removes_outdated_runs() {
     for run in &gone {
         assert_eq!(history.view(&run.id).expect("looks"), None);
         assert_eq!(history.patch(&run.id).expect("looks"), None);
-        assert_eq!(history.run_for_key(7, run.id.as_str()).expect("asks"), None);
+        assert_eq!(history.run_for_key(7, &idempotency_key(run.id.as_str())).expect("asks"), None);
     }
     let day = Duration::from_secs(24 * 60 * 60);
     assert_eq!(history.remove_outdated(&retention(Some(day), 9)).expect("tidies").removed, 0);

@@ -12,6 +12,7 @@ use http::header::{ACCEPT, HeaderName, HeaderValue, LOCATION};
 use proctor_core::api::openapi;
 use proctor_core::api::operation::Operation;
 use proctor_core::api::{DoctorScope, How, Problem, ProblemType, RunState};
+use proctor_core::model::names::IdempotencyKey;
 use proctor_core::spec::quoted;
 use proctor_core::telemetry::TraceContext;
 use serde::de::DeserializeOwned;
@@ -30,8 +31,6 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Headers with the trace context of the caller (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// Maximum length of an `Idempotency-Key` in bytes.
-const MAX_KEY: usize = 255;
 /// Directory of evidence documents; their keys start with it.
 const VERIFY_PREFIX: &str = "verify/";
 
@@ -90,11 +89,10 @@ fn trace_context(head: &RequestHead) -> Option<TraceContext> {
     TraceContext::parse(traceparent, states.map(|states| states.join(",")).as_deref())
 }
 
-fn idempotency_key(head: &RequestHead) -> Result<Option<String>, Problem> {
+fn idempotency_key(head: &RequestHead) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(key) = head.header(&IDEMPOTENCY_KEY)? else { return Ok(None) };
-    let is_key = (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
-    let detail = || format!("`Idempotency-Key` must be 1 to {MAX_KEY} visible characters, not {}", quoted(key));
-    if is_key { Ok(Some(key.to_owned())) } else { Err(invalid_request(detail())) }
+    let detail = |_| format!("`Idempotency-Key` is {}: {}", quoted(key), IdempotencyKey::RULE);
+    IdempotencyKey::new(key).map(Some).map_err(|bad| invalid_request(detail(bad)))
 }
 
 async fn list_runs(app: &AppState, head: &RequestHead) -> HandlerResult {

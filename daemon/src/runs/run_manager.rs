@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::live_run::LiveRun;
 use super::run_task::{RunTask, end_unrecorded, request_bytes_exceeded};
 use super::{AdmissionRefusal, FoundRun, LastRunOfKey, ManagerMessage, RecentRuns, RunAdmission, RunJob, RunKey};
-use crate::history::{History, IdempotencyKey};
+use crate::history::{History, KeyedRequest};
 use crate::queue::{FairQueue, QueueEntry, QueueFull, QueueLimits};
 use crate::service::SerializedRun;
 
@@ -70,7 +70,7 @@ struct ManagedRun {
     live: Arc<LiveRun>,
     key: RunKey,
     /// `Idempotency-Key` of the request.
-    idempotency_key: Option<IdempotencyKey>,
+    idempotency_key: Option<KeyedRequest>,
     /// Signals that the run may start; `None` once it was sent.
     start_signal: Option<oneshot::Sender<()>>,
     request_bytes: usize,
@@ -175,11 +175,11 @@ impl RunManager {
     fn find_by_idempotency_key(
         &self,
         uid: u32,
-        sent: Option<&IdempotencyKey>,
+        sent: Option<&KeyedRequest>,
     ) -> Result<Option<(How, Arc<LiveRun>)>, AdmissionRefusal> {
         let Some(sent) = sent else { return Ok(None) };
         let has_key = |owned: &&ManagedRun| {
-            let same = owned.live.uid() == uid && owned.idempotency_key.as_ref().is_some_and(|k| k.text == sent.text);
+            let same = owned.live.uid() == uid && owned.idempotency_key.as_ref().is_some_and(|k| k.key == sent.key);
             same && !owned.live.is_refused()
         };
         let Some(owned) = self.runs.values().find(has_key) else { return Ok(None) };

@@ -12,7 +12,7 @@ use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::event::RunEvent;
-use proctor_core::model::names::{ChangesetId, RunId};
+use proctor_core::model::names::{ChangesetId, IdempotencyKey, RunId};
 use proctor_core::model::plan::{Network, Plan, ReadOnly};
 use proctor_core::model::tier::Tier;
 use proctor_core::telemetry::{TraceContext, take_context};
@@ -26,12 +26,10 @@ use proctor_runner::{
 
 use super::{Service, run_blocking};
 use crate::caller::{Account, Caller, env_size};
-use crate::history::{IdempotencyKey, NewRun};
+use crate::history::{KeyedRequest, NewRun};
 use crate::queue::{RepoClaim, WorktreeUse};
 use crate::runs::{AdmissionRefusal, LastRunOfKey, RequestedTree, RunAdmission, RunJob, RunKey, key_conflict};
 
-/// Maximum length of an `Idempotency-Key` in bytes.
-const MAX_KEY: usize = 255;
 /// Time that a request waits until the tree of an active run is known. After that, it gets a separate run.
 const TREE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,7 +44,7 @@ impl Service {
         &self,
         caller: Caller,
         submission: RunSubmission,
-        key: Option<String>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Submitted, Problem> {
         self.submit_in_trace(caller, submission, key, None).await
     }
@@ -59,7 +57,7 @@ impl Service {
         &self,
         caller: Caller,
         mut submission: RunSubmission,
-        key: Option<String>,
+        key: Option<IdempotencyKey>,
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
         // The trace context is removed first, because it must not make two requests different.
@@ -81,10 +79,10 @@ impl Service {
         &self,
         caller: Caller,
         submission: RunSubmission,
-        key: Option<String>,
+        key: Option<IdempotencyKey>,
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
-        let idempotency_key = key.map(|text| parse_key(text, &submission)).transpose()?;
+        let idempotency_key = key.map(|key| keyed_request(key, &submission));
         if let Some(repeated) = self.find_repeated(caller, idempotency_key.as_ref()).await? {
             return Ok(repeated);
         }
@@ -100,11 +98,11 @@ impl Service {
     async fn find_repeated(
         &self,
         caller: Caller,
-        idempotency_key: Option<&IdempotencyKey>,
+        idempotency_key: Option<&KeyedRequest>,
     ) -> Result<Option<Submitted>, Problem> {
         let Some(sent) = idempotency_key.cloned() else { return Ok(None) };
-        let text = sent.text.clone();
-        let known = self.query_history(move |history| history.run_for_key(caller.uid, &text)).await?;
+        let key = sent.key.clone();
+        let known = self.query_history(move |history| history.run_for_key(caller.uid, &key)).await?;
         match known {
             None => Ok(None),
             Some((id, request)) if request == sent.request_sha256 => {
@@ -122,7 +120,7 @@ impl Service {
         caller: Caller,
         how: How,
         id: RunId,
-        idempotency_key: Option<IdempotencyKey>,
+        idempotency_key: Option<KeyedRequest>,
     ) -> Result<Submitted, Problem> {
         let (run_id, how) = match idempotency_key {
             None => (id, how),
@@ -236,7 +234,7 @@ impl Service {
         caller: Caller,
         checked: CheckedRequest,
         same_tree: Option<RunId>,
-        idempotency_key: Option<IdempotencyKey>,
+        idempotency_key: Option<KeyedRequest>,
         trace: Option<TraceContext>,
     ) -> Result<Submitted, Problem> {
         let trace = TraceSettings::new(trace, self.telemetry.is_enabled());
@@ -257,12 +255,8 @@ impl Service {
     }
 }
 
-fn parse_key(text: String, submission: &RunSubmission) -> Result<IdempotencyKey, Problem> {
-    if text.is_empty() || text.len() > MAX_KEY || text.chars().any(char::is_control) {
-        let detail = format!("an `Idempotency-Key` has 1 to {MAX_KEY} bytes and no control characters");
-        return Err(Problem::new(ProblemType::InvalidRequest, detail));
-    }
-    Ok(IdempotencyKey { text, request_sha256: Sha256Hex::digest(&canonical::to_vec(submission)) })
+fn keyed_request(key: IdempotencyKey, submission: &RunSubmission) -> KeyedRequest {
+    KeyedRequest { key, request_sha256: Sha256Hex::digest(&canonical::to_vec(submission)) }
 }
 
 /// Resolves a revision that must name exactly one commit.
@@ -435,7 +429,7 @@ impl CheckedRequest {
         }
     }
 
-    fn into_job(self, idempotency_key: Option<IdempotencyKey>, trace: TraceSettings) -> Result<RunJob, Problem> {
+    fn into_job(self, idempotency_key: Option<KeyedRequest>, trace: TraceSettings) -> Result<RunJob, Problem> {
         let id = self.engine.run_id().map_err(|error| error.problem())?;
         let submission = self.submission;
         let (source, plan_sha256) = match self.key.tree {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use proctor_core::sql::{Dialect, SqlCode};
 use serde_json::Value;
 
-use crate::engine::EngineRefusal;
+use crate::engine::{EngineRefusal, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions::{is_similar, suggest_names};
 
@@ -123,6 +123,13 @@ impl DuckDbError {
     /// Converts the error of an internal statement to a failure of the engine.
     pub(super) fn to_engine_failure(&self) -> EngineRefusal {
         EngineRefusal { code: SqlCode::EngineFailed, ..self.to_refusal("") }
+    }
+
+    /// Converts the error of an internal statement with limits: a limit stays one, everything else is a failure of the
+    /// engine.
+    pub(super) fn to_internal_refusal(&self) -> EngineRefusal {
+        let refusal = self.to_refusal("");
+        if is_limit_code(refusal.code) { refusal } else { self.to_engine_failure() }
     }
 
     fn is_window_without_over(&self) -> bool {

@@ -12,9 +12,8 @@
 mod schema_reader;
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlResourceLimits};
+use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy};
 use rusqlite::Connection;
 
 use super::schema_definitions::{
@@ -22,11 +21,10 @@ use super::schema_definitions::{
 };
 use super::statement_observer::StatementOrigin;
 use super::statement_program::Instruction;
-use super::{INTERNAL_TIMEOUT, Sqlite, builtin_allowlist, sqlite_errors};
+use super::{Sqlite, builtin_allowlist, sqlite_errors};
 use crate::allow_lists;
-use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine as _};
+use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine as _, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
-use crate::stage::is_limit_code;
 use schema_reader::{ForeignKeyCascade, SchemaEntry, read_cascades, read_entries, read_shadow_tables, read_tables};
 
 /// The prefix of the new names of hidden columns.
@@ -67,10 +65,10 @@ impl RestrictedSchema {
     pub(super) fn from_schema(
         source: &Sqlite,
         allow: &SqlAllow,
-        limits: &SqlResourceLimits,
+        on: ExecutionBounds<'_>,
     ) -> Result<Self, EngineRefusal> {
-        source.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
-        let failed = |error: rusqlite::Error| sqlite_errors::engine_failure(&error);
+        source.observer.begin_statement(StatementOrigin::Internal, u64::MAX, on.deadline);
+        let failed = |error: rusqlite::Error| source.internal_refusal(&error);
         let all = read_entries(&source.connection).map_err(failed)?;
         let shadows = read_shadow_tables(&source.connection).map_err(failed)?;
         let cascades = read_cascades(source).map_err(failed)?;
@@ -88,9 +86,8 @@ impl RestrictedSchema {
             is_plain && !(points_away || shows_metadata || broken.contains(one.table.as_str()))
         };
         let entries: Vec<&SchemaEntry> = all.iter().filter(is_listed).collect();
-        let listed = copy_schema(source, &entries, allow, limits, &[])?;
-        let renamed =
-            if hidden.is_empty() { None } else { Some(copy_schema(source, &entries, allow, limits, &hidden)?) };
+        let listed = copy_schema(source, &entries, allow, on, &[])?;
+        let renamed = if hidden.is_empty() { None } else { Some(copy_schema(source, &entries, allow, on, &hidden)?) };
         Ok(Self {
             allow: allow.clone(),
             listed_copy: listed,
@@ -135,10 +132,10 @@ impl RestrictedSchema {
         self.check_columns(&listed, &used)
     }
 
-    /// Repeats a change of the schema in the copies. Returns whether that succeeded.
-    pub(super) fn apply_schema_change(&mut self, sql: &str) -> bool {
+    /// Repeats a change of the schema in the copies. Returns whether that succeeded; if not, the copies must be dropped.
+    pub(super) fn apply_schema_change(&mut self, sql: &str, on: ExecutionBounds<'_>) -> bool {
         let done = |engine: &mut Sqlite| {
-            engine.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+            engine.observer.begin_statement(StatementOrigin::Internal, on.limits.steps, on.deadline);
             engine.connection.execute_batch(sql).is_ok() && engine.refresh().is_ok()
         };
         // If columns are listed, a new table may have columns that must be hidden.
@@ -406,8 +403,8 @@ fn apply_change(
         used.bounds.push(engine.bind_statement(probe, on)?);
         used.programs.push(engine.program(probe, on)?);
     }
-    engine.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
-    used.tables = read_tables(&engine.connection, allow).map_err(|error| sqlite_errors::engine_failure(&error))?;
+    engine.observer.begin_statement(StatementOrigin::Internal, u64::MAX, on.deadline);
+    used.tables = read_tables(&engine.connection, allow).map_err(|error| engine.internal_refusal(&error))?;
     Ok(())
 }
 
@@ -417,12 +414,12 @@ fn copy_schema(
     source: &Sqlite,
     entries: &[&SchemaEntry],
     allow: &SqlAllow,
-    limits: &SqlResourceLimits,
+    on: ExecutionBounds<'_>,
     hidden: &[HiddenColumn],
 ) -> Result<Sqlite, EngineRefusal> {
     let failed = |error: rusqlite::Error| sqlite_errors::engine_failure(&error);
-    let mut engine = Sqlite::from_connection(Connection::open_in_memory().map_err(failed)?, limits)?;
-    engine.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+    let mut engine = Sqlite::from_connection(Connection::open_in_memory().map_err(failed)?, on.limits)?;
+    engine.observer.begin_statement(StatementOrigin::Internal, u64::MAX, on.deadline);
     let of = |kind: &'static str| entries.iter().filter(move |entry| entry.kind == kind);
     let is_virtual =
         |entry: &SchemaEntry| virtual_table_arguments_start(&significant_tokens(&entry.sql), &entry.sql).is_some();
@@ -442,7 +439,7 @@ fn copy_schema(
                 let (table, column) = (engine.quote_name(&one.table), engine.quote_name(&one.column));
                 format!("ALTER TABLE {table} RENAME COLUMN {column} TO {}", one.masked_name)
             };
-            make(&engine, &rename(one)).map_err(failed)?;
+            make(&engine, &rename(one)).map_err(|error| engine.internal_refusal(&error))?;
         }
     }
     for entry in of("view") {
@@ -467,6 +464,10 @@ fn copy_schema(
     for entry in of("trigger").filter(|entry| make(&engine, &entry.sql).is_err()) {
         let table = engine.quote_name(&entry.table);
         let _ = make(&engine, &format!("DROP TABLE {table}")).or_else(|_| make(&engine, &format!("DROP VIEW {table}")));
+    }
+    // An interrupted copy lacks entries that exist, so nothing may be judged with it.
+    if let Some(interrupt) = engine.observer.interrupt_reason() {
+        return Err(sqlite_errors::limit_refusal(interrupt));
     }
     engine.refresh()?;
     engine.set_trusted(false)?;
@@ -530,4 +531,32 @@ fn rename_virtual_columns(sql: &str, hidden: &[&HiddenColumn]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use proctor_core::sql::{SqlRequest, SqlResourceLimits};
+
+    use super::*;
+
+    #[test]
+    fn copy_that_exceeds_the_deadline_is_an_error_and_is_not_kept() {
+        let tables = |number: usize| format!("CREATE TABLE t{number} (a INTEGER, b INTEGER, c INTEGER);");
+        let schema: String = (0..200).map(tables).collect();
+        let sql = "SELECT a FROM t7";
+        let request = SqlRequest { schema: vec![schema], ..SqlRequest::new(Dialect::Sqlite, sql) };
+        let mut engine = Sqlite::open(&request).expect("a schema");
+        let limits = SqlResourceLimits::default();
+        let until = |deadline| ExecutionBounds { limits: &limits, deadline, continues_past_row_limit: false };
+        let in_time = until(Instant::now() + limits.wall_time());
+        let late = until(Instant::now().checked_sub(Duration::from_secs(1)).expect("an instant"));
+        let allow =
+            SqlAllow { columns: (0..200).map(|number| format!("t{number}.a")).collect(), ..SqlAllow::default() };
+        let bound = engine.bind(sql, in_time).expect("binds");
+        let refusal = engine.check_lists(sql, &bound, &allow, late).expect_err("the deadline passed");
+        assert_eq!(refusal.code, SqlCode::TimeLimit, "{refusal:?}");
+        assert_eq!(engine.check_lists(sql, &bound, &allow, in_time), Ok(()));
+    }
 }

@@ -2,23 +2,19 @@
 //! request; its values are bound as parameters and cleared again.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use rusqlite::types::{ToSqlOutput, Value as Bindable, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-use super::statement_observer::StatementOrigin;
+use super::statement_observer::{StatementInterrupt, StatementOrigin};
 use super::{Sqlite, builtin_allowlist, sqlite_errors};
 use crate::catalog::CatalogTable;
-use crate::engine::{Action, BoundStatement, EngineRefusal, SqlEngine as _};
+use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine as _};
 use crate::scratch_rows::{self, ScratchValue};
 
 /// The number of statements that stay prepared.
 pub(super) const MAX_CACHED_STATEMENTS: usize = 64;
-/// The deadline that is set for an internal statement;
-/// [`StatementObserver`](super::statement_observer::StatementObserver) does not enforce it. [`MAX_INSERT_STEPS`] is the
-/// limit of instructions for one insertion.
-const INSERT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of instructions for one insertion.
 const MAX_INSERT_STEPS: u64 = 10_000_000;
 /// Functions whose result depends on earlier statements of the connection, on any table.
 const CONNECTION_FUNCTIONS: [&str; 3] = ["changes", "last_insert_rowid", "total_changes"];
@@ -41,26 +37,54 @@ pub(super) fn execute_cached(connection: &Connection, sql: &str) -> Result<(), E
     done.map(drop).map_err(|error| sqlite_errors::engine_failure(&error))
 }
 
+/// Returns the maximum number of instructions for one insertion of a request.
+pub(super) fn max_steps(on: ExecutionBounds<'_>) -> u64 {
+    MAX_INSERT_STEPS.min(on.limits.steps)
+}
+
 impl Sqlite {
     /// Reports whether a table has no rows.
-    pub(super) fn has_no_rows(&self, table: &CatalogTable) -> bool {
-        self.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INSERT_TIMEOUT);
+    pub(super) fn has_no_rows(&self, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, on.limits.steps, on.deadline);
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", self.quote_name(&table.name));
         let found = self.connection.prepare_cached(&sql).and_then(|mut asked| asked.query_row([], |row| row.get(0)));
-        found == Ok(false)
+        match self.observer.interrupt_reason() {
+            Some(interrupt) => Err(sqlite_errors::limit_refusal(interrupt)),
+            None => Ok(found == Ok(false)),
+        }
     }
 
     /// Inserts those of the rows that break no constraint.
-    pub(super) fn insert_rows(&self, table: &CatalogTable, rows: &[Vec<ScratchValue>]) {
-        let Some(columns) = rows.first().map(Vec::len).filter(|columns| *columns > 0) else { return };
+    pub(super) fn insert_rows(
+        &self,
+        table: &CatalogTable,
+        rows: &[Vec<ScratchValue>],
+        on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
+        let Some(columns) = rows.first().map(Vec::len).filter(|columns| *columns > 0) else { return Ok(()) };
         let places = vec!["?"; columns].join(", ");
         let sql = format!("{}({places})", scratch_rows::insert_prefix(self, table));
-        self.observer.begin_statement(StatementOrigin::Internal, MAX_INSERT_STEPS, Instant::now() + INSERT_TIMEOUT);
-        let Ok(mut statement) = self.connection.prepare_cached(&sql) else { return };
+        self.observer.begin_statement(StatementOrigin::Internal, max_steps(on), on.deadline);
+        let Ok(mut statement) = self.connection.prepare_cached(&sql) else { return Ok(()) };
         for row in rows {
-            self.observer.begin_statement(StatementOrigin::Internal, MAX_INSERT_STEPS, Instant::now() + INSERT_TIMEOUT);
+            self.observer.begin_statement(StatementOrigin::Internal, max_steps(on), on.deadline);
             // A row that breaks a constraint is left out.
-            let _ = statement.execute(params_from_iter(row));
+            if statement.execute(params_from_iter(row)).is_err() {
+                self.rejected_insertion()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns false for an insertion that failed, because a constraint refuses the row or a trigger takes too many
+    /// steps.
+    ///
+    /// # Errors
+    /// The deadline of the request passed.
+    pub(super) fn rejected_insertion(&self) -> Result<bool, EngineRefusal> {
+        match self.observer.interrupt_reason() {
+            Some(interrupt @ StatementInterrupt::Time) => Err(sqlite_errors::limit_refusal(interrupt)),
+            Some(StatementInterrupt::Steps) | None => Ok(false),
         }
     }
 
@@ -89,18 +113,23 @@ impl Sqlite {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use proctor_core::sql::{Dialect, SqlRequest, SqlResourceLimits};
 
     use super::*;
-    use crate::engine::ExecutionBounds;
 
     fn engine(schema: &str) -> Sqlite {
         let request = SqlRequest { schema: vec![schema.to_owned()], ..SqlRequest::new(Dialect::Sqlite, "SELECT 1") };
         Sqlite::open(&request).expect("a schema")
     }
 
+    fn bounds(limits: &SqlResourceLimits) -> ExecutionBounds<'_> {
+        ExecutionBounds { limits, deadline: Instant::now() + limits.wall_time(), continues_past_row_limit: false }
+    }
+
     fn read_rows(engine: &Sqlite, table: &str) -> Vec<Vec<Bindable>> {
-        engine.observer.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INSERT_TIMEOUT);
+        engine.observer.begin_internal();
         let mut statement = engine.connection.prepare(&format!("SELECT rowid, * FROM {table}")).expect("a table");
         let columns = statement.column_count();
         let row = |row: &rusqlite::Row<'_>| (0..columns).map(|at| row.get(at)).collect();
@@ -131,24 +160,29 @@ mod tests {
         ];
         let (mut bound, mut written) = (engine(TABLE), engine(TABLE));
         let table = bound.catalog.table("t").expect("the table").clone();
-        assert!(bound.has_no_rows(&table));
-        bound.insert_scratch_rows(&table, &given);
-        scratch_rows::insert_with_sql(&mut written, &table, &given);
+        let limits = SqlResourceLimits::default();
+        let on = bounds(&limits);
+        assert_eq!(bound.has_no_rows(&table, on), Ok(true));
+        bound.insert_scratch_rows(&table, &given, on).expect("inserts");
+        scratch_rows::insert_with_sql(&mut written, &table, &given, on).expect("inserts");
         assert_eq!(read_rows(&bound, "t").len(), 2, "three rows break a constraint");
         assert_eq!(read_rows(&bound, "t"), read_rows(&written, "t"));
-        assert!(!bound.has_no_rows(&table));
+        assert_eq!(bound.has_no_rows(&table, on), Ok(false));
     }
 
     #[test]
     fn cached_statements_keep_no_values() {
         let mut engine = engine("CREATE TABLE t (a TEXT)");
         let table = engine.catalog.table("t").expect("the table").clone();
+        let limits = SqlResourceLimits::default();
+        let on = bounds(&limits);
         for _ in 0..2 {
             engine.begin().expect("begins");
-            engine.insert_scratch_rows(&table, &[vec![ScratchValue::Text("secret".to_owned())]]);
+            let rows = [vec![ScratchValue::Text("secret".to_owned())]];
+            engine.insert_scratch_rows(&table, &rows, on).expect("inserts");
             assert_eq!(read_rows(&engine, "t").len(), 1);
             engine.rollback().expect("rolls back");
-            assert!(engine.has_no_rows(&table));
+            assert_eq!(engine.has_no_rows(&table, on), Ok(true));
         }
         let sql = format!("{}(?)", scratch_rows::insert_prefix(&engine, &table));
         let mut kept = engine.connection.prepare_cached(&sql).expect("it is kept");
@@ -164,12 +198,7 @@ mod tests {
         let sources = |schema: &str, sql: &str| {
             let mut engine = engine(schema);
             let limits = SqlResourceLimits::default();
-            let on = ExecutionBounds {
-                limits: &limits,
-                deadline: Instant::now() + INSERT_TIMEOUT,
-                continues_past_row_limit: false,
-            };
-            let bound = engine.bind(sql, on).expect("binds");
+            let bound = engine.bind(sql, bounds(&limits)).expect("binds");
             engine.source_tables(&[&bound]).map(|sources| sources.into_iter().collect::<Vec<_>>().join(" "))
         };
         assert_eq!(sources(plain, "SELECT x FROM A").as_deref(), Some("a"));

@@ -15,14 +15,25 @@ pub(super) fn engine_failure(error: &Error) -> EngineRefusal {
     EngineRefusal::new(SqlCode::EngineFailed, format!("SQLite failed: {error}"))
 }
 
-/// Converts an error about `sql` to a refusal.
-pub(super) fn refusal_from_error(error: &Error, sql: &str, stopped: Option<StatementInterrupt>) -> EngineRefusal {
-    match stopped {
-        Some(StatementInterrupt::Time) => return EngineRefusal::new(SqlCode::TimeLimit, "it did not end in its time"),
-        Some(StatementInterrupt::Steps) => {
-            return EngineRefusal::new(SqlCode::StepLimit, "it took more steps of SQLite's machine than it may");
+/// Converts the error of an internal statement: a limit, if the statement was interrupted, or a failure of the engine.
+pub(super) fn refusal_from_internal_error(error: &Error, interrupt: Option<StatementInterrupt>) -> EngineRefusal {
+    interrupt.map_or_else(|| engine_failure(error), limit_refusal)
+}
+
+/// Returns the refusal of a statement that was interrupted.
+pub(super) fn limit_refusal(interrupt: StatementInterrupt) -> EngineRefusal {
+    match interrupt {
+        StatementInterrupt::Time => EngineRefusal::new(SqlCode::TimeLimit, "it did not end in its time"),
+        StatementInterrupt::Steps => {
+            EngineRefusal::new(SqlCode::StepLimit, "it took more steps of SQLite's machine than it may")
         }
-        None => {}
+    }
+}
+
+/// Converts an error about `sql` to a refusal.
+pub(super) fn refusal_from_error(error: &Error, sql: &str, interrupt: Option<StatementInterrupt>) -> EngineRefusal {
+    if let Some(interrupt) = interrupt {
+        return limit_refusal(interrupt);
     }
     match error {
         Error::SqlInputError { error, msg, offset, .. } => {

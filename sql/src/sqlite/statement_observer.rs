@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proctor_core::sql::SqlPolicy;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
@@ -12,10 +12,13 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperati
 use super::builtin_allowlist;
 use crate::engine::Action;
 
+/// The time limit of internal statements that contain no text of a request.
+const INTERNAL_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The origin of the current statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StatementOrigin {
-    /// An internal statement of Proctor. It may perform any action, and its deadline is not enforced.
+    /// An internal statement of Proctor. It may perform any action.
     Internal,
     /// A statement of the schema: it creates tables and rows, and may access nothing else.
     Schema,
@@ -66,7 +69,7 @@ impl StatementObserver {
             observed: ObservedStatement::default(),
             steps: 0,
             max_steps: u64::MAX,
-            deadline: Instant::now(),
+            deadline: Instant::now() + INTERNAL_TIMEOUT,
             interrupt: None,
         }))
     }
@@ -87,6 +90,12 @@ impl StatementObserver {
         };
     }
 
+    /// Resets the state for internal statements that contain no text of a request, such as `BEGIN` and queries of the
+    /// catalog. They must also succeed after the deadline of a request.
+    pub(super) fn begin_internal(&self) {
+        self.begin_statement(StatementOrigin::Internal, u64::MAX, Instant::now() + INTERNAL_TIMEOUT);
+    }
+
     /// Returns the recorded facts about the statement.
     pub(super) fn take_observed(&self) -> ObservedStatement {
         let mut noted = std::mem::take(&mut self.state().observed);
@@ -105,7 +114,7 @@ impl StatementObserver {
         state.steps = state.steps.saturating_add(u64::try_from(steps).unwrap_or(0));
         let stopped = if state.steps > state.max_steps {
             Some(StatementInterrupt::Steps)
-        } else if state.origin != StatementOrigin::Internal && Instant::now() > state.deadline {
+        } else if Instant::now() > state.deadline {
             Some(StatementInterrupt::Time)
         } else {
             None
@@ -278,5 +287,21 @@ fn transaction_name(operation: TransactionOperation, savepoint: &'static str) ->
         (TransactionOperation::Release, _) => "RELEASE",
         (TransactionOperation::Rollback, false) => "ROLLBACK TO",
         _ => "COMMIT",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupts_internal_statement_after_deadline() {
+        let observer = StatementObserver::new();
+        let past = Instant::now().checked_sub(Duration::from_secs(1)).expect("an instant");
+        observer.begin_statement(StatementOrigin::Internal, u64::MAX, past);
+        assert!(observer.should_interrupt(1));
+        assert_eq!(observer.interrupt_reason(), Some(StatementInterrupt::Time));
+        observer.begin_internal();
+        assert!(!observer.should_interrupt(i32::MAX), "the end of a transaction must not depend on a request");
     }
 }

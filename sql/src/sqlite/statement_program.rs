@@ -113,13 +113,8 @@ impl Sqlite {
 
     fn root_pages(&mut self) -> Result<&RootPages, EngineRefusal> {
         if self.root_pages.is_none() {
-            self.observer.begin_statement(
-                StatementOrigin::Internal,
-                u64::MAX,
-                std::time::Instant::now() + super::INTERNAL_TIMEOUT,
-            );
-            self.root_pages =
-                Some(read_root_pages(&self.connection).map_err(|error| sqlite_errors::engine_failure(&error))?);
+            self.observer.begin_internal();
+            self.root_pages = Some(read_root_pages(&self.connection).map_err(|error| self.internal_refusal(&error))?);
         }
         Ok(self.root_pages.get_or_insert_default())
     }

@@ -4,7 +4,7 @@
 use proctor_core::sql::{Applicability, SqlCode, SqlDiagnostic, SqlFix, StageName};
 
 use crate::lexer;
-use crate::stage::{ChainContext, SqlStage};
+use crate::stage::{ChainContext, SqlStage, StageError};
 use crate::stages::statement_binding;
 
 /// The stage `bind`.
@@ -15,7 +15,7 @@ impl SqlStage for BindStage {
         StageName::Bind
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         if let Err(refusal) = statement_binding::split_statements(case) {
             let found = case.refusal_finding(StageName::Bind, &refusal, 0);
             case.add_finding(found);
@@ -31,7 +31,7 @@ impl SqlStage for BindStage {
                     let places = bound.double_quoted_strings.clone();
                     report_quoted_strings(case, index, &places);
                 }
-                Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.message),
+                Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.into()),
                 Err(_) => {
                     let names = std::mem::take(&mut case.statements[index].name_findings);
                     names.into_iter().for_each(|found| case.add_finding(found));

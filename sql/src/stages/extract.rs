@@ -10,7 +10,7 @@ use std::time::Instant;
 use proctor_core::sql::{Applicability, SqlCode, SqlDiagnostic, SqlFix, StageName};
 
 use crate::lexer::{self, SqlTokenKind};
-use crate::stage::{ChainContext, SqlStage};
+use crate::stage::{ChainContext, SqlStage, StageError};
 use crate::stages::{misspelt_keywords, wrapped_answer};
 
 /// The maximum size of a text that is searched for prose around a statement, in bytes.
@@ -26,7 +26,7 @@ impl SqlStage for ExtractStage {
         StageName::Extract
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         let text = case.text();
         let limit = usize::try_from(case.request.limits.input).unwrap_or(usize::MAX);
         if text.len() > limit {

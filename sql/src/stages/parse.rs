@@ -6,7 +6,7 @@ use sqlparser::dialect::{DuckDbDialect, SQLiteDialect};
 use sqlparser::parser::Parser;
 
 use crate::engine::EngineRefusal;
-use crate::stage::{ChainContext, SqlStage};
+use crate::stage::{ChainContext, SqlStage, StageError};
 use crate::stages::misspelt_keywords::{self, is_syntax_code};
 use crate::stages::{foreign_constructs, safety, statement_binding};
 
@@ -23,7 +23,7 @@ impl SqlStage for ParseStage {
         StageName::Parse
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         if let Err(refusal) = statement_binding::split_statements(case) {
             let text = case.text().to_owned();
             report_syntax_error(case, &text, &refusal, 0);

@@ -3,13 +3,17 @@
 //! affects all of them, its filter has no effect.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use proctor_core::sql::{Ground, SqlCode, SqlDiagnostic, SqlExecution, SqlPolicy, SqlSpan, StageName, Touched};
 use sqlparser::ast::{Expr, Visit, Visitor};
 
-use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, StatementKind, StatementOutcome};
+use crate::catalog::CatalogTable;
+use crate::engine::{
+    Action, BoundStatement, EngineRefusal, ExecutionBounds, StatementKind, StatementOutcome, is_limit_code,
+};
 use crate::scratch_rows;
-use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, Statement, execution_bounds, is_limit_code};
+use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, StageError, Statement, execution_bounds};
 use crate::stages::{rewrite_extent, safety, statement_binding};
 
 /// The stage `run`.
@@ -20,43 +24,62 @@ impl SqlStage for RunStage {
         StageName::Run
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         if let Err(refusal) = statement_binding::split_statements(case) {
             let found = case.refusal_finding(StageName::Run, &refusal, 0);
             case.add_finding(found);
             return Ok(());
         }
         statement_binding::bind_statements(case, StageName::Run)?;
-        prepare_rows(case)?;
-        let outcome = for_each_statement(case, run_statement);
-        case.engine.rollback().map_err(|refusal| refusal.message)?;
-        outcome?;
-        for_each_statement(case, check_filter_on_unusual_rows)
+        let outcome = prepare_rows(case).and_then(|()| for_each_statement(case, run_statement));
+        case.engine.rollback()?;
+        outcome.and_then(|()| for_each_statement(case, check_filter_on_unusual_rows))
     }
 }
 
 /// Does some work for each statement until the time is over.
 fn for_each_statement(
     case: &mut ChainContext<'_>,
-    work: fn(&mut ChainContext<'_>, usize) -> Result<(), String>,
-) -> Result<(), String> {
+    work: fn(&mut ChainContext<'_>, usize) -> Result<(), StageError>,
+) -> Result<(), StageError> {
     for index in 0..case.statements.len() {
         if case.check_deadline(StageName::Run) {
             break;
         }
-        work(case, index)?;
+        let range = case.statements[index].range.clone();
+        work(case, index).or_else(|error| limit_as_finding(case, error, Some(range)))?;
     }
     Ok(())
 }
 
-/// Begins the transaction that is rolled back at the end. Without a database file, empty tables get scratch rows.
-fn prepare_rows(case: &mut ChainContext<'_>) -> Result<(), String> {
-    case.engine.begin().map_err(|refusal| refusal.message)?;
-    if case.request.database.is_none() {
-        let sources = source_tables(case);
-        scratch_rows::fill_empty_tables(case.engine, &case.request.sql, sources.as_ref());
+/// Converts a limit that ended an internal statement to a finding. Without that statement, nothing shows that the text
+/// is right.
+fn limit_as_finding(
+    case: &mut ChainContext<'_>,
+    error: StageError,
+    range: Option<Range<usize>>,
+) -> Result<(), StageError> {
+    match error {
+        StageError::Engine(refusal) if is_limit_code(refusal.code) => {
+            let span = range.map(|range| case.span(range));
+            let found = SqlDiagnostic::error(StageName::Run, refusal.code, refusal.message);
+            case.add_finding(found.with_span(span).with_advice(REDUCE_ADVICE));
+            Ok(())
+        }
+        other => Err(other),
     }
-    Ok(())
+}
+
+/// Begins the transaction that is rolled back at the end. Without a database file, empty tables get scratch rows.
+fn prepare_rows(case: &mut ChainContext<'_>) -> Result<(), StageError> {
+    case.engine.begin()?;
+    if case.request.database.is_some() {
+        return Ok(());
+    }
+    let (sources, bounds) = (source_tables(case), case.limits_and_deadline());
+    let text = &case.request.sql;
+    let filled = scratch_rows::fill_empty_tables(case.engine, text, sources.as_ref(), execution_bounds(&bounds));
+    filled.or_else(|refusal| limit_as_finding(case, refusal.into(), None))
 }
 
 /// Returns the tables whose rows can affect the statements; `None` if every table can affect them.
@@ -69,10 +92,10 @@ fn source_tables(case: &ChainContext<'_>) -> Option<BTreeSet<String>> {
     case.engine.source_tables(&statements?)
 }
 
-fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), String> {
+fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), StageError> {
     let bound = match statement_binding::bound_statement(case, index) {
         Ok(bound) => bound.clone(),
-        Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.message),
+        Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.into()),
         Err(refusal) => {
             let from = case.statements[index].range.start;
             let found = case.refusal_finding(StageName::Bind, &refusal, from);
@@ -81,11 +104,11 @@ fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), String
         }
     };
     if !is_run_allowed(&bound, case.request.policy) {
-        return Err("a statement that no policy allows came to be run".to_owned());
+        return Err(StageError::ForbiddenStatement);
     }
     let written = written_table(&bound);
     let before = match &written {
-        Some(table) => count_rows(case, table),
+        Some(table) => count_rows(case, table)?,
         None => 0,
     };
     let bounds = case.limits_and_deadline();
@@ -110,7 +133,7 @@ fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), String
             }
             case.execution = Some(build_execution(case, bound, &ran, written, before));
         }
-        Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.message),
+        Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.into()),
         Err(refusal) => report_failure(case, index, &bound, refusal),
     }
     Ok(())
@@ -208,17 +231,44 @@ fn written_table(bound: &BoundStatement) -> Option<String> {
     tables.all(|table| *table == first).then_some(first)
 }
 
-fn count_rows(case: &mut ChainContext<'_>, table: &str) -> u64 {
+/// Returns the number of rows of a table or view, or zero if the engine cannot read it.
+fn count_rows(case: &mut ChainContext<'_>, table: &str) -> Result<u64, EngineRefusal> {
     let name = case.engine.quote_name(table);
-    case.engine
-        .query_number(&format!("SELECT count(*) FROM {name}"))
-        .ok()
-        .and_then(|rows| u64::try_from(rows).ok())
-        .unwrap_or(0)
+    Ok(query_count(case, &format!("SELECT count(*) FROM {name}"))?.unwrap_or(0))
+}
+
+/// Returns the result of a query that counts rows; `None` if the engine refuses it.
+///
+/// # Errors
+/// The query exceeds a limit.
+fn query_count(case: &mut ChainContext<'_>, query: &str) -> Result<Option<u64>, EngineRefusal> {
+    let bounds = case.limits_and_deadline();
+    match case.engine.query_number(query, execution_bounds(&bounds)) {
+        Ok(rows) => Ok(u64::try_from(rows).ok()),
+        Err(refusal) if is_limit_code(refusal.code) => Err(refusal),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Does some work on a table with many unusual rows, and undoes it. Returns the number of rows before the work.
+fn on_unusual_rows<T>(
+    case: &mut ChainContext<'_>,
+    table: &CatalogTable,
+    work: impl FnOnce(&mut ChainContext<'_>) -> Result<T, EngineRefusal>,
+) -> Result<(u64, T), EngineRefusal> {
+    let (sources, bounds) = (source_tables(case), case.limits_and_deadline());
+    let (text, on) = (&case.request.sql, execution_bounds(&bounds));
+    case.engine.begin()?;
+    let done = scratch_rows::fill_empty_tables(case.engine, text, sources.as_ref(), on)
+        .and_then(|()| scratch_rows::insert_unusual_rows(case.engine, table, text, on))
+        .and_then(|()| count_rows(case, &table.name))
+        .and_then(|rows| work(case).map(|done| (rows, done)));
+    case.engine.rollback()?;
+    done
 }
 
 /// Reports an UPDATE or DELETE that affects every one of many unusual rows.
-fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Result<(), String> {
+fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Result<(), StageError> {
     let Some(bound) = case.statements[index].bound().cloned() else { return Ok(()) };
     let removes = bound.actions.iter().any(|action| matches!(action, Action::Delete(_) | Action::Update { .. }));
     let adds = bound.actions.iter().any(|action| matches!(action, Action::Insert(_)));
@@ -239,20 +289,18 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
     };
     let text = case.statement_text(&case.statements[index]).to_owned();
     let bounds = case.limits_and_deadline();
-    case.engine.begin().map_err(|refusal| refusal.message)?;
-    let (all, sources) = (case.request.sql.clone(), source_tables(case));
-    scratch_rows::fill_empty_tables(case.engine, &all, sources.as_ref());
-    scratch_rows::insert_unusual_rows(case.engine, &table, &all);
-    let rows = count_rows(case, &table.name);
-    let touched = match case.engine.run(&text, &bound, case.request.policy, execution_bounds(&bounds)) {
-        Ok(ran) => Some(ran.changed),
-        // Referenced rows cannot be deleted, so the rows that the filter selects are counted instead.
-        Err(refusal) if refusal.code == SqlCode::ConstraintBroken => {
-            tree.as_ref().and_then(|tree| count_selected_rows(case, tree))
+    let (rows, touched) = on_unusual_rows(case, &table, |case| {
+        match case.engine.run(&text, &bound, case.request.policy, execution_bounds(&bounds)) {
+            Ok(ran) => Ok(Some(ran.changed)),
+            Err(refusal) if is_limit_code(refusal.code) => Err(refusal),
+            // Referenced rows cannot be deleted, so the rows that the filter selects are counted instead.
+            Err(refusal) if refusal.code == SqlCode::ConstraintBroken => match &tree {
+                Some(tree) => count_selected_rows(case, tree),
+                None => Ok(None),
+            },
+            Err(_) => Ok(None),
         }
-        Err(_) => None,
-    };
-    case.engine.rollback().map_err(|refusal| refusal.message)?;
+    })?;
     if rows < 2 || touched.is_none_or(|touched| touched < rows) {
         return Ok(());
     }
@@ -273,19 +321,13 @@ fn check_rewrite_on_unusual_rows(
     case: &mut ChainContext<'_>,
     index: usize,
     bound: &BoundStatement,
-) -> Result<(), String> {
+) -> Result<(), StageError> {
     let source = case.statements[index].tree.as_ref().and_then(|tree| rewrite_extent::rewrite_source(tree, bound));
     let Some((name, query)) = source else { return Ok(()) };
     let Some(table) = case.engine.catalog().table(bare_name(&name)).cloned() else { return Ok(()) };
-    let (all, sources) = (case.request.sql.clone(), source_tables(case));
-    case.engine.begin().map_err(|refusal| refusal.message)?;
-    scratch_rows::fill_empty_tables(case.engine, &all, sources.as_ref());
-    scratch_rows::insert_unusual_rows(case.engine, &table, &all);
-    let rows = count_rows(case, &table.name);
-    let taken = case.engine.query_number(&format!("SELECT count(*) FROM ({query}) AS taken"));
-    case.engine.rollback().map_err(|refusal| refusal.message)?;
-    let taken = taken.ok().and_then(|taken| u64::try_from(taken).ok()).unwrap_or(0);
-    if rows < 2 || taken < rows {
+    let count = format!("SELECT count(*) FROM ({query}) AS taken");
+    let (rows, taken) = on_unusual_rows(case, &table, |case| query_count(case, &count))?;
+    if rows < 2 || taken.unwrap_or(0) < rows {
         return Ok(());
     }
     let span = case.span(case.statements[index].range.clone());
@@ -296,10 +338,12 @@ fn check_rewrite_on_unusual_rows(
 }
 
 /// Returns the number of rows that the filter of a write selects.
-fn count_selected_rows(case: &mut ChainContext<'_>, tree: &sqlparser::ast::Statement) -> Option<u64> {
-    let (table, filter) = safety::write_target(tree)?;
-    let query = format!("SELECT count(*) FROM {table} WHERE {}", filter?);
-    case.engine.query_number(&query).ok().and_then(|rows| u64::try_from(rows).ok())
+fn count_selected_rows(
+    case: &mut ChainContext<'_>,
+    tree: &sqlparser::ast::Statement,
+) -> Result<Option<u64>, EngineRefusal> {
+    let Some((table, Some(filter))) = safety::write_target(tree) else { return Ok(None) };
+    query_count(case, &format!("SELECT count(*) FROM {table} WHERE {filter}"))
 }
 
 fn bare_name(name: &str) -> &str {

@@ -9,7 +9,7 @@ use sqlparser::ast::{self, Expr, FromTable, SetExpr};
 use crate::allow_lists;
 use crate::engine::{Action, BoundStatement, StatementKind};
 use crate::lexer::{self, SqlTokenKind};
-use crate::stage::{ChainContext, SqlStage};
+use crate::stage::{ChainContext, SqlStage, StageError};
 use crate::stages::{filter_truth, parse, rewrite_extent, statement_binding};
 
 const STAGE: StageName = StageName::Safety;
@@ -51,7 +51,7 @@ impl SqlStage for SafetyStage {
         STAGE
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         if let Err(refusal) = statement_binding::split_statements(case) {
             let found = case.refusal_finding(STAGE, &refusal, 0);
             case.add_finding(found);
@@ -72,7 +72,7 @@ impl SqlStage for SafetyStage {
             let findings = match statement_binding::bound_statement(case, index) {
                 Ok(bound) => action_findings(case, index, bound, span),
                 // A statement that did not bind is judged by its form, so that one judgement reports all problems.
-                Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.message),
+                Err(refusal) if refusal.code.is_engine_problem() => return Err(refusal.into()),
                 Err(_) => form_findings(case, index, span),
             };
             let filters = filter_findings(case, index, span);

@@ -31,7 +31,7 @@ use proctor_core::sql::{SqlCode, SqlDiagnostic, StageName};
 use sqlparser::ast;
 
 use crate::catalog::Catalog;
-use crate::stage::{ChainContext, SqlStage};
+use crate::stage::{ChainContext, SqlStage, StageError};
 use language::is_english;
 use query_shape::QueryShape;
 use question::ParsedQuestion;
@@ -47,7 +47,7 @@ impl SqlStage for SemanticStage {
         StageName::Semantic
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         let question = case.request.question.as_deref().map(ParsedQuestion::parse);
         let catalog = case.visible_catalog();
         let mut found = Vec::new();

@@ -6,7 +6,7 @@ use proctor_core::sql::{SqlBatch, SqlCode, SqlPolicy, StageName};
 
 use crate::allow_lists;
 use crate::engine::{BoundStatement, EngineRefusal, StatementKind};
-use crate::stage::{ChainContext, Statement, execution_bounds};
+use crate::stage::{ChainContext, StageError, Statement, execution_bounds};
 use crate::stages::name_errors;
 
 /// The maximum number of statements that are examined if the request allows only one. This is enough to show what
@@ -39,7 +39,7 @@ pub(super) fn split_statements(case: &mut ChainContext<'_>) -> Result<(), Engine
 ///
 /// # Errors
 /// The engine cannot begin or undo a migration.
-pub(super) fn bind_statements(case: &mut ChainContext<'_>, stage: StageName) -> Result<(), String> {
+pub(super) fn bind_statements(case: &mut ChainContext<'_>, stage: StageName) -> Result<(), StageError> {
     if case.statements.iter().all(|statement| statement.prepared.is_some()) {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub(super) fn bind_statements(case: &mut ChainContext<'_>, stage: StageName) -> 
         && case.request.batch() == SqlBatch::Many
         && case.statements.len() > 1;
     if is_migration {
-        case.engine.begin().map_err(|refusal| refusal.message)?;
+        case.engine.begin()?;
     }
     for index in 0..case.statements.len() {
         if case.check_deadline(stage) {
@@ -56,7 +56,7 @@ pub(super) fn bind_statements(case: &mut ChainContext<'_>, stage: StageName) -> 
         bind_statement(case, index, is_migration);
     }
     if is_migration {
-        case.engine.rollback().map_err(|refusal| refusal.message)?;
+        case.engine.rollback()?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use proctor_core::sql::{Applicability, SqlCode, SqlDiagnostic, SqlFix, StageName};
 
 use crate::lexer::{self, SqlTokenKind};
-use crate::stage::{ChainContext, SqlStage};
+use crate::stage::{ChainContext, SqlStage, StageError};
 
 /// The stage `tokenize`.
 pub(super) struct TokenizeStage;
@@ -15,7 +15,7 @@ impl SqlStage for TokenizeStage {
         StageName::Tokenize
     }
 
-    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), String> {
+    fn run(&self, case: &mut ChainContext<'_>) -> Result<(), StageError> {
         let text = case.text();
         let mut found = Vec::new();
         if let Some(at) = text.find('\0') {

@@ -147,7 +147,9 @@ fn checks_config_without_starting(env: &TestEnvironment) {
     check(&[]).exits(2).prints_to_stderr(&["proctord.toml:2:1", "sokcet"]);
     check(&["--config", file.to_str().expect("UTF-8")]).exits(2).prints_to_stderr(&["proctord.toml:2:1"]);
     check(&["--config", "/absent.toml"]).exits(2).prints_to_stderr(&["/absent.toml", "hint:"]);
-    env.write_operator_config("[daemon]\nmax_runs = 2\n");
+    env.write_operator_config("[daemon]\nmax_queued = 100\nmax_queued_per_caller = 256\n");
+    check(&[]).exits(2).prints_to_stderr(&["max_queued_per_caller` (256)", "max_queued` (100)", "lower it"]);
+    env.write_operator_config("[daemon]\nmax_runs = 2\nmax_queued = 100\n");
     check(&[]).exits(0).prints(&["is valid", "proctord.toml"]);
     std::fs::remove_file(&file).expect("removed");
     check(&[]).exits(0).prints(&["no config"]);

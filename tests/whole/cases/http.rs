@@ -334,6 +334,8 @@ fn idempotency_key_repeats_run(env: &TestEnvironment) {
             reply.assert_problem(400, "invalid-request");
         }
     }
+    let longest = submit_with_key(&"!".repeat(255), &json!({ "fail_fast": true }));
+    wait_for_end(env, &submitted_run_id(&longest.assert_status(202).json_of_schema("Submitted")));
     daemon.stop().exits(0);
     let daemon = env.start_ready_daemon();
     assert_eq!(

@@ -51,10 +51,6 @@ pub(super) fn wait_duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "pattern": "^[0-9]{1,9}(ms|s|m)?$", "examples": ["45s", "500ms"] })
 }
 
-pub(super) fn idempotency_key(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^[!-~]{1,255}$" })
-}
-
 pub(super) fn output_unit(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": ["steps", "checks"] })
 }

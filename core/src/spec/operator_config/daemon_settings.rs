@@ -133,7 +133,8 @@ pub(super) struct DaemonFile {
     max_runs_per_caller: Option<PositiveCount>,
     /// Maximum number of queued runs. Default: 1024.
     max_queued: Option<PositiveCount>,
-    /// Maximum number of queued runs of one caller. Default: 256.
+    /// Maximum number of queued runs of one caller; at most `max_queued`. Default: 256, or `max_queued` if it is
+    /// smaller.
     max_queued_per_caller: Option<PositiveCount>,
     /// Maximum number of open connections. Default: 4096.
     max_connections: Option<PositiveCount>,
@@ -208,13 +209,15 @@ impl DaemonSettings {
         let or = |count: Option<PositiveCount>, default: u32| count.map_or(default, PositiveCount::get);
         let log = file.log.as_ref();
         let retention = file.retention.as_ref();
+        let max_queued = or(file.max_queued, MAX_QUEUED);
         Self {
             socket: file.socket.clone(),
             allow_users: file.allow_users.clone().unwrap_or_default(),
             max_runs: file.max_runs.map(PositiveCount::get),
             max_runs_per_caller: file.max_runs_per_caller.map(PositiveCount::get),
-            max_queued: or(file.max_queued, MAX_QUEUED),
-            max_queued_per_caller: or(file.max_queued_per_caller, MAX_QUEUED_PER_CALLER),
+            max_queued,
+            // One caller never has more than all, so a smaller maximum for all also lowers the default.
+            max_queued_per_caller: or(file.max_queued_per_caller, MAX_QUEUED_PER_CALLER.min(max_queued)),
             max_connections: or(file.max_connections, MAX_CONNECTIONS),
             request_timeout: Duration::from_millis(file.request_timeout_ms.map_or(REQUEST_TIMEOUT_MS, NonZeroU64::get)),
             drain: Duration::from_millis(file.drain_ms.unwrap_or(DRAIN_MS)),
@@ -242,10 +245,19 @@ impl DaemonSettings {
         let socket = self.socket.as_deref().filter(|path| !path.starts_with('/'));
         let socket = socket.map(|path| format!("`daemon.socket` {} is not absolute", super::super::quoted(path)));
         let runs = self.max_runs_per_caller.zip(self.max_runs).filter(|(one, all)| one > all);
-        let runs = runs.map(|_| "`daemon.max_runs_per_caller` is above `daemon.max_runs`".to_owned());
-        let queued = (self.max_queued_per_caller > self.max_queued
-            && self.max_queued_per_caller != MAX_QUEUED_PER_CALLER)
-            .then(|| "`daemon.max_queued_per_caller` is above `daemon.max_queued`".to_owned());
+        let runs = runs.map(|(one, all)| {
+            format!(
+                "`daemon.max_runs_per_caller` ({one}) is above `daemon.max_runs` ({all}): lower it, or raise \
+                 `daemon.max_runs`"
+            )
+        });
+        let (one, all) = (self.max_queued_per_caller, self.max_queued);
+        let queued = (one > all).then(|| {
+            format!(
+                "`daemon.max_queued_per_caller` ({one}) is above `daemon.max_queued` ({all}): lower it, or raise \
+                 `daemon.max_queued`"
+            )
+        });
         let nameless = self.allow_users.iter().any(|user| matches!(user, UserRef::Name(name) if name.is_empty()));
         let nameless = nameless.then(|| "a name in `daemon.allow_users` is empty".to_owned());
         [socket, runs, queued, nameless].into_iter().flatten()
@@ -283,5 +295,27 @@ mod tests {
         ] {
             OperatorConfig::parse(&format!("[daemon]\n{text}\n")).expect_err(text);
         }
+    }
+
+    #[test]
+    fn rejects_more_queued_runs_per_caller_than_in_total() {
+        for (text, numbers) in [
+            ("max_queued = 100\nmax_queued_per_caller = 256", ["(256)", "(100)"]),
+            ("max_queued = 100\nmax_queued_per_caller = 101", ["(101)", "(100)"]),
+            ("max_queued_per_caller = 2000", ["(2000)", "(1024)"]),
+        ] {
+            let problems = OperatorConfig::parse(&format!("[daemon]\n{text}\n")).expect_err(text);
+            let message = &problems[0].message;
+            assert!(numbers.iter().all(|number| message.contains(number)), "{message}");
+            assert!(message.ends_with("lower it, or raise `daemon.max_queued`"), "{message}");
+        }
+    }
+
+    #[test]
+    fn default_for_one_caller_never_exceeds_the_total() {
+        let daemon = |text: &str| OperatorConfig::parse(&format!("[daemon]\n{text}\n")).expect("reads").daemon;
+        assert_eq!(daemon("max_queued = 100").max_queued_per_caller, 100);
+        assert_eq!(daemon("max_queued = 300").max_queued_per_caller, MAX_QUEUED_PER_CALLER);
+        assert_eq!(daemon("max_queued = 256\nmax_queued_per_caller = 256").max_queued_per_caller, 256);
     }
 }

@@ -322,7 +322,11 @@ fn rebuilds_invalid_index() {
         let (history, recovered) = state.open();
         assert!(recovered.rebuild_reason.is_some(), "{what}");
         assert_eq!((list_all(&history), recovered.runs), (before, 20), "{what}");
-        assert_eq!(history.run_for_key(7, "k3").expect("asks").map(|(run, _)| run), Some(id("r3")), "{what}");
+        assert_eq!(
+            history.run_for_key(7, &idempotency_key("k3")).expect("asks").map(|(run, _)| run),
+            Some(id("r3")),
+            "{what}"
+        );
         assert_consistent(&history);
         drop(history);
         assert_eq!(state.open().1, RecoverySummary { runs: 20, ..RecoverySummary::default() }, "{what}");
