@@ -13,13 +13,13 @@ use proctor_core::model::plan::RelPath;
 use rustix::fs::OFlags;
 
 use crate::drift::is_excluded;
-use crate::file_stat::FileStat;
-use crate::git::GitError;
-use crate::git::helper::IgnoreQuery;
 use crate::layer::{FileContent, LayerEntry, LayerScan};
-use crate::paths;
-use crate::read_beneath::{self, PathEntry};
 use crate::tree_view::{PathState, TreeView, path_state_from_layer};
+use proctor_git::error::GitError;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath::{self, PathEntry};
+use proctor_git::helper::IgnoreQuery;
 
 mod staging;
 mod write;

@@ -9,11 +9,11 @@ use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::git::GitError;
-use crate::git::helper::IgnoreQuery;
-use crate::paths;
-use crate::read_beneath::{self, HashAttempt};
 use crate::tree_view::TreeView;
+use proctor_git::error::GitError;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath::{self, HashAttempt};
+use proctor_git::helper::IgnoreQuery;
 
 mod spared_directories;
 

@@ -24,11 +24,11 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind, TreeDifferenceKind};
-use crate::file_stat::{self, FileTime, RacyWindow};
-use crate::git::git_dir::GIT_FILES;
-use crate::read_beneath;
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::stat_scan::{EarlierEntries, StatScan};
+use proctor_git::files::file_stat::{self, FileTime, RacyWindow};
+use proctor_git::files::read_beneath;
+use proctor_git::repository::git_dir::GIT_FILES;
 
 mod blob_table;
 mod commit_update;
@@ -409,8 +409,8 @@ fn hash_tree(tree: BorrowedFd<'_>) -> Result<EntryTree, MirrorError> {
 
 /// Returns whether a path is inside the git directory of a nested repository.
 fn is_in_nested_git_dir(held: &EntryTree, path: &[u8]) -> bool {
-    crate::paths::ancestors(path).any(|git| {
-        let (repository, name) = crate::paths::split(git);
+    proctor_git::files::paths::ancestors(path).any(|git| {
+        let (repository, name) = proctor_git::files::paths::split(git);
         name == GIT_DIR_NAME
             && held.leaf_at_path(repository).is_some_and(|leaf| leaf.found.kind == ScannedKind::Gitlink)
     })

@@ -8,14 +8,15 @@ use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::entries::{EntryTree, TreeDifferenceKind};
-use crate::file_stat::{self, FileStat, FileTime, RacyWindow};
-use crate::git::GitError;
-use crate::git::helper::GitHelper;
-use crate::git::ignore::ExternalRules;
-use crate::git::object_id::ObjectFormat;
-use crate::git::protocol::{RepoPath, WorktreeListing};
-use crate::git::tree_state::TreeState;
 use crate::stat_scan::ScanCounts;
+use crate::tree_state::TreeState;
+use proctor_git::error::GitError;
+use proctor_git::files::file_stat::{self, FileStat, FileTime, RacyWindow};
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::helper::GitHelper;
+use proctor_git::ignore::external_rules::ExternalRules;
+use proctor_git::object::object_id::ObjectFormat;
+use proctor_git::protocol::WorktreeListing;
 
 mod full;
 mod incremental;
@@ -123,6 +124,11 @@ pub fn find_root(start: &Path) -> Option<PathBuf> {
 }
 
 impl Snapshot {
+    /// Returns the paths of submodules if they suffice to evaluate ignore rules without reading the index.
+    pub fn known_submodules(&self) -> Option<Vec<RepoPath>> {
+        self.basis.as_ref().and_then(|basis| basis.known_submodules()).map(<[RepoPath]>::to_vec)
+    }
+
     /// Takes the snapshot of the work tree whose top is `repo`.
     ///
     /// # Errors

@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::file_stat::RacyWindow;
-use crate::git::helper::GitHelper;
 use crate::snapshot::{Snapshot, SnapshotError};
+use proctor_git::files::file_stat::RacyWindow;
+use proctor_git::helper::GitHelper;
 
 mod snapshot_encoding;
 mod snapshot_files;

@@ -7,12 +7,12 @@ use proctor_core::model::drift::{Entry, EntryKind, is_evidence_path};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 use crate::entries::{EntryTree, Overlay};
-use crate::git::GitError;
-use crate::git::helper::IgnoreQuery;
 use crate::layer::{FileContent, LayerEntry, LayerScan};
 use crate::merkle;
-use crate::paths;
 use crate::snapshot::Snapshot;
+use proctor_git::error::GitError;
+use proctor_git::files::paths;
+use proctor_git::helper::IgnoreQuery;
 
 /// The tree as a step sees it at its start. A clone is cheap: it copies the paths that layers touched, and shares
 /// the snapshot.

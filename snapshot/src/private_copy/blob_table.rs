@@ -8,10 +8,10 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::renameat;
 
 use super::{MirrorError, copy_record, open_file};
-use crate::codec::{BinaryDecoder, BinaryEncoder};
-use crate::git::listing_encoding::{read_id, write_id};
-use crate::git::object_id::ObjectId;
-use crate::git::protocol::CommittedLeaf;
+use proctor_git::object::object_id::ObjectId;
+use proctor_git::protocol::CommittedLeaf;
+use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
+use proctor_git::wire::listing_encoding::{read_id, write_id};
 
 const FILE: &str = "blobs";
 const TEMPORARY_FILE: &str = "blobs.new";

@@ -18,9 +18,9 @@ use byte_copy::{FileByteBudget, copy_exactly, copy_to_end, hash_file};
 use super::ignored_files::{IgnoredSelection, NOT_READABLE_BY_STEPS};
 use super::{DIRECTORY_FLAGS, MirrorError, MirrorOwner};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::file_stat::{FileStat, FileTime};
-use crate::paths;
-use crate::read_beneath;
+use proctor_git::files::file_stat::{FileStat, FileTime};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Number of threads that copy.
 const COPIER_THREADS: usize = 2;

@@ -18,10 +18,10 @@ use sha2::{Digest as _, Sha256};
 use super::file_copier::{MirrorCopier, SpareBytes};
 use super::{DIRECTORY_FLAGS, Mirror, MirrorError, removal};
 use crate::entries::{EntryTree, LookupCursor, ScannedEntry, ScannedKind};
-use crate::file_stat::{self, FileStat, FileTime};
-use crate::paths;
-use crate::read_beneath;
 use crate::read_permissions::StepRights;
+use proctor_git::files::file_stat::{self, FileStat, FileTime};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Maximum depth of directories that are copied.
 const MAX_DEPTH: usize = 256;

@@ -8,8 +8,8 @@ use super::copy_record::{CopyRecord, IGNORED_FILES};
 use super::ignored_files::{CoveredAndIgnored, IgnoredSurvey};
 use super::{IgnoredInput, IgnoredSelection, Mirror, MirrorError};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::read_beneath;
 use crate::snapshot::Snapshot;
+use proctor_git::files::read_beneath;
 
 /// Maximum number of files that are hashed because the mirror has no current copy.
 const MAX_FILES: usize = 1_000;

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::{GIT_DIR_NAME, MAX_FILES, MirrorError};
 use crate::entries::{EntryTree, ScannedKind};
-use crate::paths;
-use crate::read_beneath;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Removes the entries of the mirror at `paths`, and all directories that become empty. `paths` must be sorted. The
 /// directory of a repository stays unless it is one of the paths.

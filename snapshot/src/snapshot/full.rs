@@ -13,12 +13,14 @@ use rustix::fs::{FileType, fstat};
 
 use super::{EncodedListing, ReuseBasis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, git_facts};
 use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
-use crate::file_stat::{FileTime, RacyWindow};
-use crate::git::helper::GitHelper;
-use crate::git::protocol::{GitIndex, RepoPath, WorktreeListing};
-use crate::git::tree_state::tree_state;
-use crate::read_beneath;
 use crate::stat_scan::{EarlierEntries, ScanCounts, StatScan, io_error};
+use crate::tree_state::tree_state;
+use proctor_git::files::file_stat::{FileTime, RacyWindow};
+use proctor_git::files::read_beneath;
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::helper::GitHelper;
+use proctor_git::index::GitIndex;
+use proctor_git::protocol::WorktreeListing;
 
 /// Takes the snapshot. Tracked files are read while git lists the untracked ones.
 pub(super) fn take_full(

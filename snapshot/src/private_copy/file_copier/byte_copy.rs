@@ -7,7 +7,7 @@ use rustix::io::{Errno, pread, write};
 use sha2::{Digest as _, Sha256};
 
 use super::SpareBytes;
-use crate::read_beneath;
+use proctor_git::files::read_beneath;
 
 /// The byte budget for the copy of a file.
 pub(super) struct FileByteBudget<'a> {

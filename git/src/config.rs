@@ -1,0 +1,4 @@
+//! Checks the config of a repository before libgit2 reads it.
+
+pub mod config_files;
+pub(crate) mod config_includes;
