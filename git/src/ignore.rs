@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::config_files::check_regular;
+use crate::config::bounded_read::check_regular;
 use crate::error::GitError;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;

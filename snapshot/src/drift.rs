@@ -10,7 +10,8 @@ use proctor_core::model::plan::{ReadOnly, RelPath};
 use proctor_core::text::digest::Sha256Hex;
 
 use crate::diff;
-use crate::layer::{LayerEntry, LayerScan};
+use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::LayerScan;
 use crate::tree_view::{PathState, TreeView, path_state_from_layer};
 use proctor_git::error::GitError;
 use proctor_git::files::paths;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::Stat;
 
 use crate::entries::ScannedKind;
-use crate::snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::Snapshot;
 use proctor_git::files::file_stat::FileStat;
 use proctor_git::files::read_beneath;
 

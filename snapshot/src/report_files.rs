@@ -12,7 +12,8 @@ use proctor_core::record::evidence::ReportFault;
 use rustix::fs::{FileType, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
-use crate::layer::{LayerEntry, LayerScan};
+use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::LayerScan;
 use crate::tree_view::TreeView;
 use proctor_git::files::file_stat::FileStat;
 use proctor_git::files::paths;

@@ -7,7 +7,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::config_files::{CONFIG_BYTES, POINTER_BYTES, config_error, not_regular_error, read_bounded};
+use crate::config::bounded_read::CONFIG_BYTES;
+use crate::config::bounded_read::POINTER_BYTES;
+use crate::config::bounded_read::config_error;
+use crate::config::bounded_read::not_regular_error;
+use crate::config::bounded_read::read_bounded;
 use crate::error::GitError;
 
 mod config_syntax;
@@ -156,7 +160,7 @@ impl IncludeExpansion<'_> {
             Err(_) if !applies => return Ok(()),
             _ => {}
         }
-        let real = path.canonicalize().map_err(|error| crate::config::config_files::io_error(path, &error))?;
+        let real = path.canonicalize().map_err(|error| crate::config::bounded_read::io_error(path, &error))?;
         let bytes = match read_bounded(&real, CONFIG_BYTES) {
             Ok(bytes) => bytes.unwrap_or_default(),
             Err(GitError::Io { .. }) if !applies => return Ok(()),

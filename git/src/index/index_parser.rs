@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sha1::{Digest as _, Sha1};
 
-use crate::config::config_files::read_bounded;
+use crate::config::bounded_read::read_bounded;
 use crate::files::repo_path::RepoPath;
 use crate::index::{IndexEntry, IndexStat};
 use crate::object::object_id::ObjectId;

@@ -19,7 +19,8 @@ use crate::object::object_id::{ObjectFormat, ObjectId};
 use crate::program::script_output::ScriptOutput;
 use crate::program::{GitProgram, GitTask, parse_staged_line, run_task};
 use crate::protocol::{NestedRepository, WorktreeListing};
-use crate::repository::listing::{MAX_DEPTH, MAX_PATHS};
+use crate::repository::listing::MAX_DEPTH;
+use crate::repository::worktree_walk::MAX_PATHS;
 use crate::repository_paths::RepositoryPaths;
 
 /// Sorted paths without duplicates.

@@ -4,36 +4,28 @@
 //! exactly those of the commit's tree. An invalid or excessive tree (`..`, `.git`, a million levels) is refused
 //! with the offending name before any blob is read.
 
-use std::borrow::Cow;
+use crate::repository::commit_tree::open_commit::OpenCommit;
+use crate::repository::commit_tree::planned_leaf::is_gitlink;
+use crate::repository::commit_tree::submodules::CommitRepository;
 use std::io::Write;
-use std::path::Path;
-
-use proctor_core::model::drift::display_path;
 
 use crate::error::GitError;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;
-use crate::object::object_id::{ObjectId, ObjectKind};
-use crate::object::object_parser::ParsedCommit;
 use crate::protocol::{CommitRef, CommitSubmodule, CommitTree, CommittedLeaf};
+use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
+use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
 use crate::repository::history::RepositoryHistory;
 use crate::repository::object_reader::ObjectReader;
 use crate::wire::answer_frames::BlobWriter;
-use checkout_plan::{CheckoutBudget, CheckoutPlan, PlannedLeaf, PlannedLeafKind};
+use checkout_plan::CheckoutBudget;
+use checkout_plan::CheckoutPlan;
 
 mod checkout_plan;
 pub mod commit_content;
+pub(crate) mod open_commit;
+pub(crate) mod planned_leaf;
 mod submodules;
-
-/// A repository whose commit is read: the top repository or a submodule.
-struct CommitRepository<'a> {
-    /// The path of the submodule; empty for the top.
-    path: &'a [u8],
-    source: &'a OpenCommit<'a>,
-    /// The directory of its objects.
-    objects: &'a Path,
-    plan: &'a CheckoutPlan,
-}
 
 /// Returns the entries of a commit's tree, and those of its submodules if requested.
 pub(crate) fn tree(
@@ -114,61 +106,4 @@ fn visit_repositories(
 
 fn committed_leaf(prefix: &[u8], leaf: &PlannedLeaf) -> CommittedLeaf {
     CommittedLeaf { path: paths::join(prefix, &leaf.path), mode: leaf.mode, id: leaf.id, size: leaf.size }
-}
-
-/// A commit of a repository, either the top or a submodule.
-struct OpenCommit<'a> {
-    objects: ObjectReader<'a>,
-    commit: ParsedCommit,
-}
-
-impl<'a> OpenCommit<'a> {
-    /// Returns the commit with this id in the repository itself.
-    fn open(history: &'a RepositoryHistory<'_>, commit: &str) -> Result<Self, GitError> {
-        let objects = history.objects()?;
-        let commit = objects.commit(history.parse_id(commit)?).map_err(|problem| history.unreadable(problem))?;
-        Ok(Self { objects, commit })
-    }
-
-    /// Returns the tree that the commit names; making the plan checks whether it exists.
-    fn tree_id(&self) -> ObjectId {
-        self.commit.tree
-    }
-
-    /// Returns the bytes of the commit.
-    fn commit_bytes(&self) -> Result<Vec<u8>, GitError> {
-        match self.objects.read(self.commit.id) {
-            Ok(Some((ObjectKind::Commit, bytes))) => Ok(bytes.into_owned()),
-            Ok(_) => Err(self.tree_error(b"", "is no commit any more")),
-            Err(problem) => Err(self.tree_error(b"", format!("cannot be read: {problem}"))),
-        }
-    }
-
-    /// Returns the content of a file, or the target of a link.
-    fn content(&self, leaf: &PlannedLeaf) -> Result<Cow<'a, [u8]>, GitError> {
-        let content = self.blob(leaf)?;
-        if leaf.kind == PlannedLeafKind::Symlink && content.contains(&0) {
-            return Err(self.tree_error(&leaf.path, "is a link whose target holds a NUL byte"));
-        }
-        Ok(content)
-    }
-
-    /// Returns the blob of a planned file or link.
-    fn blob(&self, leaf: &PlannedLeaf) -> Result<Cow<'a, [u8]>, GitError> {
-        let read = self.objects.read(leaf.id);
-        match read.map_err(|problem| self.tree_error(&leaf.path, format!("cannot be read: {problem}")))? {
-            Some((ObjectKind::Blob, bytes)) if bytes.len() as u64 == leaf.size => Ok(bytes),
-            _ => Err(self.tree_error(&leaf.path, "is another object than its head says")),
-        }
-    }
-
-    /// Makes the error for an invalid tree.
-    fn tree_error(&self, path: &[u8], problem: impl Into<String>) -> GitError {
-        GitError::Tree { commit: self.commit.id.to_string(), path: display_path(path), problem: problem.into() }
-    }
-}
-
-/// Checks whether a leaf is a submodule.
-fn is_gitlink(leaf: &PlannedLeaf) -> bool {
-    leaf.kind == PlannedLeafKind::Gitlink
 }

@@ -2,15 +2,17 @@
 //! converted to blobs.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use git2::{Config, IndexTime, Oid};
 
-use crate::config::config_files::{io_error, read_attributes};
+use crate::config::bounded_read::io_error;
+use crate::config::config_files::read_attributes;
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::index::{ConversionConfig, GitIndex, IndexEntry, IndexStat, IndexTimestamp, index_parser};
 use crate::object::object_id::{ObjectFormat, ObjectId};
-use crate::repository::listing::EarlyIndexSender;
+
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
 
 /// The flag of an entry of `git add --intent-to-add`.
@@ -112,3 +114,7 @@ fn bool_or(config: &Config, key: &str, otherwise: bool) -> bool {
 fn is_bool(config: &Config, key: &str, value: bool) -> bool {
     config.get_bool(key).is_ok_and(|found| found == value)
 }
+
+/// Receives the index of the outermost repository and the bytes of its file, before the listing is complete. If
+/// these bytes describe the whole index, its entries and tracked paths are omitted in the listing.
+pub(crate) type EarlyIndexSender<'a> = &'a mut dyn FnMut(&Path, &GitIndex, &[u8]);

@@ -1,5 +1,7 @@
 //! Lists the contents of a work tree: tracked paths, untracked paths, and repositories inside it.
 
+use crate::repository::index_reader::EarlyIndexSender;
+use crate::repository::worktree_walk::MAX_PATHS;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,14 +21,8 @@ use crate::repository::open_repository::{OpenRepository, is_directory_without_li
 use crate::repository::source_files;
 use crate::repository::worktree_walk::{WalkResult, walk};
 
-/// Maximum number of paths of a tree, including nested repositories.
-pub(crate) const MAX_PATHS: usize = 4_000_000;
 /// Maximum depth of nested repositories and directories; the functions that read them are recursive.
 pub(crate) const MAX_DEPTH: usize = 256;
-
-/// Receives the index of the outermost repository and the bytes of its file, before the listing is complete. If
-/// these bytes describe the whole index, its entries and tracked paths are omitted in the listing.
-pub(crate) type EarlyIndexSender<'a> = &'a mut dyn FnMut(&Path, &GitIndex, &[u8]);
 
 /// Lists the work tree of `top`.
 pub(crate) fn list(top: &OpenRepository, send_early: EarlyIndexSender<'_>) -> Result<WorktreeListing, GitError> {

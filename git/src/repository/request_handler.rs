@@ -8,13 +8,13 @@ use std::path::Path;
 
 use super::commit_tree;
 use super::commit_tree::commit_content::{self, IdentifyTree};
-use super::history::{self, RepositoryHistory};
+use super::history::RepositoryHistory;
 use super::listing;
 use super::open_repository::OpenRepository;
 use super::pushed_commits;
 use super::revision;
 use super::staged_commit;
-use crate::config::config_files::io_error;
+use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::ignore::WorktreeIgnoreRules;
 use crate::protocol::{CommitRef, GitAnswer, GitRequest};
@@ -94,7 +94,8 @@ fn answer_request(
             commit_tree::blobs(&history, commit, *submodules, wanted, out).map(|()| GitAnswer::Blobs)
         }
         GitRequest::History { repo, nested } => {
-            history::read_history(&RepositoryHistory::open(repo, program_output)?, nested).map(GitAnswer::History)
+            crate::repository::ref_history::read_history(&RepositoryHistory::open(repo, program_output)?, nested)
+                .map(GitAnswer::History)
         }
     }
 }

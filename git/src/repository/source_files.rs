@@ -63,7 +63,7 @@ pub(crate) fn add_missing_head(opened: &OpenRepository, path: &[u8], found: &mut
 
 fn add_files(place: &Path, paths: Vec<Vec<u8>>, found: &mut Vec<GitSourceFile>) -> Result<bool, GitError> {
     let directory =
-        read_beneath::open_canonical(place).map_err(|error| crate::config::config_files::io_error(place, &error))?;
+        read_beneath::open_canonical(place).map_err(|error| crate::config::bounded_read::io_error(place, &error))?;
     for path in paths {
         let Some(stamp) = stat_regular_file(directory.as_fd(), &path) else { return Ok(false) };
         found.push(GitSourceFile { place: place.to_owned(), path: RepoPath(path), stamp });

@@ -64,7 +64,7 @@ fn read_index(top: &OpenRepository, wanted: &StagedIndex) -> Result<Index, GitEr
     let found = match file.symlink_metadata() {
         // Nothing has been added yet.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(crate::config::config_files::io_error(&file, &error)),
+        Err(error) => return Err(crate::config::bounded_read::io_error(&file, &error)),
         Ok(found) => Some(found),
     };
     let is_ours = |found: &std::fs::Metadata| {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::config_files::not_regular_error;
+use crate::config::bounded_read::not_regular_error;
 use crate::protocol::GitAnswer;
 use crate::wire::answer_frames;
 

@@ -9,7 +9,7 @@ use git2::Oid;
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, fstat, statat};
 use rustix::io::Errno;
 
-use crate::config::config_files::io_error;
+use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::files::file_stat::FileStat;
 use crate::files::paths;
@@ -18,7 +18,7 @@ use crate::ignore::external_rules::ExternalRules;
 use crate::ignore::rule_levels::{DirectoryRules, RepositoryRules, SkippedRules};
 use crate::ignore::{IgnoreVerdict, absolute_path};
 use crate::object::object_id::ObjectId;
-use crate::repository::listing::MAX_PATHS;
+
 use crate::repository::open_repository::{OpenRepository, is_repository};
 use proctor_core::model::drift::display_path;
 
@@ -262,3 +262,6 @@ fn paths_below<'a, 'p>(sorted: &'a [&'p [u8]], directory: &[u8]) -> &'a [&'p [u8
 fn too_many(opened: &OpenRepository) -> GitError {
     GitError::TooMany { path: opened.worktree.clone(), limit: MAX_PATHS, what: "paths".into() }
 }
+
+/// Maximum number of paths of a tree, including nested repositories.
+pub(crate) const MAX_PATHS: usize = 4_000_000;

@@ -67,7 +67,7 @@ impl<'a> StagingDir<'a> {
 
     /// Returns the entry with a name in the directory.
     pub(super) fn read_entry(&self, name: &str) -> io::Result<PathState> {
-        Ok(crate::apply::path_state_from_read(read_beneath::read(self.dir.as_fd(), name.as_bytes(), u64::MAX)?))
+        Ok(crate::tree_view::path_state_from_read(read_beneath::read(self.dir.as_fd(), name.as_bytes(), u64::MAX)?))
     }
 
     /// Moves an entry of the directory to a path where no entry exists; fails with EEXIST otherwise.

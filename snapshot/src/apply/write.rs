@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 use super::staging::{EntryOwner, NewEntryAttributes, StagingDir};
 use super::{ApplyError, ApplyInput, CheckedEntries, PendingChanges, is_protected};
-use crate::layer::{FileContent, LayerEntry};
+use crate::layer::layer_scan::FileContent;
+use crate::layer::layer_scan::LayerEntry;
 use crate::tree_view::{PathState, path_state_from_layer};
 use proctor_git::files::paths;
 use proctor_git::files::read_beneath;
@@ -392,7 +393,7 @@ fn classify_error(path: &[u8], error: io::Error) -> WriteFailure {
 }
 
 fn read_path_state(repo: BorrowedFd<'_>, path: &[u8]) -> io::Result<PathState> {
-    Ok(crate::apply::path_state_from_read(read_beneath::read(repo, path, u64::MAX)?))
+    Ok(crate::tree_view::path_state_from_read(read_beneath::read(repo, path, u64::MAX)?))
 }
 
 /// A path to write: its open parent directory, and its name.

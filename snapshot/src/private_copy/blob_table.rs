@@ -7,7 +7,9 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::renameat;
 
-use super::{MirrorError, copy_record, open_file};
+use super::copy_record;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::open_file;
 use proctor_git::object::object_id::ObjectId;
 use proctor_git::protocol::CommittedLeaf;
 use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};

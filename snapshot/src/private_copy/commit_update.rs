@@ -12,9 +12,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::blob_table::{BlobFact, BlobTable};
 use super::file_copier::{self, CREATE_FLAGS};
-use super::{Mirror, MirrorError, MirrorOwner};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::snapshot::{GitFacts, Snapshot, SnapshotError};
+use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::MirrorOwner;
+use crate::snapshot::git_facts::GitFacts;
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::Snapshot;
 use proctor_git::error::GitError;
 use proctor_git::files::file_stat::{FileStat, FileTime};
 use proctor_git::files::paths;

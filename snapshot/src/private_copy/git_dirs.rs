@@ -9,8 +9,11 @@ use std::path::{Component, Path, PathBuf};
 
 use proctor_core::model::drift::is_evidence_path;
 
-use super::{CommitSource, GIT_DIR_NAME, Mirror, MirrorError};
-use crate::snapshot::Snapshot;
+use super::CommitSource;
+use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::GIT_DIR_NAME;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::snapshot::taken_snapshot::Snapshot;
 use proctor_git::files::paths;
 use proctor_git::files::read_beneath;
 use proctor_git::index::IndexStat;

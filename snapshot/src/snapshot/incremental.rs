@@ -10,8 +10,13 @@ use std::sync::atomic::AtomicBool;
 use proctor_core::model::drift::is_evidence_path;
 use rustix::fs::{FileType, fstat};
 
-use super::{ReuseBasis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, git_facts};
+use super::ReuseBasis;
 use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
+use crate::snapshot::git_facts::git_facts;
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::SnapshotMethod;
+use crate::snapshot::taken_snapshot::SnapshotStats;
 use crate::stat_scan::{EarlierEntries, NamesAndTypes, ScanCounts, ScanFindings, StatScan, io_error};
 use crate::tree_state::tree_state;
 use proctor_git::files::file_stat::{FileTime, RacyWindow};

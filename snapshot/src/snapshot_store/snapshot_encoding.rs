@@ -5,9 +5,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::snapshot_files::{FileChecksum, ListingFile};
 use crate::entries::EntryTree;
-use crate::snapshot::{EncodedListing, GitFacts, ReuseBasis, Snapshot, SnapshotMethod, SnapshotStats};
+use crate::snapshot::EncodedListing;
+use crate::snapshot::ReuseBasis;
+use crate::snapshot::git_facts::GitFacts;
+use crate::snapshot::taken_snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::SnapshotMethod;
+use crate::snapshot::taken_snapshot::SnapshotStats;
+use crate::snapshot_store::listing_file::FileChecksum;
+use crate::snapshot_store::listing_file::ListingFile;
 use crate::stat_scan::ScanCounts;
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::protocol::GitSourceFile;

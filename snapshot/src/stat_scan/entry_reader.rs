@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{StatScan, io_error};
 use crate::entries::{ScannedEntry, ScannedKind};
-use crate::snapshot::SnapshotError;
+use crate::snapshot::snapshot_error::SnapshotError;
 use proctor_git::config::config_files::RULES_BYTES;
 use proctor_git::files::file_stat::FileStat;
 use proctor_git::files::read_beneath;

@@ -1,5 +1,6 @@
 //! Plans a checkout and checks the whole tree before any file is written.
 
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use std::collections::{HashMap, HashSet};
 
 use proctor_core::model::drift::display_path;
@@ -10,7 +11,7 @@ use crate::object::name_rules;
 use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::object::object_parser::{self, TreeEntry};
 use crate::object::tree_identity;
-use crate::repository::commit_tree::OpenCommit;
+use crate::repository::commit_tree::open_commit::OpenCommit;
 
 /// Maximum number of entries of a tree, including directories. Entries that occur repeatedly count each time.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -43,32 +44,6 @@ impl Default for CheckoutBudget {
     fn default() -> Self {
         Self { entries: MAX_ENTRIES, bytes: MAX_BYTES, paths: MAX_PATHS }
     }
-}
-
-/// The kind of entry that is written at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PlannedLeafKind {
-    /// A file.
-    File {
-        /// True if the file is executable.
-        executable: bool,
-    },
-    /// A symbolic link.
-    Symlink,
-    /// The empty directory of a submodule.
-    Gitlink,
-}
-
-/// An entry that is not a directory.
-#[derive(Debug)]
-pub(crate) struct PlannedLeaf {
-    pub(crate) path: Vec<u8>,
-    pub(crate) kind: PlannedLeafKind,
-    /// The mode in the tree object.
-    pub(crate) mode: u32,
-    pub(crate) id: ObjectId,
-    /// The size in bytes.
-    pub(crate) size: u64,
 }
 
 /// The planned entries, sorted by path.

@@ -11,12 +11,19 @@ use git2::{Config, Repository, RepositoryOpenFlags};
 use proctor_core::model::drift::display_path;
 use rustix::fs::MemfdFlags;
 
-use crate::config::config_files::{CONFIG_BYTES, UnsupportedFormat, include_line};
+use crate::config::bounded_read::CONFIG_BYTES;
+use crate::config::config_files::UnsupportedFormat;
+use crate::config::config_files::include_line;
 use crate::error::GitError;
 use crate::files::paths;
 use crate::object::object_id::ObjectFormat;
-use crate::repository::commit_tree::checkout_plan::{CheckoutBudget, CheckoutPlan, PlannedLeaf, PlannedLeafKind};
-use crate::repository::commit_tree::{CommitRepository, OpenCommit, is_gitlink};
+
+use crate::repository::commit_tree::checkout_plan::CheckoutBudget;
+use crate::repository::commit_tree::checkout_plan::CheckoutPlan;
+use crate::repository::commit_tree::open_commit::OpenCommit;
+use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
+use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
+use crate::repository::commit_tree::planned_leaf::is_gitlink;
 use crate::repository::history::open_objects_only;
 use crate::repository::object_reader::ObjectReader;
 use crate::repository::open_repository::{
@@ -201,4 +208,14 @@ fn parse_names(bytes: &[u8]) -> Result<BTreeMap<Vec<u8>, String>, String> {
         Ok(names)
     };
     read().map_err(|error: git2::Error| format!("cannot be read: {}", error.message()))
+}
+
+/// A repository whose commit is read: the top repository or a submodule.
+pub(crate) struct CommitRepository<'a> {
+    /// The path of the submodule; empty for the top.
+    pub(crate) path: &'a [u8],
+    pub(crate) source: &'a OpenCommit<'a>,
+    /// The directory of its objects.
+    pub(crate) objects: &'a Path,
+    pub(crate) plan: &'a CheckoutPlan,
 }
