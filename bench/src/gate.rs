@@ -11,8 +11,8 @@ use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::names::ProfileName;
 use proctor_core::model::tier::Tier;
 use proctor_core::spec::OperatorConfig;
+use proctor_git::files::file_stat::RacyWindow;
 use proctor_runner::{Clock, EngineConfig, Gate, GateRequest, HelperPrograms};
-use proctor_snapshot::RacyWindow;
 use tempfile::TempDir;
 use tokio::time::Instant;
 

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use proctor_core::model::plan::ReadOnly;
-use proctor_snapshot::{
-    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotStore, TreeView, find_drift,
-    scan_layer,
-};
+use proctor_git::helper::{GitHelper, IgnoreQuery};
+use proctor_snapshot::{DriftInput, LayerScan, ScanBounds, Snapshot, SnapshotStore, TreeView, find_drift, scan_layer};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -277,7 +275,7 @@ impl SnapshotFixture {
         Ok(StepLayer {
             repo: open_directory(&self.repository())?,
             upper: open_directory(self.upper.path())?,
-            ignored: IgnoreQuery::new(self.helper.clone(), self.repository()).with_submodules_of(known),
+            ignored: IgnoreQuery::new(self.helper.clone(), self.repository()).with_submodules(known.known_submodules()),
             view: TreeView::new(Arc::clone(known)),
         })
     }

@@ -11,8 +11,9 @@ use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_
 use proctor_core::model::enforcement::Control;
 use proctor_core::model::names::{ChangesetId, ProfileName};
 use proctor_core::spec::Diagnostic;
+use proctor_git::error::GitError;
 use proctor_sandbox::SandboxError;
-use proctor_snapshot::{GitError, MirrorError, SnapshotError};
+use proctor_snapshot::{MirrorError, SnapshotError};
 use rustix::io::Errno;
 
 use crate::store::{self, StoreError};

@@ -4,6 +4,7 @@
 //! replaced entry is the one that was checked. If another process changed an entry after the check, all changes are
 //! reverted. Anything below a `.git`, special files and our own evidence are never written or removed.
 
+use crate::tree_view::path_state_from_read;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,13 +14,15 @@ use proctor_core::model::plan::RelPath;
 use rustix::fs::OFlags;
 
 use crate::drift::is_excluded;
-use crate::file_stat::FileStat;
-use crate::git::GitError;
-use crate::git::helper::IgnoreQuery;
-use crate::layer::{FileContent, LayerEntry, LayerScan};
-use crate::paths;
-use crate::read_beneath::{self, PathEntry};
+use crate::layer::layer_scan::FileContent;
+use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::LayerScan;
 use crate::tree_view::{PathState, TreeView, path_state_from_layer};
+use proctor_git::error::GitError;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath::{self};
+use proctor_git::helper::IgnoreQuery;
 
 mod staging;
 mod write;
@@ -141,15 +144,6 @@ fn differs_from_tree(input: &ApplyInput<'_>, path: &[u8], entry: &LayerEntry) ->
 fn tree_entry(input: &ApplyInput<'_>, path: &[u8]) -> Result<PathState, ApplyError> {
     let found = read_beneath::read(input.repo, path, u64::MAX);
     found.map(path_state_from_read).map_err(|source| unapplied_io_error(path, source))
-}
-
-fn path_state_from_read(found: PathEntry) -> PathState {
-    match found {
-        PathEntry::Entry(entry) => PathState::Entry(entry),
-        PathEntry::Unread(_) => PathState::Unhashed(0),
-        PathEntry::Directory => PathState::Directory,
-        PathEntry::Missing => PathState::Absent,
-    }
 }
 
 /// Makes the error for a path that could not be read before anything was written.

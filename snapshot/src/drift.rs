@@ -10,12 +10,13 @@ use proctor_core::model::plan::{ReadOnly, RelPath};
 use proctor_core::text::digest::Sha256Hex;
 
 use crate::diff;
-use crate::git::GitError;
-use crate::git::helper::IgnoreQuery;
-use crate::layer::{LayerEntry, LayerScan};
-use crate::paths;
-use crate::read_beneath::{self, PathEntry};
+use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::LayerScan;
 use crate::tree_view::{PathState, TreeView, path_state_from_layer};
+use proctor_git::error::GitError;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath::{self, PathEntry};
+use proctor_git::helper::IgnoreQuery;
 
 /// Everything that the drift of one step is computed from.
 #[derive(Debug, Clone, Copy)]

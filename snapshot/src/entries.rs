@@ -3,6 +3,7 @@
 //! It also stores the data that the next scan needs: stat data, and tracked paths that are missing from the work
 //! tree. This module does not decide which paths are covered.
 
+mod commit_identity;
 mod covered_leaves;
 mod overlay_identity;
 mod parallel_fill;
@@ -17,10 +18,11 @@ use std::ops::Range;
 use proctor_core::model::drift::{Entry, EntryKind};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
-use crate::file_stat::FileStat;
 use crate::merkle;
-use crate::paths;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::paths;
 
+pub use commit_identity::identify_commit_tree;
 pub(crate) use overlay_identity::Overlay;
 pub(crate) use parallel_fill::{FilledPart, LEAVES_PER_PART, UnfilledPart, UnfilledParts};
 pub(crate) use tree_comparison::TreeDifferenceKind;
@@ -310,7 +312,7 @@ impl EntryTree {
     }
 
     /// Returns the newest modification time of a leaf.
-    pub(crate) fn newest_mtime(&self) -> crate::file_stat::FileTime {
+    pub(crate) fn newest_mtime(&self) -> proctor_git::files::file_stat::FileTime {
         self.leaves.iter().map(|leaf| leaf.found.stat.mtime).max().unwrap_or_default()
     }
 

@@ -1,56 +1,60 @@
 //! Takes snapshots of work trees and finds the changes that steps make to them.
 //!
 //! A [`Snapshot`] is the content identity of the tree that a run verifies. A short-lived process, the
-//! [`GitHelper`], reads the repository's git data. The writes of a step end up in the upper directory of an
-//! overlay: [`scan_layer`] reads that directory, a [`TreeView`] describes the tree before the step, [`find_drift`]
-//! compares the two, and [`apply_back`] carries the changes of a `read_only: off` step into the worktree. This
-//! crate mounts nothing, runs no step, and does not decide whether a step passes.
+//! [`GitHelper`](proctor_git::helper::GitHelper), reads the repository's git data. The writes of a step end up in the
+//! upper directory of an overlay: [`scan_layer`] reads that directory, a [`TreeView`] describes the tree before the
+//! step, [`find_drift`] compares the two, and [`apply_back`] carries the changes of a `read_only: off` step into the
+//! worktree. This crate mounts nothing, runs no step, and does not decide whether a step passes.
 
 mod apply;
-mod codec;
 mod diff;
 mod drift;
 mod entries;
-mod file_stat;
-mod git;
 mod layer;
 mod merkle;
 mod patch;
-mod path_resolution;
-mod paths;
 mod private_copy;
-mod read_beneath;
 mod read_permissions;
 mod report_files;
 mod snapshot;
 mod snapshot_store;
 mod stat_scan;
+mod tree_state;
 mod tree_view;
 
+pub use crate::layer::layer_scan::FileContent;
+pub use crate::layer::layer_scan::IgnoredContent;
+pub use crate::layer::layer_scan::LayerEntry;
+pub use crate::layer::layer_scan::LayerScan;
+pub use crate::private_copy::mirror::Mirror;
+pub use crate::private_copy::mirror_files::MirrorError;
+pub use crate::private_copy::mirror_files::MirrorOwner;
+pub use crate::private_copy::mirror_files::RECORD as MIRROR_RECORD;
+pub use crate::snapshot::git_facts::GitFacts;
+pub use crate::snapshot::snapshot_error::SnapshotError;
+pub use crate::snapshot::taken_snapshot::Snapshot;
+pub use crate::snapshot::taken_snapshot::SnapshotMethod;
+pub use crate::snapshot::taken_snapshot::SnapshotStats;
 pub use apply::{ApplyError, ApplyInput, apply_back};
 pub use drift::{DriftError, DriftInput, find_drift};
-pub use entries::EntryTree;
-pub use file_stat::RacyWindow;
-pub use git::helper::{GitHelper, IgnoreQuery};
-pub use git::ignore::ExternalRules;
-pub use git::object_id::ObjectFormat;
-pub use git::program::{
-    ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, OriginalRepository, RepositoryPaths,
-};
-pub use git::protocol;
-pub use git::{GitError, repository_reader};
-pub use layer::{
-    FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, SparingRules, scan_layer,
-    scan_layer_sparing,
-};
+pub use entries::{EntryTree, identify_commit_tree};
+pub use layer::ScanBounds;
+pub use layer::ScanError;
+pub use layer::SparingRules;
+pub use layer::scan_layer;
+pub use layer::scan_layer_sparing;
 pub use patch::{PatchError, PatchInput, patch};
-pub use path_resolution::{LinkPolicy, open_beneath};
-pub use private_copy::{
-    BorrowedObjects, CommitSource, CommitUpdate, IgnoredInput, IgnoredInputKind, IgnoredSelection, Mirror, MirrorError,
-    MirrorOwner, MirrorUpdate, RECORD as MIRROR_RECORD, TREE as MIRROR_TREE, TreeLocation,
-};
+pub use private_copy::BorrowedObjects;
+pub use private_copy::CommitSource;
+pub use private_copy::CommitUpdate;
+pub use private_copy::IgnoredInput;
+pub use private_copy::IgnoredInputKind;
+pub use private_copy::IgnoredSelection;
+pub use private_copy::MirrorUpdate;
+pub use private_copy::TREE as MIRROR_TREE;
+pub use private_copy::TreeLocation;
 pub use read_permissions::StepRights;
 pub use report_files::{LayerReports, ReportBaseline};
-pub use snapshot::{GitFacts, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, find_root};
+pub use snapshot::find_root;
 pub use snapshot_store::{LastAndCurrent, SnapshotStore};
 pub use tree_view::{PathState, TreeView, conflicts};

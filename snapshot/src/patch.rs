@@ -11,10 +11,10 @@ use proctor_core::model::drift::{Entry, EntryKind, display_path};
 use proctor_core::text::digest::Sha256Hex;
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 
-use crate::git::object_id::{ObjectKind, object_id};
-use crate::paths;
-use crate::read_beneath;
 use crate::tree_view::{PathState, TreeView};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
+use proctor_git::object::object_id::{ObjectKind, object_id};
 
 mod binary_patch;
 mod name_quoting;

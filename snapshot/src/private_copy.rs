@@ -13,22 +13,24 @@
 //!
 //! A mirror can also contain copies of ignored files, which have a separate record and journal.
 
-use std::fs::File;
+pub(crate) use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, GIT_DIR_NAME, MAX_FILES};
+pub(crate) use crate::private_copy::mirror_files::{MirrorError, MirrorOwner};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use proctor_core::model::drift::display_path;
 use proctor_core::text::digest::SnapshotId;
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::fs::{Mode, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind, TreeDifferenceKind};
-use crate::file_stat::{self, FileTime, RacyWindow};
-use crate::git::git_dir::GIT_FILES;
-use crate::read_beneath;
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::snapshot::taken_snapshot::Snapshot;
 use crate::stat_scan::{EarlierEntries, StatScan};
+use proctor_git::files::file_stat::{self, FileTime, RacyWindow};
+use proctor_git::files::read_beneath;
+use proctor_git::repository::git_dir::GIT_FILES;
 
 mod blob_table;
 mod commit_update;
@@ -37,43 +39,22 @@ mod file_copier;
 mod git_dirs;
 mod ignored_files;
 mod ignored_inputs;
+pub(crate) mod ignored_selection;
+pub(crate) mod mirror;
+pub(crate) mod mirror_files;
 mod removal;
 
+pub use crate::private_copy::ignored_selection::IgnoredSelection;
 pub use commit_update::{CommitSource, CommitUpdate};
 use copy_record::{COVERED_FILES, CopyRecord, IGNORED_FILES};
 use file_copier::MirrorCopier;
 pub use git_dirs::{BorrowedObjects, TreeLocation};
+pub use ignored_files::IgnoredInput;
+pub use ignored_files::IgnoredInputKind;
 use ignored_files::{CoveredAndIgnored, IgnoredSurvey};
-pub use ignored_files::{IgnoredInput, IgnoredInputKind, IgnoredSelection};
 
 /// The directory of the files, in the directory of a mirror.
 pub const TREE: &str = "tree";
-/// The file that records the content of `tree`; without it, all files are hashed again.
-pub const RECORD: &str = "record";
-/// The git directory in the tree. The caller writes it, and no snapshot covers it.
-const GIT_DIR_NAME: &[u8] = b".git";
-/// Maximum number of files in a mirror, including those of git.
-const MAX_FILES: usize = 4_000_000;
-
-/// The user and group that own a mirror's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MirrorOwner {
-    /// The user id.
-    pub uid: u32,
-    /// The group id.
-    pub gid: u32,
-}
-
-/// A private copy of a tree.
-#[derive(Debug)]
-pub struct Mirror {
-    directory: OwnedFd,
-    tree: OwnedFd,
-    owner: Option<MirrorOwner>,
-    record: CopyRecord,
-    ignored: CopyRecord,
-}
-
 /// The paths whose content differs from the snapshot.
 type ChangedPaths = Vec<Vec<u8>>;
 
@@ -92,42 +73,6 @@ pub enum MirrorUpdate {
     /// The tree was edited during the update: the content of these paths differs from the snapshot. The mirror lacks
     /// them.
     Changed(ChangedPaths),
-}
-
-/// Why a mirror cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MirrorError {
-    /// A file of the mirror or of the tree could not be read or written.
-    #[error(
-        "cannot copy `{path}` into the private tree: {source}\nhint: check the permissions of the file, and free space below the state directory"
-    )]
-    Io {
-        /// The path, in human-readable form.
-        path: String,
-        /// The system error.
-        source: std::io::Error,
-    },
-    /// The mirror contains an entry that differs from its record.
-    #[error("the private tree is damaged: `{path}` {problem}\nhint: run again; Proctor creates the private tree again")]
-    Damaged {
-        /// The path, in human-readable form.
-        path: String,
-        /// The problem, as a predicate.
-        problem: &'static str,
-    },
-    /// The content of a file in a commit does not match its id.
-    #[error(
-        "cannot copy `{path}` of the commit: its content is not the blob {id}\nhint: `git fsck` finds damaged objects; fetch them again"
-    )]
-    OtherBlob {
-        /// The path, in human-readable form.
-        path: String,
-        /// The id of the blob.
-        id: String,
-    },
-    /// The tree of the mirror could not be examined.
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
 }
 
 impl MirrorError {
@@ -397,8 +342,6 @@ fn open_tree(directory: BorrowedFd<'_>, owner: Option<MirrorOwner>) -> Result<Ow
     }
 }
 
-const DIRECTORY_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
 /// Hashes everything in a tree except the git directory at its top.
 fn hash_tree(tree: BorrowedFd<'_>) -> Result<EntryTree, MirrorError> {
     let leaves = read_beneath::list_leaves(tree, b"", MAX_FILES).map_err(|error| MirrorError::io(b"", error))?;
@@ -409,8 +352,8 @@ fn hash_tree(tree: BorrowedFd<'_>) -> Result<EntryTree, MirrorError> {
 
 /// Returns whether a path is inside the git directory of a nested repository.
 fn is_in_nested_git_dir(held: &EntryTree, path: &[u8]) -> bool {
-    crate::paths::ancestors(path).any(|git| {
-        let (repository, name) = crate::paths::split(git);
+    proctor_git::files::paths::ancestors(path).any(|git| {
+        let (repository, name) = proctor_git::files::paths::split(git);
         name == GIT_DIR_NAME
             && held.leaf_at_path(repository).is_some_and(|leaf| leaf.found.kind == ScannedKind::Gitlink)
     })
@@ -450,12 +393,6 @@ fn scan_tree(tree: BorrowedFd<'_>, mut names: EntryTree) -> Result<EntryTree, Mi
         Ok::<_, MirrorError>(look.fill(blanks)?.0)
     })?;
     Ok(names)
-}
-
-/// Opens a file in a mirror's directory for reading; returns `None` if that fails.
-fn open_file(directory: BorrowedFd<'_>, name: &str) -> Option<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(directory, name, flags, Mode::empty()).ok().map(File::from)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::Stat;
 
 use crate::entries::ScannedKind;
-use crate::file_stat::FileStat;
-use crate::read_beneath;
-use crate::snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::Snapshot;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::read_beneath;
 
 /// The owner and group by whose permission bits a step reads the tree, as the file system records them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,11 +12,12 @@ use proctor_core::record::evidence::ReportFault;
 use rustix::fs::{FileType, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
-use crate::file_stat::FileStat;
-use crate::layer::{LayerEntry, LayerScan};
-use crate::paths;
-use crate::read_beneath;
+use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::LayerScan;
 use crate::tree_view::TreeView;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// The layer in which a step may have written report files.
 #[derive(Debug, Clone, Copy)]

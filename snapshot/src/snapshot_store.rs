@@ -5,16 +5,18 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::file_stat::RacyWindow;
-use crate::git::helper::GitHelper;
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use proctor_git::files::file_stat::RacyWindow;
+use proctor_git::helper::GitHelper;
 
+pub(crate) mod listing_file;
 mod snapshot_encoding;
 mod snapshot_files;
 
 use snapshot_files::SnapshotFiles;
 
-pub(crate) use snapshot_files::ListingFile;
+pub(crate) use crate::snapshot_store::listing_file::ListingFile;
 
 /// Number of repositories whose last snapshot is kept in memory.
 const MAX_IN_MEMORY: usize = 8;

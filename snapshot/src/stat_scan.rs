@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
 use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, LEAVES_PER_PART, ScannedEntry, ScannedKind};
-use crate::file_stat::{FileStat, FileTime, RacyWindow};
-use crate::paths;
-use crate::read_beneath;
-use crate::snapshot::SnapshotError;
+use crate::snapshot::snapshot_error::SnapshotError;
+use proctor_git::files::file_stat::{FileStat, FileTime, RacyWindow};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 mod entry_reader;
 mod fill_tree;

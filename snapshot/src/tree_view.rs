@@ -1,5 +1,6 @@
 //! Describes the tree before a step: the snapshot, and the sealed layers on top of it.
 
+use proctor_git::files::read_beneath::PathEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -7,12 +8,14 @@ use proctor_core::model::drift::{Entry, EntryKind, is_evidence_path};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 use crate::entries::{EntryTree, Overlay};
-use crate::git::GitError;
-use crate::git::helper::IgnoreQuery;
-use crate::layer::{FileContent, LayerEntry, LayerScan};
+use crate::layer::layer_scan::FileContent;
+use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::LayerScan;
 use crate::merkle;
-use crate::paths;
-use crate::snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::Snapshot;
+use proctor_git::error::GitError;
+use proctor_git::files::paths;
+use proctor_git::helper::IgnoreQuery;
 
 /// The tree as a step sees it at its start. A clone is cheap: it copies the paths that layers touched, and shares
 /// the snapshot.
@@ -300,5 +303,14 @@ fn collect_conflicts(path: &[u8], entry: &LayerEntry, other: &LayerScan, found: 
         let inside = paths::below(&other.entries, path);
         let leaves = inside.filter(|(_, theirs)| **theirs != LayerEntry::Directory { opaque: false });
         found.extend(leaves.map(|(path, _)| path.clone()));
+    }
+}
+
+pub(crate) fn path_state_from_read(found: PathEntry) -> PathState {
+    match found {
+        PathEntry::Entry(entry) => PathState::Entry(entry),
+        PathEntry::Unread(_) => PathState::Unhashed(0),
+        PathEntry::Directory => PathState::Directory,
+        PathEntry::Missing => PathState::Absent,
     }
 }

@@ -5,9 +5,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proctor_snapshot::protocol::{CommitRef, CommitTree, CommittedLeaf, ObjectId, RepoPath, StagedIndex};
+use proctor_git::error::GitError;
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::object::object_id::ObjectId;
+use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, StagedIndex};
 use proctor_snapshot::{
-    CommitSource, CommitUpdate, GitError, MIRROR_TREE, Mirror, MirrorError, Snapshot, SnapshotError, TreeLocation,
+    CommitSource, CommitUpdate, MIRROR_TREE, Mirror, MirrorError, Snapshot, SnapshotError, TreeLocation,
 };
 use tempfile::TempDir;
 

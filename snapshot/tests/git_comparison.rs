@@ -91,7 +91,7 @@ fn supports_linked_sha256_worktree() {
     assert_eq!((snapshot.git.branch.as_deref(), snapshot.git.dirty), (Some("side"), Some(true)));
     assert_eq!(snapshot.git.tree, git_write_tree(&place));
     assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&place, b""));
-    let asked = proctor_snapshot::IgnoreQuery::new(helper, &place);
+    let asked = proctor_git::helper::IgnoreQuery::new(helper, &place);
     assert_eq!(asked.are_ignored(&[b"new.log", b"new", b"d/.git/x.log"]).expect("answers"), [true, false, false]);
 }
 

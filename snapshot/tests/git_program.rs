@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
-use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, RepositoryPaths};
+use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask};
+use proctor_git::repository_paths::RepositoryPaths;
 use tempfile::TempDir;
 
 /// Runs `git` as the current user, in the work tree itself.

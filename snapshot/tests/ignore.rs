@@ -194,7 +194,7 @@ fn reads_skipped_rules_from_index() {
     fs::remove_file(repo.at("d/.gitignore")).expect("removes");
     let snapshot = repo.snapshot();
     assert!(is_covered(&snapshot, "d/k.log"));
-    let rules = repo.rules().with_submodules_of(&snapshot);
+    let rules = repo.rules().with_submodules(snapshot.known_submodules());
     assert_eq!(rules.are_ignored(&[b"d/k.log", b"e/k.log"]).expect("answers"), [false, true]);
 }
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proctor_core::model::drift::display_path;
-use proctor_snapshot::{RacyWindow, Snapshot, SnapshotMethod, SnapshotStore};
+use proctor_git::files::file_stat::RacyWindow;
+use proctor_snapshot::{Snapshot, SnapshotMethod, SnapshotStore};
 use tempfile::TempDir;
 
 use crate::repository::{FixtureRepo, chmod, fifo, helper, run_program};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use proctor_core::model::plan::ReadOnly::{Strict, Tracked};
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::helper::{GitHelper, IgnoreQuery};
 use proctor_snapshot::{
-    FileContent, GitHelper, IgnoreQuery, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Snapshot,
-    SparingRules, TreeView, conflicts, scan_layer, scan_layer_sparing,
+    FileContent, IgnoredContent, LayerEntry, LayerScan, ScanBounds, ScanError, Snapshot, SparingRules, TreeView,
+    conflicts, scan_layer, scan_layer_sparing,
 };
 
 use crate::git_program::UnsandboxedGit;

@@ -12,10 +12,8 @@ use std::sync::Arc;
 
 use proctor_core::model::drift::{ChangeKind, StepDrift};
 use proctor_core::model::plan::{ReadOnly, RelPath};
-use proctor_snapshot::{
-    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, SnapshotError, TreeView, find_drift,
-    scan_layer,
-};
+use proctor_git::helper::{GitHelper, IgnoreQuery};
+use proctor_snapshot::{DriftInput, LayerScan, ScanBounds, Snapshot, SnapshotError, TreeView, find_drift, scan_layer};
 use tempfile::TempDir;
 
 /// Runs `git` in `dir`, isolated from the config of the machine and the user.

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use proctor_core::model::drift::{EntryKind, display_path};
 use proctor_core::model::plan::RelPath;
-use proctor_snapshot::{GitHelper, RacyWindow, Snapshot, find_root};
+use proctor_git::files::file_stat::RacyWindow;
+use proctor_git::helper::GitHelper;
+use proctor_snapshot::{Snapshot, find_root};
 
 use crate::repository::{FixtureRepo, chmod, fifo, helper};
 use crate::{Requirement, SnapshotTestCase, includes};

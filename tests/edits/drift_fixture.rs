@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use proctor_core::model::drift::{DriftMethod, StepDrift, ctime_detects_all_changes};
 use proctor_core::model::plan::ReadOnly;
+use proctor_git::helper::{GitHelper, IgnoreQuery};
 use proctor_sandbox::helper::copy_changes::CopyBaseline;
-use proctor_snapshot::{
-    DriftInput, GitHelper, IgnoreQuery, LayerScan, ScanBounds, Snapshot, TreeView, find_drift, scan_layer,
-};
+use proctor_snapshot::{DriftInput, LayerScan, ScanBounds, Snapshot, TreeView, find_drift, scan_layer};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,

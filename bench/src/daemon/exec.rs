@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use proctor_snapshot::RacyWindow;
+use proctor_git::files::file_stat::RacyWindow;
 use tokio::runtime::Runtime;
 
 use super::daemon_fixture::{DaemonFixture, DaemonProcess, sibling_program};

@@ -4,7 +4,9 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use proctor_snapshot::{GitHelper, GitOutput, GitProgram, GitTask, RepositoryPaths};
+use proctor_git::helper::GitHelper;
+use proctor_git::program::{GitOutput, GitProgram, GitTask};
+use proctor_git::repository_paths::RepositoryPaths;
 
 use crate::error::one_line;
 use crate::host::sandboxed_git::SandboxedGit;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use proctor_snapshot::protocol::{Push, ResolvedPush};
+use proctor_git::protocol::{Push, ResolvedPush};
 
 use crate::error::EngineError;
 use crate::host::git_on_demand::git_on_demand;

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath, max_files};
+use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask};
+use proctor_git::repository_paths::{OriginalRepository, RepositoryPaths};
 use proctor_sandbox::{
     AccessRights, EventPoll, FsCredentials, GitDirs, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace,
     RunSpaceConfig, RunningSandbox, SandboxEvent, SandboxReuse, StepUser, ToolKind, ToolMount, WaitStatus,
 };
-use proctor_snapshot::{GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask, OriginalRepository, RepositoryPaths};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;

@@ -9,7 +9,7 @@ use proctor_core::model::names::ProfileName;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::spec::{self, OperatorConfig, ParsedSpec, ResolvedPlan, Spec};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_snapshot::{LinkPolicy, open_beneath};
+use proctor_git::files::path_resolution::{LinkPolicy, open_beneath};
 use rustix::fs::{self, Mode, OFlags};
 
 use crate::error::{EngineError, SpecProblems};

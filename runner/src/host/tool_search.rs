@@ -16,9 +16,9 @@ use proctor_core::model::plan::{Plan, PlannedStep};
 use proctor_core::sql::Dialect;
 use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::protocol::{CommittedFile, SHEBANG_BYTES};
 use proctor_sandbox::{AccessRights, FsCredentials, Host, ToolKind, is_hidden};
 use proctor_snapshot::Snapshot;
-use proctor_snapshot::protocol::{CommittedFile, SHEBANG_BYTES};
 use rustix::fs::{Mode, OFlags, open};
 use serde::Serialize;
 

@@ -29,8 +29,9 @@ use proctor_core::model::names::{ProfileName, RunId, StepName};
 use proctor_core::model::plan::{Plan, PlannedSkill};
 use proctor_core::spec::{ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
+use proctor_git::helper::{GitHelper, IgnoreQuery};
 use proctor_sandbox::{FsCredentials, Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser};
-use proctor_snapshot::{GitHelper, IgnoreQuery, Snapshot, SnapshotStore};
+use proctor_snapshot::{Snapshot, SnapshotStore};
 use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -448,7 +449,7 @@ impl Engine {
             caches,
             host_view: sight,
             tree: RunTree {
-                ignored: IgnoreQuery::new(helper, path).with_submodules_of(&snapshot),
+                ignored: IgnoreQuery::new(helper, path).with_submodules(snapshot.known_submodules()),
                 repository,
                 worktree,
                 seen_at,

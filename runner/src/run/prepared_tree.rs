@@ -8,9 +8,10 @@ use proctor_core::model::drift::display_path;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::unverified_inputs::{self, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::helper::GitHelper;
+use proctor_git::protocol::CommitRef;
 use proctor_sandbox::{GitDirs, Host, NestedGit};
-use proctor_snapshot::protocol::CommitRef;
-use proctor_snapshot::{GitFacts, GitHelper, IgnoredInput, IgnoredInputKind, Snapshot, SnapshotStore};
+use proctor_snapshot::{GitFacts, IgnoredInput, IgnoredInputKind, Snapshot, SnapshotStore};
 
 use crate::error::EngineError;
 use crate::host::repository::Repository;

@@ -13,8 +13,8 @@ use proctor_core::record::evidence::{StepEvidence, VERSION};
 use proctor_core::spec::OperatorConfig;
 use proctor_core::telemetry::TraceContext;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::protocol::StagedIndex;
 use proctor_sandbox::{Policy, SetupOp};
-use proctor_snapshot::protocol::StagedIndex;
 
 use crate::error::EngineError;
 use crate::host::environment::Environment;

@@ -3,8 +3,10 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use proctor_git::error::GitError;
+use proctor_git::helper::IgnoreQuery;
 use proctor_sandbox::{Layer, Sealed};
-use proctor_snapshot::{GitError, IgnoreQuery, LayerScan, Snapshot, TreeView};
+use proctor_snapshot::{LayerScan, Snapshot, TreeView};
 
 /// Maximum number of layers below a step: the kernel stacks 500 directories (`OVL_MAX_STACK` of fs/overlayfs), one
 /// of which is the repository.

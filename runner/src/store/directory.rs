@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use proctor_snapshot::{LinkPolicy, open_beneath};
+use proctor_git::files::path_resolution::{LinkPolicy, open_beneath};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::StoreError;

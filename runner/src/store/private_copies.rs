@@ -28,11 +28,14 @@ use proctor_core::decision::gc::Freed;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::plan::RelPath;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::helper::GitHelper;
+use proctor_git::protocol::{CommitRef, GitHistory};
+use proctor_git::repository_paths::OriginalRepository;
 use proctor_sandbox::{NestedGit, StepUser};
-use proctor_snapshot::protocol::{CommitRef, GitHistory, RepoPath};
 use proctor_snapshot::{
-    CommitSource, GitHelper, IgnoredInput, MIRROR_RECORD, MIRROR_TREE, Mirror, MirrorError, MirrorOwner,
-    OriginalRepository, Snapshot, SnapshotError, SnapshotStore, StepRights, TreeLocation,
+    CommitSource, IgnoredInput, MIRROR_RECORD, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, Snapshot, SnapshotError,
+    SnapshotStore, StepRights, TreeLocation,
 };
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, fchown, flock};
 use rustix::io::Errno;

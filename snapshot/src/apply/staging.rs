@@ -10,8 +10,8 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use crate::read_beneath;
 use crate::tree_view::PathState;
+use proctor_git::files::read_beneath;
 
 /// The staging directory.
 pub(super) struct StagingDir<'a> {
@@ -67,7 +67,7 @@ impl<'a> StagingDir<'a> {
 
     /// Returns the entry with a name in the directory.
     pub(super) fn read_entry(&self, name: &str) -> io::Result<PathState> {
-        Ok(super::path_state_from_read(read_beneath::read(self.dir.as_fd(), name.as_bytes(), u64::MAX)?))
+        Ok(crate::tree_view::path_state_from_read(read_beneath::read(self.dir.as_fd(), name.as_bytes(), u64::MAX)?))
     }
 
     /// Moves an entry of the directory to a path where no entry exists; fails with EEXIST otherwise.

@@ -12,10 +12,11 @@ use rustix::io::Errno;
 
 use super::staging::{EntryOwner, NewEntryAttributes, StagingDir};
 use super::{ApplyError, ApplyInput, CheckedEntries, PendingChanges, is_protected};
-use crate::layer::{FileContent, LayerEntry};
-use crate::paths;
-use crate::read_beneath;
+use crate::layer::layer_scan::FileContent;
+use crate::layer::layer_scan::LayerEntry;
 use crate::tree_view::{PathState, path_state_from_layer};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Writes the changes in the order of their paths, so that a directory comes before its content.
 pub(super) fn write_changes(
@@ -26,7 +27,7 @@ pub(super) fn write_changes(
     if changes.is_empty() {
         return Ok(Vec::new());
     }
-    let stage = StagingDir::create(input.repo).map_err(|source| super::unapplied_io_error(b".", source))?;
+    let stage = StagingDir::create(input.repo).map_err(|source| crate::apply::unapplied_io_error(b".", source))?;
     let mut writer =
         ChangeWriter { input, changes, checked: seen, staging: stage, staged: BTreeMap::new(), done: Vec::new() };
     let carried = writer.stage_all().and_then(|()| writer.apply_all()).and_then(|()| writer.sync_parents());
@@ -368,7 +369,7 @@ impl ChangeWriter<'_> {
         let _ = self.staging.remove();
         match trouble {
             WriteFailure::Changed(path) => ApplyError::Conflict { paths: vec![shown(&path)] },
-            WriteFailure::Io(path, source) => super::unapplied_io_error(&path, source),
+            WriteFailure::Io(path, source) => crate::apply::unapplied_io_error(&path, source),
         }
     }
 }
@@ -392,7 +393,7 @@ fn classify_error(path: &[u8], error: io::Error) -> WriteFailure {
 }
 
 fn read_path_state(repo: BorrowedFd<'_>, path: &[u8]) -> io::Result<PathState> {
-    Ok(super::path_state_from_read(read_beneath::read(repo, path, u64::MAX)?))
+    Ok(crate::tree_view::path_state_from_read(read_beneath::read(repo, path, u64::MAX)?))
 }
 
 /// A path to write: its open parent directory, and its name.

@@ -7,7 +7,9 @@
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
-use proctor_snapshot::protocol::GitRequest;
+use proctor_git::protocol::GitRequest;
+use proctor_git::repository::{request_handler, watchdog};
+use proctor_snapshot::identify_commit_tree;
 
 /// The largest request that is read, in bytes.
 const REQUEST_BYTES: u64 = 1 << 30;
@@ -31,8 +33,8 @@ fn serve() -> Result<(), std::io::Error> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (request, program_output) = end.map_or((&bytes[..], None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
     let request: GitRequest = serde_json::from_slice(request)?;
-    proctor_snapshot::repository_reader::start_watchdog()?;
+    watchdog::start_watchdog()?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    proctor_snapshot::repository_reader::serve(&request, program_output, &mut out)?;
+    request_handler::serve(&request, program_output, identify_commit_tree, &mut out)?;
     out.flush()
 }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use proctor_core::model::drift::Entry;
 
 use super::EntryTree;
-use crate::paths;
+use proctor_git::files::paths;
 
 /// Iterator over the covered leaves at and below a directory.
 pub(super) struct CoveredLeaves<'a> {

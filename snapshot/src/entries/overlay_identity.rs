@@ -8,7 +8,7 @@ use proctor_core::text::digest::SnapshotId;
 
 use super::{EntryTree, snapshot_id};
 use crate::merkle;
-use crate::paths;
+use proctor_git::files::paths;
 
 /// Changes to a tree.
 pub(crate) struct Overlay<'a> {

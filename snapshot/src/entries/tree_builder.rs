@@ -7,7 +7,7 @@ use super::{
     compare_directory_paths,
 };
 use crate::merkle;
-use crate::paths;
+use proctor_git::files::paths;
 
 /// One directory of a tree to build.
 pub(crate) struct DirectoryPart<'a> {

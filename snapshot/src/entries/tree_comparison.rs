@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{EntryTree, ScannedKind, TreeLeaf};
-use crate::paths;
+use proctor_git::files::paths;
 
 /// The kind of difference to report.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl TreeComparison<'_> {
         };
         let in_left = children(a, left).into_iter().map(|at| (a.directory_path(at), at));
         let in_right = children(b, right).into_iter().map(|at| (b.directory_path(at), at));
-        for (path, left, right) in merge_by(in_left, in_right, super::compare_directory_paths) {
+        for (path, left, right) in merge_by(in_left, in_right, crate::entries::compare_directory_paths) {
             self.compare_directories(left, right, path);
         }
     }

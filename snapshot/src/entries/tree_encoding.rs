@@ -4,8 +4,8 @@
 use super::{
     DirectoryScanState, EntryTree, IgnoreStatus, IndexRange, ScannedEntry, ScannedKind, TreeDirectory, TreeLeaf,
 };
-use crate::codec::{BinaryDecoder, BinaryEncoder};
-use crate::git::listing_encoding::{read_stat, write_stat};
+use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
+use proctor_git::wire::listing_encoding::{read_stat, write_stat};
 
 /// The kinds, in the order of their numbers in files.
 pub(crate) const KINDS: [ScannedKind; 8] = [

@@ -12,8 +12,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{Dir, FileType, OFlags};
 
 use super::{ScanError, SparingRules, UnlockedEntry, io_error, reopen_directory};
-use crate::paths;
-use crate::read_beneath;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Minimum number of entries that makes a query of the rules worthwhile.
 const MIN_ENTRIES_TO_QUERY: usize = 256;

@@ -7,11 +7,13 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::renameat;
 
-use super::{MirrorError, copy_record, open_file};
-use crate::codec::{BinaryDecoder, BinaryEncoder};
-use crate::git::listing_encoding::{read_id, write_id};
-use crate::git::object_id::ObjectId;
-use crate::git::protocol::CommittedLeaf;
+use super::copy_record;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::open_file;
+use proctor_git::object::object_id::ObjectId;
+use proctor_git::protocol::CommittedLeaf;
+use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
+use proctor_git::wire::listing_encoding::{read_id, write_id};
 
 const FILE: &str = "blobs";
 const TEMPORARY_FILE: &str = "blobs.new";

@@ -12,18 +12,23 @@ use sha2::{Digest as _, Sha256};
 
 use super::blob_table::{BlobFact, BlobTable};
 use super::file_copier::{self, CREATE_FLAGS};
-use super::{Mirror, MirrorError, MirrorOwner};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::file_stat::{FileStat, FileTime};
-use crate::git::GitError;
-use crate::git::helper::GitHelper;
-use crate::git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
-use crate::git::object_id::{ObjectHasher, ObjectId, ObjectKind};
-use crate::git::protocol::{BlobPieces, CommitRef, CommitTree, CommittedLeaf, GitHistory};
-use crate::git::tree_check;
-use crate::paths;
-use crate::read_beneath;
-use crate::snapshot::{GitFacts, Snapshot, SnapshotError};
+use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::MirrorOwner;
+use crate::snapshot::git_facts::GitFacts;
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use proctor_git::error::GitError;
+use proctor_git::files::file_stat::{FileStat, FileTime};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
+use proctor_git::helper::GitHelper;
+use proctor_git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
+use proctor_git::object::object_id::{ObjectHasher, ObjectId, ObjectKind};
+use proctor_git::object::tree_check;
+use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory};
+use proctor_git::wire::answer_frames::BlobPieces;
 
 /// The first line of a git-lfs pointer, a file that represents content stored elsewhere.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
@@ -90,7 +95,7 @@ impl Mirror {
         if !plan.changed.is_empty() {
             self.record.begin(&plan.changed)?;
             self.remove_outdated(&plan.changed)?;
-            let mtime = self.record.next_mtime(crate::file_stat::now());
+            let mtime = self.record.next_mtime(proctor_git::files::file_stat::now());
             let mut receiver = BlobReceiver::new(self.tree.as_fd(), self.owner, mtime, &plan, &source.tree.leaves);
             receiver.make_directories(&plan)?;
             receiver.receive(source, &plan)?;

@@ -11,11 +11,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
-use super::{MirrorError, open_file};
-use crate::codec::{BinaryDecoder, BinaryEncoder};
 use crate::entries::{EntryTree, KINDS, ScannedEntry};
-use crate::file_stat::FileTime;
-use crate::git::listing_encoding::{read_paths, read_stat, write_paths, write_stat};
+use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::open_file;
+use proctor_git::files::file_stat::FileTime;
+use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
+use proctor_git::wire::listing_encoding::{read_paths, read_stat, write_paths, write_stat};
 
 /// The file names of a record.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +29,7 @@ pub(super) struct RecordFileNames {
 
 /// The record of the covered files.
 pub(super) const COVERED_FILES: RecordFileNames =
-    RecordFileNames { record: super::RECORD, journal: "journal", unfinished: "record.new" };
+    RecordFileNames { record: crate::private_copy::mirror_files::RECORD, journal: "journal", unfinished: "record.new" };
 /// The record of the ignored files. It contains the stat data of the work tree's files.
 pub(super) const IGNORED_FILES: RecordFileNames =
     RecordFileNames { record: "ignored-record", journal: "ignored-journal", unfinished: "ignored-record.new" };
@@ -44,7 +45,7 @@ const FINISH_FRAME: u8 = 2;
 
 /// The recorded content of a mirror.
 #[derive(Debug)]
-pub(super) struct CopyRecord {
+pub(crate) struct CopyRecord {
     directory: OwnedFd,
     names: RecordFileNames,
     journal: File,

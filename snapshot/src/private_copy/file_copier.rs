@@ -1,8 +1,9 @@
 //! Copies files into a mirror and hashes the written bytes.
 
+use crate::private_copy::file_copier::byte_copy::SpareBytes;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::fs::{chownat, fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat};
@@ -10,17 +11,20 @@ use rustix::fs::{symlinkat, unlinkat, utimensat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-mod byte_copy;
+pub(crate) mod byte_copy;
 
 pub(super) use byte_copy::write_all;
 use byte_copy::{FileByteBudget, copy_exactly, copy_to_end, hash_file};
 
-use super::ignored_files::{IgnoredSelection, NOT_READABLE_BY_STEPS};
-use super::{DIRECTORY_FLAGS, MirrorError, MirrorOwner};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::file_stat::{FileStat, FileTime};
-use crate::paths;
-use crate::read_beneath;
+use crate::private_copy::ignored_selection::IgnoredSelection;
+use crate::private_copy::ignored_selection::NOT_READABLE_BY_STEPS;
+use crate::private_copy::mirror_files::DIRECTORY_FLAGS;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::MirrorOwner;
+use proctor_git::files::file_stat::{FileStat, FileTime};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Number of threads that copy.
 const COPIER_THREADS: usize = 2;
@@ -52,24 +56,6 @@ pub(super) struct CopyResult {
     pub(super) bytes: u64,
     /// The ignored files that were not copied, with the reasons.
     pub(super) left_out: Vec<(Vec<u8>, &'static str)>,
-}
-
-/// Number of bytes by which all ignored files together may grow beyond the sizes found by the survey.
-pub(super) struct SpareBytes(AtomicU64);
-
-impl SpareBytes {
-    pub(super) fn new(bytes: u64) -> Self {
-        Self(AtomicU64::new(bytes))
-    }
-
-    /// Takes `bytes` from the budget. Returns whether that many bytes were left.
-    fn reserve(&self, bytes: u64) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
-    }
-
-    fn release(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
 }
 
 /// A copy of an ignored file, or the reason why it was not copied.

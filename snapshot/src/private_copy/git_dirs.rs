@@ -9,14 +9,18 @@ use std::path::{Component, Path, PathBuf};
 
 use proctor_core::model::drift::is_evidence_path;
 
-use super::{CommitSource, GIT_DIR_NAME, Mirror, MirrorError};
-use crate::git::git_dir::GitDir;
-use crate::git::index::index_writer::{self, NewIndexEntry, NewIndexStat};
-use crate::git::index::{EXECUTABLE_MODE, FILE_MODE, GITLINK_MODE, GitIndex, IndexEntry, SYMLINK_MODE};
-use crate::git::protocol::{CommittedLeaf, GitHistory, WorktreeListing};
-use crate::paths;
-use crate::read_beneath;
-use crate::snapshot::Snapshot;
+use super::CommitSource;
+use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::GIT_DIR_NAME;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
+use proctor_git::index::IndexStat;
+use proctor_git::index::index_writer::{self, NewIndexEntry, NewIndexStat};
+use proctor_git::index::{EXECUTABLE_MODE, FILE_MODE, GITLINK_MODE, GitIndex, IndexEntry, SYMLINK_MODE};
+use proctor_git::protocol::{CommittedLeaf, GitHistory, WorktreeListing};
+use proctor_git::repository::git_dir::GitDir;
 
 /// The location of a mirror's files on the host and in steps.
 #[derive(Debug, Clone, Copy)]
@@ -232,5 +236,7 @@ fn is_clean(index: &GitIndex, entry: &IndexEntry, path: &[u8], snapshot: &Snapsh
     let Some(leaf) = snapshot.entries.leaf_at_path(path) else { return false };
     entry.stage == 0
         && !entry.intent_to_add
-        && entry.stat.is_some_and(|stat| stat == leaf.found.stat.to_index_stat() && stat.mtime < index.written)
+        && entry
+            .stat
+            .is_some_and(|stat| stat == IndexStat::from_file_stat(&leaf.found.stat) && stat.mtime < index.written)
 }

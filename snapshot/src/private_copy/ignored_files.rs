@@ -5,6 +5,8 @@
 //! their modification times. A build output is therefore older than the copies of its sources, and build tools that
 //! compare times build it again.
 
+pub(super) use crate::private_copy::ignored_selection::IgnoredSelection;
+use crate::private_copy::ignored_selection::NOT_READABLE_BY_STEPS;
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -15,29 +17,19 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::file_copier::{MirrorCopier, SpareBytes};
-use super::{DIRECTORY_FLAGS, Mirror, MirrorError, removal};
+use super::file_copier::MirrorCopier;
+use super::removal;
 use crate::entries::{EntryTree, LookupCursor, ScannedEntry, ScannedKind};
-use crate::file_stat::{self, FileStat, FileTime};
-use crate::paths;
-use crate::read_beneath;
-use crate::read_permissions::StepRights;
+use crate::private_copy::file_copier::byte_copy::SpareBytes;
+use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::DIRECTORY_FLAGS;
+use crate::private_copy::mirror_files::MirrorError;
+use proctor_git::files::file_stat::{self, FileStat, FileTime};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Maximum depth of directories that are copied.
 const MAX_DEPTH: usize = 256;
-
-/// The ignored files that a mirror should contain.
-#[derive(Debug, Clone)]
-pub struct IgnoredSelection<'a> {
-    /// Paths at and below which nothing is copied, since each step sees other content there.
-    pub except: &'a [RelPath],
-    /// The ids whose permission bits decide which files may be read; `None` if steps have our own ids.
-    pub rights: Option<StepRights>,
-    /// Maximum number of files and directories. An ignored path that would exceed the bound is left out.
-    pub max_entries: usize,
-    /// Maximum number of bytes. An ignored path that would exceed the bound is left out.
-    pub max_bytes: u64,
-}
 
 /// An ignored file or directory in a mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -464,8 +456,6 @@ impl IgnoredWalk<'_> {
         Ok(())
     }
 }
-
-pub(super) const NOT_READABLE_BY_STEPS: &str = "steps may not read it";
 
 /// The sha256 of the empty string.
 static EMPTY_SHA256: std::sync::LazyLock<[u8; 32]> = std::sync::LazyLock::new(|| Sha256::digest(b"").into());

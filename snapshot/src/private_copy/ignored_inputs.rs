@@ -1,15 +1,18 @@
 //! Determines which ignored files an update would copy now, without changing the mirror.
 
+pub(super) use crate::private_copy::ignored_selection::IgnoredSelection;
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
+use super::IgnoredInput;
 use super::copy_record::{CopyRecord, IGNORED_FILES};
 use super::ignored_files::{CoveredAndIgnored, IgnoredSurvey};
-use super::{IgnoredInput, IgnoredSelection, Mirror, MirrorError};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::read_beneath;
-use crate::snapshot::Snapshot;
+use crate::private_copy::mirror::Mirror;
+use crate::private_copy::mirror_files::MirrorError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use proctor_git::files::read_beneath;
 
 /// Maximum number of files that are hashed because the mirror has no current copy.
 const MAX_FILES: usize = 1_000;

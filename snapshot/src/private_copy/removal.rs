@@ -6,10 +6,12 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, OFlags, unlinkat};
 use rustix::io::Errno;
 
-use super::{GIT_DIR_NAME, MAX_FILES, MirrorError};
 use crate::entries::{EntryTree, ScannedKind};
-use crate::paths;
-use crate::read_beneath;
+use crate::private_copy::mirror_files::GIT_DIR_NAME;
+use crate::private_copy::mirror_files::MAX_FILES;
+use crate::private_copy::mirror_files::MirrorError;
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
 
 /// Removes the entries of the mirror at `paths`, and all directories that become empty. `paths` must be sorted. The
 /// directory of a repository stays unless it is one of the paths.

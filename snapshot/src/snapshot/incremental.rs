@@ -10,15 +10,20 @@ use std::sync::atomic::AtomicBool;
 use proctor_core::model::drift::is_evidence_path;
 use rustix::fs::{FileType, fstat};
 
-use super::{ReuseBasis, Snapshot, SnapshotError, SnapshotMethod, SnapshotStats, git_facts};
+use super::ReuseBasis;
 use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
-use crate::file_stat::{FileTime, RacyWindow};
-use crate::git::helper::GitHelper;
-use crate::git::protocol::RepoPath;
-use crate::git::tree_state::tree_state;
-use crate::paths;
-use crate::read_beneath;
+use crate::snapshot::git_facts::git_facts;
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::SnapshotMethod;
+use crate::snapshot::taken_snapshot::SnapshotStats;
 use crate::stat_scan::{EarlierEntries, NamesAndTypes, ScanCounts, ScanFindings, StatScan, io_error};
+use crate::tree_state::tree_state;
+use proctor_git::files::file_stat::{FileTime, RacyWindow};
+use proctor_git::files::paths;
+use proctor_git::files::read_beneath;
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::helper::GitHelper;
 
 /// Takes the snapshot. Returns `None` if git has to list the tree.
 pub(super) fn take_incremental(
@@ -231,7 +236,7 @@ impl IncrementalSnapshot<'_> {
     /// Checks whether the HEAD that would turn a directory into a repository is among the watched git files.
     fn is_head_watched(&self, path: &[u8]) -> bool {
         let head = [path, b"/.git/HEAD"].concat();
-        let place = |source: &crate::git::protocol::GitSourceFile| {
+        let place = |source: &proctor_git::protocol::GitSourceFile| {
             source.place.as_os_str().as_bytes().strip_prefix(self.basis.worktree.as_os_str().as_bytes()).map(|inner| {
                 let inner = inner.strip_prefix(b"/").unwrap_or(inner);
                 paths::join(inner, &source.path.0)

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::fstat;
 
-use crate::codec::{BinaryDecoder, BinaryEncoder};
-use crate::file_stat::FileTime;
-use crate::git::protocol::{GitSourceFile, RepoPath, WorktreeListing};
-use crate::git::source_files;
-use crate::read_beneath;
 use crate::snapshot_store::ListingFile;
+use proctor_git::files::file_stat::FileTime;
+use proctor_git::files::read_beneath;
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::protocol::{GitSourceFile, WorktreeListing};
+use proctor_git::repository::source_files;
+use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
 
 /// Git's listing of a work tree, and the files that it was read from.
 #[derive(Debug, Clone)]

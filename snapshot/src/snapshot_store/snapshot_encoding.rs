@@ -5,13 +5,20 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::snapshot_files::{FileChecksum, ListingFile};
-use crate::codec::{BinaryDecoder, BinaryEncoder};
 use crate::entries::EntryTree;
-use crate::git::listing_encoding::{read_paths, write_paths};
-use crate::git::protocol::{GitSourceFile, RepoPath};
-use crate::snapshot::{EncodedListing, GitFacts, ReuseBasis, Snapshot, SnapshotMethod, SnapshotStats};
+use crate::snapshot::EncodedListing;
+use crate::snapshot::ReuseBasis;
+use crate::snapshot::git_facts::GitFacts;
+use crate::snapshot::taken_snapshot::Snapshot;
+use crate::snapshot::taken_snapshot::SnapshotMethod;
+use crate::snapshot::taken_snapshot::SnapshotStats;
+use crate::snapshot_store::listing_file::FileChecksum;
+use crate::snapshot_store::listing_file::ListingFile;
 use crate::stat_scan::ScanCounts;
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::protocol::GitSourceFile;
+use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
+use proctor_git::wire::listing_encoding::{read_paths, write_paths};
 
 /// Magic bytes of a file. They include the version number; each version is a different format.
 const MAGIC: &[u8; 16] = b"proctor-snap-v3\n";
@@ -114,7 +121,7 @@ fn decode_content(
 mod tests {
     use super::*;
     use crate::entries::ScannedEntry;
-    use crate::git::object_id::ObjectFormat;
+    use proctor_git::object::object_id::ObjectFormat;
 
     fn snapshot() -> Snapshot {
         let found = |byte| ScannedEntry {

@@ -1,23 +1,24 @@
 //! Stores one snapshot file per repository. A file that is torn, damaged, foreign or of another version is ignored,
 //! with a warning in the log.
 
+use super::listing_file::read_file;
+use crate::snapshot_store::listing_file::ListingFile;
+use crate::snapshot_store::listing_file::{FILE_BYTES, UnusableFile};
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::text::digest::Sha256Hex;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::snapshot_encoding;
-use crate::snapshot::{EncodedListing, Snapshot};
+use crate::snapshot::EncodedListing;
+use crate::snapshot::taken_snapshot::Snapshot;
 
-/// The largest file that is read or written, in bytes.
-const FILE_BYTES: u64 = 1 << 30;
 /// Maximum number of files; the oldest are removed first.
 const MAX_FILES: usize = 64;
 
@@ -27,35 +28,6 @@ pub(super) struct SnapshotFiles {
     directory: Arc<OwnedFd>,
 }
 
-/// A separate file with git's listing, which is read only if it is needed.
-#[derive(Debug, Clone)]
-pub(crate) struct ListingFile {
-    pub(super) directory: Arc<OwnedFd>,
-    pub(super) name: String,
-    pub(super) checksum: FileChecksum,
-}
-
-/// Length and checksum that identify the bytes of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileChecksum {
-    length: u64,
-    sum: u32,
-}
-
-impl FileChecksum {
-    pub(super) fn compute(bytes: &[u8]) -> Self {
-        Self { length: bytes.len() as u64, sum: crc32fast::hash(bytes) }
-    }
-}
-
-impl ListingFile {
-    /// Returns the bytes, or `None` if the file is missing or belongs to another snapshot.
-    pub(crate) fn read(&self) -> Option<Vec<u8>> {
-        let files = SnapshotFiles { directory: Arc::clone(&self.directory) };
-        files.read(&self.name).ok().flatten().filter(|bytes| FileChecksum::compute(bytes) == self.checksum)
-    }
-}
-
 impl SnapshotFiles {
     pub(super) fn new(directory: OwnedFd) -> Self {
         Self { directory: Arc::new(directory) }
@@ -63,7 +35,7 @@ impl SnapshotFiles {
 
     /// Loads the last snapshot of a work tree, if there is a valid file.
     pub(super) fn load(&self, place: &Path) -> Option<Snapshot> {
-        let read = self.read(&snapshot_file_name(place)).and_then(|bytes| {
+        let read = read_file(&self.directory, &snapshot_file_name(place)).and_then(|bytes| {
             let Some(bytes) = bytes else { return Ok(None) };
             let sidecar = |seal| ListingFile {
                 directory: Arc::clone(&self.directory),
@@ -96,29 +68,6 @@ impl SnapshotFiles {
         {
             tracing::warn!(repo = %place.display(), %error, "the snapshot cache of a repository cannot be written");
         }
-    }
-
-    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, UnusableFile> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(self.directory.as_fd(), name, flags, Mode::empty()) {
-            Ok(fd) => File::from(fd),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let stat = fstat(&file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(UnusableFile::Content("it is not a regular file"));
-        }
-        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-            return Err(UnusableFile::Content("another user could have written it"));
-        }
-        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-        if size > FILE_BYTES {
-            return Err(UnusableFile::Content("it is too large"));
-        }
-        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-        file.take(size).read_to_end(&mut bytes).map_err(UnusableFile::Io)?;
-        Ok(Some(bytes))
     }
 
     /// Replaces a file without waiting for the disk. The checksum detects a file that a crash left incomplete.
@@ -159,21 +108,6 @@ impl SnapshotFiles {
             }
         }
         Ok(())
-    }
-}
-
-/// Why a file cannot be used.
-#[derive(Debug, thiserror::Error)]
-enum UnusableFile {
-    #[error("{0}")]
-    Content(&'static str),
-    #[error("it cannot be read: {0}")]
-    Io(io::Error),
-}
-
-impl From<Errno> for UnusableFile {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
     }
 }
 

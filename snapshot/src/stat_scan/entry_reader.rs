@@ -10,10 +10,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{StatScan, io_error};
 use crate::entries::{ScannedEntry, ScannedKind};
-use crate::file_stat::FileStat;
-use crate::git::config_files::RULES_BYTES;
-use crate::read_beneath;
-use crate::snapshot::SnapshotError;
+use crate::snapshot::snapshot_error::SnapshotError;
+use proctor_git::config::config_files::RULES_BYTES;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::read_beneath;
 
 /// Number of attempts to read a file that changes during the read.
 const ATTEMPTS: u32 = 5;

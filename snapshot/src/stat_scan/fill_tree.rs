@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use super::entry_reader::EntryReader;
 use super::{EarlierEntries, ScanCounts, StatScan, run_on_threads};
 use crate::entries::{DirectoryScanState, FilledPart, IgnoreStatus, UnfilledPart, UnfilledParts};
-use crate::paths;
-use crate::snapshot::SnapshotError;
+use crate::snapshot::snapshot_error::SnapshotError;
+use proctor_git::files::paths;
 
 impl StatScan<'_> {
     /// Scans every blank.

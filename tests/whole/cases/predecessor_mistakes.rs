@@ -145,7 +145,7 @@ fn no_giant_file_or_debug_output(env: &TestEnvironment) {
 }
 
 fn source_files(project: &Path) -> Vec<std::path::PathBuf> {
-    let crates = ["core", "sandbox", "snapshot", "runner", "cli", "xtask", "tests"];
+    let crates = ["core", "sandbox", "git", "snapshot", "runner", "cli", "xtask", "tests"];
     let files = crates.iter().flat_map(|name| machine::walk(&project.join(name)));
     files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }

@@ -5,19 +5,20 @@ use toml::{Table, Value};
 use super::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 14] = [
     ("core", &[]),
     ("client", &["core"]),
     ("sandbox", &["core"]),
-    ("snapshot", &["core"]),
+    ("git", &["core"]),
+    ("snapshot", &["core", "git"]),
     ("duckdb", &[]),
     ("sql", &["core", "sandbox", "snapshot", "duckdb"]),
-    ("runner", &["core", "sandbox", "snapshot", "sql"]),
-    ("daemon", &["core", "client", "sandbox", "snapshot", "sql", "runner"]),
-    ("cli", &["core", "client", "sandbox", "snapshot", "sql", "runner", "daemon"]),
+    ("runner", &["core", "sandbox", "git", "snapshot", "sql"]),
+    ("daemon", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner"]),
+    ("cli", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "daemon"]),
     ("launcher", &["core", "client", "sandbox"]),
-    ("tests", &["core", "client", "sandbox", "snapshot", "sql", "runner", "daemon"]),
-    ("bench", &["core", "sandbox", "snapshot", "sql", "runner", "daemon"]),
+    ("tests", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "daemon"]),
+    ("bench", &["core", "sandbox", "git", "snapshot", "sql", "runner", "daemon"]),
     ("xtask", &["core", "daemon"]),
 ];
 
@@ -58,7 +59,7 @@ fn is_mentioned(texts: &SourceTexts, directory: &str, name: &str) -> bool {
     texts.iter().any(|(file, text)| file.starts_with(&prefix) && file.ends_with(".rs") && text.contains(&path))
 }
 
-/// Checks that dependencies follow the layers: core ← sandbox, snapshot ← runner ← daemon ← cli.
+/// Checks that dependencies follow the layers: core ← sandbox, git ← snapshot ← runner ← daemon ← cli.
 pub(super) fn dependency_directions(texts: &SourceTexts) -> TidyFindings {
     manifests(texts).flat_map(|(directory, manifest)| upward_dependencies(directory, &manifest)).collect()
 }

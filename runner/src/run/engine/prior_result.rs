@@ -18,8 +18,9 @@ use proctor_core::record::status::LastRun;
 use proctor_core::spec;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::protocol::{CommitRef, CommitTreeContent};
 use proctor_sandbox::StepUser;
-use proctor_snapshot::protocol::{CommitRef, CommitTreeContent, RepoPath};
 
 use super::Engine;
 use super::tree_preparation::VisibleInputs;

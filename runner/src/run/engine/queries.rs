@@ -12,8 +12,8 @@ use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::protocol::{NamedCommit, StagedIndex};
 use proctor_sandbox::{DoctorReport, RepoFacts, StepUser, setup_ops};
-use proctor_snapshot::protocol::{NamedCommit, StagedIndex};
 
 use super::prior_result::tool_search_error;
 use super::{Engine, MAX_RANGE};

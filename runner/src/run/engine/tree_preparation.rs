@@ -8,8 +8,9 @@ use proctor_core::model::plan::{Ignored, Limit, Plan, RelPath};
 use proctor_core::record::evidence::{TreeKind, TreeSource};
 use proctor_core::spec::TreeSettings;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::helper::GitHelper;
 use proctor_sandbox::{Launcher, StepUser};
-use proctor_snapshot::{GitHelper, Snapshot, SnapshotStore, StepRights};
+use proctor_snapshot::{Snapshot, SnapshotStore, StepRights};
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proctor_core::text::digest::Sha256Hex;
-use proctor_snapshot::protocol::GitHistory;
+use proctor_git::protocol::GitHistory;
 use proctor_snapshot::{
     BorrowedObjects, CommitSource, CommitUpdate, IgnoredInput, IgnoredSelection, Mirror, MirrorUpdate, Snapshot,
     TreeLocation,

@@ -1,13 +1,15 @@
 //! Copies and hashes the bytes of one file.
 
+use sha2::Digest as _;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::fstat;
 use rustix::io::{Errno, pread, write};
-use sha2::{Digest as _, Sha256};
+use sha2::Sha256;
 
-use super::SpareBytes;
-use crate::read_beneath;
+use proctor_git::files::read_beneath;
 
 /// The byte budget for the copy of a file.
 pub(super) struct FileByteBudget<'a> {
@@ -114,5 +116,23 @@ pub(super) fn hash_file(file: BorrowedFd<'_>, size: u64, buffer: &mut [u8]) -> R
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
+    }
+}
+
+/// Number of bytes by which all ignored files together may grow beyond the sizes found by the survey.
+pub(crate) struct SpareBytes(AtomicU64);
+
+impl SpareBytes {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self(AtomicU64::new(bytes))
+    }
+
+    /// Takes `bytes` from the budget. Returns whether that many bytes were left.
+    fn reserve(&self, bytes: u64) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    pub(crate) fn release(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 }

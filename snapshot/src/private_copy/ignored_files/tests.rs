@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::super::{MirrorUpdate, TREE, hash_tree};
 use super::*;
+use crate::read_permissions::StepRights;
 
 /// A work tree with covered and ignored files, and a directory for its mirror.
 struct IgnoredFixture {

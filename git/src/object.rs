@@ -1,0 +1,9 @@
+//! Computes, parses and checks the objects of git.
+
+pub mod attributes;
+pub mod blob_id;
+pub(crate) mod name_rules;
+pub mod object_id;
+pub(crate) mod object_parser;
+pub mod tree_check;
+pub mod tree_identity;

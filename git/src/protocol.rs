@@ -1,0 +1,430 @@
+//! Defines the protocol between the library and `proctor-git`: one request as JSON, and one answer in frames.
+//!
+//! Paths in JSON are lower-case hex, so that all bytes are preserved. Large lists (marked `serde(skip)` here) are
+//! sent after the JSON, in the format of `listing_encoding.rs`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
+use serde::{Deserialize, Serialize};
+
+use crate::error::GitError;
+use crate::files::file_stat::FileStat;
+use crate::files::repo_path::RepoPath;
+use crate::ignore::external_rules::ExternalRules;
+use crate::index::GitIndex;
+use crate::object::object_id::{ObjectFormat, ObjectId};
+use crate::repository_paths::RepositoryPaths;
+
+/// A request, on the helper's standard input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum GitRequest {
+    /// Lists the paths of the tree, and its position in the history.
+    List {
+        /// The top of the work tree.
+        repo: PathBuf,
+    },
+    /// Reports which of the given paths are ignored by the rules on disk.
+    Ignored {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The paths of submodules, which the rules of the outer repository never ignore. With `null`, the helper
+        /// reads them from the index, at a cost that grows with its size.
+        submodules: Option<Vec<RepoPath>>,
+        /// Paths of directories, relative to the top.
+        directories: Vec<RepoPath>,
+        /// Paths of files and links.
+        paths: Vec<RepoPath>,
+    },
+    /// Resolves a revision or a range to commits.
+    Resolve {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// One revision, `A..B` or `A...B`.
+        revision: String,
+        /// Maximum number of commits in a range.
+        limit: usize,
+    },
+    /// Finds the commits that a push sends.
+    Pushed {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The push.
+        push: Push,
+    },
+    /// Computes the commit that an index would make.
+    Staged {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The index.
+        index: StagedIndex,
+    },
+    /// Returns the identity and the spec of a commit's tree.
+    Content {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+    },
+    /// Returns the hashes of single files in a commit's tree.
+    Files {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+        /// The files.
+        paths: Vec<RepoPath>,
+    },
+    /// Returns the entries of a commit's tree.
+    Tree {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+        /// If true, the trees of submodules are included.
+        submodules: bool,
+    },
+    /// Sends the contents of files and links in a commit's tree.
+    Blobs {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The commit.
+        commit: CommitRef,
+        /// If true, the trees of submodules are included.
+        submodules: bool,
+        /// The numbers of the wanted leaves in [`CommitTree::leaves`]; sorted.
+        wanted: Vec<u32>,
+    },
+    /// Returns the data for the git directory of a private tree: refs, and the rules in the repository's git
+    /// directory.
+    History {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The directories of repositories inside it.
+        nested: Vec<RepoPath>,
+    },
+}
+
+/// An answer, on the helper's standard output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum GitAnswer {
+    /// The answer to [`GitRequest::List`].
+    List(WorktreeListing),
+    /// The answer to [`GitRequest::Ignored`]: one value for each directory, then one for each path, in their order.
+    Ignored {
+        /// True for each ignored path.
+        ignored: Vec<bool>,
+    },
+    /// The answer to [`GitRequest::Resolve`], oldest first.
+    Resolved {
+        /// The commits; at least one.
+        commits: Vec<NamedCommit>,
+    },
+    /// The answer to [`GitRequest::Pushed`].
+    Pushed(ResolvedPush),
+    /// The answer to [`GitRequest::Staged`].
+    Staged(NamedCommit),
+    /// The answer to [`GitRequest::Content`].
+    Content(CommitTreeContent),
+    /// The answer to [`GitRequest::Files`], in their order.
+    Files {
+        /// The files; `null` for a path that is not a regular file, or a file that exceeds the size limit.
+        files: Vec<Option<CommittedFile>>,
+    },
+    /// The answer to [`GitRequest::Tree`].
+    Tree(CommitTree),
+    /// The answer to [`GitRequest::Blobs`], sent after all wanted blobs.
+    Blobs,
+    /// The answer to [`GitRequest::History`].
+    History(GitHistory),
+    /// The request could not be answered.
+    Refused {
+        /// The reason.
+        why: GitError,
+    },
+}
+
+/// The state of a repository apart from its work tree and index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitHistory {
+    /// The format of its object ids.
+    pub format: ObjectFormat,
+    /// The directory of its objects.
+    pub objects: PathBuf,
+    /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` if HEAD cannot be read.
+    pub head: Option<String>,
+    /// Its refs, in the format of `packed-refs`.
+    pub refs: RepoPath,
+    /// The boundary commits of a shallow clone; `null` for a complete clone.
+    pub shallow: Option<RepoPath>,
+    /// The ignore rules of `core.excludesFile` and `info/exclude`, in the order of their precedence.
+    pub exclude: RepoPath,
+    /// True if `core.ignoreCase` is set.
+    pub ignore_case: bool,
+    /// The repositories inside the work tree, by their directories. Repositories that libgit2 cannot read are
+    /// omitted.
+    pub nested: Vec<(RepoPath, GitHistory)>,
+}
+
+impl GitHistory {
+    /// Returns the id of a ref, as text.
+    pub fn ref_target(&self, name: &str) -> Option<String> {
+        let lines = self.refs.0.split(|byte| *byte == b'\n');
+        let mut refs = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(' '));
+        refs.find(|(_, found)| *found == name).map(|(id, _)| id.to_owned())
+    }
+}
+
+/// A commit that a revision or a range names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedCommit {
+    /// The full id.
+    pub id: String,
+    /// The first line of its message, escaped and shortened, in human-readable form.
+    pub subject: String,
+}
+
+/// A commit in the repository, or one that an index would make and that is not stored anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommitRef {
+    /// The full id.
+    pub id: String,
+    /// The index that makes it; `null` if the commit is in the repository.
+    pub staged: Option<StagedIndex>,
+}
+
+impl From<&str> for CommitRef {
+    fn from(id: &str) -> Self {
+        Self { id: id.to_owned(), staged: None }
+    }
+}
+
+impl From<&String> for CommitRef {
+    fn from(id: &String) -> Self {
+        id.as_str().into()
+    }
+}
+
+impl From<&CommitRef> for CommitRef {
+    fn from(commit: &CommitRef) -> Self {
+        commit.clone()
+    }
+}
+
+/// An index from which a commit would be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagedIndex {
+    /// The absolute path of the index file; `null` for the index of the work tree. Git uses another file for
+    /// `commit --all` and for a commit of single paths.
+    pub file: Option<PathBuf>,
+}
+
+/// The identity and the spec of a commit's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitTreeContent {
+    /// The identity of the tree; `null` if it has submodules.
+    pub snapshot: Option<SnapshotId>,
+    /// The spec; `null` if the tree has no spec, or the spec is not text or too large.
+    pub spec: Option<String>,
+}
+
+/// A regular file of a commit's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommittedFile {
+    /// True if the file is executable.
+    pub executable: bool,
+    /// The sha256 of its content.
+    pub sha256: Sha256Hex,
+    /// The first line of a script, which names its interpreter; `None` if the file is not a script.
+    pub shebang: Option<String>,
+}
+
+impl CommittedFile {
+    /// Returns the first line of a script after `#!`, cut where the kernel stops reading, or `None` if `head` is
+    /// not the beginning of a script.
+    pub fn parse_shebang(head: &[u8]) -> Option<String> {
+        let line = head.get(..SHEBANG_BYTES.min(head.len()))?.strip_prefix(b"#!")?;
+        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Some(String::from_utf8_lossy(line).trim().to_owned())
+    }
+}
+
+/// Number of bytes of a script that the kernel reads to find its interpreter.
+pub const SHEBANG_BYTES: usize = 256;
+
+/// A push, as git describes it to a `pre-push` hook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Push {
+    /// The full ids that are pushed.
+    pub tips: Vec<String>,
+    /// The full ids that the remote has; they may be missing in this repository.
+    pub known: Vec<String>,
+    /// If true, all commits that no remote is known to have are verified, and not only the tips.
+    pub each: bool,
+    /// Maximum number of commits.
+    pub limit: usize,
+}
+
+/// The resolved contents of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResolvedPush {
+    /// The directory that contains HEAD and the index of the work tree.
+    pub git_dir: PathBuf,
+    /// The object behind each of the ids, in their order.
+    pub tips: Vec<PushedTip>,
+    /// The commits to verify, without duplicates, oldest first.
+    pub commits: Vec<NamedCommit>,
+}
+
+/// A pushed object, after following tags.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum PushedTip {
+    /// A commit.
+    Commit {
+        /// The full id.
+        id: String,
+    },
+    /// A tree or a blob.
+    Other {
+        /// The kind of object.
+        kind: String,
+    },
+}
+
+/// The entries of a commit's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitTree {
+    /// The bytes of the commit object.
+    pub object: RepoPath,
+    /// The format of the repository's object ids.
+    pub format: ObjectFormat,
+    /// The directories whose tree objects are not in the canonical form of git, with the bytes of these objects.
+    pub odd: Vec<(RepoPath, RepoPath)>,
+    /// The submodules that are included, each before its own submodules.
+    pub submodules: Vec<CommitSubmodule>,
+    /// The files, links and submodules: those of the top, sorted by path, then those of each submodule.
+    #[serde(skip)]
+    pub leaves: Vec<CommittedLeaf>,
+}
+
+/// A submodule of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitSubmodule {
+    /// Its directory, relative to the top of the outermost tree.
+    pub path: RepoPath,
+    /// Its commit.
+    pub commit: ObjectId,
+    /// The bytes of the commit object.
+    pub object: RepoPath,
+    /// The directory of its objects.
+    pub objects: PathBuf,
+}
+
+/// A file, link or submodule of a commit's tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedLeaf {
+    /// The path, relative to the top of the outermost tree.
+    pub path: Vec<u8>,
+    /// The mode in the tree object.
+    pub mode: u32,
+    /// The id of the blob, or of a submodule's commit.
+    pub id: ObjectId,
+    /// The size of the blob in bytes.
+    pub size: u64,
+}
+
+/// Git's listing of a work tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorktreeListing {
+    /// The top of the work tree, absolute, without symbolic links.
+    pub worktree: PathBuf,
+    /// The directory that contains HEAD and the index.
+    pub git_dir: PathBuf,
+    /// The directory that contains objects, refs and config; differs from `git_dir` in a linked worktree.
+    pub common_dir: PathBuf,
+    /// The commit of HEAD; `null` before the first commit.
+    pub head_commit: Option<String>,
+    /// The branch that HEAD names, without `refs/heads/`; `null` if HEAD is detached.
+    pub branch: Option<String>,
+    /// The files in the index or in HEAD, including those of nested repositories, in any order. Files of an index
+    /// that was sent ahead may be omitted.
+    #[serde(skip)]
+    pub tracked: Vec<RepoPath>,
+    /// The paths that are neither tracked nor ignored; sorted.
+    #[serde(skip)]
+    pub untracked: Vec<RepoPath>,
+    /// Files that the tree does not cover but that affect its listing or content: ignored `.gitignore` and
+    /// `.gitattributes` files.
+    #[serde(skip)]
+    pub rules: Vec<RepoPath>,
+    /// The ignored files and directories whose parent directory is not ignored; sorted. An ignored directory may
+    /// still contain tracked files.
+    #[serde(skip)]
+    pub ignored: Vec<RepoPath>,
+    /// The directories that are not ignored and were searched.
+    #[serde(skip)]
+    pub directories: Vec<SearchedDirectory>,
+    /// The ignore rules outside the tree that affect the listing, of the repository and of those inside it.
+    pub external_rules: Vec<ExternalRules>,
+    /// True if an index entry for an ignore file has `skip-worktree`, so that the file may be missing in the work
+    /// tree.
+    pub skips_rules: bool,
+    /// The git files that this listing was read from. The listing is valid while none of them changes. `null` if
+    /// files alone cannot show that.
+    pub sources: Option<Vec<GitSourceFile>>,
+    /// Submodules and nested repositories, outermost first.
+    pub nested: Vec<NestedRepository>,
+    /// True if the outermost index was sent ahead. Its entries and tracked paths are then omitted in the encoded
+    /// listing.
+    pub told_ahead: bool,
+    /// The index of the repository, then of each repository inside it.
+    pub indexes: Vec<Arc<GitIndex>>,
+}
+
+impl WorktreeListing {
+    /// Returns the paths of the repository.
+    pub fn paths(&self) -> RepositoryPaths {
+        RepositoryPaths {
+            worktree: self.worktree.clone(),
+            git_dir: self.git_dir.clone(),
+            common_dir: self.common_dir.clone(),
+            checkout_of: None,
+        }
+    }
+}
+
+/// A directory that was searched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchedDirectory {
+    /// Its path; empty for the top.
+    pub path: RepoPath,
+    /// Its stat data from before the search.
+    pub stat: FileStat,
+}
+
+/// A git file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitSourceFile {
+    /// A directory, absolute, without symbolic links.
+    pub place: PathBuf,
+    /// The path below that directory.
+    pub path: RepoPath,
+    /// The stat data of the file; `null` if it does not exist.
+    pub stamp: Option<FileStat>,
+}
+
+/// A repository inside the work tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NestedRepository {
+    /// Its path.
+    pub path: RepoPath,
+    /// The commit of its HEAD, or the recorded commit if it is not checked out; `null` if neither exists.
+    pub commit: Option<String>,
+}

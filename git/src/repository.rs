@@ -1,0 +1,17 @@
+//! Reads a repository with libgit2, or from the output of the `git` program where libgit2 cannot read its format.
+
+pub mod commit_tree;
+pub mod git_dir;
+mod history;
+pub(crate) mod index_reader;
+pub(crate) mod listing;
+mod object_reader;
+pub(crate) mod open_repository;
+mod pushed_commits;
+pub(crate) mod ref_history;
+pub mod request_handler;
+pub(crate) mod revision;
+pub mod source_files;
+mod staged_commit;
+pub mod watchdog;
+pub(crate) mod worktree_walk;

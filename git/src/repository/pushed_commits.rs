@@ -1,0 +1,105 @@
+//! Finds the commits that a push sends: resolves each pushed id, and finds the commits in its history that no
+//! remote has.
+
+use std::collections::BTreeSet;
+
+use git2::{ObjectType, Oid, Repository, Revwalk, Sort};
+
+use crate::error::GitError;
+use crate::object::object_id::{ObjectId, ObjectKind};
+use crate::protocol::{NamedCommit, Push, PushedTip, ResolvedPush};
+use crate::repository::history::{HistoryBackend, RepositoryHistory};
+use crate::repository::object_reader::{ObjectReader, from_oid, to_oid};
+use crate::repository::revision::named_commit;
+
+/// The refs of remote-tracking branches.
+const REMOTE_REFS: &str = "refs/remotes/*";
+
+/// Resolves the ids of `push`, and returns the commits to verify without duplicates, oldest first.
+pub(crate) fn resolve_push(history: &RepositoryHistory<'_>, push: &Push) -> Result<ResolvedPush, GitError> {
+    let objects = history.objects()?;
+    let tips = push.tips.iter().map(|id| resolve_tip(history, &objects, id)).collect::<Result<Vec<_>, _>>()?;
+    let mut ids = Vec::new();
+    for tip in &tips {
+        if let PushedTip::Commit { id } = tip {
+            ids.push(history.parse_id(id)?);
+        }
+    }
+    let found = if push.each { commits_unknown_to_remotes(history, push, &ids)? } else { without_duplicates(&ids) };
+    if found.len() > push.limit {
+        return Err(GitError::TooMany {
+            path: history.paths.worktree.clone(),
+            limit: push.limit,
+            what: "commits to verify in this push".to_owned(),
+        });
+    }
+    let named = |id| named_commit(&objects, id).map_err(|problem| history.unreadable(problem));
+    let commits = found.into_iter().map(named).collect::<Result<Vec<NamedCommit>, _>>()?;
+    Ok(ResolvedPush { git_dir: history.paths.git_dir.clone(), tips, commits })
+}
+
+/// Resolves an id, following tags.
+fn resolve_tip(history: &RepositoryHistory<'_>, objects: &ObjectReader<'_>, id: &str) -> Result<PushedTip, GitError> {
+    let id_of = ObjectId::from_hex(id.as_bytes()).filter(|id| id.format() == objects.format());
+    let found = id_of.map(|id| objects.peel_tags(id)).transpose();
+    match found.map_err(|problem| history.unreadable(problem))?.flatten() {
+        Some((ObjectKind::Commit, id)) => Ok(PushedTip::Commit { id: id.to_string() }),
+        Some((kind, _)) => Ok(PushedTip::Other { kind: kind.as_str().to_owned() }),
+        None => Err(GitError::Revision {
+            path: history.paths.worktree.clone(),
+            revision: id.to_owned(),
+            problem: "there is no such object in this repository".to_owned(),
+            mend: "`git fsck` says what is missing".to_owned(),
+        }),
+    }
+}
+
+fn without_duplicates(ids: &[ObjectId]) -> Vec<ObjectId> {
+    let mut seen = BTreeSet::new();
+    ids.iter().copied().filter(|id| seen.insert(*id)).collect()
+}
+
+/// Returns the commits that no remote is known to have, and the pushed commits themselves.
+fn commits_unknown_to_remotes(
+    history: &RepositoryHistory<'_>,
+    push: &Push,
+    tips: &[ObjectId],
+) -> Result<Vec<ObjectId>, GitError> {
+    let failed = |problem: String| history.unreadable(problem);
+    let found = match (&history.backend, history.program_output()?) {
+        (_, Some(told)) => told.walked_commits(),
+        (HistoryBackend::Libgit2(opened), None) => walk_commits(&opened.repository, push, tips),
+        (_, None) => Ok(Vec::new()),
+    };
+    // A commit that is already on a remote under another name is verified all the same.
+    Ok(without_duplicates(&[found.map_err(failed)?.as_slice(), tips].concat()))
+}
+
+fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Result<Vec<ObjectId>, String> {
+    let tips = tips.iter().map(|id| to_oid(*id)).collect::<Result<Vec<_>, _>>()?;
+    let walk = || {
+        let mut walk = repository.revwalk()?;
+        walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
+        tips.iter().try_for_each(|id| walk.push(*id))?;
+        hide_known_commits(repository, push, &mut walk)?;
+        walk.take(push.limit + 1).collect::<Result<Vec<Oid>, _>>()
+    };
+    let found = walk().map_err(|error: git2::Error| error.message().to_owned())?;
+    found.into_iter().map(from_oid).collect()
+}
+
+fn hide_known_commits(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {
+    for id in &push.known {
+        // Commits that the remote has may be missing here, since another user may have pushed them.
+        let commit = Oid::from_str(id).and_then(|id| repository.find_object(id, None));
+        if let Ok(commit) = commit.and_then(|object| object.peel(ObjectType::Commit)) {
+            walk.hide(commit.id())?;
+        }
+    }
+    for found in repository.references_glob(REMOTE_REFS)? {
+        if let Ok(commit) = found.and_then(|reference| reference.peel_to_commit()) {
+            walk.hide(commit.id())?;
+        }
+    }
+    Ok(())
+}

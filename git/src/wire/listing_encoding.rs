@@ -1,0 +1,195 @@
+//! Encodes the parts of a listing that are too large for JSON: paths, directories and the entries of indexes.
+
+use std::sync::Arc;
+
+use crate::files::file_stat::FileStat;
+use crate::files::paths;
+use crate::files::repo_path::RepoPath;
+use crate::index::{GITLINK_MODE, GitIndex, IndexEntry, IndexStat};
+use crate::object::object_id::ObjectId;
+use crate::protocol::{CommitTree, CommittedLeaf, SearchedDirectory, WorktreeListing};
+use crate::wire::codec::{BinaryDecoder, BinaryEncoder};
+
+/// Writes paths.
+pub fn write_paths<'a>(writer: &mut BinaryEncoder, paths: impl ExactSizeIterator<Item = &'a [u8]>) {
+    writer.count(paths.len());
+    paths.for_each(|path| writer.short_bytes(path));
+}
+
+/// Reads paths.
+pub fn read_paths(reader: &mut BinaryDecoder<'_>) -> Option<Vec<RepoPath>> {
+    let count = reader.count(4)?;
+    (0..count).map(|_| reader.short_bytes().map(|path| RepoPath(path.to_vec()))).collect()
+}
+
+/// Writes a stamp.
+pub fn write_stat(writer: &mut BinaryEncoder, stamp: &FileStat) {
+    writer.u64(stamp.dev);
+    writer.u64(stamp.ino);
+    writer.u64(stamp.size);
+    for (seconds, nanoseconds) in [stamp.mtime, stamp.ctime] {
+        writer.i64(seconds);
+        writer.u32(nanoseconds);
+    }
+    writer.u32(stamp.mode);
+}
+
+/// Reads a stamp.
+pub fn read_stat(reader: &mut BinaryDecoder<'_>) -> Option<FileStat> {
+    Some(FileStat {
+        dev: reader.u64()?,
+        ino: reader.u64()?,
+        size: reader.u64()?,
+        mtime: (reader.i64()?, reader.u32()?),
+        ctime: (reader.i64()?, reader.u32()?),
+        mode: reader.u32()?,
+    })
+}
+
+/// Encoded size of a stamp, in bytes.
+const STAT_BYTES: usize = 52;
+
+impl WorktreeListing {
+    /// Returns the paths of submodules in the indexes, relative to the outermost work tree.
+    pub fn submodules(&self) -> Vec<RepoPath> {
+        let gitlinks = |index: &Arc<GitIndex>| -> Vec<RepoPath> {
+            let entries = index.entries.iter().filter(|entry| entry.mode == GITLINK_MODE);
+            entries.map(|entry| RepoPath(paths::join(&index.at.0, &entry.path.0))).collect()
+        };
+        self.indexes.iter().flat_map(gitlinks).collect()
+    }
+
+    /// Writes the fields that the JSON omits.
+    pub(crate) fn write_lists(&self, writer: &mut BinaryEncoder) {
+        for paths in [&self.tracked, &self.untracked, &self.rules, &self.ignored] {
+            write_paths(writer, paths.iter().map(|path| path.0.as_slice()));
+        }
+        writer.count(self.directories.len());
+        for directory in &self.directories {
+            writer.short_bytes(&directory.path.0);
+            write_stat(writer, &directory.stat);
+        }
+        self.write_indexes(writer);
+    }
+
+    /// Reads the fields that the JSON omits.
+    pub(crate) fn read_lists(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
+        self.tracked = read_paths(reader)?;
+        self.untracked = read_paths(reader)?;
+        self.rules = read_paths(reader)?;
+        self.ignored = read_paths(reader)?;
+        let count = reader.count(STAT_BYTES)?;
+        let directory = |reader: &mut BinaryDecoder<'_>| {
+            Some(SearchedDirectory { path: RepoPath(reader.short_bytes()?.to_vec()), stat: read_stat(reader)? })
+        };
+        self.directories = (0..count).map(|_| directory(reader)).collect::<Option<_>>()?;
+        self.read_indexes(reader)
+    }
+
+    /// Writes the entries of the indexes.
+    pub fn write_indexes(&self, writer: &mut BinaryEncoder) {
+        for index in &self.indexes {
+            writer.count(index.entries.len());
+            index.entries.iter().for_each(|entry| write_entry(writer, entry));
+        }
+    }
+
+    /// Reads the entries of the indexes.
+    pub fn read_indexes(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
+        self.indexes.iter_mut().try_for_each(|index| read_entries(reader, Arc::make_mut(index)))
+    }
+}
+
+impl CommitTree {
+    /// Writes the fields that the JSON omits.
+    pub(crate) fn write_leaves(&self, writer: &mut BinaryEncoder) {
+        writer.count(self.leaves.len());
+        for leaf in &self.leaves {
+            writer.short_bytes(&leaf.path);
+            writer.u32(leaf.mode);
+            writer.u64(leaf.size);
+            write_id(writer, leaf.id);
+        }
+    }
+
+    /// Reads the fields that the JSON omits.
+    pub(crate) fn read_leaves(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
+        let leaf = |reader: &mut BinaryDecoder<'_>| {
+            let (path, mode, size) = (reader.short_bytes()?.to_vec(), reader.u32()?, reader.u64()?);
+            Some(CommittedLeaf { path, mode, id: read_id(reader)?, size })
+        };
+        let count = reader.count(MIN_LEAF_BYTES)?;
+        self.leaves = (0..count).map(|_| leaf(reader)).collect::<Option<_>>()?;
+        Some(())
+    }
+}
+
+/// Minimum encoded size of a leaf in a commit's tree, in bytes.
+const MIN_LEAF_BYTES: usize = 4 + 4 + 8 + 1 + 20;
+
+/// Writes an object id.
+pub fn write_id(writer: &mut BinaryEncoder, id: ObjectId) {
+    let id = id.as_bytes();
+    writer.u8(if id.len() == 32 { 32 } else { 20 });
+    writer.raw(id);
+}
+
+/// Reads an object id.
+pub fn read_id(reader: &mut BinaryDecoder<'_>) -> Option<ObjectId> {
+    let width = reader.u8()?;
+    ObjectId::from_raw(reader.raw(usize::from(width))?)
+}
+
+/// Minimum encoded size of an entry, in bytes.
+const MIN_ENTRY_BYTES: usize = 4 + 4 + 3 + 20;
+/// Bits in the flags of an entry; the two lowest bits are its stage.
+const INTENT_TO_ADD: u8 = 1 << 2;
+const SKIP_WORKTREE: u8 = 1 << 3;
+const HAS_STAT: u8 = 1 << 4;
+
+fn write_entry(writer: &mut BinaryEncoder, entry: &IndexEntry) {
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    writer.short_bytes(&entry.path.0);
+    writer.u32(entry.mode);
+    writer.u8((entry.stage & 3)
+        | flag(entry.intent_to_add, INTENT_TO_ADD)
+        | flag(entry.skip_worktree, SKIP_WORKTREE)
+        | flag(entry.stat.is_some(), HAS_STAT));
+    write_id(writer, entry.id);
+    if let Some(stat) = &entry.stat {
+        let fields = [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
+        fields.into_iter().for_each(|field| writer.u32(field));
+    }
+}
+
+fn read_entries(reader: &mut BinaryDecoder<'_>, index: &mut GitIndex) -> Option<()> {
+    let count = reader.count(MIN_ENTRY_BYTES - 1)?;
+    index.entries = (0..count).map(|_| read_entry(reader)).collect::<Option<_>>()?;
+    Some(())
+}
+
+fn read_entry(reader: &mut BinaryDecoder<'_>) -> Option<IndexEntry> {
+    let path = RepoPath(reader.short_bytes()?.to_vec());
+    let (mode, flags) = (reader.u32()?, reader.u8()?);
+    let id = read_id(reader)?;
+    let stat = if flags & HAS_STAT != 0 { Some(read_index_stat(reader)?) } else { None };
+    let has = |flag: u8| flags & flag != 0;
+    Some(IndexEntry {
+        path,
+        mode,
+        id,
+        stage: flags & 3,
+        intent_to_add: has(INTENT_TO_ADD),
+        skip_worktree: has(SKIP_WORKTREE),
+        stat,
+    })
+}
+
+fn read_index_stat(reader: &mut BinaryDecoder<'_>) -> Option<IndexStat> {
+    Some(IndexStat {
+        mtime: (reader.u32()?, reader.u32()?),
+        ctime: (reader.u32()?, reader.u32()?),
+        ino: reader.u32()?,
+        size: reader.u32()?,
+    })
+}

@@ -1,0 +1,84 @@
+//! Reads the file with git's listing that belongs to a stored snapshot.
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use serde::Deserialize;
+use serde::Serialize;
+use std::fs::File;
+use std::io;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A separate file with git's listing, which is read only if it is needed.
+#[derive(Debug, Clone)]
+pub(crate) struct ListingFile {
+    pub(crate) directory: Arc<OwnedFd>,
+    pub(crate) name: String,
+    pub(crate) checksum: FileChecksum,
+}
+
+/// Length and checksum that identify the bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileChecksum {
+    length: u64,
+    sum: u32,
+}
+
+impl ListingFile {
+    /// Returns the bytes, or `None` if the file is missing or belongs to another snapshot.
+    pub(crate) fn read(&self) -> Option<Vec<u8>> {
+        read_file(&self.directory, &self.name)
+            .ok()
+            .flatten()
+            .filter(|bytes| FileChecksum::compute(bytes) == self.checksum)
+    }
+}
+
+impl FileChecksum {
+    pub(crate) fn compute(bytes: &[u8]) -> Self {
+        Self { length: bytes.len() as u64, sum: crc32fast::hash(bytes) }
+    }
+}
+
+pub(crate) fn read_file(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, UnusableFile> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(directory.as_fd(), name, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(UnusableFile::Content("it is not a regular file"));
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+        return Err(UnusableFile::Content("another user could have written it"));
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if size > FILE_BYTES {
+        return Err(UnusableFile::Content("it is too large"));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    file.take(size).read_to_end(&mut bytes).map_err(UnusableFile::Io)?;
+    Ok(Some(bytes))
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnusableFile {
+    #[error("{0}")]
+    Content(&'static str),
+    #[error("it cannot be read: {0}")]
+    Io(io::Error),
+}
+
+impl From<Errno> for UnusableFile {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// The largest file that is read or written, in bytes.
+pub(crate) const FILE_BYTES: u64 = 1 << 30;
