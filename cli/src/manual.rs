@@ -1,5 +1,5 @@
-//! Compares `docs/cli.md` with the command line: each row of its tables must exist in clap, and each clap option must
-//! have a row.
+//! Compares `docs/cli.md`, `docs/cli-runs.md` and `docs/cli-setup.md` with the command line: each row of their tables
+//! must exist in clap, and each clap option must have a row.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,14 @@ use clap::{Arg, Command, CommandFactory as _};
 
 use crate::args::Cli;
 
-const MANUAL: &str = include_str!("../../docs/cli.md");
+/// The pages of the command line, one after the other.
+const MANUAL: &str = concat!(
+    include_str!("../../docs/cli.md"),
+    "\n",
+    include_str!("../../docs/cli-runs.md"),
+    "\n",
+    include_str!("../../docs/cli-setup.md"),
+);
 
 /// Returns the table rows that the manual must have for a command.
 fn rows(command: &Command) -> BTreeSet<String> {
@@ -42,13 +49,18 @@ fn row(arg: &Arg) -> String {
     format!("| `{name}` | {} |", text.replace('|', "\\|"))
 }
 
+/// Returns the manual's section `heading`, which ends at the next section or the next page.
+fn section(heading: &str) -> &'static str {
+    let start =
+        MANUAL.find(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("docs/cli*.md have no `## {heading}`"));
+    let section = &MANUAL[start + 1..];
+    let end = ["\n## ", "\n# "].iter().filter_map(|next| section.find(next)).min();
+    &section[..end.unwrap_or(section.len())]
+}
+
 /// Returns the table rows in the manual's section `heading`.
 fn manual_rows(heading: &str) -> BTreeSet<String> {
-    let start =
-        MANUAL.find(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("docs/cli.md has no `## {heading}`"));
-    let section = &MANUAL[start + 4..];
-    let section = &section[..section.find("\n## ").unwrap_or(section.len())];
-    section.lines().filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
+    section(heading).lines().filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
 }
 
 /// Returns the commands without subcommands, each with its full name.
@@ -75,15 +87,35 @@ fn manual_describes_every_option() {
         expected.difference(&found).for_each(|row| report.push_str(&format!("{heading} lacks {row}\n")));
         found.difference(&expected).for_each(|row| report.push_str(&format!("{heading} has {row}\n")));
     }
-    assert!(report.is_empty(), "docs/cli.md and `--help` differ:\n{report}");
+    assert!(report.is_empty(), "docs/cli*.md and `--help` differ:\n{report}");
 }
 
 #[test]
-fn manual_has_no_unknown_command() {
+fn manual_has_each_command_once() {
     let cli = Cli::command();
-    let known: BTreeSet<String> = commands(&cli).into_iter().map(|(name, _)| name).collect();
+    let mut known: Vec<String> = commands(&cli).into_iter().map(|(name, _)| name).collect();
     let headings = MANUAL.lines().filter_map(|line| line.strip_prefix("## `proctor ")?.strip_suffix('`'));
-    assert_eq!(headings.map(str::to_owned).collect::<BTreeSet<_>>(), known);
+    let mut described: Vec<String> = headings.map(str::to_owned).collect();
+    known.sort();
+    described.sort();
+    assert_eq!(described, known);
+}
+
+/// The overview in `docs/cli.md` links to the section of each command.
+#[test]
+fn overview_links_to_each_command() {
+    let cli = Cli::command();
+    let overview = MANUAL.split("\n## ").next().unwrap_or_default();
+    for (name, _) in commands(&cli) {
+        let anchor = format!("#proctor-{})", name.replace(' ', "-"));
+        assert!(overview.contains(&anchor), "{name}");
+    }
+}
+
+#[test]
+fn section_ends_with_its_page() {
+    assert!(MANUAL.contains("\n# Commands for recorded runs\n"));
+    assert!(!section("Configuration and files").contains("\n# "));
 }
 
 #[test]
@@ -96,8 +128,6 @@ fn help_and_manual_have_the_same_exit_codes() {
             .map(str::to_owned)
             .collect()
     };
-    let tail = |text: &str, from: &str| text[text.find(from).expect("a list of exit codes")..].to_owned();
-    let section = tail(MANUAL, "## Exit codes");
-    let section = &section[..section[3..].find("\n## ").map_or(section.len(), |at| at + 3)];
-    assert_eq!(codes(&tail(&help, "Exit codes:")), codes(section));
+    let listed = &help[help.find("Exit codes:").expect("a list of exit codes")..];
+    assert_eq!(codes(listed), codes(section("Exit codes")));
 }

@@ -1,5 +1,5 @@
-//! Checks `docs/spec.md`: its examples parse, and it lists all keys and codes. The keys of `[daemon]` and their
-//! defaults are in `docs/daemon.md`.
+//! Checks `docs/spec.md`: its examples parse, and it lists all keys and codes. The keys of the operator's config are in
+//! `docs/operator-config.md`, those of `[daemon]` in `docs/daemon.md`, and those of SQL steps in `docs/sql.md`.
 
 use std::path::Path;
 
@@ -8,6 +8,10 @@ use proctor_core::spec::{self, ByteSize, Code, DaemonSettings, OperatorConfig, T
 
 fn spec_manual() -> String {
     read_doc("spec.md")
+}
+
+fn operator_manual() -> String {
+    read_doc("operator-config.md")
 }
 
 fn read_doc(name: &str) -> String {
@@ -31,12 +35,12 @@ fn code_blocks(manual: &str, language: &str) -> Vec<String> {
 fn manual_examples_parse() {
     let manual = spec_manual();
     let specs = code_blocks(&manual, "yaml");
-    assert_eq!(specs.len(), 6);
+    assert_eq!(specs.len(), 5);
     for text in specs {
         let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
     }
-    let configs = code_blocks(&manual, "toml");
+    let configs = code_blocks(&operator_manual(), "toml");
     assert_eq!(configs.len(), 1);
     let operator = OperatorConfig::parse(&configs[0]).expect("the example");
     assert_eq!(operator.ceiling.memory, Limit::Max(16 << 30));
@@ -45,9 +49,9 @@ fn manual_examples_parse() {
 /// Specs and configs on other pages that users are expected to copy.
 #[test]
 fn examples_of_other_pages_parse() {
-    let recipes = code_blocks(&read_doc("recipes.md"), "yaml");
-    assert_eq!(recipes.len(), 7);
-    for text in recipes {
+    let [recipes, sql_steps] = ["recipes.md", "sql.md"].map(|page| code_blocks(&read_doc(page), "yaml"));
+    assert_eq!((recipes.len(), sql_steps.len()), (7, 1));
+    for text in recipes.into_iter().chain(sql_steps) {
         let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
     }
@@ -68,7 +72,8 @@ fn manual_lists_every_code() {
 
 #[test]
 fn manual_names_every_key() {
-    let (manual, daemon_docs) = (spec_manual(), read_doc("daemon.md") + &read_doc("telemetry.md"));
+    let manual = spec_manual() + &operator_manual() + &read_doc("sql.md");
+    let daemon_docs = read_doc("daemon.md") + &read_doc("telemetry.md");
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();
         for definition in definitions.chain([&schema]) {
@@ -106,7 +111,7 @@ fn manual_states_actual_defaults() {
 
 #[test]
 fn manual_states_actual_tree_defaults() {
-    let manual = spec_manual();
+    let manual = operator_manual();
     let line = |key: &str| {
         let of_key = |line: &&str| line.starts_with(&format!("{key} = "));
         manual.lines().find(of_key).unwrap_or_else(|| panic!("no line of {key}")).to_owned()

@@ -7,7 +7,7 @@ use super::LimitValue;
 use crate::model::plan::Limit;
 use crate::record::evidence::TreeKind;
 
-/// The default mode. `docs/spec.md`, `docs/snapshot.md` and the description of `mode` below name it.
+/// The default mode. `docs/operator-config.md`, `docs/snapshot.md` and the description of `mode` below name it.
 const DEFAULT_MODE: TreeKind = TreeKind::Private;
 /// The default maximum number of entries.
 const MAX_ENTRIES: Limit = Limit::Max(400_000);
