@@ -94,7 +94,7 @@ fn hostile_counts_missing_probes(env: &TestEnvironment) {
     let listed = ["one", "two"].map(|id| format!("{{\"id\": \"{id}\", \"category\": \"env\"}}\n"));
     machine::write(&probes.join("manifest.jsonl"), listed.concat());
     // This harness starts none of these programs.
-    for name in ["proctor", "proctor-sandbox", "proctor-git", "proctor-sql"] {
+    for name in ["proctor", "proctord", "proctor-sandbox", "proctor-git", "proctor-sql"] {
         machine::write(&tools.join(name), "");
     }
     let run_hostile = |reported_probes: &str, more: &[&str]| -> FinishedProcess {
