@@ -13,8 +13,23 @@ pub use export_target::{ExportTarget, ExportTargetError};
 pub use exporter::Telemetry;
 pub(crate) use exporter::{EndedRun, FINAL_EXPORT_TIMEOUT};
 
+pub use otlp_sender::SenderError;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::telemetry::{RunTimes, RunTrace, build_spans};
+
+/// Reason why the spans of a run were not exported completely.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The connection cannot be configured.
+    #[error(transparent)]
+    Sender(#[from] SenderError),
+    /// The receiver accepted the request but rejected this many spans.
+    #[error("the receiver refused {0} of the spans")]
+    RejectedSpans(u64),
+    /// The receiver did not accept the request, or was not reached; the message says why.
+    #[error("{0}")]
+    NotAccepted(String),
+}
 
 /// Exports a run of this process once, without retries.
 ///
@@ -25,17 +40,19 @@ pub async fn export(
     record: &RunRecord,
     times: &RunTimes,
     trace: &RunTrace,
-) -> Result<(), String> {
-    let sender = otlp_sender::OtlpSender::new(&target).map_err(|error| error.to_string())?;
+) -> Result<(), ExportError> {
+    let sender = otlp_sender::OtlpSender::new(&target)?;
     let sender = std::sync::Arc::new(sender);
     let spans = build_spans(record, times, trace).into_iter().map(|span| otlp::encode_span(span, trace)).collect();
     for request in otlp::encode_requests(&target, spans) {
         match sender.send(request.bytes).await {
             otlp_sender::SendResult::Accepted { rejected: 0 } => {}
             otlp_sender::SendResult::Accepted { rejected } => {
-                return Err(format!("the receiver refused {rejected} of the spans"));
+                return Err(ExportError::RejectedSpans(rejected));
             }
-            otlp_sender::SendResult::Retry { why, .. } | otlp_sender::SendResult::Refused { why } => return Err(why),
+            otlp_sender::SendResult::Retry { why, .. } | otlp_sender::SendResult::Refused { why } => {
+                return Err(ExportError::NotAccepted(why));
+            }
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
 use crate::api_constants::{StatementType, type_name};
+use crate::error::DuckDbError;
 pub use chunk::Chunk;
 
 /// An opaque object of the library.
@@ -45,14 +46,17 @@ macro_rules! api {
         }
 
         impl Api {
-            fn load_symbols(library: Handle) -> Result<Self, String> {
+            fn load_symbols(library: Handle) -> Result<Self, DuckDbError> {
                 // SAFETY: each symbol is a function of `duckdb.h` and has the type that is listed below; the library
                 // is stored next to the pointers, so they stay valid.
                 unsafe {
                     Ok(Self {
                         $($name: *library
                             .get(concat!("duckdb_", stringify!($name), "\0").as_bytes())
-                            .map_err(|_| concat!("it has no `duckdb_", stringify!($name), "`").to_owned())?,)*
+                            .map_err(|source| DuckDbError::MissingFunction {
+                                name: concat!("duckdb_", stringify!($name)),
+                                source,
+                            })?,)*
                         _library: library,
                     })
                 }
@@ -116,8 +120,8 @@ fn copy_c_string(from: *const c_char) -> Option<String> {
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
-fn to_c_string(from: &str) -> Result<CString, String> {
-    CString::new(from).map_err(|_| "Parser Error: the text contains a NUL byte".to_owned())
+fn to_c_string(from: &str) -> Result<CString, DuckDbError> {
+    Ok(CString::new(from)?)
 }
 
 /// DuckDB's shared library, loaded.
@@ -129,10 +133,10 @@ impl Library {
     ///
     /// # Errors
     /// It cannot be loaded, is not DuckDB, or is too old.
-    pub fn load(path: &Path) -> Result<Self, String> {
+    pub fn load(path: &Path) -> Result<Self, DuckDbError> {
         // SAFETY: the operator named the file, or it is in a directory that only administrators and this user can
         // write; DuckDB's initialisers have no requirements on the caller.
-        let library = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+        let library = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(DuckDbError::Load)?;
         Ok(Self(Arc::new(Api::load_symbols(library)?)))
     }
 
@@ -146,7 +150,7 @@ impl Library {
     ///
     /// # Errors
     /// DuckDB rejects the file or a setting.
-    pub fn open(&self, path: Option<&Path>, settings: &[(&str, &str)]) -> Result<Database, String> {
+    pub fn open(&self, path: Option<&Path>, settings: &[(&str, &str)]) -> Result<Database, DuckDbError> {
         let config = DatabaseConfig::new(&self.0, settings)?;
         let path = path.map(|path| to_c_string(&path.to_string_lossy())).transpose()?;
         let path = path.as_ref().map_or(null(), |path| path.as_ptr());
@@ -159,7 +163,7 @@ impl Library {
         let message = copy_c_string(error).unwrap_or_else(|| "it does not say why".to_owned());
         // SAFETY: the caller owns the string and frees it once; a null pointer is ignored.
         unsafe { (self.0.free)(error.cast()) };
-        Err(message)
+        Err(DuckDbError::Reported(message))
     }
 }
 
@@ -169,18 +173,18 @@ struct DatabaseConfig<'a> {
 }
 
 impl<'a> DatabaseConfig<'a> {
-    fn new(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, String> {
+    fn new(api: &'a Api, settings: &[(&str, &str)]) -> Result<Self, DuckDbError> {
         let mut raw = null_mut();
         // SAFETY: the out pointer refers to a local variable.
         if unsafe { (api.create_config)(&raw mut raw) } != SUCCESS {
-            return Err("it could not allocate its configuration".to_owned());
+            return Err(DuckDbError::NoConfiguration);
         }
         let config = Self { api, raw };
         for (name, value) in settings {
             let (c_name, c_value) = (to_c_string(name)?, to_c_string(value)?);
             // SAFETY: the config was made above, and both strings live through the call.
             if unsafe { (api.set_config)(raw, c_name.as_ptr(), c_value.as_ptr()) } != SUCCESS {
-                return Err(format!("it does not take the setting `{name}` = `{value}`"));
+                return Err(DuckDbError::Setting { name: (*name).to_owned(), value: (*value).to_owned() });
             }
         }
         Ok(config)
@@ -220,11 +224,11 @@ impl Database {
     ///
     /// # Errors
     /// DuckDB refuses the connection.
-    pub fn connect(&self) -> Result<Connection, String> {
+    pub fn connect(&self) -> Result<Connection, DuckDbError> {
         let mut raw = null_mut();
         // SAFETY: the database is open, and the out pointer refers to a local variable.
         if unsafe { (self.0.api.connect)(self.0.raw, &raw mut raw) } != SUCCESS {
-            return Err("the database takes no connection".to_owned());
+            return Err(DuckDbError::NoConnection);
         }
         Ok(Connection(Arc::new(OpenConnection { database: Arc::clone(&self.0), raw })))
     }
@@ -279,7 +283,7 @@ impl Connection {
     ///
     /// # Errors
     /// DuckDB's parser rejects the text.
-    pub fn extract(&self, sql: &str) -> Result<ExtractedStatements, String> {
+    pub fn extract(&self, sql: &str) -> Result<ExtractedStatements, DuckDbError> {
         let sql = to_c_string(sql)?;
         let mut raw = null_mut();
         let api = self.0.api();
@@ -291,7 +295,7 @@ impl Connection {
             // SAFETY: the object was made above; `text` copies the error, and handles a null pointer.
             let error = copy_c_string(unsafe { (api.extract_statements_error)(raw) });
             if let Some(error) = error.filter(|error| !error.is_empty()) {
-                return Err(error);
+                return Err(DuckDbError::Reported(error));
             }
         }
         Ok(extracted)
@@ -315,9 +319,9 @@ impl ExtractedStatements {
     ///
     /// # Errors
     /// DuckDB rejects the statement.
-    pub fn prepare(&self, index: u64) -> Result<PreparedStatement, String> {
+    pub fn prepare(&self, index: u64) -> Result<PreparedStatement, DuckDbError> {
         if index >= self.count {
-            return Err(format!("there is no statement {index}"));
+            return Err(DuckDbError::NoStatement(index));
         }
         let api = self.connection.api();
         let mut raw = null_mut();
@@ -329,7 +333,8 @@ impl ExtractedStatements {
             return Ok(prepared);
         }
         // SAFETY: the object was made above, and contains the error message.
-        Err(copy_c_string(unsafe { (api.prepare_error)(raw) }).unwrap_or_default())
+        let message = copy_c_string(unsafe { (api.prepare_error)(raw) }).unwrap_or_default();
+        Err(DuckDbError::Reported(message))
     }
 }
 
@@ -384,43 +389,43 @@ impl PreparedStatement {
     ///
     /// # Errors
     /// There is no such parameter.
-    pub fn bind(&self, index: u64, value: &str) -> Result<(), String> {
+    pub fn bind(&self, index: u64, value: &str) -> Result<(), DuckDbError> {
         let api = self.connection.api();
         // SAFETY: the statement is alive; the library reads exactly the given number of bytes of the text, which
         // lives through the call.
         let state = unsafe { (api.bind_varchar_length)(self.raw, index, value.as_ptr().cast(), value.len() as u64) };
-        if state == SUCCESS { Ok(()) } else { Err(format!("there is no parameter {index}")) }
+        if state == SUCCESS { Ok(()) } else { Err(DuckDbError::NoParameter(index)) }
     }
 
     /// Binds NULL to a parameter.
     ///
     /// # Errors
     /// There is no such parameter.
-    pub fn bind_null(&self, index: u64) -> Result<(), String> {
+    pub fn bind_null(&self, index: u64) -> Result<(), DuckDbError> {
         // SAFETY: the statement is alive.
         let state = unsafe { (self.connection.api().bind_null)(self.raw, index) };
-        if state == SUCCESS { Ok(()) } else { Err(format!("there is no parameter {index}")) }
+        if state == SUCCESS { Ok(()) } else { Err(DuckDbError::NoParameter(index)) }
     }
 
     /// Runs the statement; the rows of its result are fetched in chunks on demand.
     ///
     /// # Errors
     /// DuckDB fails to run the statement.
-    pub fn run(&self) -> Result<Rows, String> {
+    pub fn run(&self) -> Result<Rows, DuckDbError> {
         let api = self.connection.api();
         let mut raw = null_mut();
         // SAFETY: the statement is alive, and the out pointer refers to a local variable.
         let state = unsafe { (api.pending_prepared_streaming)(self.raw, &raw mut raw) };
         let mut pending = PendingResult { api, raw };
         if state != SUCCESS {
-            return Err(pending.error());
+            return Err(DuckDbError::Reported(pending.error()));
         }
         let mut rows = Rows { connection: Arc::clone(&self.connection), raw: NO_RESULT };
         // SAFETY: the pending result is alive, and the out pointer refers to a field of a local variable.
         if unsafe { (api.execute_pending)(pending.raw, &raw mut rows.raw) } == SUCCESS {
             return Ok(rows);
         }
-        Err(rows.error().unwrap_or_else(|| pending.error()))
+        Err(DuckDbError::Reported(rows.error().unwrap_or_else(|| pending.error())))
     }
 }
 
@@ -468,13 +473,13 @@ impl Rows {
     ///
     /// # Errors
     /// DuckDB fails to produce the next rows, which is possible after any number of rows.
-    pub fn next_chunk(&mut self) -> Result<Option<Chunk>, String> {
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk>, DuckDbError> {
         // SAFETY: the result is alive.
         let raw = unsafe { (self.connection.api().fetch_chunk)(self.raw) };
         if !raw.is_null() {
             return Ok(Some(Chunk::from_raw(&self.connection, raw)));
         }
-        self.error().map_or(Ok(None), Err)
+        self.error().map_or(Ok(None), |message| Err(DuckDbError::Reported(message)))
     }
 
     fn error(&mut self) -> Option<String> {

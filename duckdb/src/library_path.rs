@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::error::LibraryNotFound;
+
 /// File name of the library.
 const LIBRARY_NAME: &str = "libduckdb.so";
 /// Library directories of the system.
@@ -15,16 +17,10 @@ const USER_DIRS: [&str; 2] = [".local/lib", ".cache/proctor/duckdb"];
 ///
 /// # Errors
 /// There is no library; the message says how to get one.
-pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, String> {
+pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, LibraryNotFound> {
     let found = library_candidates(given, home).into_iter().find(|path| path.is_file());
-    found.ok_or_else(|| match given {
-        Some(given) => format!("there is no DuckDB at `{}`", given.display()),
-        None => {
-            "there is no `libduckdb.so` in the directories of the system, `~/.local/lib` or `~/.cache/proctor/duckdb`; \
-         take it from a release of DuckDB (libduckdb-linux-amd64.zip) or out of the npm package \
-         `@duckdb/node-bindings-linux-x64`, and put it there or name it in `PROCTOR_DUCKDB`"
-                .to_owned()
-        }
+    found.ok_or_else(|| {
+        given.map_or(LibraryNotFound::InSearchedDirectories, |given| LibraryNotFound::AtPath(given.to_owned()))
     })
 }
 
@@ -45,7 +41,7 @@ mod tests {
     fn uses_given_path_only() {
         let dir = tempfile::tempdir().unwrap();
         let library = dir.path().join(LIBRARY_NAME);
-        assert!(find(Some(&library), None).unwrap_err().contains("no DuckDB at"));
+        assert!(find(Some(&library), None).unwrap_err().to_string().contains("no DuckDB at"));
         std::os::unix::fs::symlink("/proc/self/exe", &library).unwrap();
         assert_eq!(find(Some(&library), None).unwrap(), library);
         assert_eq!(find(Some(dir.path()), None).unwrap(), library);

@@ -17,8 +17,55 @@ const MAX_FILES: usize = 10_000;
 /// The maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// A human-readable message that says why something cannot be judged.
-type CheckErrorMessage = String;
+/// The reason why a check, or one of its files, cannot be judged.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The check is not valid JSON of its format.
+    #[error("the check cannot be read: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// A glob is invalid.
+    #[error("`{glob}` is not a glob: {source}")]
+    InvalidGlob {
+        /// The glob as written.
+        glob: String,
+        /// The reason.
+        source: globset::Error,
+    },
+    /// The globs together are too large.
+    #[error("the globs are too large: {0}")]
+    LargeGlobs(#[source] globset::Error),
+    /// A glob matches nothing.
+    #[error("the glob `{0}` finds no file that git sees")]
+    NoMatch(String),
+    /// The globs match too many files.
+    #[error("the globs find more than {MAX_FILES} files")]
+    TooManyFiles,
+    /// A file cannot be read.
+    #[error("`{}` cannot be read: {source}", file.display())]
+    Unreadable {
+        /// The file, relative to the root.
+        file: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The path names something other than a file.
+    #[error("`{}` is no file", .0.display())]
+    NotAFile(PathBuf),
+    /// A file is too large.
+    #[error("`{}` is larger than {} MiB", .0.display(), MAX_FILE_BYTES >> 20)]
+    LargeFile(PathBuf),
+    /// A file is not UTF-8.
+    #[error("`{}` is not UTF-8 at byte {}", file.display(), source.valid_up_to())]
+    NotUtf8 {
+        /// The file, relative to the root.
+        file: PathBuf,
+        /// The position and the reason.
+        source: std::str::Utf8Error,
+    },
+    /// The path of a file is not UTF-8.
+    #[error("{} is not UTF-8", .0.display())]
+    PathNotUtf8(PathBuf),
+}
 
 /// Runs a check and judges each of its texts with `judge`. The paths of its files are relative to `root`. `seen` lists
 /// the files that git sees; the globs match only these.
@@ -36,7 +83,7 @@ pub fn run(
     let (texts, mut request) = match read_inputs(json, root, git_files) {
         Ok(read) => read,
         Err(fault) => {
-            writeln!(err, "error: {}", escape_line(&fault))?;
+            writeln!(err, "error: {}", escape_line(&fault.to_string()))?;
             return Ok(SqlVerdict::Error);
         }
     };
@@ -46,7 +93,7 @@ pub fn run(
         match text.sql(root) {
             Ok(sql) => request.sql = sql,
             Err(fault) => {
-                writeln!(err, "error: {}", escape_line(&fault))?;
+                writeln!(err, "error: {}", escape_line(&fault.to_string()))?;
                 verdicts.push(SqlVerdict::Error);
                 break;
             }
@@ -105,7 +152,7 @@ impl CheckedText {
         }
     }
 
-    fn sql(&self, root: &Path) -> Result<String, CheckErrorMessage> {
+    fn sql(&self, root: &Path) -> Result<String, CheckError> {
         match self {
             Self::Query(sql) => Ok(sql.clone()),
             Self::File(file) => read_text_file(root, file),
@@ -113,16 +160,12 @@ impl CheckedText {
     }
 }
 
-fn parse_check(json: &str) -> Result<SqlCheck, CheckErrorMessage> {
-    strict_deserialize::from_json(json.as_bytes()).map_err(|error| format!("the check cannot be read: {error}"))
+fn parse_check(json: &str) -> Result<SqlCheck, CheckError> {
+    strict_deserialize::from_json(json.as_bytes()).map_err(CheckError::Malformed)
 }
 
 /// Returns the texts of a check, and a request with everything that they have in common.
-fn read_inputs(
-    json: &str,
-    root: &Path,
-    git_files: &[String],
-) -> Result<(Vec<CheckedText>, SqlRequest), CheckErrorMessage> {
+fn read_inputs(json: &str, root: &Path, git_files: &[String]) -> Result<(Vec<CheckedText>, SqlRequest), CheckError> {
     let check = parse_check(json)?;
     let schema =
         check.schema.iter().map(|file| read_text_file(root, Path::new(file.as_str()))).collect::<Result<_, _>>()?;
@@ -151,7 +194,7 @@ fn read_inputs(
 ///
 /// # Errors
 /// The check cannot be parsed, or one of its globs is invalid.
-pub fn matching_paths(json: &str, git_files: impl Iterator<Item = String>) -> Result<Vec<String>, String> {
+pub fn matching_paths(json: &str, git_files: impl Iterator<Item = String>) -> Result<Vec<String>, CheckError> {
     let check = parse_check(json)?;
     let set = build_glob_set(&check.files)?;
     Ok(git_files.filter(|path| set.is_match(path)).take(MAX_FILES + 1).collect())
@@ -159,7 +202,7 @@ pub fn matching_paths(json: &str, git_files: impl Iterator<Item = String>) -> Re
 
 /// Returns the files that the globs match, in the order of their names. A glob without a match is a fault, since a
 /// check that judges nothing cannot fail.
-fn matching_files(globs: &[String], git_files: &[String]) -> Result<Vec<PathBuf>, CheckErrorMessage> {
+fn matching_files(globs: &[String], git_files: &[String]) -> Result<Vec<PathBuf>, CheckError> {
     let set = build_glob_set(globs)?;
     let mut matched = vec![false; globs.len()];
     let mut files = Vec::new();
@@ -171,10 +214,10 @@ fn matching_files(globs: &[String], git_files: &[String]) -> Result<Vec<PathBuf>
         }
     }
     if files.len() > MAX_FILES {
-        return Err(format!("the globs find more than {MAX_FILES} files"));
+        return Err(CheckError::TooManyFiles);
     }
     match globs.iter().zip(&matched).find(|(_, matched)| !**matched) {
-        Some((glob, _)) => Err(format!("the glob `{glob}` finds no file that git sees")),
+        Some((glob, _)) => Err(CheckError::NoMatch(glob.clone())),
         None => {
             files.sort();
             Ok(files)
@@ -182,35 +225,34 @@ fn matching_files(globs: &[String], git_files: &[String]) -> Result<Vec<PathBuf>
     }
 }
 
-fn build_glob_set(globs: &[String]) -> Result<GlobSet, CheckErrorMessage> {
+fn build_glob_set(globs: &[String]) -> Result<GlobSet, CheckError> {
     let mut builder = GlobSetBuilder::new();
     for glob in globs {
         let one = GlobBuilder::new(glob).literal_separator(true).build();
-        builder.add(one.map_err(|error| format!("`{glob}` is not a glob: {error}"))?);
+        builder.add(one.map_err(|source| CheckError::InvalidGlob { glob: glob.clone(), source })?);
     }
-    builder.build().map_err(|error| format!("the globs are too large: {error}"))
+    builder.build().map_err(CheckError::LargeGlobs)
 }
 
-fn absolute_path(root: &Path, file: &Path) -> Result<String, CheckErrorMessage> {
-    let path =
-        root.join(file).canonicalize().map_err(|error| format!("`{}` cannot be read: {error}", file.display()))?;
-    path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
+fn absolute_path(root: &Path, file: &Path) -> Result<String, CheckError> {
+    let path = root.join(file).canonicalize();
+    let path = path.map_err(|source| CheckError::Unreadable { file: file.to_owned(), source })?;
+    path.into_os_string().into_string().map_err(|path| CheckError::PathNotUtf8(path.into()))
 }
 
-fn read_text_file(root: &Path, file: &Path) -> Result<String, CheckErrorMessage> {
+fn read_text_file(root: &Path, file: &Path) -> Result<String, CheckError> {
     let path = root.join(file);
-    let unread = |error: io::Error| format!("`{}` cannot be read: {error}", file.display());
+    let unread = |source: io::Error| CheckError::Unreadable { file: file.to_owned(), source };
     // Opening a FIFO would block.
     if !path.metadata().map_err(unread)?.is_file() {
-        return Err(format!("`{}` is no file", file.display()));
+        return Err(CheckError::NotAFile(file.to_owned()));
     }
     let mut bytes = Vec::new();
     File::open(path).and_then(|open| open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)).map_err(unread)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("`{}` is larger than {} MiB", file.display(), MAX_FILE_BYTES >> 20));
+        return Err(CheckError::LargeFile(file.to_owned()));
     }
-    String::from_utf8(bytes)
-        .map_err(|error| format!("`{}` is not UTF-8 at byte {}", file.display(), error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes).map_err(|error| CheckError::NotUtf8 { file: file.to_owned(), source: error.utf8_error() })
 }
 
 /// Returns one line of JSON with a file and its judgement, without times.
@@ -286,7 +328,7 @@ mod tests {
         let root = write_tree(files);
         let json = String::from_utf8(canonical::to_vec(check)).expect("text");
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut engines = EngineCache::new(Err("none".to_owned()));
+        let mut engines = EngineCache::new(Err(proctor_duckdb::LibraryNotFound::NotPassed));
         let judge = &mut |request: &SqlRequest| engines.judge(request);
         let seen: Vec<String> = files.iter().map(|(place, _)| (*place).to_owned()).collect();
         let verdict = run(&json, root.path(), &seen, judge, &mut out, &mut err).expect("written");
@@ -341,13 +383,15 @@ mod tests {
         let seen = ["other/x.sql", "q/a.txt", "q/deep/x.sql"].map(str::to_owned);
         let find = |globs: &[&str]| {
             let globs: Vec<String> = globs.iter().map(|glob| (*glob).to_owned()).collect();
-            matching_files(&globs, &seen).map(|files| files.iter().map(|file| file.display().to_string()).collect())
+            let texts = |files: Vec<PathBuf>| files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
+            matching_files(&globs, &seen).map(texts)
         };
-        assert_eq!(find(&["q/**/*.sql"]), Ok(vec!["q/deep/x.sql".to_owned()]));
-        assert_eq!(find(&["**/*.sql", "q/deep/x.sql"]).map(|files: Vec<String>| files.len()), Ok(2), "each once");
-        assert_eq!(find(&["q/*.sql"]), Err("the glob `q/*.sql` finds no file that git sees".to_owned()));
+        assert_eq!(find(&["q/**/*.sql"]).expect("finds"), ["q/deep/x.sql"]);
+        assert_eq!(find(&["**/*.sql", "q/deep/x.sql"]).expect("finds").len(), 2, "each once");
+        let unmatched = find(&["q/*.sql"]).expect_err("no match").to_string();
+        assert_eq!(unmatched, "the glob `q/*.sql` finds no file that git sees");
         let json = String::from_utf8(canonical::to_vec(&check(&["q/**"], SqlPolicy::Read))).expect("text");
-        assert_eq!(matching_paths(&json, seen.iter().cloned()), Ok(seen[1..].to_vec()));
+        assert_eq!(matching_paths(&json, seen.iter().cloned()).expect("matches"), seen[1..]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
+use proctor_duckdb::LibraryNotFound;
 
 use crate::chain;
 use crate::worker_client::{self, WorkerConnection, WorkerError};
@@ -17,7 +18,7 @@ const CURRENT_EXE: &str = "/proc/self/exe";
 
 /// A worker that is started when it is first needed.
 pub struct ChildWorker {
-    duckdb: Result<PathBuf, String>,
+    duckdb: Result<PathBuf, LibraryNotFound>,
     running: Option<RunningSqlWorker>,
 }
 
@@ -29,7 +30,7 @@ struct RunningSqlWorker {
 impl ChildWorker {
     /// Creates a handle without a running worker. `duckdb` is the path of the shared library, or the reason why it is
     /// missing.
-    pub fn new(duckdb: Result<PathBuf, String>) -> Self {
+    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>) -> Self {
         Self { duckdb, running: None }
     }
 
@@ -40,7 +41,7 @@ impl ChildWorker {
                 request,
                 request.dialect.display_name(),
                 SqlCode::EngineMissing,
-                missing.clone(),
+                missing.to_string(),
             );
         }
         let running = match self.running.take().map_or_else(|| start_worker(self.duckdb.as_ref().ok()), Ok) {

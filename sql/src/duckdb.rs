@@ -19,6 +19,7 @@ mod list_checks;
 mod locked_database;
 mod plan_actions;
 mod plan_json;
+mod query_error;
 mod special_statements;
 mod statement_classification;
 
@@ -36,7 +37,8 @@ use crate::catalog::Catalog;
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
 use catalog_reader::{ContentPart, DatabaseContent};
-use duckdb_errors::DuckDbError;
+use duckdb_errors::ParsedError;
+use query_error::QueryError;
 
 pub use proctor_duckdb::find as find_library;
 
@@ -61,12 +63,13 @@ pub struct DuckDb {
 /// A part of DuckDB's message about a parameter of unknown type.
 const UNTYPED_PARAMETER: &str = "unique_ptr that is NULL";
 /// The JSON of a plan or a tree, or DuckDB's error about the statement.
-type DuckDbJsonResult = Result<Value, DuckDbError>;
+type DuckDbJsonResult = Result<Value, ParsedError>;
 
 impl DuckDb {
     fn from_connection(connection: Connection, version: String, is_readonly: bool) -> Result<Self, EngineRefusal> {
-        let failed = |error: String| DuckDbError::from_text(&error, "").to_refusal("");
-        let prepare = |sql: &str| connection.extract(sql).and_then(|one| one.prepare(0)).map_err(failed);
+        let failed = |error: QueryError| ParsedError::from_error(&error, "").to_refusal("");
+        let prepare =
+            |sql: &str| connection.extract(sql).and_then(|one| one.prepare(0)).map_err(|error| failed(error.into()));
         let planner = prepare("SELECT CAST(json_serialize_plan(CAST($1 AS VARCHAR)) AS VARCHAR)")?;
         let parser = prepare("SELECT CAST(json_serialize_sql(CAST($1 AS VARCHAR)) AS VARCHAR)")?;
         let home = query_first_text(&connection, "SELECT current_database()").map_err(failed)?;
@@ -91,7 +94,7 @@ impl DuckDb {
         sql: &str,
         bound: &BoundStatement,
         on: ExecutionBounds<'_>,
-    ) -> Result<StatementOutcome, String> {
+    ) -> Result<StatementOutcome, QueryError> {
         let is_untyped = bound.parameters > 0
             && query_json(&self.planner, sql).is_err_and(|said| said.message.contains(UNTYPED_PARAMETER));
         let typed = if is_untyped { self.with_typed_parameters(sql) } else { None };
@@ -126,13 +129,13 @@ fn is_wrapper_step(kind: StatementType) -> bool {
 
 /// Runs one of the two prepared queries for a text.
 fn query_json(query: &PreparedStatement, sql: &str) -> DuckDbJsonResult {
-    let text = query_prepared_text(query, sql).map_err(|error| DuckDbError::from_text(&error, sql))?;
-    let json = plan_json::parse_plan(&text).map_err(|error| DuckDbError::from_text(&error, sql))?;
-    DuckDbError::from_json(&json).map_or(Ok(json), Err)
+    let text = query_prepared_text(query, sql).map_err(|error| ParsedError::from_error(&error, sql))?;
+    let json = plan_json::parse_plan(&text).map_err(|error| ParsedError::from_error(&error, sql))?;
+    ParsedError::from_json(&json).map_or(Ok(json), Err)
 }
 
 /// Reads a result within the limits.
-fn fetch_rows(mut rows: Rows, bound: &BoundStatement, on: ExecutionBounds<'_>) -> Result<StatementOutcome, String> {
+fn fetch_rows(mut rows: Rows, bound: &BoundStatement, on: ExecutionBounds<'_>) -> Result<StatementOutcome, QueryError> {
     let is_count = rows.is_changed_row_count();
     let mut ran = StatementOutcome::default();
     let mut bytes = 0_u64;
@@ -146,7 +149,7 @@ fn fetch_rows(mut rows: Rows, bound: &BoundStatement, on: ExecutionBounds<'_>) -
         }
         bytes = bytes.saturating_add(chunk.byte_size());
         if bytes > on.limits.result {
-            return Err(format!("{}{}", duckdb_errors::RESULT_TOO_LARGE, on.limits.result));
+            return Err(QueryError::ResultTooLarge(on.limits.result));
         }
         ran.rows += chunk.row_count();
         // The rows that a write returns must all be read; otherwise DuckDB does not complete the write.
@@ -214,7 +217,7 @@ impl SqlEngine for DuckDb {
         let all = match count(sql) {
             Ok(all) => all,
             Err(error) => {
-                let duckdb_error = DuckDbError::from_text(&error, sql);
+                let duckdb_error = ParsedError::from_error(&error, sql);
                 // DuckDB refuses some statements, such as IMPORT, before it parses them; `bind` reports those.
                 return if duckdb_error.is_syntax_error() {
                     Err(self.syntax_refusal(sql, &duckdb_error))
@@ -237,7 +240,7 @@ impl SqlEngine for DuckDb {
 
     fn begin(&mut self) -> Result<(), EngineRefusal> {
         execute(&self.connection, "BEGIN TRANSACTION")
-            .map_err(|error| DuckDbError::from_text(&error, "").to_engine_failure())?;
+            .map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
         self.written_statements = Some(Vec::new());
         Ok(())
     }
@@ -247,7 +250,7 @@ impl SqlEngine for DuckDb {
             return Ok(());
         }
         execute(&self.connection, "ROLLBACK")
-            .map_err(|error| DuckDbError::from_text(&error, "").to_engine_failure())?;
+            .map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
         if std::mem::take(&mut self.has_schema_changes) { self.refresh(ContentPart::All) } else { Ok(()) }
     }
 
@@ -299,11 +302,11 @@ impl SqlEngine for DuckDb {
         } else if bound.kind() == StatementKind::Schema && ran.is_ok() {
             self.update_content(bound)?;
         }
-        ran.map_err(|error| DuckDbError::from_text(&error, sql).to_refusal(sql))
+        ran.map_err(|error| ParsedError::from_error(&error, sql).to_refusal(sql))
     }
 
     fn query_number(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<i64, EngineRefusal> {
-        let fetch_number = || -> Result<Option<i64>, String> {
+        let fetch_number = || -> Result<Option<i64>, QueryError> {
             let mut rows = self.connection.extract(sql)?.prepare(0)?.run()?;
             Ok(rows.next_chunk()?.and_then(|chunk| chunk.number(0, 0)))
         };
@@ -312,7 +315,7 @@ impl SqlEngine for DuckDb {
             self.restore_transaction();
         }
         number
-            .map_err(|error| DuckDbError::from_text(&error, sql).to_internal_refusal())?
+            .map_err(|error| ParsedError::from_error(&error, sql).to_internal_refusal())?
             .ok_or_else(|| EngineRefusal::new(SqlCode::EngineFailed, "the engine gives no number"))
     }
 
@@ -330,10 +333,11 @@ impl SqlEngine for DuckDb {
                 return Ok(true);
             };
             // For a table without a key DuckDB refuses OR IGNORE before it changes anything.
-            if error.starts_with("Binder Error") {
+            let error = ParsedError::from_error(&error, "");
+            if error.kind == "binder" {
                 continue;
             }
-            let refusal = DuckDbError::from_text(&error, "").to_internal_refusal();
+            let refusal = error.to_internal_refusal();
             if refusal.code == SqlCode::TimeLimit {
                 refused = Err(refusal);
             }
@@ -350,7 +354,7 @@ impl SqlEngine for DuckDb {
 
 impl DuckDb {
     /// Returns a syntax error, with its position if DuckDB reports one in JSON.
-    fn syntax_refusal(&self, sql: &str, duckdb_error: &DuckDbError) -> EngineRefusal {
+    fn syntax_refusal(&self, sql: &str, duckdb_error: &ParsedError) -> EngineRefusal {
         match query_json(&self.planner, sql) {
             Err(json_error) if json_error.kind == "parser" => json_error.to_refusal(sql),
             _ => duckdb_error.to_refusal(sql),

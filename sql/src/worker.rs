@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
 use proctor_core::text::digest::Sha256Hex;
+use proctor_duckdb::LibraryNotFound;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -24,7 +25,7 @@ const MAX_ENGINES: usize = 8;
 
 /// A cache of open engines, the most recently used last.
 pub struct EngineCache {
-    duckdb: Result<PathBuf, String>,
+    duckdb: Result<PathBuf, LibraryNotFound>,
     idle: Vec<IdleEngine>,
 }
 
@@ -63,7 +64,7 @@ struct FileState {
 
 impl EngineCache {
     /// Creates an empty cache. `duckdb` is the path of the shared library, or the reason why it is missing.
-    pub fn new(duckdb: Result<PathBuf, String>) -> Self {
+    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>) -> Self {
         Self { duckdb, idle: Vec::new() }
     }
 
@@ -130,13 +131,13 @@ impl EngineKey {
 /// The engine is missing, or the schema cannot be set up.
 pub fn open_engine(
     request: &SqlRequest,
-    duckdb: &Result<PathBuf, String>,
+    duckdb: &Result<PathBuf, LibraryNotFound>,
 ) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
         Dialect::Duckdb => match duckdb {
             Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
-            Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.clone())),
+            Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.to_string())),
         },
     }
 }
@@ -164,7 +165,7 @@ impl io::Read for PolledReader<'_> {
 ///
 /// # Errors
 /// The other side sends an invalid request, or the connection breaks.
-pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, String>) -> io::Result<()> {
+pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, LibraryNotFound>) -> io::Result<()> {
     // The library is loaded before the first request arrives, and stays loaded. If it cannot be loaded, each request
     // that needs it gets the error.
     let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));

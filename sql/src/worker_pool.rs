@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::outcome::LimitKind;
-use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
 use proctor_sandbox::{
     AccessRights, EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
@@ -92,6 +92,37 @@ struct PooledWorker {
     _space: RunSpace,
 }
 
+/// The reason why no worker could be started.
+#[derive(Debug, thiserror::Error)]
+enum WorkerStartError {
+    /// The sandbox cannot be set up.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The socket of the worker cannot be used.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    /// The worker ended before it was ready; the message says why.
+    #[error("{0}")]
+    NotReady(String),
+    /// The program of the worker cannot be read.
+    #[error("`{}`: {source}", file.display())]
+    Program { file: PathBuf, source: io::Error },
+    /// The command line of the worker is invalid.
+    #[error(transparent)]
+    Argv(#[from] BadArgv),
+    /// The working directory of the worker is invalid.
+    #[error(transparent)]
+    Workdir(#[from] BadRelPath),
+    /// The thread that starts the worker panicked.
+    #[error(transparent)]
+    Broken(#[from] BrokenTask),
+}
+
+/// A panic of a blocking task.
+#[derive(Debug, thiserror::Error)]
+#[error("a part of proctor broke: {0}")]
+struct BrokenTask(#[from] tokio::task::JoinError);
+
 /// The reason why a worker gave no answer.
 enum WorkerFailure {
     /// The answer did not arrive in time. The value is the time that the pool waited.
@@ -134,7 +165,8 @@ impl WorkerPool {
             }
         }
         let (pool, wanted) = (Arc::clone(self), key.clone());
-        let worker = match run_blocking(move || pool.start_worker(&wanted)).await.and_then(|started| started) {
+        let started = run_blocking(move || pool.start_worker(&wanted)).await;
+        let worker = match started.map_err(WorkerStartError::from).flatten() {
             Ok(worker) => worker,
             Err(why) => return failure_judgement(request, &format!("no sandbox for the SQL worker: {why}")),
         };
@@ -156,7 +188,7 @@ impl WorkerPool {
             }
             Err(silence) => {
                 let ended = run_blocking(move || worker.kill_and_diagnose(silence, begun)).await;
-                Err(ended.unwrap_or_else(WorkerFailure::Died))
+                Err(ended.unwrap_or_else(|broken| WorkerFailure::Died(broken.to_string())))
             }
         }
     }
@@ -203,7 +235,7 @@ impl WorkerPool {
         }
         let (pool, request) = (Arc::clone(self), request.clone());
         let key = run_blocking(move || pool.worker_key(&request)).await;
-        key.unwrap_or_else(|broken| Err((SqlCode::EngineFailed, broken)))
+        key.unwrap_or_else(|broken| Err((SqlCode::EngineFailed, broken.to_string())))
     }
 
     /// Returns the key of the workers that can answer a request.
@@ -216,7 +248,7 @@ impl WorkerPool {
             Dialect::Duckdb => {
                 let home = self.launcher.host().home();
                 let found = proctor_duckdb::find(self.config.duckdb.as_deref(), Some(home));
-                let found = found.map_err(|missing| (SqlCode::EngineMissing, missing))?;
+                let found = found.map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
                 let unread = |error| (SqlCode::EngineMissing, format!("`{}`: {error}", found.display()));
                 Some(MountedFile::from_path(&found).map_err(unread)?)
             }
@@ -229,8 +261,7 @@ impl WorkerPool {
         Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
     }
 
-    fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, String> {
-        let say = |error: SandboxError| error.to_string();
+    fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, WorkerStartError> {
         let config = RunSpaceConfig {
             disk_bytes: 1 << 20,
             inodes: 256,
@@ -238,33 +269,34 @@ impl WorkerPool {
             reuse: SandboxReuse::Never,
             caches: None,
         };
-        let space = RunSpace::create(&self.launcher, config).map_err(say)?;
+        let space = RunSpace::create(&self.launcher, config)?;
         let policy = self.sandbox_policy(key)?;
-        let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy).map_err(say)?;
-        let socket = running.stdout.try_clone().map(UnixStream::from).map_err(|error| error.to_string())?;
+        let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
+        let socket = running.stdout.try_clone().map(UnixStream::from)?;
         let line = WorkerConnection::new(socket);
         if let Err(error) = line.wait_until_ready() {
             let words = failure_message(&running, &error);
             drop(running.kill());
-            return Err(words);
+            return Err(WorkerStartError::NotReady(words));
         }
-        let line = AsyncWorkerConnection::from_blocking(line).map_err(|error| error.to_string())?;
+        let line = AsyncWorkerConnection::from_blocking(line)?;
         Ok(Box::new(PooledWorker { connection: line, running, _layer: layer, _space: space }))
     }
 
-    fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, String> {
+    fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, WorkerStartError> {
         let named = &self.config.program;
-        let program = MountedFile::from_path(named).map_err(|error| format!("`{}`: {error}", named.display()))?;
+        let program = MountedFile::from_path(named)
+            .map_err(|source| WorkerStartError::Program { file: named.clone(), source })?;
         let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
         let argv = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(library);
-        let argv = Argv::new(argv.collect()).map_err(|error| error.to_string())?;
+        let argv = Argv::new(argv.collect())?;
         let tools =
             std::iter::once(&program).chain(&key.library).chain(&key.database).map(MountedFile::to_mount).collect();
         Ok(Policy {
             repo: self.facts.path.clone(),
             checkout: None,
             git: GitDirs::default(),
-            workdir: RelPath::new(".").map_err(|error| error.to_string())?,
+            workdir: RelPath::new(".")?,
             argv,
             env: BTreeMap::new(),
             network: Network::Deny,
@@ -370,6 +402,6 @@ fn wait_for_report(running: &RunningSandbox, until: Instant) -> bool {
 ///
 /// # Errors
 /// The work panicked.
-async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| format!("a part of proctor broke: {error}"))
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BrokenTask> {
+    Ok(tokio::task::spawn_blocking(work).await?)
 }

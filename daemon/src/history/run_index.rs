@@ -95,12 +95,29 @@ pub(super) struct IndexedLog {
     pub(super) log_bytes: u64,
 }
 
+/// Reason why an existing index is replaced by an empty one.
+#[derive(Debug, thiserror::Error)]
+enum UnusableIndex {
+    /// The name of the index, or of one of its side files, belongs to something else.
+    #[error("`{name}` is not a Proctor file; it was moved to `{moved_to}`")]
+    ForeignFile { name: &'static str, moved_to: String },
+    /// There is no index yet.
+    #[error("there is none")]
+    Missing,
+    /// SQLite cannot read it.
+    #[error("it is damaged ({source}); it was moved to `{moved_to}`")]
+    Damaged { source: rusqlite::Error, moved_to: String },
+    /// Another version of Proctor wrote it.
+    #[error("it is of version {0}, and {SCHEMA_VERSION} is wanted")]
+    OtherVersion(i32),
+}
+
 impl RunIndex {
     /// Opens the index, or rebuilds it empty.
     pub(super) fn open(files: &HistoryFiles) -> Result<OpenedIndex, HistoryError> {
         match Self::open_existing(files)? {
             Ok(index) => Ok((index, None)),
-            Err(reason) => Ok((Self::create_empty(files)?, Some(reason))),
+            Err(reason) => Ok((Self::create_empty(files)?, Some(reason.to_string()))),
         }
     }
 
@@ -123,21 +140,21 @@ impl RunIndex {
     }
 
     /// Opens the existing index, or returns why it cannot be used.
-    fn open_existing(files: &HistoryFiles) -> Result<Result<Self, String>, HistoryError> {
+    fn open_existing(files: &HistoryFiles) -> Result<Result<Self, UnusableIndex>, HistoryError> {
         for name in SQLITE_SIDE_FILES.iter().chain([&INDEX_FILE]) {
             if !is_single_file_or_absent(files, name)? {
                 let to = files.quarantine_root_file(name)?;
-                return Ok(Err(format!("`{name}` is not a Proctor file; it was moved to `{to}`")));
+                return Ok(Err(UnusableIndex::ForeignFile { name, moved_to: to }));
             }
         }
         if files.root.modified_at(INDEX_FILE)?.is_none() {
-            return Ok(Err("there is none".to_owned()));
+            return Ok(Err(UnusableIndex::Missing));
         }
         match Self::connect(files).and_then(Self::check_integrity) {
             Ok(found) => Ok(found),
             Err(error) if is_damage(&error) => {
                 let to = files.quarantine_root_file(INDEX_FILE)?;
-                Ok(Err(format!("it is damaged ({error}); it was moved to `{to}`")))
+                Ok(Err(UnusableIndex::Damaged { source: error, moved_to: to }))
             }
             Err(error) => Err(error.into()),
         }
@@ -152,11 +169,11 @@ impl RunIndex {
         Ok(Self { db })
     }
 
-    fn check_integrity(self) -> rusqlite::Result<Result<Self, String>> {
+    fn check_integrity(self) -> rusqlite::Result<Result<Self, UnusableIndex>> {
         let number = |name| self.db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
         let (application, version) = (number("application_id")?, number("user_version")?);
         if (application, version) != (APPLICATION_ID, SCHEMA_VERSION) {
-            return Ok(Err(format!("it is of version {version}, and {SCHEMA_VERSION} is wanted")));
+            return Ok(Err(UnusableIndex::OtherVersion(version)));
         }
         let check: String = self.db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         match check.as_str() {

@@ -230,7 +230,7 @@ impl<B: Backend> ToolCall<'_, B> {
 }
 
 fn parse_arguments<T: tool_input::ToolArguments>(arguments: Option<JsonObject>) -> Result<T, ToolCallError> {
-    tool_input::parse(arguments).map_err(ToolCallError::Arguments)
+    tool_input::parse(arguments).map_err(|error| ToolCallError::Arguments(error.to_string()))
 }
 
 fn submission(arguments: &tool_input::Verify) -> RunSubmission {

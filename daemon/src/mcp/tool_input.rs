@@ -254,24 +254,50 @@ impl From<LogStream> for StdStream {
     }
 }
 
+/// Reason why the arguments of a call are not valid. Each message is a sentence.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ArgumentError {
+    /// They do not have the form of the tool's arguments.
+    #[error("{}", reword_for_tools(&.0.to_string()))]
+    Malformed(#[source] serde_json::Error),
+    #[error("`repo_root` is missing")]
+    NoRepository,
+    #[error("`run_id` or `repo_root` is missing")]
+    NoRunOrRepository,
+    #[error("`run_id` and `repo_root` exclude each other")]
+    RunAndRepository,
+    #[error("`{name}` has {length} bytes, and {max} at most are taken")]
+    TooLong { name: &'static str, length: usize, max: usize },
+    #[error("`{name}` has {count} names, and {MAX_NAMES} at most are taken")]
+    TooManyNames { name: &'static str, count: usize },
+    #[error("`wait_s` is {seconds}; 0 to {} are allowed", MAX_WAIT.as_secs())]
+    LongWait { seconds: u64 },
+    #[error("`{0}` is longer than {MAX_PATH} bytes")]
+    LongPath(&'static str),
+    #[error("`{0}` is not an absolute path")]
+    RelativePath(&'static str),
+    #[error("`{0}` holds a NUL")]
+    NulByte(&'static str),
+}
+
 /// Arguments with limits that a schema does not enforce.
 pub(super) trait ToolArguments: DeserializeOwned {
-    /// Checks the limits; the error is a sentence.
-    fn check(&self) -> Result<(), String>;
+    /// Checks the limits.
+    fn check(&self) -> Result<(), ArgumentError>;
 }
 
 impl ToolArguments for Verify {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ArgumentError> {
         match &self.repo_root {
             Some(root) => check_path("repo_root", root)?,
-            None => return Err("`repo_root` is missing".to_owned()),
+            None => return Err(ArgumentError::NoRepository),
         }
         check_wait(self.wait_s)
     }
 }
 
 impl ToolArguments for Sql {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ArgumentError> {
         self.database.as_deref().map_or(Ok(()), |file| check_path("database", file))?;
         let bounds = [
             ("sql", self.sql.len(), MAX_SQL),
@@ -279,63 +305,62 @@ impl ToolArguments for Sql {
             ("question", self.question.as_ref().map_or(0, String::len), MAX_QUESTION),
         ];
         if let Some((name, length, most)) = bounds.iter().find(|(_, length, most)| length > most) {
-            return Err(format!("`{name}` has {length} bytes, and {most} at most are taken"));
+            return Err(ArgumentError::TooLong { name, length: *length, max: *most });
         }
         let lists = [("tables", &self.tables), ("columns", &self.columns), ("functions", &self.functions)];
         match lists.iter().find(|(_, list)| list.len() > MAX_NAMES) {
-            Some((name, list)) => Err(format!("`{name}` has {} names, and {MAX_NAMES} at most are taken", list.len())),
+            Some((name, list)) => Err(ArgumentError::TooManyNames { name, count: list.len() }),
             None => Ok(()),
         }
     }
 }
 
 impl ToolArguments for Status {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ArgumentError> {
         check_wait(self.wait_s)
     }
 }
 
 impl ToolArguments for Cancel {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ArgumentError> {
         check_wait(self.wait_s)
     }
 }
 
 impl ToolArguments for Logs {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ArgumentError> {
         Ok(())
     }
 }
 
 impl ToolArguments for Explain {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ArgumentError> {
         match (&self.run_id, &self.repo_root) {
             (Some(_), None) => Ok(()),
             (None, Some(repo)) => check_path("repo_root", repo),
-            (Some(_), Some(_)) => Err("`run_id` and `repo_root` exclude each other".to_owned()),
-            (None, None) => Err("`run_id` or `repo_root` is missing".to_owned()),
+            (Some(_), Some(_)) => Err(ArgumentError::RunAndRepository),
+            (None, None) => Err(ArgumentError::NoRunOrRepository),
         }
     }
 }
 
-fn check_wait(seconds: u64) -> Result<(), String> {
-    let max_seconds = MAX_WAIT.as_secs();
-    if seconds <= max_seconds { Ok(()) } else { Err(format!("`wait_s` is {seconds}; 0 to {max_seconds} are allowed")) }
+fn check_wait(seconds: u64) -> Result<(), ArgumentError> {
+    if seconds <= MAX_WAIT.as_secs() { Ok(()) } else { Err(ArgumentError::LongWait { seconds }) }
 }
 
-fn check_path(argument: &str, path: &str) -> Result<(), String> {
+fn check_path(argument: &'static str, path: &str) -> Result<(), ArgumentError> {
     match path {
-        _ if path.len() > MAX_PATH => Err(format!("`{argument}` is longer than {MAX_PATH} bytes")),
-        _ if !path.starts_with('/') => Err(format!("`{argument}` is not an absolute path")),
-        _ if path.contains('\0') => Err(format!("`{argument}` holds a NUL")),
+        _ if path.len() > MAX_PATH => Err(ArgumentError::LongPath(argument)),
+        _ if !path.starts_with('/') => Err(ArgumentError::RelativePath(argument)),
+        _ if path.contains('\0') => Err(ArgumentError::NulByte(argument)),
         _ => Ok(()),
     }
 }
 
 /// Parses and checks the arguments of a call.
-pub(super) fn parse<T: ToolArguments>(arguments: Option<JsonObject>) -> Result<T, String> {
+pub(super) fn parse<T: ToolArguments>(arguments: Option<JsonObject>) -> Result<T, ArgumentError> {
     let value = serde_json::Value::Object(arguments.unwrap_or_default());
-    let read: T = strict_deserialize::from_json_value(value).map_err(|error| reword_for_tools(&error.to_string()))?;
+    let read: T = strict_deserialize::from_json_value(value).map_err(ArgumentError::Malformed)?;
     read.check()?;
     Ok(read)
 }
@@ -355,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    fn verify(arguments: &serde_json::Value) -> Result<Verify, String> {
+    fn verify(arguments: &serde_json::Value) -> Result<Verify, ArgumentError> {
         parse(arguments.as_object().cloned())
     }
 
@@ -379,7 +404,7 @@ mod tests {
             (json!({"repo_root": "/r", "profile": ["pr"]}), "array"),
         ] {
             let error = verify(&bad).expect_err("bad");
-            assert!(error.contains(word), "{bad}: {error}");
+            assert!(error.to_string().contains(word), "{bad}: {error}");
         }
     }
 
@@ -409,7 +434,7 @@ mod tests {
         flat["schema"] = json!("CREATE TABLE t (a)");
         assert_eq!(sql(&flat).expect("reads").schema, ["CREATE TABLE t (a)"]);
         let many = json!({"sql": "SELECT 1", "columns": vec!["a"; MAX_NAMES + 1]});
-        assert!(sql(&many).expect_err("too many").contains("256 at most"));
+        assert!(sql(&many).expect_err("too many").to_string().contains("256 at most"));
         assert!(sql(&json!({"sql": "SELECT 1", "schema": ["x".repeat(MAX_SQL), "y"]})).is_err());
     }
 }

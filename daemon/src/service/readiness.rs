@@ -33,7 +33,21 @@ pub(super) struct StateProbe {
 }
 
 /// Number of free bytes if the system reports it, or the reason why the directory is not writable.
-type ProbeResult = Result<Option<u64>, String>;
+type ProbeResult = Result<Option<u64>, ProbeError>;
+
+/// Reason why the state directory is not writable.
+#[derive(Debug, Clone, thiserror::Error)]
+enum ProbeError {
+    /// The disk does not answer.
+    #[error("its disk does not answer within {} s", PROBE_TIMEOUT.as_secs())]
+    Timeout,
+    /// A system call failed.
+    #[error("{}", std::io::Error::from(*.0))]
+    System(#[from] Errno),
+    /// The thread of the write test panicked.
+    #[error("the attempt ended badly: {0}")]
+    Broken(Arc<tokio::task::JoinError>),
+}
 
 impl StateProbe {
     /// Creates a probe without a result.
@@ -60,21 +74,20 @@ impl StateProbe {
     }
 
     async fn run_write_test(&self) -> ProbeResult {
-        let silent = || Err(format!("its disk does not answer within {} s", PROBE_TIMEOUT.as_secs()));
         if self.pending.swap(true, Ordering::AcqRel) {
-            return silent();
+            return Err(ProbeError::Timeout);
         }
         let (dir, pending) = (self.dir.clone(), Arc::clone(&self.pending));
         let trying = tokio::task::spawn_blocking(move || {
-            let found = write_test(&dir).map_err(|errno| std::io::Error::from(errno).to_string());
+            let found = write_test(&dir).map_err(ProbeError::from);
             let free = statvfs(&dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
             pending.store(false, Ordering::Release);
             found.map(|()| free)
         });
         match timeout(PROBE_TIMEOUT, trying).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => Err(format!("the attempt ended badly: {error}")),
-            Err(_) => silent(),
+            Ok(Err(error)) => Err(ProbeError::Broken(Arc::new(error))),
+            Err(_) => Err(ProbeError::Timeout),
         }
     }
 }
@@ -132,13 +145,13 @@ mod tests {
         std::fs::remove_dir(&state).expect("removed");
         probe.probe().await.expect("still fresh");
         tokio::time::advance(PROBE_CACHE_TIME).await;
-        assert!(probe.probe().await.expect_err("gone").contains("No such file"));
+        assert!(probe.probe().await.expect_err("gone").to_string().contains("No such file"));
     }
 
     #[tokio::test]
     async fn does_not_wait_twice_for_a_disk_that_hangs() {
         let probe = StateProbe::new("/tmp".into());
         probe.pending.store(true, Ordering::Release);
-        assert!(probe.probe().await.expect_err("hangs").contains("does not answer"));
+        assert!(probe.probe().await.expect_err("hangs").to_string().contains("does not answer"));
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum SendResult {
 
 /// Reason why no requests can be sent.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SenderError {
+pub enum SenderError {
     /// The certificate file cannot be read.
     #[error("the certificates of `OTEL_EXPORTER_OTLP_CERTIFICATE` cannot be read: {0}")]
     Unreadable(#[source] std::io::Error),
@@ -98,7 +98,6 @@ impl OtlpSender {
         let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (after, content) = (header("retry-after"), header("content-type").unwrap_or_default());
         let body = answer.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_vec();
-        let body = body.map_err(|error| error_reason(&error));
         interpret_response(&receiver, status, after.as_deref(), &content, body)
     }
 }
@@ -109,7 +108,7 @@ fn interpret_response(
     status: u16,
     after: Option<&str>,
     content: &str,
-    body: Result<Vec<u8>, String>,
+    body: Result<Vec<u8>, ureq::Error>,
 ) -> SendResult {
     match (status, body) {
         (200..=299, Ok(body)) => match rejected_spans(content, &body) {
@@ -117,7 +116,7 @@ fn interpret_response(
             None => SendResult::Refused { why: format!("{receiver} answers what is no OTLP over HTTP") },
         },
         (200..=299, Err(error)) => {
-            SendResult::Refused { why: format!("{receiver}: the answer cannot be read: {error}") }
+            SendResult::Refused { why: format!("{receiver}: the answer cannot be read: {}", error_reason(&error)) }
         }
         (429 | 502 | 503 | 504, _) => {
             let after = after.and_then(|seconds| seconds.trim().parse().ok()).map(Duration::from_secs);
@@ -192,7 +191,7 @@ mod tests {
         assert!(matches!(interpret(200, None, "text/html", b"<!doctype html><html>"), SendResult::Refused { .. }));
         assert!(matches!(interpret(302, None, "", b""), SendResult::Refused { .. }));
         assert!(matches!(interpret(404, None, "", b""), SendResult::Refused { .. }));
-        let unread = interpret_response("http://c", 200, None, "", Err("no answer in time".into()));
+        let unread = interpret_response("http://c", 200, None, "", Err(ureq::Error::Timeout(ureq::Timeout::Global)));
         assert!(matches!(unread, SendResult::Refused { why } if why.contains("no answer in time")));
     }
 

@@ -7,6 +7,7 @@ use proctor_core::model::plan::{Argv, PlannedStep};
 use proctor_core::sql::Dialect;
 use proctor_sandbox::{AccessRights, ToolKind, ToolMount};
 use proctor_snapshot::TreeView;
+use proctor_sql::check::CheckError;
 use proctor_sql::{duckdb_places, find_duckdb};
 
 use crate::run::request::EngineConfig;
@@ -52,7 +53,7 @@ impl SqlProgram {
     ///
     /// # Errors
     /// The step has no valid check.
-    pub(crate) fn checked_files(step: &PlannedStep, view: &TreeView) -> Result<Vec<String>, String> {
+    pub(crate) fn checked_files(step: &PlannedStep, view: &TreeView) -> Result<Vec<String>, CheckError> {
         let Some(check) = step.cmd.words().get(2).filter(|_| step.sql.is_some()) else { return Ok(Vec::new()) };
         let workdir = Some(step.workdir.as_str()).filter(|workdir| *workdir != ".").map(|dir| format!("{dir}/"));
         // A name that is not valid text is passed on anyway, so that the check reports the file as unreadable.

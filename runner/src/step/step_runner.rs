@@ -154,7 +154,7 @@ fn argv_with_sql_files(argv: &Argv, step: &PlannedStep, stack: &LayerStack) -> R
     if step.sql.is_none() {
         return Ok(argv.clone());
     }
-    let files = SqlProgram::checked_files(step, stack.view())?;
+    let files = SqlProgram::checked_files(step, stack.view()).map_err(|error| error.to_string())?;
     Argv::new(argv.words().iter().cloned().chain(files).collect()).map_err(|error| one_line(&error))
 }
 

@@ -61,7 +61,7 @@ fn worker(duckdb: Option<PathBuf>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let duckdb = duckdb.ok_or_else(|| "the worker was given no library of DuckDB".to_owned());
+    let duckdb = duckdb.ok_or(proctor_duckdb::LibraryNotFound::NotPassed);
     match proctor_sql::worker::serve(&socket, duckdb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::plan_actions::MacroActions;
+use super::query_error::QueryError;
 use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
 
 /// Runs an internal query and returns its rows as texts.
-pub(super) type TextQuery<'a> = dyn FnMut(&str) -> Result<Vec<Vec<Option<String>>>, String> + 'a;
+pub(super) type TextQuery<'a> = dyn FnMut(&str) -> Result<Vec<Vec<Option<String>>>, QueryError> + 'a;
 
 const COLUMNS_QUERY: &str = "
     SELECT c.schema_name, c.table_name, CAST(v.view_name IS NOT NULL AS VARCHAR), c.column_name, c.data_type,
@@ -71,7 +72,7 @@ impl DatabaseContent {
         part: ContentPart<'_>,
         run_query: &mut TextQuery<'_>,
         generated: &dyn Fn(&str) -> BTreeSet<String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), QueryError> {
         if let ContentPart::All | ContentPart::Functions = part {
             self.read_functions(run_query)?;
         }
@@ -147,7 +148,7 @@ impl DatabaseContent {
         with_defaults
     }
 
-    fn read_functions(&mut self, run_query: &mut TextQuery<'_>) -> Result<(), String> {
+    fn read_functions(&mut self, run_query: &mut TextQuery<'_>) -> Result<(), QueryError> {
         self.functions.clear();
         self.table_functions.clear();
         for row in run_query(FUNCTIONS_QUERY)? {

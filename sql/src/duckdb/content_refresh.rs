@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use super::catalog_reader::{self, ContentPart, DatabaseContent};
-use super::duckdb_errors::DuckDbError;
+use super::duckdb_errors::ParsedError;
+use super::query_error::QueryError;
 use super::{DuckDb, plan_actions, query_json, query_texts};
 use crate::engine::{Action, BoundStatement, EngineRefusal};
 
@@ -21,13 +22,13 @@ impl DuckDb {
         let read = read.and_then(|()| {
             if let ContentPart::All | ContentPart::Functions = part { self.read_macros() } else { Ok(()) }
         });
-        read.map_err(|error| DuckDbError::from_text(&error, "").to_refusal(""))
+        read.map_err(|error| ParsedError::from_error(&error, "").to_refusal(""))
     }
 
     /// Reads the actions of all macros, including those of the macros that they call.
-    fn read_macros(&mut self) -> Result<(), String> {
+    fn read_macros(&mut self) -> Result<(), QueryError> {
         self.content.macros.clear();
-        let mut trees: Vec<(String, Result<Value, DuckDbError>)> = Vec::new();
+        let mut trees: Vec<(String, Result<Value, ParsedError>)> = Vec::new();
         for row in query_texts(&self.connection, catalog_reader::MACROS_QUERY)? {
             let [Some(name), Some(makes_table), Some(body)] = row.as_slice() else { continue };
             let query = if makes_table == "true" { body.clone() } else { format!("SELECT (\n{body}\n)") };

@@ -1,5 +1,6 @@
 //! Parses error messages of DuckDB, both in JSON (`json_serialize_plan`, `json_serialize_sql`) and as text.
 
+use std::fmt::Display;
 use std::ops::Range;
 
 use proctor_core::sql::{Dialect, SqlCode};
@@ -8,9 +9,6 @@ use serde_json::Value;
 use crate::engine::{EngineRefusal, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions::{is_similar, suggest_names};
-
-/// The start of the error that [`super`] generates for a result that is too large, before the number of bytes.
-pub(super) const RESULT_TOO_LARGE: &str = "Result Limit Error: the result has more than these bytes: ";
 
 /// Functions that require OVER; DuckDB does not find them without it.
 const WINDOW_FUNCTIONS: &[&str] = &[
@@ -29,7 +27,7 @@ const WINDOW_FUNCTIONS: &[&str] = &[
 
 /// A parsed error of DuckDB.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct DuckDbError {
+pub(super) struct ParsedError {
     /// The kind of the error, in lower case: `binder`, `catalog`, `parser`, `out of memory`.
     pub(super) kind: String,
     /// The whole message, without the kind and the position.
@@ -43,7 +41,7 @@ pub(super) struct DuckDbError {
     candidates: Vec<String>,
 }
 
-impl DuckDbError {
+impl ParsedError {
     /// Parses an error in JSON; returns `None` if the JSON is not an error.
     pub(super) fn from_json(json: &Value) -> Option<Self> {
         if json["error"] != Value::Bool(true) {
@@ -59,6 +57,11 @@ impl DuckDbError {
             candidates: parse_candidates(&message),
             message,
         })
+    }
+
+    /// Parses the message of an error.
+    pub(super) fn from_error(error: &impl Display, sql: &str) -> Self {
+        Self::from_text(&error.to_string(), sql)
     }
 
     /// Parses an error as text: `Binder Error: …`, followed by `LINE 1: …` and a `^`.
@@ -338,7 +341,7 @@ mod tests {
     use serde_json::json;
 
     fn refusal_parts(text: &str, sql: &str) -> (SqlCode, Option<String>, Option<String>) {
-        let refusal = DuckDbError::from_text(text, sql).to_refusal(sql);
+        let refusal = ParsedError::from_text(text, sql).to_refusal(sql);
         (refusal.code, refusal.range.map(|place| sql[place].to_owned()), refusal.subject)
     }
 
@@ -400,19 +403,19 @@ mod tests {
             "error": true, "error_type": "binder", "name": "nmae", "position": "13", "candidates": "name,email",
             "error_message": "Table \"c\" does not have a column named \"nmae\"\n\nCandidate bindings: : \"name\", \"email\"",
         });
-        let refusal = DuckDbError::from_json(&error).unwrap().to_refusal(sql);
+        let refusal = ParsedError::from_json(&error).unwrap().to_refusal(sql);
         assert_eq!(refusal.code, SqlCode::UnknownColumn);
         assert_eq!(&sql[refusal.range.unwrap()], "nmae");
         assert_eq!(refusal.candidates, ["name"]);
         assert_eq!(refusal.engine_code.as_deref(), Some("Binder Error"));
-        assert_eq!(DuckDbError::from_json(&json!({"error": false, "plans": []})), None);
+        assert_eq!(ParsedError::from_json(&json!({"error": false, "plans": []})), None);
     }
 
     #[test]
     fn ignores_dissimilar_candidates() {
         let text = "Catalog Error: Table with name holidays does not exist!\nDid you mean \"pg_class\"?";
         assert!(
-            DuckDbError::from_text(text, "SELECT 1 FROM holidays")
+            ParsedError::from_text(text, "SELECT 1 FROM holidays")
                 .to_refusal("SELECT 1 FROM holidays")
                 .candidates
                 .is_empty()
@@ -422,7 +425,7 @@ mod tests {
     #[test]
     fn suggests_both_sides_of_ambiguity() {
         let text = "Binder Error: Ambiguous reference to column name \"id\" (use: \"c.id\" or \"o.id\")";
-        let refusal = DuckDbError::from_text(text, "SELECT id FROM c, o").to_refusal("SELECT id FROM c, o");
+        let refusal = ParsedError::from_text(text, "SELECT id FROM c, o").to_refusal("SELECT id FROM c, o");
         assert_eq!((refusal.code, refusal.candidates), (SqlCode::AmbiguousColumn, vec!["c.id".into(), "o.id".into()]));
         assert_eq!(refusal.subject.as_deref(), Some("id"));
     }
@@ -430,7 +433,7 @@ mod tests {
     #[test]
     fn accepts_malformed_error_text() {
         for text in ["", " Error: ", "LINE 1:", "Binder Error: x\n\nLINE 9: y\n ^", "A Error: b\n\nLINE x: \n^"] {
-            let _ = DuckDbError::from_text(text, "SELECT 1").to_refusal("SELECT 1");
+            let _ = ParsedError::from_text(text, "SELECT 1").to_refusal("SELECT 1");
         }
     }
 }

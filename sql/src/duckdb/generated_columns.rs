@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode};
 
 use super::list_checks::{bare_name, refusal_about, significant_tokens};
+use super::query_error::QueryError;
 use super::{DuckDb, catalog_reader, duckdb_errors, query_prepared_text, query_texts, special_statements};
 use crate::allow_lists;
 use crate::catalog::CatalogTable;
@@ -92,7 +93,7 @@ fn hidden_columns<'a>(engine: &'a DuckDb, bound: &BoundStatement, allow: &SqlAll
 
 /// Returns the statement, and the definitions of the views and macros that it uses directly or indirectly.
 fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, EngineRefusal> {
-    let failed = |error: String| duckdb_errors::DuckDbError::from_text(&error, "").to_refusal("");
+    let failed = |error: QueryError| duckdb_errors::ParsedError::from_error(&error, "").to_refusal("");
     let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for query in [VIEWS_QUERY, catalog_reader::MACROS_QUERY] {
         for row in query_texts(&engine.connection, query).map_err(failed)? {

@@ -2,15 +2,15 @@
 
 use super::*;
 
-pub(super) fn query_prepared_text(query: &PreparedStatement, parameter: &str) -> Result<String, String> {
+pub(super) fn query_prepared_text(query: &PreparedStatement, parameter: &str) -> Result<String, QueryError> {
     query.bind(1, parameter)?;
     let mut rows = query.run()?;
-    let chunk = rows.next_chunk()?.ok_or("the engine gives no answer")?;
-    chunk.text(0, 0).ok_or_else(|| "the engine gives no answer".to_owned())
+    let chunk = rows.next_chunk()?.ok_or(QueryError::NoAnswer)?;
+    chunk.text(0, 0).ok_or(QueryError::NoAnswer)
 }
 
 /// Runs internal statements to completion.
-pub(super) fn execute(connection: &Connection, sql: &str) -> Result<(), String> {
+pub(super) fn execute(connection: &Connection, sql: &str) -> Result<(), QueryError> {
     let extracted = connection.extract(sql)?;
     for index in 0..extracted.count() {
         let mut rows = extracted.prepare(index)?.run()?;
@@ -20,7 +20,7 @@ pub(super) fn execute(connection: &Connection, sql: &str) -> Result<(), String> 
 }
 
 /// Returns the rows of an internal query whose columns are texts.
-pub(super) fn query_texts(connection: &Connection, sql: &str) -> Result<Vec<Vec<Option<String>>>, String> {
+pub(super) fn query_texts(connection: &Connection, sql: &str) -> Result<Vec<Vec<Option<String>>>, QueryError> {
     let prepared = connection.extract(sql)?.prepare(0)?;
     let columns = prepared.columns().len() as u64;
     let mut rows = prepared.run()?;
@@ -31,7 +31,7 @@ pub(super) fn query_texts(connection: &Connection, sql: &str) -> Result<Vec<Vec<
     Ok(found)
 }
 
-pub(super) fn query_first_text(connection: &Connection, sql: &str) -> Result<String, String> {
+pub(super) fn query_first_text(connection: &Connection, sql: &str) -> Result<String, QueryError> {
     let rows = query_texts(connection, sql)?;
-    rows.into_iter().flatten().flatten().next().ok_or_else(|| "the engine gives no answer".to_owned())
+    rows.into_iter().flatten().flatten().next().ok_or(QueryError::NoAnswer)
 }

@@ -1,6 +1,7 @@
 //! Opens a database for a request. The engine is locked down before it reads anything untrusted: afterwards it can
 //! access no file, no network, no extension and no setting.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use proctor_core::sql::{SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits};
 use proctor_duckdb::{Connection, Library};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::duckdb_errors::DuckDbError;
+use super::duckdb_errors::ParsedError;
 use super::{DuckDb, catalog_reader, deadline_guard, execute};
 use crate::catalog::CatalogTable;
 use crate::engine::{EngineRefusal, SqlEngine as _};
@@ -63,7 +64,7 @@ pub(super) fn apply_schema(connection: &Connection, schema: &[String], deadline:
     for (number, text) in schema.iter().enumerate() {
         let made = deadline_guard::run_until(deadline, connection.interrupter(), || execute(connection, text));
         if let Err(error) = made {
-            let refusal = DuckDbError::from_text(&error, text).to_refusal(text);
+            let refusal = ParsedError::from_error(&error, text).to_refusal(text);
             let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
             return Err(EngineRefusal { code: SqlCode::SchemaBroken, message, range: None, ..refusal });
         }
@@ -97,8 +98,8 @@ fn connect_locked(
     database.connect().map_err(|error| database_refusal(&error))
 }
 
-fn database_refusal(error: &str) -> EngineRefusal {
-    let refusal = DuckDbError::from_text(error, "").to_refusal("");
+fn database_refusal(error: &impl Display) -> EngineRefusal {
+    let refusal = ParsedError::from_error(error, "").to_refusal("");
     EngineRefusal {
         code: SqlCode::SchemaBroken,
         message: format!("the database cannot be set up: {}", refusal.message),
@@ -163,7 +164,7 @@ fn copy_rows(copy: &DuckDb) -> Result<(), EngineRefusal> {
                 format!("{}.{}", catalog_reader::quote_identifier(schema), catalog_reader::quote_identifier(name));
             let insert =
                 format!("INSERT INTO {IN_MEMORY}.{table} ({names}) SELECT {names} FROM {SOURCE_DATABASE}.{table}");
-            execute(&copy.connection, &insert).map_err(|error| failed = error).is_err()
+            execute(&copy.connection, &insert).map_err(|error| failed = error.to_string()).is_err()
         });
         if rest.len() == before {
             return Err(database_refusal(&failed));

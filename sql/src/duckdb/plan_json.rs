@@ -7,6 +7,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::query_error::QueryError;
+
 /// The maximum nesting depth of a plan.
 const MAX_PLAN_DEPTH: usize = 1_200;
 /// The maximum size of a plan, in bytes.
@@ -34,17 +36,17 @@ const IGNORED_FIELDS: &[&str] = &[
 /// # Errors
 /// The JSON nests too deeply or is too large. The message has the format of DuckDB, so that it is parsed as one of
 /// DuckDB's errors.
-pub(super) fn parse_plan(json: &str) -> Result<Value, String> {
+pub(super) fn parse_plan(json: &str) -> Result<Value, QueryError> {
     if json.len() > MAX_PLAN_BYTES {
-        return Err("Out of Memory Error: the plan of the statement is too large to be read".to_owned());
+        return Err(QueryError::PlanTooLarge);
     }
     if nesting_depth(json) > MAX_PLAN_DEPTH {
-        return Err("Parser Error: the statement nests too deep".to_owned());
+        return Err(QueryError::PlanTooDeep);
     }
     let json = replace_non_finite(json);
     let mut reader = serde_json::Deserializer::from_str(&json);
     reader.disable_recursion_limit();
-    SlimJson::deserialize(&mut reader).map(|slim| slim.0).map_err(|error| error.to_string())
+    Ok(SlimJson::deserialize(&mut reader)?.0)
 }
 
 /// Returns the nesting depth of a JSON text.
@@ -178,7 +180,7 @@ mod tests {
     fn rejects_deep_nesting_outside_strings() {
         let deep = |by: usize| "[".repeat(by) + &"]".repeat(by);
         assert!(parse_plan(&deep(MAX_PLAN_DEPTH)).is_ok());
-        assert!(parse_plan(&deep(MAX_PLAN_DEPTH + 1)).unwrap_err().contains("too deep"));
+        assert!(parse_plan(&deep(MAX_PLAN_DEPTH + 1)).unwrap_err().to_string().contains("too deep"));
         let text = serde_json::to_string(&(deep(5_000) + "\"\\")).unwrap();
         assert!(parse_plan(&text).is_ok());
     }

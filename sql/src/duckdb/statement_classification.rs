@@ -6,7 +6,7 @@ use proctor_core::sql::{SqlCode, SqlColumn};
 use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{ExtractedStatements, PreparedStatement};
 
-use super::duckdb_errors::DuckDbError;
+use super::duckdb_errors::ParsedError;
 use super::{
     DuckDb, DuckDbJsonResult, UNTYPED_PARAMETER, builtin_allowlist, is_wrapper_step, keyed_update, plan_actions,
     query_json, special_statements,
@@ -38,7 +38,7 @@ impl DuckDb {
                 return Err(EngineRefusal::new(SqlCode::EmptyText, "the text contains no statement"));
             }
             Ok(extracted) => extracted,
-            Err(error) => return self.action_or_refusal(&DuckDbError::from_text(&error, sql), sql),
+            Err(error) => return self.action_or_refusal(&ParsedError::from_error(&error, sql), sql),
         };
         let reader = self.plan_reader();
         // A statement that is not a query, or is invalid, has no tree. The plan reports the error.
@@ -68,7 +68,7 @@ impl DuckDb {
         };
         let Some(typed) = self.with_typed_parameters(sql) else {
             return Err(if special_statements::has_parameters(sql) {
-                DuckDbError::from_text(UNKNOWN_PARAMETER_TYPE, sql)
+                ParsedError::from_text(UNKNOWN_PARAMETER_TYPE, sql)
             } else {
                 duckdb_error
             });
@@ -119,7 +119,7 @@ impl DuckDb {
         }
         let prepared = match extracted.prepare(0) {
             Ok(prepared) => prepared,
-            Err(error) => return self.action_or_refusal(&DuckDbError::from_text(&error, sql), sql),
+            Err(error) => return self.action_or_refusal(&ParsedError::from_error(&error, sql), sql),
         };
         let is_query = prepared.statement_type() == StatementType::Select;
         if prepared.statement_type() == StatementType::Call {
@@ -143,7 +143,7 @@ impl DuckDb {
     fn classify_without_plan(
         &self,
         sql: &str,
-        duckdb_error: &DuckDbError,
+        duckdb_error: &ParsedError,
         extracted: &ExtractedStatements,
         tree: BTreeSet<Action>,
     ) -> Result<BoundStatement, EngineRefusal> {
@@ -171,7 +171,7 @@ impl DuckDb {
         }
         let prepared = match extracted.prepare(0) {
             Ok(prepared) => prepared,
-            Err(error) => return self.action_or_refusal(&DuckDbError::from_text(&error, sql), sql),
+            Err(error) => return self.action_or_refusal(&ParsedError::from_error(&error, sql), sql),
         };
         match prepared.statement_type() {
             StatementType::Explain => self.classify_explain(sql, &prepared),
@@ -240,7 +240,7 @@ impl DuckDb {
 
     /// Converts an error about access outside of the tables to the attempted action, so that the policy can judge it.
     /// Returns other errors as refusals.
-    fn action_or_refusal(&self, duckdb_error: &DuckDbError, sql: &str) -> Result<BoundStatement, EngineRefusal> {
+    fn action_or_refusal(&self, duckdb_error: &ParsedError, sql: &str) -> Result<BoundStatement, EngineRefusal> {
         let name = duckdb_error.name.clone().unwrap_or_default();
         let is_function = duckdb_error.entry_kind.contains("Function");
         let is_of_extension = duckdb_error.message.contains("is not in the catalog, but it exists in the");

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use libtest_mimic::Failed;
 use proctor_core::sql::{Dialect, SqlBatch, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
-use proctor_duckdb::{Connection, Library};
+use proctor_duckdb::{Connection, DuckDbError, Library};
 use proctor_sql::child_worker::ChildWorker;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -547,7 +547,7 @@ pub(crate) fn run_trusting_process(library: &Path) {
     }
 }
 
-fn run(connection: &Connection, sql: &str) -> Result<(), String> {
+fn run(connection: &Connection, sql: &str) -> Result<(), DuckDbError> {
     let statements = connection.extract(sql)?;
     for index in 0..statements.count() {
         let prepared = statements.prepare(index)?;

@@ -4,7 +4,7 @@
 
 use libtest_mimic::Failed;
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlVerdict, StageName};
-use proctor_duckdb::{Connection, Library};
+use proctor_duckdb::{Connection, DuckDbError, Library};
 use proctor_sql::child_worker::ChildWorker;
 
 use crate::corpus::{self, Grammar, OBJECTS, RandomNumbers, StrictRefusals};
@@ -284,7 +284,7 @@ fn judges_untyped_parameters() -> Result<(), Failed> {
     if verdicts == [SqlVerdict::Reject; 2] { Ok(()) } else { Err(format!("{judgements:#?}").into()) }
 }
 
-fn run(connection: &Connection, sql: &str) -> Result<Vec<String>, String> {
+fn run(connection: &Connection, sql: &str) -> Result<Vec<String>, DuckDbError> {
     let statements = connection.extract(sql)?;
     let mut found = Vec::new();
     for index in 0..statements.count() {

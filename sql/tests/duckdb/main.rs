@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use proctor_core::sql::{Judgement, SqlCode, SqlRequest, SqlSeverity, StageName};
+use proctor_duckdb::LibraryNotFound;
 use proctor_sql::duckdb::{DuckDb, find_library};
 
 fn main() {
@@ -48,7 +49,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-fn library() -> Result<PathBuf, String> {
+fn library() -> Result<PathBuf, LibraryNotFound> {
     let given = std::env::var_os("PROCTOR_DUCKDB").map(PathBuf::from);
     let installed = std::env::current_exe().ok().and_then(|program| {
         program.ancestors().map(|place| place.join("clients/duckdb/libduckdb.so")).find(|library| library.is_file())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::spec::OperatorConfig;
 use proctor_core::telemetry::{RunTimes, RunTrace, TraceContext, take_context};
-use proctor_daemon::telemetry::{ExportTarget, export};
+use proctor_daemon::telemetry::{ExportError, ExportTarget, export};
 use proctor_runner::{Clock, TraceSettings};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ const HINT: &str = "the result is not affected; check `OTEL_EXPORTER_OTLP_ENDPOI
 pub(super) struct SpanExports {
     target: Option<ExportTarget>,
     parent: Option<TraceContext>,
-    tasks: JoinSet<Result<(), String>>,
+    tasks: JoinSet<Result<(), ExportError>>,
     /// First problem, which is reported at the end.
     problem: Option<String>,
 }
@@ -73,7 +73,9 @@ impl SpanExports {
     pub(super) async fn finish(&mut self, screen: &mut Screen) {
         let all = async {
             while let Some(exported) = self.tasks.join_next().await {
-                let failed = exported.map_err(|error| error.to_string()).and_then(|exported| exported);
+                let failed = exported
+                    .map_err(|error| error.to_string())
+                    .and_then(|exported| exported.map_err(|error| error.to_string()));
                 self.problem = self.problem.take().or(failed.err());
             }
         };

@@ -4,6 +4,7 @@
 use proctor_core::sql::SqlCode;
 
 use super::question::ParsedQuestion;
+use super::requested_aggregates::stores_count;
 use super::word_forms::{are_related, name_words};
 use super::{SemanticFinding, SemanticInput};
 use crate::catalog::CatalogTable;
@@ -145,6 +146,14 @@ fn unmentioned_table(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Op
     // `staff that are professors` asks for a kind of staff.
     let is_predicate = matches!(question.word_at(at.wrapping_sub(1)), "are" | "is" | "were" | "was")
         && matches!(question.word_at(at.wrapping_sub(2)), "that" | "who" | "which");
+    // `can students take this course` asks about the course.
+    let is_actor = (0..at)
+        .rev()
+        .take(2)
+        .any(|before| before < 2 && matches!(question.word_at(before), "can" | "may" | "could" | "should" | "must"));
+    // `how many students are in this course` is answered by a column with their number.
+    let is_stored_number = lead.is_some_and(|lead| matches!(question.word_at(lead), "many" | "number" | "count"))
+        && top.items.iter().any(|item| item.is_column && item.plain_columns.iter().any(stores_count));
     let counts_column = top.items.iter().any(|item| item.aggregates.iter().any(|figure| figure.column.is_some()));
     // The question does not name the aggregated column, but it names a column of the other table.
     let figures = || top.items.iter().flat_map(|item| &item.aggregates).filter_map(|figure| figure.column.as_ref());
@@ -157,7 +166,8 @@ fn unmentioned_table(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Op
         });
     let confidence = match (is_pointed_at || has_related_column, is_of_its_own) {
         (false, _) if counts_column && is_of_other && is_plural => 78,
-        _ if is_predicate || is_modifier || counts_column || !is_head && (!is_plural || is_attached) => 62,
+        _ if is_predicate || is_modifier || is_actor || is_stored_number => 62,
+        _ if counts_column || !is_head && (!is_plural || is_attached) => 62,
         (false, false) => 82,
         (false, true) => 68,
         (true, false) => 60,

@@ -4,6 +4,7 @@
 //! asks for must occur in the query (or the query sorts its rows and limits them).
 
 mod name_meaning;
+mod ranking;
 
 use proctor_core::sql::SqlCode;
 
@@ -12,7 +13,9 @@ use super::query_shape::{Aggregate, AggregateKind, QueryShape, ResultColumn, Row
 use super::question::{ParsedQuestion, ScaleEnd, Superlative, SuperlativeScale};
 use super::word_forms::{QuestionWord, are_related, name_words};
 use super::{SemanticFinding, SemanticInput};
-use name_meaning::{is_column_named, is_descriptive, is_key, is_numeric_column, is_superlative, stores_count};
+pub(super) use name_meaning::stores_count;
+use name_meaning::{is_column_named, is_descriptive, is_key, is_numeric_column, is_superlative};
+use ranking::{asks_for_ranking, has_comparative, is_shown_sort_key};
 
 /// The clause that contains an aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +32,8 @@ struct AggregateUse<'a> {
     is_top: bool,
     /// The column of the result that contains it.
     item: Option<&'a ResultColumn>,
+    /// True if the query sorts by it and returns it.
+    is_shown_sort_key: bool,
 }
 
 /// Words that ask for an average.
@@ -151,38 +156,6 @@ const EXTREME_WORDS: [&str; 46] = [
     "ceiling",
 ];
 
-/// Words that compare two things on a scale without a bound: `which is cheaper, a or b`.
-const COMPARATIVES: [&str; 29] = [
-    "higher",
-    "lower",
-    "greater",
-    "larger",
-    "smaller",
-    "bigger",
-    "longer",
-    "shorter",
-    "older",
-    "younger",
-    "cheaper",
-    "easier",
-    "easy",
-    "easily",
-    "harder",
-    "simpler",
-    "simple",
-    "faster",
-    "slower",
-    "better",
-    "worse",
-    "heavier",
-    "lighter",
-    "taller",
-    "less",
-    "cheap",
-    "inexpensive",
-    "soon",
-    "fewer",
-];
 /// Names of columns that are usually averaged.
 const RATING_COLUMNS: [&str; 9] =
     ["rating", "score", "star", "grade", "velocity", "speed", "temperature", "humidity", "gpa"];
@@ -208,12 +181,19 @@ fn aggregate_uses(shape: &QueryShape) -> Vec<AggregateUse<'_>> {
                 clause: AggregateClause::Select,
                 is_top,
                 item: Some(item),
+                is_shown_sort_key: is_shown_sort_key(block, aggregate),
             }));
         }
         let having = block.having.iter().map(|aggregate| (aggregate, AggregateClause::Having));
         let ordering = block.order_aggregates.iter().map(|aggregate| (aggregate, AggregateClause::OrderBy));
         let later = having.chain(ordering);
-        found.extend(later.map(|(aggregate, clause)| AggregateUse { aggregate, clause, is_top, item: None }));
+        found.extend(later.map(|(aggregate, clause)| AggregateUse {
+            aggregate,
+            clause,
+            is_top,
+            item: None,
+            is_shown_sort_key: is_shown_sort_key(block, aggregate),
+        }));
     }
     found.retain(|figure| !figure.aggregate.is_windowed);
     found
@@ -258,13 +238,6 @@ fn max_confidence_for_abbreviations(input: &SemanticInput<'_>, question: &Parsed
     };
     let has_lower = question.words.iter().any(|word| word.text.chars().all(|letter| letter.is_ascii_lowercase()));
     if has_lower && question.words.iter().any(|word| !word.is_quoted && is_short_form(word)) { 60 } else { 100 }
-}
-
-/// Reports whether the question compares things on a scale, without a bound such as `higher than 5`.
-fn has_comparative(question: &ParsedQuestion) -> bool {
-    (0..question.words.len()).any(|at| {
-        COMPARATIVES.contains(&question.word_at(at)) && (1..=4).all(|behind| question.word_at(at + behind) != "than")
-    })
 }
 
 /// Returns advice about the aggregate that the words of a question suggest.
@@ -381,8 +354,11 @@ fn unrequested_sum(input: &SemanticInput<'_>, question: &ParsedQuestion, usage: 
         return None;
     }
     let is_asked_average = question.has_word(&AVERAGE_WORDS) && !input.shape.has_aggregate(AggregateKind::Average);
+    // `the main topics`: the total ranks the groups, and the result shows the rank.
+    let is_rank = usage.is_shown_sort_key && asks_for_ranking(question);
     Some(match (is_counted, is_named, is_number) {
         (false, _, _) if is_asked_average => 84,
+        (false, _, true) if is_rank => 55,
         (_, _, false) if !is_total => 84,
         (_, false, true) if stores_count(column) => 50,
         (true, false, true) if !counts_read_table(input, question) => 55,

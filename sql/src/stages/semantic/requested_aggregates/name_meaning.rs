@@ -51,7 +51,7 @@ pub(super) fn is_column_named(question: &ParsedQuestion, column: &ColumnReferenc
 }
 
 /// Reports whether a column stores a number of things.
-pub(super) fn stores_count(column: &ColumnReference) -> bool {
+pub(in crate::stages::semantic) fn stores_count(column: &ColumnReference) -> bool {
     const COUNTS: [&str; 14] = [
         "count",
         "num",
