@@ -5,6 +5,7 @@
 
 mod binaries;
 mod case_daemon;
+mod case_times;
 mod cases;
 mod daemon;
 mod documents;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
+use crate::case_times::CaseTimer;
 use crate::environment::TestEnvironment;
 use crate::needs::CaseDefinition;
 
@@ -56,6 +58,9 @@ fn named_trial(
 ) -> Trial {
     match case.unmet_need() {
         Some(reason) => Trial::test(format!("{name} (skipped: needs {reason})"), || Ok(())).with_ignored_flag(true),
-        None => Trial::test(name, move || panic_capture::run_case(case, env)),
+        None => Trial::test(name.clone(), move || {
+            let _timer = CaseTimer::start(&name);
+            panic_capture::run_case(case, env)
+        }),
     }
 }
