@@ -10,6 +10,7 @@ use std::time::Instant;
 const VARIABLE: &str = "PROCTOR_CASE_TIMES";
 
 static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
+    #[expect(clippy::disallowed_methods, reason = "the command line names the file")]
     let path = std::env::var_os(VARIABLE)?;
     let opened = File::options().create(true).append(true).open(&path);
     Some(opened.unwrap_or_else(|error| panic!("{VARIABLE}: `{}` cannot be opened: {error}", path.display())))

@@ -16,6 +16,7 @@ mod needs;
 mod panic_capture;
 mod process;
 mod schemas;
+mod test_level;
 mod test_spec;
 mod tracer;
 
@@ -33,8 +34,16 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_args();
     panic_capture::install_panic_hook();
-    let trials =
-        cases::all_cases().into_iter().map(trial).chain(cases::daemon_cases().into_iter().map(daemon_trial)).collect();
+    let is_requested = |name: &str| match &arguments.filter {
+        Some(filter) if arguments.exact => name == filter,
+        Some(filter) => name.contains(filter.as_str()),
+        None => true,
+    };
+    let cases: Vec<_> = cases::selected_cases().into_iter().filter(|case| is_requested(case.name)).collect();
+    let through_daemon = cases::selected_daemon_cases().into_iter();
+    let through_daemon: Vec<_> = through_daemon.filter(|case| is_requested(&daemon_trial_name(case))).collect();
+    needs::probe_concurrently(&[&cases[..], &through_daemon].concat());
+    let trials = cases.into_iter().map(trial).chain(through_daemon.into_iter().map(daemon_trial)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     binaries::remove_copies();
     conclusion.exit_code()
@@ -47,8 +56,13 @@ fn trial(case: &'static CaseDefinition) -> Trial {
 
 /// Returns the trial of a case that runs through a daemon.
 fn daemon_trial(case: &'static CaseDefinition) -> Trial {
-    let name = format!("{} (by the daemon)", case.name);
-    named_trial(name, case, || TestEnvironment::with_git_format(case.actor, case.format).with_daemon())
+    named_trial(daemon_trial_name(case), case, || {
+        TestEnvironment::with_git_format(case.actor, case.format).with_daemon()
+    })
+}
+
+fn daemon_trial_name(case: &CaseDefinition) -> String {
+    format!("{} (by the daemon)", case.name)
 }
 
 fn named_trial(

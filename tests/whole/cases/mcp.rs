@@ -13,12 +13,13 @@ use crate::needs::{
     NEEDS_MCP_SDK, Needs, case,
 };
 use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_level::campaign_size;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 use crate::{binaries, machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("mcp::the_python_sdk_over_stdio", python_sdk_over_stdio).needs(NEEDS_MCP_SDK),
-    case("mcp::the_python_sdk_over_stdio_through_the_daemon", python_sdk_through_daemon).needs(NEEDS_MCP_SDK),
+    case("mcp::the_python_sdk_over_stdio_through_the_daemon", python_sdk_through_daemon).needs(NEEDS_MCP_SDK).long(),
     case("mcp::the_python_sdk_over_the_socket", python_sdk_over_socket).needs(NEEDS_MCP_SDK),
     case("mcp::cancelled_call_cancels_its_run", cancelled_call_cancels_run).needs(NEEDS_MCP_SDK),
     case("mcp::run_shared_with_another_caller_continues", shared_run_continues).needs(NEEDS_MCP_SDK),
@@ -30,7 +31,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("mcp::invalid_messages_do_not_end_the_session", invalid_messages_do_not_end_session),
     case("mcp::call_from_the_tool_card_needs_no_repository", card_call_needs_no_repository),
     case("mcp::a_server_without_a_session_finds_the_users_daemon", server_finds_users_daemon).needs(NEEDS_RUN_USER),
-    case("mcp::langchain_accepts_tool_names_and_answers", langchain_accepts_names_and_answers).needs(NEEDS_LANGCHAIN),
+    case("mcp::langchain_accepts_tool_names_and_answers", langchain_accepts_names_and_answers)
+        .needs(NEEDS_LANGCHAIN)
+        .long(),
 ];
 
 /// The SDK's ways to open a connection: probing for the newest revision, the handshake of earlier revisions, and the
@@ -234,6 +237,11 @@ fn python_sdk_over_socket(env: &TestEnvironment) {
     daemon.stop().exits(0);
 }
 
+/// Returns the SDK's modes to try with a server: all in `make test-long`, and in `make test` another one for each server.
+fn modes_of_server(index: usize) -> &'static [&'static str] {
+    campaign_size(&SDK_MODES[index..=index], &SDK_MODES)
+}
+
 fn cancelled_call_cancels_run(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("exec sleep 100"));
     let arguments = json!({ "repo_root": repo.path() });
@@ -243,8 +251,9 @@ fn cancelled_call_cancels_run(env: &TestEnvironment) {
         ["call", "antigravity_verify_status", { "run_id": "$1.run_id", "wait_s": 50 }],
     ]);
     let daemon = env.start_ready_daemon();
-    for server in [in_process_server(env), daemon_stdio_server(env), socket_server(env)] {
-        for mode in SDK_MODES {
+    let servers = [in_process_server(env), daemon_stdio_server(env), socket_server(env)];
+    for (index, server) in servers.into_iter().enumerate() {
+        for mode in modes_of_server(index) {
             let results = run_sdk(env, &server, mode, &steps);
             let ended = &results.answers[2];
             assert_starts_with(ended, "INCONCLUSIVE (not verified): the run was cancelled or interrupted\n");
