@@ -237,11 +237,6 @@ fn python_sdk_over_socket(env: &TestEnvironment) {
     daemon.stop().exits(0);
 }
 
-/// Returns the SDK's modes to try with a server: all in `make test-long`, and in `make test` another one for each server.
-fn modes_of_server(index: usize) -> &'static [&'static str] {
-    campaign_size(&SDK_MODES[index..=index], &SDK_MODES)
-}
-
 fn cancelled_call_cancels_run(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("exec sleep 100"));
     let arguments = json!({ "repo_root": repo.path() });
@@ -251,10 +246,10 @@ fn cancelled_call_cancels_run(env: &TestEnvironment) {
         ["call", "antigravity_verify_status", { "run_id": "$1.run_id", "wait_s": 50 }],
     ]);
     let daemon = env.start_ready_daemon();
-    let servers = [in_process_server(env), daemon_stdio_server(env), socket_server(env)];
-    for (index, server) in servers.into_iter().enumerate() {
-        for mode in modes_of_server(index) {
-            let results = run_sdk(env, &server, mode, &steps);
+    for (index, server) in [in_process_server(env), daemon_stdio_server(env), socket_server(env)].iter().enumerate() {
+        // `make test` tries another mode with each server.
+        for mode in campaign_size(&SDK_MODES[index..=index], &SDK_MODES) {
+            let results = run_sdk(env, server, mode, &steps);
             let ended = &results.answers[2];
             assert_starts_with(ended, "INCONCLUSIVE (not verified): the run was cancelled or interrupted\n");
             assert_eq!(ended["isError"], false, "reporting it is not an error");

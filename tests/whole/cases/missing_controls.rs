@@ -37,8 +37,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("missing_controls::without_cgroup_namespaces", lacks_cgroup_namespaces).needs(NEEDS_PYTHON),
     case("", lacks_cgroup_namespaces)
         .needs(NEEDS_PYTHON)
-        .unprivileged("missing_controls::without_cgroup_namespaces_as_a_user")
-        .long(),
+        .unprivileged("missing_controls::without_cgroup_namespaces_as_a_user"),
     case("missing_controls::without_a_separate_host_name", lacks_own_host_name).needs(NEEDS_PYTHON),
     case("missing_controls::without_keyrings_no_control_is_missing", keyrings_not_required).needs(NEEDS_PYTHON),
     case("missing_controls::without_clone3_at_most_control_groups_are_missing", lacks_clone3).needs(NEEDS_PYTHON),
