@@ -32,7 +32,8 @@ fn main() -> ExitCode {
     if let Some(code) = tracer::run_if_tracer() {
         return code;
     }
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert_with(concurrent_cases);
     panic_capture::install_panic_hook();
     let is_requested = |name: &str| match &arguments.filter {
         Some(filter) if arguments.exact => name == filter,
@@ -47,6 +48,11 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     binaries::remove_copies();
     conclusion.exit_code()
+}
+
+/// Returns how many cases run at once: more than processors, because a case mostly waits for processes and the disk.
+fn concurrent_cases() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Returns the trial of a case. If a need is not met, the trial is ignored and its name says why.

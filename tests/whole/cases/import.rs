@@ -108,7 +108,7 @@ fn assert_only_failure(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'
     repo.git(&["reset", "-q", "--hard"]);
 }
 
-/// Tries every fourth fault in `make test`, and all faults in `make test-long`.
+/// Tries every eighth fault in `make test`, and all faults in `make test-long`.
 #[derive(Default)]
 struct FaultSample {
     count: Cell<usize>,
@@ -117,7 +117,7 @@ struct FaultSample {
 impl FaultSample {
     fn assert_only_failure(&self, repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
         let index = self.count.replace(self.count.get() + 1);
-        if index.is_multiple_of(campaign_size(4, 1)) {
+        if index.is_multiple_of(campaign_size(8, 1)) {
             assert_only_failure(repo, skill, change);
         }
     }

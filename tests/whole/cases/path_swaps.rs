@@ -234,15 +234,16 @@ fn while_swapping<T>(
                 let _ = std::fs::remove_file(link);
                 symlink(target, link).expect("a link of the test");
                 let exchange = || renameat_with(CWD, &real, CWD, link, RenameFlags::EXCHANGE).is_ok();
+                let stat_real = |times: u64| (0..times).for_each(|_| drop(real.symlink_metadata()));
                 if exchange() {
                     count += 1;
+                    // Some links stay long enough that a writer meets them even if no thread is preempted here.
+                    stat_real(if count.is_multiple_of(LONG_LINK_INTERVAL) { random % MAX_LINK_HOLD } else { 0 });
                     while !exchange() {}
                 }
                 // The pause comes from a Lehmer generator: from none to the time of several documents.
                 random = random * 48_271 % 0x7fff_ffff;
-                for _ in 0..random % MAX_PAUSE {
-                    let _ = real.symlink_metadata();
-                }
+                stat_real(random % MAX_PAUSE);
             }
             count
         });
@@ -256,6 +257,9 @@ fn while_swapping<T>(
 
 /// Maximum number of stat calls between two exchanges.
 const MAX_PAUSE: u64 = 1_000;
+/// Number of exchanges from one link that stays to the next, and the maximum number of stat calls that it stays for.
+const LONG_LINK_INTERVAL: usize = 16;
+const MAX_LINK_HOLD: u64 = 100;
 /// Time limit for ten thousand documents on a busy machine.
 const MANY_WRITES_TIMEOUT: Duration = Duration::from_secs(600);
 
