@@ -2,9 +2,14 @@
 # or in xtask/.
 
 CARGO ?= cargo
+# Not `cargo xtask`: if cargo builds only this package, its dependencies have other features than in the tests.
+XTASK = $(or $(CARGO_TARGET_DIR),target)/debug/xtask
+# Programs of the tests. Tests that need a missing program are skipped.
+TEST_PROGRAMS = make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime \
+	prometheus-client curl groff zsh fish xmllint shellcheck mkfs.btrfs mkfs.xfs filefrag
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo screens test test-long check schemas bench book install deb
+.PHONY: help build demo screens test test-long check check-deps schemas bench book install deb
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -24,31 +29,31 @@ screens: ## generate the pictures in docs/screens from real runs
 
 test: ## run all tests; the last line of the output counts them
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime prometheus-client curl groff zsh fish xmllint shellcheck mkfs.btrfs mkfs.xfs filefrag
+	@scripts/need --try $(TEST_PROGRAMS)
 	@scripts/clients
-	@$(CARGO) xtask test
+	@$(CARGO) build --quiet --workspace --bin xtask
+	@$(XTASK) test
 
-test-long: ## run the long campaigns: SQL lists, ignore rules, and 500 runs with a concurrent hostile writer
+test-long: ## run all variants and full campaigns, which a release requires; takes an hour or more
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try npm
+	@scripts/need --try $(TEST_PROGRAMS)
 	@scripts/clients
-	PROCTOR_IGNORE_ROUNDS=2000 PROCTOR_IGNORE_SEED=100000 \
-		$(CARGO) test -p proctor-snapshot --test trees -- 'ignore: generated'
-	for seed in 18 101 202; do \
-		PROCTOR_LISTS_CORPUS=6000 PROCTOR_LISTS_SEED=$$seed \
-			$(CARGO) test -p proctor-sql --test lists --test duckdb -- corpus --nocapture || exit 1; \
-	done
-	$(CARGO) build --workspace --bins
-	PROCTOR_HOSTILE_RUNS=500 $(CARGO) test -p proctor-tests --test whole -- stress:: --nocapture
+	@$(CARGO) build --quiet --workspace --bin xtask
+	@$(XTASK) test-long
 
-check: ## check format, lints, dependencies, schemas, repository rules (xtask tidy) and documentation
+# `--workspace` and `--examples` make cargo use the same features as for the tests, so that it compiles a dependency once.
+check: check-deps ## check format, lints, dependencies, schemas, repository rules (xtask tidy) and documentation
 	@scripts/need cargo cc git
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@$(CARGO) build --quiet --workspace --bin xtask
+	@$(XTASK) schemas --check
+	@$(XTASK) tidy --check
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --lib --bins --examples
+
+check-deps: ## check licences, bans, sources and advisories of dependencies, if cargo-deny is installed
+	@scripts/need cargo
 	@scripts/deny
-	@$(CARGO) xtask schemas --check
-	@$(CARGO) xtask tidy --check
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
 
 schemas: ## generate schemas/ from the types
 	@$(CARGO) xtask schemas

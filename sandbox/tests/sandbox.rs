@@ -140,7 +140,9 @@ fn main() -> ExitCode {
     if let Some(code) = environment::run_subprocess(&all) {
         return code;
     }
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // More tests than processors run at once, because a test mostly waits for processes.
+    arguments.test_threads.get_or_insert_with(|| 2 * std::thread::available_parallelism().map_or(1, usize::from));
     let mut trials = Vec::new();
     for (role, lacks) in environment::roles() {
         let special = if role.has_no_namespaces() { NO_NAMESPACE_CHECKS } else { &[] };

@@ -20,6 +20,22 @@ static PUBLIC_PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
 /// A copy of the Rust toolchain that all users can read.
 static PUBLIC_TOOLCHAIN: OnceLock<tempfile::TempDir> = OnceLock::new();
 
+/// The template of all repositories that the harness creates.
+static GIT_TEMPLATE: OnceLock<tempfile::TempDir> = OnceLock::new();
+
+/// Returns a template for `git init` that has the same directories as git's own, but not its 13 sample hooks, which
+/// take longer to copy than the rest of a test's repository. Commits start no maintenance process.
+pub(crate) fn git_template() -> &'static Path {
+    let create = || {
+        let dir = public_temp_dir();
+        crate::machine::write(&dir.path().join("info/exclude"), "# ignored files of this repository\n");
+        crate::machine::write(&dir.path().join("config"), "[maintenance]\n\tauto = false\n");
+        std::fs::create_dir(dir.path().join("hooks")).expect("a directory of the template");
+        dir
+    };
+    GIT_TEMPLATE.get_or_init(create).path()
+}
+
 /// Returns the path of a client program that `scripts/clients` installs.
 pub(crate) fn client_program(path: &str) -> PathBuf {
     BUILD_DIR.parent().unwrap_or(&BUILD_DIR).join("clients").join(path)
@@ -62,7 +78,7 @@ fn copy_programs() -> tempfile::TempDir {
 
 /// Removes the copies, because statics are never dropped.
 pub(crate) fn remove_copies() {
-    for dir in [PUBLIC_PROGRAMS.get(), PUBLIC_TOOLCHAIN.get()].into_iter().flatten() {
+    for dir in [PUBLIC_PROGRAMS.get(), PUBLIC_TOOLCHAIN.get(), GIT_TEMPLATE.get()].into_iter().flatten() {
         // Ignore the error: at worst a few files stay in the temporary directory.
         let _ = std::fs::remove_dir_all(dir.path());
     }

@@ -78,9 +78,20 @@ mod verdict;
 mod visibility;
 
 use crate::needs::CaseDefinition;
+use crate::test_level;
+
+/// Returns the cases of this level.
+pub(crate) fn selected_cases() -> Vec<&'static CaseDefinition> {
+    all_cases().into_iter().filter(|case| test_level::is_long() || !case.is_long).collect()
+}
+
+/// Returns the cases that this level also runs through a daemon.
+pub(crate) fn selected_daemon_cases() -> Vec<&'static CaseDefinition> {
+    daemon_cases().into_iter().filter(|case| test_level::is_long() || case.is_daemon_sample).collect()
+}
 
 /// Returns all cases.
-pub(crate) fn all_cases() -> Vec<&'static CaseDefinition> {
+fn all_cases() -> Vec<&'static CaseDefinition> {
     let groups: Vec<&'static [CaseDefinition]> = vec![
         access::CASES,
         hostile_clients::CASES,
@@ -164,10 +175,19 @@ pub(crate) fn all_cases() -> Vec<&'static CaseDefinition> {
     groups.into_iter().flatten().collect()
 }
 
-/// Returns the cases that run a second time through a daemon. These are the cases in which the daemon could change
-/// the result: requests, reports, refusals, interruptions and records. Behaviour inside a sandbox is not repeated,
-/// because the engine is the same.
-pub(crate) fn daemon_cases() -> Vec<&'static CaseDefinition> {
+/// Returns the cases that run a second time through a daemon. `make test-long` runs all of them, and `make test` the
+/// ones marked with [`CaseDefinition::daemon_sample`]. A case is marked if the daemon has its own code for the result
+/// that the case checks, and if no other marked case takes the same path:
+///
+/// - a field of the request: environment, umask, signals, changeset, revision, selection, patch, reports, options;
+/// - the report on the wire: verdict, reasons, diffs, escapes, large output, versions, notices of missing controls;
+/// - the end of a run: interruption, deadline, a client that does not read;
+/// - a refusal: spec, revision, repository, sandbox, state;
+/// - the record: documents, history, status, the private copy;
+/// - state that the daemon keeps between requests: sandboxes, snapshots, specs, the runs that a gate accepts.
+///
+/// Behaviour inside a sandbox does not qualify, because the engine is the same.
+fn daemon_cases() -> Vec<&'static CaseDefinition> {
     let groups: Vec<&'static [CaseDefinition]> = vec![
         apply_changes::CASES,
         caller_process::CASES,

@@ -217,6 +217,7 @@ impl TestEnvironment {
         let mut command = self.command_as_actor(OsStr::new("git"));
         command.current_dir(dir).args(arguments).env("HOME", self.home_dir());
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command.env("GIT_TEMPLATE_DIR", binaries::git_template());
         command.envs(self.format.iter().copied());
         for role in ["AUTHOR", "COMMITTER"] {
             command.env(format!("GIT_{role}_NAME"), "A Tester").env(format!("GIT_{role}_EMAIL"), "tester@example.com");

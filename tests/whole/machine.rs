@@ -20,8 +20,11 @@ pub(crate) const UNPRIVILEGED_ID: u32 = 1001;
 /// Returns a command with an empty environment except `PATH`. This is the only function of the tests that starts
 /// programs.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    // With a name instead of a path, the standard library forks this large process instead of calling `posix_spawn`.
+    let program = program.as_ref();
+    let path = program.to_str().and_then(path_in_search_path);
     #[expect(clippy::disallowed_methods, reason = "the tests drive the binaries as a user does, outside any sandbox")]
-    let mut command = Command::new(program);
+    let mut command = Command::new(path.as_deref().map_or(program, Path::as_os_str));
     command.env_clear().env("PATH", PATH);
     command
 }
@@ -64,8 +67,11 @@ pub(crate) fn has_program(name: &str) -> bool {
 
 /// Returns the path of a program, with links resolved.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let found = PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())?;
-    found.canonicalize().ok()
+    path_in_search_path(name)?.canonicalize().ok()
+}
+
+fn path_in_search_path(name: &str) -> Option<PathBuf> {
+    PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())
 }
 
 /// Returns the rustup toolchain that built the tests, or `None` if they were built without rustup.
@@ -160,7 +166,8 @@ pub(crate) fn processes_with_marker(marker: &str) -> Vec<u32> {
 fn has_marker(pid: u32, marker: &str) -> bool {
     ["cmdline", "environ"].into_iter().any(|file| {
         let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        bytes.windows(marker.len()).any(|window| window == marker.as_bytes())
+        // The standard library is optimised even in a debug build, unlike a search over windows.
+        String::from_utf8_lossy(&bytes).contains(marker)
     })
 }
 

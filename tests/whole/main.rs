@@ -5,6 +5,7 @@
 
 mod binaries;
 mod case_daemon;
+mod case_times;
 mod cases;
 mod daemon;
 mod documents;
@@ -15,6 +16,7 @@ mod needs;
 mod panic_capture;
 mod process;
 mod schemas;
+mod test_level;
 mod test_spec;
 mod tracer;
 
@@ -22,6 +24,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
+use crate::case_times::CaseTimer;
 use crate::environment::TestEnvironment;
 use crate::needs::CaseDefinition;
 
@@ -29,13 +32,27 @@ fn main() -> ExitCode {
     if let Some(code) = tracer::run_if_tracer() {
         return code;
     }
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert_with(concurrent_cases);
     panic_capture::install_panic_hook();
-    let trials =
-        cases::all_cases().into_iter().map(trial).chain(cases::daemon_cases().into_iter().map(daemon_trial)).collect();
+    let is_requested = |name: &str| match &arguments.filter {
+        Some(filter) if arguments.exact => name == filter,
+        Some(filter) => name.contains(filter.as_str()),
+        None => true,
+    };
+    let cases: Vec<_> = cases::selected_cases().into_iter().filter(|case| is_requested(case.name)).collect();
+    let through_daemon = cases::selected_daemon_cases().into_iter();
+    let through_daemon: Vec<_> = through_daemon.filter(|case| is_requested(&daemon_trial_name(case))).collect();
+    needs::probe_concurrently(&[&cases[..], &through_daemon].concat());
+    let trials = cases.into_iter().map(trial).chain(through_daemon.into_iter().map(daemon_trial)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     binaries::remove_copies();
     conclusion.exit_code()
+}
+
+/// Returns how many cases run at once: more than processors, because a case mostly waits for processes and the disk.
+fn concurrent_cases() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Returns the trial of a case. If a need is not met, the trial is ignored and its name says why.
@@ -45,8 +62,13 @@ fn trial(case: &'static CaseDefinition) -> Trial {
 
 /// Returns the trial of a case that runs through a daemon.
 fn daemon_trial(case: &'static CaseDefinition) -> Trial {
-    let name = format!("{} (by the daemon)", case.name);
-    named_trial(name, case, || TestEnvironment::with_git_format(case.actor, case.format).with_daemon())
+    named_trial(daemon_trial_name(case), case, || {
+        TestEnvironment::with_git_format(case.actor, case.format).with_daemon()
+    })
+}
+
+fn daemon_trial_name(case: &CaseDefinition) -> String {
+    format!("{} (by the daemon)", case.name)
 }
 
 fn named_trial(
@@ -56,6 +78,9 @@ fn named_trial(
 ) -> Trial {
     match case.unmet_need() {
         Some(reason) => Trial::test(format!("{name} (skipped: needs {reason})"), || Ok(())).with_ignored_flag(true),
-        None => Trial::test(name, move || panic_capture::run_case(case, env)),
+        None => Trial::test(name.clone(), move || {
+            let _timer = CaseTimer::start(&name);
+            panic_capture::run_case(case, env)
+        }),
     }
 }

@@ -1,7 +1,8 @@
 //! Declares the requirements of cases, and probes the machine for them.
 
 use std::collections::BTreeMap;
-use std::sync::{LazyLock, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -66,16 +67,20 @@ pub(crate) struct CaseDefinition {
     pub(crate) needs: &'static [Needs],
     pub(crate) format: GitFormat,
     pub(crate) run: fn(&TestEnvironment),
+    /// True if only `make test-long` runs the case.
+    pub(crate) is_long: bool,
+    /// True if `make test` also runs the case through a daemon.
+    pub(crate) is_daemon_sample: bool,
 }
 
 /// Declares a case that runs in the sandbox as the user who runs the tests.
 pub(crate) const fn case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
-    CaseDefinition { name, actor: Actor::Caller, needs: &[Needs::Sandbox], format: &[], run }
+    CaseDefinition { needs: &[Needs::Sandbox], ..dry_case(name, run) }
 }
 
 /// Declares a case in which no step runs.
 pub(crate) const fn dry_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
-    CaseDefinition { name, actor: Actor::Caller, needs: &[], format: &[], run }
+    CaseDefinition { name, actor: Actor::Caller, needs: &[], format: &[], run, is_long: false, is_daemon_sample: false }
 }
 
 impl CaseDefinition {
@@ -97,6 +102,17 @@ impl CaseDefinition {
     /// Renames the case and runs it as an unprivileged user.
     pub(crate) const fn unprivileged(self, name: &'static str) -> Self {
         Self { name, actor: Actor::Unprivileged, ..self }
+    }
+
+    /// Leaves the case to `make test-long`: a campaign, or a variant (another actor or git format) of a case that
+    /// `make test` runs.
+    pub(crate) const fn long(self) -> Self {
+        Self { is_long: true, ..self }
+    }
+
+    /// Runs the case through a daemon too, even in `make test`. `cases::daemon_cases` has the criterion.
+    pub(crate) const fn daemon_sample(self) -> Self {
+        Self { is_daemon_sample: true, ..self }
     }
 
     /// Returns the first requirement that the machine lacks.
@@ -153,11 +169,52 @@ fn missing_open_files(count: u64) -> Option<String> {
     (maximum < count).then(|| format!("{count} open files, and {maximum} are allowed"))
 }
 
+/// Caches the result of each probe. Different probes run concurrently; one probe runs once.
+struct ProbeCache<K, V>(Mutex<BTreeMap<K, Arc<OnceLock<V>>>>);
+
+impl<K: Ord, V: Clone> ProbeCache<K, V> {
+    const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    fn get_or_probe(&self, key: K, probe: impl FnOnce() -> V) -> V {
+        let slot = Arc::clone(self.0.lock().expect("no panic while it is locked").entry(key).or_default());
+        slot.get_or_init(probe).clone()
+    }
+}
+
+/// Probes all requirements of the cases concurrently, because the probes mostly wait for processes.
+pub(crate) fn probe_concurrently(cases: &[&'static CaseDefinition]) {
+    let (next, cases) = (AtomicUsize::new(0), cases_with_distinct_needs(cases));
+    std::thread::scope(|scope| {
+        for _ in 0..PROBE_THREADS {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    case.unmet_need();
+                }
+            });
+        }
+    });
+}
+
+/// Maximum number of concurrent probes.
+const PROBE_THREADS: usize = 6;
+
+/// Returns one case for each combination of an actor and requirements.
+fn cases_with_distinct_needs(cases: &[&'static CaseDefinition]) -> Vec<&'static CaseDefinition> {
+    let mut distinct: Vec<&'static CaseDefinition> = Vec::new();
+    for case in cases {
+        if !distinct.iter().any(|other| other.actor == case.actor && other.needs == case.needs) {
+            distinct.push(case);
+        }
+    }
+    distinct
+}
+
 /// Checks whether a command succeeds; the result is cached.
 fn command_works(command: &'static [&'static str]) -> bool {
-    static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
-    let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
-    *answers.entry(command).or_insert_with(|| {
+    static ANSWERS: ProbeCache<&[&str], bool> = ProbeCache::new();
+    ANSWERS.get_or_probe(command, || {
         machine::has_program(command[0]) && {
             let mut started = machine::command(command[0]);
             started.args(&command[1..]).env("HOME", "/nonexistent");
@@ -185,9 +242,8 @@ fn missing_tracing() -> Option<String> {
 
 /// Checks whether a client's command succeeds; the result is cached.
 fn client_works(command: &'static [&'static str]) -> bool {
-    static ANSWERS: LazyLock<Mutex<BTreeMap<&[&str], bool>>> = LazyLock::new(Mutex::default);
-    let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
-    *answers.entry(command).or_insert_with(|| {
+    static ANSWERS: ProbeCache<&[&str], bool> = ProbeCache::new();
+    ANSWERS.get_or_probe(command, || {
         binaries::client_program(command[0]).is_file() && {
             let mut started = machine::client_command(command[0]);
             started.args(&command[1..]).env("HOME", "/nonexistent");
@@ -205,9 +261,8 @@ struct DoctorResult {
 }
 
 fn doctor_result(actor: Actor) -> DoctorResult {
-    static ANSWERS: LazyLock<Mutex<BTreeMap<Actor, DoctorResult>>> = LazyLock::new(Mutex::default);
-    let mut answers = ANSWERS.lock().expect("no probe panics while it holds the lock");
-    answers.entry(actor).or_insert_with(|| run_doctor(actor)).clone()
+    static ANSWERS: ProbeCache<Actor, DoctorResult> = ProbeCache::new();
+    ANSWERS.get_or_probe(actor, || run_doctor(actor))
 }
 
 fn missing_sandbox(actor: Actor) -> Option<String> {

@@ -24,7 +24,9 @@ const USAGE: &str = "usage: cargo xtask <task>
   tidy [--check]      check the rules of this repository that no lint covers; writes
                       nothing, with or without --check
   test [-- ARGS]      build all programs, run all tests, and print their counts;
-                      passes ARGS to `cargo test`";
+                      passes ARGS to `cargo test`
+  test-long           the same with all variants and full campaigns, and with the
+                      release build of the sandbox helper; takes an hour or more";
 
 /// The requested task.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,6 +39,7 @@ enum XtaskCommand {
     CheckSchemas,
     Tidy,
     Test(Vec<String>),
+    TestLong,
     Help,
 }
 
@@ -62,6 +65,7 @@ fn parse_arguments(arguments: &[String]) -> Result<XtaskCommand> {
         ["tidy"] | ["tidy", "--check"] => XtaskCommand::Tidy,
         ["test"] => XtaskCommand::Test(Vec::new()),
         ["test", "--", rest @ ..] => XtaskCommand::Test(rest.iter().map(|&word| word.to_owned()).collect()),
+        ["test-long"] => XtaskCommand::TestLong,
         ["help" | "--help" | "-h"] => XtaskCommand::Help,
         [] => bail!("no task was given\n{USAGE}"),
         _ => bail!("unknown task `{}`\n{USAGE}", words.join(" ")),
@@ -83,6 +87,7 @@ fn run_task(task: XtaskCommand, root: &Path) -> Result<ExitCode> {
         XtaskCommand::CheckSchemas => schemas::check(root),
         XtaskCommand::Tidy => tidy::check(root),
         XtaskCommand::Test(arguments) => test_run::run(root, &arguments),
+        XtaskCommand::TestLong => test_run::run_long(root),
         XtaskCommand::Help => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)
@@ -112,7 +117,8 @@ mod tests {
             parse_line("test -- --test system x").expect("a task"),
             XtaskCommand::Test(vec!["--test".into(), "system".into(), "x".into()])
         );
-        for bad in ["", "schema", "schemas --chek", "test --lib", "tidy now"] {
+        assert_eq!(parse_line("test-long").expect("a task"), XtaskCommand::TestLong);
+        for bad in ["", "schema", "test-long now", "schemas --chek", "test --lib", "tidy now"] {
             assert!(parse_line(bad).is_err(), "{bad}");
         }
     }

@@ -1,6 +1,6 @@
-//! `cargo xtask test`: builds every program and runs every test; the last line has the counts of passed, failed and
-//! skipped tests. This file calls cargo; `test_counts` counts the results. The sandbox tests run twice: with the helper
-//! that cargo built, and with the release helper.
+//! `cargo xtask test` builds every program and runs every test; `cargo xtask test-long` runs all variants and the full
+//! campaigns. The last line has the counts of passed, failed and skipped tests. This file calls cargo; `test_counts`
+//! counts the results.
 
 mod test_counts;
 
@@ -11,29 +11,70 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use test_counts::TestCounts;
 
-/// Builds all programs (the tests start them), runs all tests, and prints the counts as the last line. The exit
-/// code is a failure if cargo fails, if a test fails, or if no test ran.
+/// Arguments that select all programs and tests. The tests start the programs. One selection for both means that cargo
+/// compiles each dependency with one set of features, and thus once.
+const BUILD_ALL: [&str; 4] = ["build", "--workspace", "--bins", "--tests"];
+const TEST_ALL: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
+/// Selects the variants and full campaigns that `cargo xtask test` leaves out.
+const LONG_LEVEL: (&str, &str) = ("PROCTOR_TEST_LONG", "1");
+
+/// A part of `cargo xtask test-long`: some tests with other settings.
+struct Campaign {
+    variables: &'static [(&'static str, &'static str)],
+    arguments: &'static [&'static str],
+}
+
+const CAMPAIGNS: [Campaign; 6] = [
+    Campaign {
+        variables: &[("PROCTOR_IGNORE_ROUNDS", "2000"), ("PROCTOR_IGNORE_SEED", "100000")],
+        arguments: &["--test", "trees", "--", "ignore: generated"],
+    },
+    Campaign { variables: &[("PROCTOR_LISTS_CORPUS", "6000"), ("PROCTOR_LISTS_SEED", "18")], arguments: SQL_CORPUS },
+    Campaign { variables: &[("PROCTOR_LISTS_CORPUS", "6000"), ("PROCTOR_LISTS_SEED", "101")], arguments: SQL_CORPUS },
+    Campaign { variables: &[("PROCTOR_LISTS_CORPUS", "6000"), ("PROCTOR_LISTS_SEED", "202")], arguments: SQL_CORPUS },
+    Campaign { variables: &[("PROCTOR_CRASH_POINTS", "all")], arguments: &["--test", "whole", "--", "crash::"] },
+    Campaign { variables: &[("PROCTOR_HOSTILE_RUNS", "500")], arguments: &["--test", "whole", "--", "stress::"] },
+];
+const SQL_CORPUS: &[&str] = &["--test", "lists", "--test", "duckdb", "--", "corpus", "--nocapture"];
+
+/// Builds all programs and tests, runs the tests, and prints the counts as the last line. The exit code is a failure
+/// if cargo fails, if a test fails, or if no test ran.
 ///
 /// # Errors
 /// Cargo cannot be started, or its output cannot be read or written.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<ExitCode> {
-    let built = cargo(root, &["build", "--workspace", "--bins"]).status().context("cargo cannot be started")?;
-    let (counts, tested) = if built.success() { test(root, arguments)? } else { (TestCounts::default(), built) };
-    Ok(print_counts(&counts, tested))
+    build_then(root, |counts| run_and_count(cargo(root, &TEST_ALL).args(arguments), counts))
 }
 
-fn test(root: &Path, arguments: &[String]) -> Result<(TestCounts, ExitStatus)> {
+/// Runs all tests at the long level, the sandbox tests with the release helper, and the campaigns. Continues after a
+/// failure.
+///
+/// # Errors
+/// The errors of [`run`], or the release helper cannot be built.
+pub(crate) fn run_long(root: &Path) -> Result<ExitCode> {
+    build_then(root, |counts| {
+        let mut status = run_and_count(cargo(root, &TEST_ALL).env(LONG_LEVEL.0, LONG_LEVEL.1), counts)?;
+        let mut sandbox = cargo(root, &[&TEST_ALL[..], &["--test", "sandbox"]].concat());
+        sandbox.env("PROCTOR_TEST_HELPER", build_release_helper(root)?);
+        let campaigns = CAMPAIGNS.iter().map(|campaign| {
+            let mut command = cargo(root, &[&TEST_ALL[..], campaign.arguments].concat());
+            command.env(LONG_LEVEL.0, LONG_LEVEL.1).envs(campaign.variables.iter().copied());
+            command
+        });
+        for mut command in [sandbox].into_iter().chain(campaigns) {
+            let finished = run_and_count(&mut command, counts)?;
+            status = if status.success() { finished } else { status };
+        }
+        Ok(status)
+    })
+}
+
+fn build_then(root: &Path, test: impl FnOnce(&mut TestCounts) -> Result<ExitStatus>) -> Result<ExitCode> {
     let mut counts = TestCounts::default();
-    let mut all = cargo(root, &["test", "--workspace", "--no-fail-fast"]);
-    let mut tested = run_and_count(all.args(arguments), &mut counts)?;
-    if arguments.is_empty() {
-        let released = build_release_helper(root)?;
-        let mut again = cargo(root, &["test", "--package", "proctor-sandbox", "--test", "sandbox"]);
-        let again = run_and_count(again.env("PROCTOR_TEST_HELPER", released), &mut counts)?;
-        tested = if tested.success() { again } else { tested };
-    }
+    let built = cargo(root, &BUILD_ALL).status().context("cargo cannot be started")?;
+    let finished = if built.success() { test(&mut counts)? } else { built };
     counts.end();
-    Ok((counts, tested))
+    Ok(print_counts(&counts, finished))
 }
 
 /// Builds the sandbox helper as for a release, which uses another C library than cargo's default build.

@@ -94,13 +94,16 @@ async fn rejects_invalid_responses() {
 async fn rejects_daemon_of_another_user() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s");
-    let _listener = UnixListener::bind(&socket).expect("a socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    // Closes the connection at once: root would otherwise wait for an answer until the time limit of the client.
+    let server = std::thread::spawn(move || drop(listener.accept()));
     let own = rustix::process::geteuid().as_raw();
     // The user id differs from that of the server, which is therefore foreign; a server that runs as root is always
     // trusted.
     let address = DaemonAddress { socket, trust: DaemonTrust::OwnOrRoot(own + 1) };
     let error = Client::new(address).health().await.expect_err("nobody answers");
     assert_eq!(matches!(error, ClientError::UntrustedDaemon { .. }), own != 0, "{error}");
+    server.join().expect("it does not panic");
 }
 
 fn event(seq: u64, last: bool) -> String {

@@ -22,8 +22,8 @@ use crate::library;
 
 type AdversarialTest = fn() -> Result<(), Failed>;
 
-/// The number of random statements.
-const RANDOM_STATEMENTS: usize = 2_000;
+/// The number of random statements in `make test` and in `make test-long`.
+const RANDOM_STATEMENTS: [usize; 2] = [500, 2_000];
 
 const SCHEMA: &str = "CREATE TABLE t (a INTEGER PRIMARY KEY, b VARCHAR); CREATE TABLE u (a INTEGER, c VARCHAR);
     CREATE VIEW v AS SELECT a FROM t; CREATE MACRO twice(x) AS x + x; CREATE MACRO rows_of(n) AS TABLE SELECT * FROM range(n);
@@ -372,7 +372,8 @@ fn accepted_random_statements_are_harmless() -> Result<(), Failed> {
     let mut trusting = TrustingProcess::start(dir.path())?;
     let mut runner = TestRunner::default();
     let (grammar, mut oks) = (statement(), 0);
-    for _ in 0..RANDOM_STATEMENTS {
+    let count = random_statements();
+    for _ in 0..count {
         let sql = grammar.new_tree(&mut runner)?.current().replace('@', at);
         if judge.verdict(&sql, SqlPolicy::Read) != SqlVerdict::Ok {
             continue;
@@ -382,9 +383,15 @@ fn accepted_random_statements_are_harmless() -> Result<(), Failed> {
             return Err(format!("judged ok, but {harm}:\n{sql}").into());
         }
     }
-    judge.print_lost_workers("grown", RANDOM_STATEMENTS);
+    judge.print_lost_workers("grown", count);
     // If none of the statements were `ok`, the test would check nothing.
-    if oks > RANDOM_STATEMENTS / 50 { Ok(()) } else { Err(format!("only {oks} of {RANDOM_STATEMENTS} were ok").into()) }
+    if oks > count / 50 { Ok(()) } else { Err(format!("only {oks} of {count} were ok").into()) }
+}
+
+fn random_statements() -> usize {
+    #[expect(clippy::disallowed_methods, reason = "the command line selects the level")]
+    let is_long = std::env::var("PROCTOR_TEST_LONG").is_ok_and(|value| value == "1");
+    RANDOM_STATEMENTS[usize::from(is_long)]
 }
 
 /// Returns a strategy for statements with nested queries.

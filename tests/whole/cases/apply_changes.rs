@@ -8,16 +8,14 @@ use crate::process::FinishedProcess;
 use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("apply_changes::edit_during_the_run_is_not_overwritten", keeps_concurrent_edit),
+    case("apply_changes::edit_during_the_run_is_not_overwritten", keeps_concurrent_edit).daemon_sample(),
     case("apply_changes::file_created_during_the_run_is_not_overwritten", keeps_concurrently_created_file),
     case("apply_changes::directory_replaced_by_a_link_is_not_followed", refuses_directory_replaced_by_link),
     case("apply_changes::links_and_deletions_are_applied", applies_links_and_deletions),
     case("apply_changes::link_created_by_the_step_is_not_followed", does_not_follow_link_of_step),
-    case("apply_changes::full_disk_for_evidence_prevents_a_pass", full_disk_for_evidence).needs(&[
-        Needs::Sandbox,
-        Needs::Root,
-        Needs::Program("unshare"),
-    ]),
+    case("apply_changes::full_disk_for_evidence_prevents_a_pass", full_disk_for_evidence)
+        .needs(&[Needs::Sandbox, Needs::Root, Needs::Program("unshare")])
+        .daemon_sample(),
 ];
 
 /// Returns a step that writes immediately, then waits, and passes when it is released.

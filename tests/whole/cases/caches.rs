@@ -20,26 +20,27 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("", cache_outlives_run).unprivileged("caches::cache_outlives_a_run_as_a_user"),
     case("caches::each_repository_has_its_own_cache", cache_per_repository),
     case("caches::each_skill_has_its_own_cache", cache_per_skill),
-    case("", cache_per_skill).unprivileged("caches::each_skill_has_its_own_cache_as_a_user"),
+    case("", cache_per_skill).unprivileged("caches::each_skill_has_its_own_cache_as_a_user").long(),
     case("caches::each_user_has_its_own_cache", cache_per_user).needs(&[Needs::Sandbox, Needs::Root]),
     case("caches::steps_and_attempts_of_a_skill_share_its_cache", shared_within_skill),
     case("caches::writes_of_a_failed_run_are_discarded", failed_run_discards_writes),
-    case("", failed_run_discards_writes).unprivileged("caches::writes_of_a_failed_run_are_discarded_as_a_user"),
+    case("", failed_run_discards_writes).unprivileged("caches::writes_of_a_failed_run_are_discarded_as_a_user").long(),
     case("caches::deletions_and_replaced_directories_are_kept", keeps_deletions),
-    case("", keeps_deletions).unprivileged("caches::deletions_and_replaced_directories_are_kept_as_a_user"),
+    case("", keeps_deletions).unprivileged("caches::deletions_and_replaced_directories_are_kept_as_a_user").long(),
     case("caches::edited_layer_is_not_used", edited_layer_is_not_used),
     case("caches::sockets_and_fifos_are_never_kept", special_files_not_kept),
     case("caches::many_runs_store_a_bounded_number_of_layers", layer_count_is_bounded),
     case("caches::branch_reads_the_default_branchs_cache_and_writes_its_own", cache_per_branch),
     case("caches::commits_of_a_branch_rebuild_changed_files", caches_of_commits),
-    case("", caches_of_commits).unprivileged("caches::commits_of_a_branch_rebuild_changed_files_as_a_user"),
+    case("", caches_of_commits).unprivileged("caches::commits_of_a_branch_rebuild_changed_files_as_a_user").long(),
     case("caches::run_without_caches_neither_reads_nor_stores_one", run_without_caches),
     case("caches::daemon_accepts_both_cache_options", daemon_accepts_cache_options),
     case("caches::cache_over_the_size_limit_is_not_stored", too_large_cache_refused),
     case("caches::copy_replaces_layers_without_overlays", copies_without_overlays).needs(NEEDS_PYTHON),
     case("", copies_without_overlays)
         .needs(NEEDS_PYTHON)
-        .unprivileged("caches::copy_replaces_layers_without_overlays_as_a_user"),
+        .unprivileged("caches::copy_replaces_layers_without_overlays_as_a_user")
+        .long(),
     case("", copies_without_namespaces)
         .needs(NEEDS_PYTHON)
         .unprivileged("caches::copy_replaces_layers_for_a_user_without_namespaces"),
@@ -50,7 +51,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("caches::cache_path_that_is_a_link_is_refused", refuses_link),
     case("caches::cache_path_replaced_by_a_link_in_an_earlier_skill_is_refused", refuses_link_of_earlier_skill),
     case("", refuses_link_of_earlier_skill)
-        .unprivileged("caches::cache_path_replaced_by_a_link_in_an_earlier_skill_is_refused_as_a_user"),
+        .unprivileged("caches::cache_path_replaced_by_a_link_in_an_earlier_skill_is_refused_as_a_user")
+        .long(),
 ];
 
 /// Shows what an earlier run has left, and leaves a file.

@@ -8,14 +8,18 @@ use crate::process::FinishedProcess;
 use crate::test_spec::TestSpec;
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("caller_process::ignored_and_blocked_signals_are_not_inherited", signals_not_inherited).needs(NEEDS_PYTHON),
+    case("caller_process::ignored_and_blocked_signals_are_not_inherited", signals_not_inherited)
+        .needs(NEEDS_PYTHON)
+        .daemon_sample(),
     case("caller_process::step_has_no_access_to_the_callers_terminal", controlling_terminal_not_inherited)
         .needs(NEEDS_PYTHON),
     case("caller_process::closed_standard_streams_are_not_reused_for_files", closed_streams_not_reused),
     case("caller_process::result_that_cannot_be_written_is_inconclusive", unwritable_result),
     case("caller_process::open_files_are_not_inherited", open_files_not_inherited),
-    case("caller_process::private_umask_does_not_affect_a_step", private_umask_is_reset),
-    case("", unwritable_changeset).unprivileged("caller_process::changeset_that_cannot_be_written_is_inconclusive"),
+    case("caller_process::private_umask_does_not_affect_a_step", private_umask_is_reset).daemon_sample(),
+    case("", unwritable_changeset)
+        .unprivileged("caller_process::changeset_that_cannot_be_written_is_inconclusive")
+        .daemon_sample(),
 ];
 
 fn run_through(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[&str]) -> FinishedProcess {

@@ -7,8 +7,8 @@ use crate::test_spec::TestSpec;
 
 pub(super) const CASES: &[CaseDefinition] = &[
     dry_case("changesets::invalid_ids_are_refused", refuses_invalid_ids),
-    dry_case("changesets::missing_changeset_is_named", reports_missing_changeset),
-    case("changesets::two_changesets_do_not_share_evidence", evidence_is_separate),
+    dry_case("changesets::missing_changeset_is_named", reports_missing_changeset).daemon_sample(),
+    case("changesets::two_changesets_do_not_share_evidence", evidence_is_separate).daemon_sample(),
 ];
 
 fn refuses_invalid_ids(env: &TestEnvironment) {

@@ -15,6 +15,7 @@ use crate::daemon::{self, RawResponse};
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_level::campaign_size;
 use crate::test_spec::{TestSpec, TestStep};
 use crate::tracer::{KILLED_EXIT_CODE, TraceOptions};
 use crate::{documents, machine};
@@ -23,8 +24,8 @@ pub(super) const CASES: &[CaseDefinition] =
     &[case("crash::the_daemon_is_killed_at_any_write", daemon_killed_at_any_write)
         .needs(&[Needs::Sandbox, Needs::Tracing])];
 
-/// Number of crash points, unless `PROCTOR_CRASH_POINTS` sets it.
-const DEFAULT_CRASH_POINTS: usize = 40;
+/// Number of crash points in `make test` and in `make test-long`, unless `PROCTOR_CRASH_POINTS` sets it.
+const DEFAULT_CRASH_POINTS: [usize; 2] = [16, 40];
 /// Number of crash points that are tried in parallel, because each one waits for the disk or for the exit of a
 /// process.
 const PARALLEL_CRASH_POINTS: usize = 4;
@@ -83,7 +84,8 @@ fn choose_points(calls: &[String]) -> Vec<CrashPoint> {
             each.map(|(at, n)| point(at, n)).collect()
         }
         count => {
-            let count = count.and_then(|count| count.parse().ok()).unwrap_or(DEFAULT_CRASH_POINTS).min(calls.len());
+            let default = campaign_size(DEFAULT_CRASH_POINTS[0], DEFAULT_CRASH_POINTS[1]);
+            let count = count.and_then(|count| count.parse().ok()).unwrap_or(default).min(calls.len());
             (0..count).map(|n| point(1 + n * calls.len() / count, n)).collect()
         }
     }

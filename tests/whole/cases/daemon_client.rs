@@ -27,7 +27,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("daemon_client::events_and_documents_are_the_same_with_and_without_a_daemon", same_events_and_documents),
     case("daemon_client::run_uses_the_callers_environment", callers_environment_is_used),
     case("daemon_client::too_large_environment_is_not_sent", too_large_environment_is_not_sent),
-    case("daemon_client::run_is_inconclusive_if_the_daemon_dies", daemon_dies),
+    case("daemon_client::run_is_inconclusive_if_the_daemon_dies", daemon_dies).long(),
     case("daemon_client::restarted_daemon_reports_the_end_of_the_run", daemon_restarts),
     case("daemon_client::leaving_a_joined_run_does_not_cancel_it", leaves_joined_run),
     case("daemon_client::draining_daemon_refuses_work", draining_daemon_refuses_work),

@@ -19,13 +19,15 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("drift_methods::layer_detects_hidden_changes", detects_by_layer).needs(NEEDS_PYTHON_AND_GIT),
     case("", detects_by_layer)
         .needs(NEEDS_PYTHON_AND_GIT)
-        .unprivileged("drift_methods::layer_detects_hidden_changes_as_a_user"),
+        .unprivileged("drift_methods::layer_detects_hidden_changes_as_a_user")
+        .long(),
     case("drift_methods::layer_over_a_private_copy_detects_hidden_changes", detects_by_layer_over_private_copy)
         .needs(NEEDS_PYTHON_AND_GIT),
     case("drift_methods::copy_on_disk_detects_hidden_changes", detects_by_copy_on_disk).needs(NEEDS_PYTHON_AND_GIT),
     case("", detects_by_copy_on_disk)
         .needs(NEEDS_PYTHON_AND_GIT)
-        .unprivileged("drift_methods::copy_on_disk_detects_hidden_changes_as_a_user"),
+        .unprivileged("drift_methods::copy_on_disk_detects_hidden_changes_as_a_user")
+        .long(),
     case("drift_methods::copy_in_memory_detects_hidden_changes", detects_by_copy_in_memory).needs(NEEDS_PYTHON_AND_GIT),
 ];
 

@@ -12,10 +12,10 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 use crate::{documents, machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("evidence::two_runs_give_the_same_stable_bytes", two_runs_same_stable_bytes),
+    case("evidence::two_runs_give_the_same_stable_bytes", two_runs_same_stable_bytes).daemon_sample(),
     case("evidence::two_clones_give_the_same_stable_bytes", two_clones_same_stable_bytes).needs(NEEDS_GIT),
     case("evidence::output_of_a_d1_skill_is_not_in_the_stable_part", d1_output_is_not_stable),
-    case("evidence::git_confirms_the_recorded_tree", git_confirms_recorded_tree).needs(NEEDS_GIT),
+    case("evidence::git_confirms_the_recorded_tree", git_confirms_recorded_tree).needs(NEEDS_GIT).daemon_sample(),
     case("evidence::documented_recipes_reproduce_every_hash", hashes_verifiable_by_hand).needs(NEEDS_RECIPE_PROGRAMS),
     case("evidence::spec_hash_covers_the_bytes_that_were_read", spec_hash_of_read_bytes),
     case("evidence::snapshot_depends_only_on_the_covered_files", snapshot_depends_on_tree_only),
@@ -24,17 +24,19 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case(
         "evidence::without_a_changeset_nothing_is_written_into_the_repository",
         repository_untouched_without_changeset,
-    ),
-    case("evidence::foreign_fields_of_the_status_are_kept", foreign_status_fields_are_kept),
+    )
+    .daemon_sample(),
+    case("evidence::foreign_fields_of_the_status_are_kept", foreign_status_fields_are_kept).daemon_sample(),
     case("evidence::a_broken_status_is_not_overwritten", broken_status_is_kept),
     case("evidence::status_file_that_is_a_link_is_refused", refuses_status_link),
     case("evidence::verify_directory_that_is_a_link_is_refused", refuses_verify_link),
-    case("evidence::changeset_that_is_a_link_is_refused", refuses_changeset_link),
+    case("evidence::changeset_that_is_a_link_is_refused", refuses_changeset_link).daemon_sample(),
     case("evidence::evidence_file_that_is_a_link_is_not_followed", does_not_follow_artifact_link),
     case("evidence::no_temporary_file_is_left", leaves_no_temporary_files),
-    case("evidence::two_parallel_runs_leave_the_complete_record_of_one", parallel_runs_leave_one_record),
-    case("evidence::kill_while_writing_leaves_complete_documents", kill_while_writing),
-    case("evidence::enforcement_records_every_control", enforcement_is_complete),
+    case("evidence::two_parallel_runs_leave_the_complete_record_of_one", parallel_runs_leave_one_record)
+        .daemon_sample(),
+    case("evidence::kill_while_writing_leaves_complete_documents", kill_while_writing).daemon_sample(),
+    case("evidence::enforcement_records_every_control", enforcement_is_complete).daemon_sample(),
 ];
 
 /// Requires the programs of the recipes in docs/evidence.md, and Python to remove a control.

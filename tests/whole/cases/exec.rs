@@ -16,21 +16,21 @@ use crate::test_spec::TestSpec;
 
 /// Cases that apply to this process and to a daemon.
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("exec::reports_the_exit_and_output_of_its_command", reports_exit_and_output),
-    case("exec::shows_drift", reports_drift),
-    case("exec::is_sandboxed_like_a_step", sandboxed_like_a_step),
-    case("exec::is_killed_at_its_deadline", ends_at_deadline),
-    case("exec::prints_its_record_as_json", prints_json_record),
+    case("exec::reports_the_exit_and_output_of_its_command", reports_exit_and_output).daemon_sample(),
+    case("exec::shows_drift", reports_drift).daemon_sample(),
+    case("exec::is_sandboxed_like_a_step", sandboxed_like_a_step).daemon_sample(),
+    case("exec::is_killed_at_its_deadline", ends_at_deadline).daemon_sample(),
+    case("exec::prints_its_record_as_json", prints_json_record).daemon_sample(),
     case("exec::has_limits_below_the_ceiling", limits_below_ceiling),
     case("exec::can_ignore_a_broken_spec", ignores_broken_spec),
-    case("exec::redacts_secrets_given_with_env", redacts_secrets),
-    case("exec::sees_the_current_tree", sees_current_tree),
-    case("exec::sees_no_files_of_an_earlier_command", sees_no_earlier_files),
-    case("exec::gets_only_allowed_variables", passes_allowed_variables),
-    case("exec::keeps_output_up_to_its_limit", bounds_output),
-    case("exec::prints_unescaped_bytes_with_raw", prints_raw_output),
-    case("exec::sigint_ends_the_command", signal_ends_command),
-    case("exec::sees_a_recreated_repository", sees_recreated_repository),
+    case("exec::redacts_secrets_given_with_env", redacts_secrets).daemon_sample(),
+    case("exec::sees_the_current_tree", sees_current_tree).daemon_sample(),
+    case("exec::sees_no_files_of_an_earlier_command", sees_no_earlier_files).daemon_sample(),
+    case("exec::gets_only_allowed_variables", passes_allowed_variables).daemon_sample(),
+    case("exec::keeps_output_up_to_its_limit", bounds_output).daemon_sample(),
+    case("exec::prints_unescaped_bytes_with_raw", prints_raw_output).daemon_sample(),
+    case("exec::sigint_ends_the_command", signal_ends_command).daemon_sample(),
+    case("exec::sees_a_recreated_repository", sees_recreated_repository).daemon_sample(),
 ];
 
 /// Cases that only apply to a daemon.

@@ -17,6 +17,7 @@ use crate::daemon::{READY_MESSAGE, RawResponse, TestDaemon};
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_level::campaign_size;
 use crate::test_spec::{TestSpec, TestStep};
 use crate::tracer::{FaultInjector, InjectedFault, KILLED_EXIT_CODE, MatchedCall, TraceOptions};
 use crate::{documents, machine};
@@ -36,10 +37,13 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(NEEDS_TRACING),
 ];
 
-/// Number of calls that are tried, unless all are requested.
-const SAMPLE_CALLS: usize = 10;
-/// Number of points at which the disk becomes full, for each place, unless all are requested.
-const FULL_DISK_POINTS: u64 = 3;
+/// Number of calls that are tried in `make test` and in `make test-long`, unless all are requested.
+const SAMPLE_CALLS: [usize; 2] = [4, 10];
+/// Number of kinds of calls that `make test` tries; `make test-long` tries all.
+const SAMPLE_KINDS: usize = 8;
+/// Number of points at which the disk becomes full, for each place, in `make test` and in `make test-long`, unless all
+/// are requested.
+const FULL_DISK_POINTS: [u64; 2] = [2, 3];
 /// Number of such points if all are requested.
 const ALL_FULL_DISK_POINTS: u64 = 60;
 /// Possible messages for a disk that fails, is read-only, or full.
@@ -252,8 +256,9 @@ fn all_points_requested() -> bool {
     requested_crash_points().as_deref() == Some("all")
 }
 
-/// Returns up to `most` indices, spread over `count`.
-fn spread_indices(count: usize, max_count: usize) -> impl Iterator<Item = usize> {
+/// Returns indices spread over `count`: as many as this level tries, or all if all are requested.
+fn spread_indices(count: usize) -> impl Iterator<Item = usize> {
+    let max_count = campaign_size(SAMPLE_CALLS[0], SAMPLE_CALLS[1]);
     let most = if all_points_requested() { count } else { max_count.min(count) };
     (0..most).map(move |n| n * count / most)
 }
@@ -264,6 +269,11 @@ fn fails_by_kind(env: &TestEnvironment) {
     let kinds: BTreeSet<(&str, &str)> =
         calls.iter().filter_map(|call| Some((call.kind.as_str(), written_path_of(&call.path)?))).collect();
     println!("faults: {} calls, {kinds:?}", calls.len());
+    let kinds: Vec<(&str, &str)> = kinds.into_iter().collect();
+    let kinds: Vec<(&str, &str)> = match campaign_size(SAMPLE_KINDS, kinds.len()) {
+        sample if sample < kinds.len() => (0..sample).map(|n| kinds[n * kinds.len() / sample]).collect(),
+        _ => kinds,
+    };
     for (kind, place) in &kinds {
         fixture.run_with_fault(InjectedFault { kind, path_part: place, ..FAIL_ALL });
         // The last such call of the run, when everything before it has succeeded.
@@ -271,8 +281,9 @@ fn fails_by_kind(env: &TestEnvironment) {
         fixture.run_with_fault(InjectedFault { kind, path_part: place, first_call: from, call_count: 1, ..FAIL_ALL });
     }
     assert!(fixture.faulted_count > kinds.len(), "{} of {kinds:?}", fixture.faulted_count);
-    for errno in ["EIO", "EROFS", "ENOSPC"] {
-        for place in ["/state/", "/changes/", "/"] {
+    for (index, errno) in ["EIO", "EROFS", "ENOSPC"].into_iter().enumerate() {
+        let places = ["/state/", "/changes/", "/"];
+        for place in campaign_size(&places[index..=index], &places[..]).iter().copied() {
             fixture.run_with_fault(InjectedFault { errno, path_part: place, ..FAIL_ALL });
         }
     }
@@ -283,7 +294,7 @@ fn fails_by_kind(env: &TestEnvironment) {
 fn fails_by_call(env: &TestEnvironment) {
     let mut fixture = FaultFixture::new(env);
     let count = fixture.list_calls().len();
-    for call_index in spread_indices(count, SAMPLE_CALLS) {
+    for call_index in spread_indices(count) {
         fixture.run_with_fault(InjectedFault { first_call: call_index + 1, call_count: 1, ..FAIL_ALL });
         fixture.run_with_fault(InjectedFault { first_call: call_index + 1, ..FAIL_ALL });
     }
@@ -294,7 +305,11 @@ fn fails_by_call(env: &TestEnvironment) {
 fn full_at_any_byte(env: &TestEnvironment) {
     let mut fixture = FaultFixture::new(env);
     let calls = fixture.list_calls();
-    let rooms = if all_points_requested() { ALL_FULL_DISK_POINTS } else { FULL_DISK_POINTS };
+    let rooms = if all_points_requested() {
+        ALL_FULL_DISK_POINTS
+    } else {
+        campaign_size(FULL_DISK_POINTS[0], FULL_DISK_POINTS[1])
+    };
     for place in WRITTEN_PATHS {
         let written: u64 =
             calls.iter().filter(|call| written_path_of(&call.path) == Some(place)).map(|call| call.bytes).sum();
@@ -468,7 +483,7 @@ fn unrecorded_failure_revokes_pass(env: &TestEnvironment) {
         fail_after_pass(&repo, env, arguments, &words).exits(1);
         let count = faults.clear_fault().len();
         let (mut failed, mut unrecorded) = (0, 0);
-        for call_index in spread_indices(count, SAMPLE_CALLS) {
+        for call_index in spread_indices(count) {
             faults.set_fault(InjectedFault { errno: "ENOSPC", first_call: call_index + 1, ..FAIL_ALL });
             let finished = fail_after_pass(&repo, env, arguments, &words);
             let is_met = faults.clear_fault().iter().any(|call| call.is_affected);
@@ -503,7 +518,7 @@ fn killed_run_revokes_pass(env: &TestEnvironment) {
         run(0).exits(1);
         let count = std::fs::read_to_string(&report).expect("a list of calls").lines().count() - 1;
         let mut killed = 0;
-        for call_index in spread_indices(count, SAMPLE_CALLS) {
+        for call_index in spread_indices(count) {
             let finished = run(call_index + 1);
             machine::wait_for_processes_to_exit(env.marker(), EXIT_TIMEOUT).expect("nothing is left");
             let gate = repo.proctor(&[&["gate"], arguments].concat());

@@ -14,12 +14,12 @@ use crate::environment::TestEnvironment;
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::RunningProcess;
 use crate::test_spec::TestSpec;
-use crate::{machine, schemas};
+use crate::{machine, schemas, test_level};
 
 /// The Schemathesis program, below the clients' directory.
 const SCHEMATHESIS: &str = "schemathesis/bin/st";
-/// Duration in seconds, unless `PROCTOR_FUZZ_SECONDS` sets it.
-const DEFAULT_FUZZ_SECONDS: u64 = 30;
+/// Duration in seconds in `make test` and in `make test-long`, unless `PROCTOR_FUZZ_SECONDS` sets it.
+const DEFAULT_FUZZ_SECONDS: [u64; 2] = [15, 60];
 /// Minimum number of requests per second on a busy machine. A debug build serves about 70.
 const MIN_REQUESTS_PER_SECOND: u64 = 5;
 /// Checks that Schemathesis applies to each response.
@@ -86,5 +86,6 @@ fn served_requests(env: &TestEnvironment) -> u64 {
 fn fuzz_seconds() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "the command line sets its duration")]
     let requested = std::env::var("PROCTOR_FUZZ_SECONDS").ok();
-    requested.map_or(DEFAULT_FUZZ_SECONDS, |asked| asked.parse().expect("PROCTOR_FUZZ_SECONDS is a number"))
+    let default = test_level::campaign_size(DEFAULT_FUZZ_SECONDS[0], DEFAULT_FUZZ_SECONDS[1]);
+    requested.map_or(default, |asked| asked.parse().expect("PROCTOR_FUZZ_SECONDS is a number"))
 }

@@ -18,28 +18,33 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 use crate::{machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("gate::unchanged_tree_passes_and_writes_nothing", unchanged_tree_passes),
-    case("gate::newest_run_of_the_tree_counts_without_a_changeset", newest_run_counts_without_changeset),
-    case("gate::as_an_ordinary_user", unchanged_tree_passes).unprivileged("gate::as_an_ordinary_user"),
-    case("gate::every_change_of_the_tree_is_detected", tree_changes_are_detected),
+    case("gate::unchanged_tree_passes_and_writes_nothing", unchanged_tree_passes).daemon_sample(),
+    case("gate::newest_run_of_the_tree_counts_without_a_changeset", newest_run_counts_without_changeset)
+        .daemon_sample(),
+    case("gate::as_an_ordinary_user", unchanged_tree_passes).unprivileged("gate::as_an_ordinary_user").daemon_sample(),
+    case("gate::every_change_of_the_tree_is_detected", tree_changes_are_detected).daemon_sample(),
     case("gate::other_spec_profile_or_plan_is_refused", refuses_other_inputs),
-    case("gate::failed_or_inconclusive_run_is_refused", refuses_failed_runs),
+    case("gate::failed_or_inconclusive_run_is_refused", refuses_failed_runs).daemon_sample(),
     case("gate::maximum_tier_and_age_are_enforced", limits_tier_and_age),
     case("gate::edited_evidence_is_refused", refuses_edited_evidence),
     case("gate::edited_status_file_is_refused", refuses_edited_status),
-    case("gate::forged_pass_with_correct_hashes_is_refused", refuses_forged_pass),
-    case("gate::each_manipulation_has_its_own_finding", names_each_forgery),
-    case("gate::restored_older_pass_is_superseded_by_a_newer_failure", refuses_replayed_pass),
-    case("gate::revoked_pass_is_refused_with_its_restored_status_file", refuses_revoked_pass),
+    case("gate::forged_pass_with_correct_hashes_is_refused", refuses_forged_pass).daemon_sample(),
+    case("gate::each_manipulation_has_its_own_finding", names_each_forgery).daemon_sample(),
+    case("gate::restored_older_pass_is_superseded_by_a_newer_failure", refuses_replayed_pass).daemon_sample(),
+    case("gate::revoked_pass_is_refused_with_its_restored_status_file", refuses_revoked_pass).daemon_sample(),
     case("gate::evidence_copied_from_another_changeset_is_refused", refuses_copied_changeset),
-    case("gate::unattested_run_is_refused_unless_accepted", refuses_unattested_run),
-    case("gate::gate_is_inconclusive_during_a_run", refuses_during_run),
+    case("gate::unattested_run_is_refused_unless_accepted", refuses_unattested_run).daemon_sample(),
+    case("gate::gate_is_inconclusive_during_a_run", refuses_during_run).daemon_sample(),
     case("gate::tree_changed_by_its_run_is_refused", refuses_tree_changed_by_run),
     case("gate::run_of_a_commit_verifies_an_equal_worktree", run_of_equal_commit_counts).needs(NEEDS_GIT),
     case("gate::state_directory_in_the_repository_is_refused", refuses_state_in_tree),
     case("gate::repository_with_a_split_index_is_supported", split_index_is_supported).needs(NEEDS_GIT),
-    case("gate::changed_ignore_rules_outside_the_tree_are_refused", refuses_changed_ignore_rules).needs(NEEDS_GIT),
-    case("gate::strict_inputs_accept_a_commit_but_not_ignored_files", strict_inputs_accept_commit).needs(NEEDS_GIT),
+    case("gate::changed_ignore_rules_outside_the_tree_are_refused", refuses_changed_ignore_rules)
+        .needs(NEEDS_GIT)
+        .daemon_sample(),
+    case("gate::strict_inputs_accept_a_commit_but_not_ignored_files", strict_inputs_accept_commit)
+        .needs(NEEDS_GIT)
+        .daemon_sample(),
     case("gate::strict_inputs_refuse_a_run_on_a_shared_worktree", strict_inputs_refuse_shared_tree),
     case("gate::changed_paths_are_named_on_every_request", changed_paths_are_named),
     dry_case("gate::tree_without_a_recorded_run_is_refused", refuses_without_record),

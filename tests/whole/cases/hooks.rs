@@ -28,24 +28,34 @@ pub(super) const CASES: &[CaseDefinition] = &[
     hook_case("hooks::git_variables_of_a_hook_do_not_reach_a_step", git_variables_are_hidden),
     hook_case("hooks::linked_worktree_and_hooks_path_are_supported", linked_worktree_and_hooks_path),
     hook_case("hooks::pushed_commit_is_verified_instead_of_the_worktree_in_sha256", verifies_pushed_commit)
-        .with_sha256(),
+        .with_sha256()
+        .long(),
     hook_case("hooks::each_kind_of_ref_is_handled_in_sha256", handles_each_kind_of_ref).with_sha256(),
-    hook_case("hooks::force_push_is_verified_at_its_new_commit_in_sha256", verifies_force_push).with_sha256(),
-    hook_case("hooks::each_new_commit_is_verified_on_request_in_sha256", verifies_each_commit).with_sha256(),
+    hook_case("hooks::force_push_is_verified_at_its_new_commit_in_sha256", verifies_force_push).with_sha256().long(),
+    hook_case("hooks::each_new_commit_is_verified_on_request_in_sha256", verifies_each_commit).with_sha256().long(),
     hook_case("hooks::linked_worktree_and_hooks_path_are_supported_in_sha256", linked_worktree_and_hooks_path)
-        .with_sha256(),
-    hook_case("hooks::push_reuses_the_run_of_the_same_tree_in_sha256", reuses_run_of_same_tree).with_sha256(),
+        .with_sha256()
+        .long(),
+    hook_case("hooks::push_reuses_the_run_of_the_same_tree_in_sha256", reuses_run_of_same_tree).with_sha256().long(),
     hook_case("hooks::pushed_commit_is_verified_instead_of_the_worktree_in_reftables", verifies_pushed_commit)
         .with_reftables(),
-    hook_case("hooks::each_kind_of_ref_is_handled_in_reftables", handles_each_kind_of_ref).with_reftables(),
-    hook_case("hooks::force_push_is_verified_at_its_new_commit_in_reftables", verifies_force_push).with_reftables(),
-    hook_case("hooks::each_new_commit_is_verified_on_request_in_reftables", verifies_each_commit).with_reftables(),
+    hook_case("hooks::each_kind_of_ref_is_handled_in_reftables", handles_each_kind_of_ref).with_reftables().long(),
+    hook_case("hooks::force_push_is_verified_at_its_new_commit_in_reftables", verifies_force_push)
+        .with_reftables()
+        .long(),
+    hook_case("hooks::each_new_commit_is_verified_on_request_in_reftables", verifies_each_commit)
+        .with_reftables()
+        .long(),
     hook_case("hooks::linked_worktree_and_hooks_path_are_supported_in_reftables", linked_worktree_and_hooks_path)
-        .with_reftables(),
-    hook_case("hooks::push_reuses_the_run_of_the_same_tree_in_reftables", reuses_run_of_same_tree).with_reftables(),
+        .with_reftables()
+        .long(),
+    hook_case("hooks::push_reuses_the_run_of_the_same_tree_in_reftables", reuses_run_of_same_tree)
+        .with_reftables()
+        .long(),
     hook_case("hooks::partial_clone_is_verified_without_fetching", partial_clone_is_verified_without_fetch),
     hook_case("hooks::partial_clone_is_verified_without_fetching_in_sha256", partial_clone_is_verified_without_fetch)
-        .with_sha256(),
+        .with_sha256()
+        .long(),
     hook_case("hooks::split_and_sparse_indexes_are_supported", split_and_sparse_indexes),
     hook_case("hooks::push_reuses_the_run_of_the_same_tree", reuses_run_of_same_tree),
     hook_case("hooks::partial_run_is_not_reused_for_a_push", partial_run_is_not_reused),

@@ -1,12 +1,14 @@
 //! Tests specs that are imported from other hook runners: how the format is detected, and that the checks are
 //! equivalent.
 
+use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, Needs, case, dry_case};
 use crate::schemas;
+use crate::test_level::campaign_size;
 use crate::test_spec::TestSpec;
 
 /// The text that a hook of the fixture rejects. It is split here, because this repository's own rules would reject it
@@ -106,35 +108,57 @@ fn assert_only_failure(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'
     repo.git(&["reset", "-q", "--hard"]);
 }
 
+/// Tries every eighth fault in `make test`, and all faults in `make test-long`.
+#[derive(Default)]
+struct FaultSample {
+    count: Cell<usize>,
+}
+
+impl FaultSample {
+    fn assert_only_failure(&self, repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'_>)) {
+        let index = self.count.replace(self.count.get() + 1);
+        if index.is_multiple_of(campaign_size(8, 1)) {
+            assert_only_failure(repo, skill, change);
+        }
+    }
+}
+
 fn pre_commit_hooks_find_faults(env: &TestEnvironment) {
     let repo = repo_with_clean_tree(env);
     import_and_run(&repo, ".pre-commit-config.yaml", "pre-commit/tree.yaml");
+    let faults = FaultSample::default();
     let write = |path: &'static str, text: &'static str| move |repo: &Repo<'_>| repo.write(path, text);
-    assert_only_failure(&repo, "pre-commit.trailing-whitespace", write("a.txt", "a \n"));
-    assert_only_failure(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a\n\n"));
-    assert_only_failure(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a"));
-    assert_only_failure(&repo, "pre-commit.mixed-line-ending", write("a.txt", "a\r\nb\n"));
-    assert_only_failure(&repo, "pre-commit.check-merge-conflict", write("a.txt", "<<<<<<< HEAD\n"));
-    assert_only_failure(&repo, "pre-commit.check-added-large-files", |repo| repo.write("a.txt", "x\n".repeat(100_000)));
-    assert_only_failure(&repo, "pre-commit.check-case-conflict", write("DOC.md", "a\n"));
-    assert_only_failure(&repo, "pre-commit.check-json", write("b.json", "{\"a\": 1, \"a\": 2}\n"));
-    assert_only_failure(&repo, "pre-commit.check-xml", write("b.xml", "<a>\n"));
-    assert_only_failure(&repo, "pre-commit.debug-statements", write("b.py", "import pdb\n"));
-    assert_only_failure(&repo, "pre-commit.check-symlinks", |repo| repo.link("gone", Path::new("nowhere")));
-    assert_only_failure(&repo, "pre-commit.check-executables-have-shebangs", |repo| {
+    faults.assert_only_failure(&repo, "pre-commit.trailing-whitespace", write("a.txt", "a \n"));
+    faults.assert_only_failure(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a\n\n"));
+    faults.assert_only_failure(&repo, "pre-commit.end-of-file-fixer", write("a.txt", "a"));
+    faults.assert_only_failure(&repo, "pre-commit.mixed-line-ending", write("a.txt", "a\r\nb\n"));
+    faults.assert_only_failure(&repo, "pre-commit.check-merge-conflict", write("a.txt", "<<<<<<< HEAD\n"));
+    faults.assert_only_failure(&repo, "pre-commit.check-added-large-files", |repo| {
+        repo.write("a.txt", "x\n".repeat(100_000));
+    });
+    faults.assert_only_failure(&repo, "pre-commit.check-case-conflict", write("DOC.md", "a\n"));
+    faults.assert_only_failure(&repo, "pre-commit.check-json", write("b.json", "{\"a\": 1, \"a\": 2}\n"));
+    faults.assert_only_failure(&repo, "pre-commit.check-xml", write("b.xml", "<a>\n"));
+    faults.assert_only_failure(&repo, "pre-commit.debug-statements", write("b.py", "import pdb\n"));
+    faults.assert_only_failure(&repo, "pre-commit.check-symlinks", |repo| repo.link("gone", Path::new("nowhere")));
+    faults.assert_only_failure(&repo, "pre-commit.check-executables-have-shebangs", |repo| {
         write_executable(repo, "a.txt", "a\n");
     });
-    assert_only_failure(&repo, "pre-commit.check-shebang-scripts-are-executable", write("a.txt", "#!/bin/cat\n"));
-    assert_only_failure(&repo, "pre-commit.check-byte-order-marker", write("a.txt", "\u{feff}a\n"));
-    assert_only_failure(&repo, "pre-commit.no-fixme", write("notes.txt", concat!("FIX", "ME\n")));
-    assert_only_failure(&repo, "pre-commit.shell-syntax", |repo| {
+    faults.assert_only_failure(
+        &repo,
+        "pre-commit.check-shebang-scripts-are-executable",
+        write("a.txt", "#!/bin/cat\n"),
+    );
+    faults.assert_only_failure(&repo, "pre-commit.check-byte-order-marker", write("a.txt", "\u{feff}a\n"));
+    faults.assert_only_failure(&repo, "pre-commit.no-fixme", write("notes.txt", concat!("FIX", "ME\n")));
+    faults.assert_only_failure(&repo, "pre-commit.shell-syntax", |repo| {
         write_executable(repo, "other", "#!/usr/bin/env -S sh -e\nif\n");
     });
-    assert_only_failure(&repo, "pre-commit.no-binaries", write("a.exe", "a\n"));
-    assert_only_failure(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
-    assert_only_failure(&repo, "pre-commit.wrapped", write("so bad.txt", "a\n"));
+    faults.assert_only_failure(&repo, "pre-commit.no-binaries", write("a.exe", "a\n"));
+    faults.assert_only_failure(&repo, "pre-commit.make", write("Makefile", "check:\n\t@exit 3\n"));
+    faults.assert_only_failure(&repo, "pre-commit.wrapped", write("so bad.txt", "a\n"));
     let key = format!("-----BEGIN {} PRIVATE KEY-----\n", "RSA");
-    assert_only_failure(&repo, "pre-commit.detect-private-key", |repo| repo.write("key.txt", &key));
+    faults.assert_only_failure(&repo, "pre-commit.detect-private-key", |repo| repo.write("key.txt", &key));
     // A tracked file that no longer exists is not passed to the hooks.
     std::fs::remove_file(repo.file("one.py")).expect("it was there");
     std::fs::remove_file(repo.file("link")).expect("it was there");

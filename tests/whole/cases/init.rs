@@ -12,14 +12,16 @@ use crate::process::{FinishedProcess, RunningProcess};
 pub(super) const CASES: &[CaseDefinition] = &[
     dry_case("init::every_kind_of_project_gets_a_valid_spec", every_template_gets_valid_spec),
     case("init::a_cargo_crate_passes_and_fails", cargo_crate).needs(&[Needs::Sandbox, Needs::Cargo, NEEDS_CC]),
-    case("init::a_cargo_workspace_passes_and_fails", cargo_workspace).needs(&[Needs::Sandbox, Needs::Cargo, NEEDS_CC]),
+    case("init::a_cargo_workspace_passes_and_fails", cargo_workspace)
+        .needs(&[Needs::Sandbox, Needs::Cargo, NEEDS_CC])
+        .long(),
     case("init::an_npm_package_passes_and_fails", npm_package).needs(&[Needs::Sandbox, NEEDS_NODE, NEEDS_NPM]),
     case("init::a_pnpm_workspace_passes_and_fails", pnpm_workspace).needs(&[Needs::Sandbox, NEEDS_NODE, NEEDS_PNPM]),
     case("init::a_python_project_passes_and_fails", python_project).needs(&[Needs::Sandbox, NEEDS_PYTEST]),
-    case("init::a_go_module_passes_and_fails", go_module).needs(&[Needs::Sandbox, NEEDS_GO]),
+    case("init::a_go_module_passes_and_fails", go_module).needs(&[Needs::Sandbox, NEEDS_GO]).long(),
     case("init::a_makefile_passes_and_fails", makefile_project).needs(&[Needs::Sandbox, NEEDS_MAKE]),
     case("init::shell_scripts_pass_and_fail", shell_scripts).needs(&[Needs::Sandbox]),
-    case("", shell_scripts).unprivileged("init::shell_scripts_pass_and_fail_as_a_user"),
+    case("", shell_scripts).unprivileged("init::shell_scripts_pass_and_fail_as_a_user").long(),
     case("init::several_projects_pass_and_fail", several_projects).needs(&[
         Needs::Sandbox,
         NEEDS_NODE,

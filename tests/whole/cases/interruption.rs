@@ -10,20 +10,22 @@ use crate::needs::{CaseDefinition, NEEDS_PYTHON, case};
 use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("interruption::sigint_ends_all_processes_and_is_reported", sigint_ends_run),
-    case("interruption::sigterm_ends_all_processes_and_is_reported", sigterm_ends_run),
-    case("interruption::signal_that_the_caller_blocked_is_handled", blocked_signal_is_handled).needs(NEEDS_PYTHON),
+    case("interruption::sigint_ends_all_processes_and_is_reported", sigint_ends_run).daemon_sample(),
+    case("interruption::sigterm_ends_all_processes_and_is_reported", sigterm_ends_run).daemon_sample(),
+    case("interruption::signal_that_the_caller_blocked_is_handled", blocked_signal_is_handled)
+        .needs(NEEDS_PYTHON)
+        .daemon_sample(),
     case("interruption::step_that_ignores_sigterm_is_killed", step_ignoring_sigterm_is_killed).needs(NEEDS_PYTHON),
     case("interruption::second_sigint_exits_immediately", second_sigint_exits_immediately),
     case("interruption::sigkill_leaves_no_process_and_a_complete_status_file", sigkill_leaves_no_process),
     case("interruption::sigkill_ends_detached_processes_of_a_step", sigkill_ends_detached_processes)
         .needs(NEEDS_PYTHON),
-    case("interruption::sigint_during_a_toolchain_check_ends_the_run", sigint_during_toolchain_check),
-    case("interruption::an_edit_during_the_run_is_inconclusive", edit_during_run_is_inconclusive),
+    case("interruption::sigint_during_a_toolchain_check_ends_the_run", sigint_during_toolchain_check).daemon_sample(),
+    case("interruption::an_edit_during_the_run_is_inconclusive", edit_during_run_is_inconclusive).daemon_sample(),
     case("interruption::a_new_file_during_the_run_is_inconclusive", new_file_during_run_is_inconclusive),
     case("interruption::undone_edit_passes_or_is_inconclusive", undone_edit_does_not_fail),
     case("interruption::edit_of_an_ignored_file_passes", edit_of_ignored_file_passes),
-    case("interruption::closed_stdout_does_not_change_the_verdict", closed_stdout_keeps_verdict),
+    case("interruption::closed_stdout_does_not_change_the_verdict", closed_stdout_keeps_verdict).daemon_sample(),
 ];
 
 const PREVIOUS_STATUS: &str = "{\"state\":\"proposed\",\"mine\":[1,2,3]}";

@@ -16,6 +16,7 @@ use crate::daemon::TestDaemon;
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release_step, wait_for_step};
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_level::campaign_size;
 use crate::test_spec::TestSpec;
 use crate::{binaries, machine, schemas};
 
@@ -77,8 +78,8 @@ pub(super) const NEEDS_SYSTEM_DAEMON: &[Needs] = &[
 /// The account that uses the system's daemon: root serves no user without an account.
 const CALLER_ACCOUNT: &str = "backup";
 
-/// Number of runs over a tree that changes while it is copied.
-const RACE_ROUNDS: usize = 3;
+/// Number of runs over a tree that changes while it is copied, in `make test` and in `make test-long`.
+const RACE_ROUNDS: [usize; 2] = [1, 3];
 
 /// An attack, a check that fails on the real tree, and the acceptable exit codes of `proctor run`.
 struct TreeAttack {
@@ -329,7 +330,7 @@ fn races_do_not_deceive(env: &TestEnvironment) {
     let fixture = AttackFixture::new(env);
     for attack in &ATTACKS_DURING_COPY {
         let repo = fixture.create_repo(attack.name, &wait_then_check_spec(env, attack.step_script));
-        for _ in 0..RACE_ROUNDS {
+        for _ in 0..campaign_size(RACE_ROUNDS[0], RACE_ROUNDS[1]) {
             let mut attacker = fixture.start_attacker(attack.name, &repo);
             attacker.run_next_part(&Value::Null);
             let run = fixture.run_and_act(&repo, |_| {});

@@ -26,7 +26,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
 /// Cases that also run through a daemon.
 pub(super) const DAEMON_CASES: &[CaseDefinition] = &[DAMAGED_COPY];
 
-const DAMAGED_COPY: CaseDefinition = case("maintenance::damaged_copy_is_found_and_replaced", damaged_copy_is_replaced);
+const DAMAGED_COPY: CaseDefinition =
+    case("maintenance::damaged_copy_is_found_and_replaced", damaged_copy_is_replaced).daemon_sample();
 /// Maximum number of attempts while a daemon still holds a copy after its answer.
 const MAX_ATTEMPTS: usize = 100;
 

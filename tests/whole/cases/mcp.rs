@@ -13,12 +13,13 @@ use crate::needs::{
     NEEDS_MCP_SDK, Needs, case,
 };
 use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_level::campaign_size;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 use crate::{binaries, machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("mcp::the_python_sdk_over_stdio", python_sdk_over_stdio).needs(NEEDS_MCP_SDK),
-    case("mcp::the_python_sdk_over_stdio_through_the_daemon", python_sdk_through_daemon).needs(NEEDS_MCP_SDK),
+    case("mcp::the_python_sdk_over_stdio_through_the_daemon", python_sdk_through_daemon).needs(NEEDS_MCP_SDK).long(),
     case("mcp::the_python_sdk_over_the_socket", python_sdk_over_socket).needs(NEEDS_MCP_SDK),
     case("mcp::cancelled_call_cancels_its_run", cancelled_call_cancels_run).needs(NEEDS_MCP_SDK),
     case("mcp::run_shared_with_another_caller_continues", shared_run_continues).needs(NEEDS_MCP_SDK),
@@ -30,7 +31,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("mcp::invalid_messages_do_not_end_the_session", invalid_messages_do_not_end_session),
     case("mcp::call_from_the_tool_card_needs_no_repository", card_call_needs_no_repository),
     case("mcp::a_server_without_a_session_finds_the_users_daemon", server_finds_users_daemon).needs(NEEDS_RUN_USER),
-    case("mcp::langchain_accepts_tool_names_and_answers", langchain_accepts_names_and_answers).needs(NEEDS_LANGCHAIN),
+    case("mcp::langchain_accepts_tool_names_and_answers", langchain_accepts_names_and_answers)
+        .needs(NEEDS_LANGCHAIN)
+        .long(),
 ];
 
 /// The SDK's ways to open a connection: probing for the newest revision, the handshake of earlier revisions, and the
@@ -202,9 +205,9 @@ fn assert_passes_and_is_reused(env: &TestEnvironment, server: &Value, mode: &str
     assert!(shown.contains("\"skill\":\"verify.it\""), "{shown}");
 }
 
-fn assert_all_modes(env: &TestEnvironment, server: &Value) {
+fn assert_modes(env: &TestEnvironment, server: &Value, modes: &[&str]) {
     let repo = failing_repo(env);
-    for (n, mode) in SDK_MODES.into_iter().enumerate() {
+    for (n, mode) in modes.iter().enumerate() {
         // The run of the previous mode belongs to another session, so only the newer resource counts.
         let results = run_sdk(env, server, mode, &failing_repo_script(&repo));
         if n == 0 {
@@ -219,18 +222,18 @@ fn assert_all_modes(env: &TestEnvironment, server: &Value) {
 }
 
 fn python_sdk_over_stdio(env: &TestEnvironment) {
-    assert_all_modes(env, &in_process_server(env));
+    assert_modes(env, &in_process_server(env), campaign_size(&SDK_MODES[..1], &SDK_MODES));
 }
 
 fn python_sdk_through_daemon(env: &TestEnvironment) {
     let daemon = env.start_ready_daemon();
-    assert_all_modes(env, &daemon_stdio_server(env));
+    assert_modes(env, &daemon_stdio_server(env), &SDK_MODES);
     daemon.stop().exits(0);
 }
 
 fn python_sdk_over_socket(env: &TestEnvironment) {
     let daemon = env.start_ready_daemon();
-    assert_all_modes(env, &socket_server(env));
+    assert_modes(env, &socket_server(env), campaign_size(&SDK_MODES[1..], &SDK_MODES));
     daemon.stop().exits(0);
 }
 
@@ -243,9 +246,10 @@ fn cancelled_call_cancels_run(env: &TestEnvironment) {
         ["call", "antigravity_verify_status", { "run_id": "$1.run_id", "wait_s": 50 }],
     ]);
     let daemon = env.start_ready_daemon();
-    for server in [in_process_server(env), daemon_stdio_server(env), socket_server(env)] {
-        for mode in SDK_MODES {
-            let results = run_sdk(env, &server, mode, &steps);
+    for (index, server) in [in_process_server(env), daemon_stdio_server(env), socket_server(env)].iter().enumerate() {
+        // `make test` tries another mode with each server.
+        for mode in campaign_size(&SDK_MODES[index..=index], &SDK_MODES) {
+            let results = run_sdk(env, server, mode, &steps);
             let ended = &results.answers[2];
             assert_starts_with(ended, "INCONCLUSIVE (not verified): the run was cancelled or interrupted\n");
             assert_eq!(ended["isError"], false, "reporting it is not an error");

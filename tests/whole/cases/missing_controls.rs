@@ -17,12 +17,14 @@ use crate::process::FinishedProcess;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("missing_controls::complete_sandbox_matches_the_steps_observation", complete_sandbox).needs(NEEDS_PYTHON),
+    case("missing_controls::complete_sandbox_matches_the_steps_observation", complete_sandbox)
+        .needs(NEEDS_PYTHON)
+        .daemon_sample(),
     case("", complete_sandbox)
         .needs(NEEDS_PYTHON)
         .unprivileged("missing_controls::complete_sandbox_matches_the_steps_observation_as_a_user"),
     case("missing_controls::without_seccomp", lacks_seccomp).needs(NEEDS_PYTHON),
-    case("", lacks_seccomp).needs(NEEDS_PYTHON).unprivileged("missing_controls::without_seccomp_as_a_user"),
+    case("", lacks_seccomp).needs(NEEDS_PYTHON).unprivileged("missing_controls::without_seccomp_as_a_user").long(),
     case("missing_controls::without_landlock", lacks_landlock).needs(NEEDS_PYTHON),
     case("", lacks_landlock).needs(NEEDS_PYTHON).unprivileged("missing_controls::without_landlock_as_a_user"),
     case("missing_controls::landlock_blocks_abstract_sockets_in_the_hosts_network", landlock_with_host_network)
@@ -40,24 +42,29 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("missing_controls::without_keyrings_no_control_is_missing", keyrings_not_required).needs(NEEDS_PYTHON),
     case("missing_controls::without_clone3_at_most_control_groups_are_missing", lacks_clone3).needs(NEEDS_PYTHON),
     case("missing_controls::without_overlays", lacks_overlays).needs(NEEDS_PYTHON),
-    case("", lacks_overlays).needs(NEEDS_PYTHON).unprivileged("missing_controls::without_overlays_as_a_user"),
+    case("", lacks_overlays).needs(NEEDS_PYTHON).unprivileged("missing_controls::without_overlays_as_a_user").long(),
     case("missing_controls::without_mount_setattr_nothing_runs", lacks_mount_setattr).needs(NEEDS_PYTHON),
     case("", lacks_complete_proc).needs(NEEDS_PYTHON).unprivileged("missing_controls::with_parts_of_proc_masked"),
-    case("", lacks_namespaces_as_user).needs(NEEDS_PYTHON).unprivileged("missing_controls::without_namespaces"),
-    case("missing_controls::without_namespaces_as_root", lacks_namespaces_as_root).needs(NEEDS_ROOT),
+    case("", lacks_namespaces_as_user)
+        .needs(NEEDS_PYTHON)
+        .unprivileged("missing_controls::without_namespaces")
+        .daemon_sample(),
+    case("missing_controls::without_namespaces_as_root", lacks_namespaces_as_root).needs(NEEDS_ROOT).daemon_sample(),
     case("", runs_in_bubblewrap).needs(NEEDS_BUBBLEWRAP_SANDBOX).unprivileged("missing_controls::in_bubblewrap"),
     case("", lacks_control_group).unprivileged("missing_controls::without_a_control_group"),
     case("missing_controls::without_a_control_group_mount", lacks_control_group_mount).needs(NEEDS_ROOT),
     case("", apparmor_refusal_names_fix)
         .needs(NEEDS_PYTHON)
         .unprivileged("missing_controls::apparmor_refusal_names_the_profile_command"),
-    case("missing_controls::outcomes_do_not_change_with_a_missing_control", outcomes_unchanged).needs(NEEDS_PYTHON),
+    case("missing_controls::outcomes_do_not_change_with_a_missing_control", outcomes_unchanged)
+        .needs(NEEDS_PYTHON)
+        .daemon_sample(),
     case("missing_controls::control_lost_through_another_missing_control_is_required", coupled_control_required)
         .needs(NEEDS_PYTHON),
     case("missing_controls::operator_can_forbid_best_effort", operator_forbids_best_effort),
     case("missing_controls::operator_sets_which_controls_may_be_missing", operator_tolerates_missing_controls)
         .needs(NEEDS_PYTHON),
-    dry_case("missing_controls::spec_cannot_lower_the_sandbox_mode", spec_cannot_lower_sandbox),
+    dry_case("missing_controls::spec_cannot_lower_the_sandbox_mode", spec_cannot_lower_sandbox).daemon_sample(),
     case("missing_controls::outdated_probe_result_is_not_recorded", outdated_probe_is_not_recorded).needs(NEEDS_PYTHON),
 ];
 

@@ -10,13 +10,18 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 pub(super) const CASES: &[CaseDefinition] = &[
     case("patches::changes_are_written_to_the_patch_and_not_to_the_worktree", changes_are_written_to_patch_only)
         .needs(NEEDS_GIT),
-    case("", changes_are_written_to_patch_only).unprivileged("patches::an_ordinary_user_gets_a_patch").needs(NEEDS_GIT),
+    case("", changes_are_written_to_patch_only)
+        .unprivileged("patches::an_ordinary_user_gets_a_patch")
+        .needs(NEEDS_GIT)
+        .daemon_sample(),
     case("patches::drift_patch_makes_the_next_run_pass", drift_patch_makes_run_pass).needs(NEEDS_GIT),
-    case("patches::stdout_contains_only_the_patch", patch_is_written_to_stdout).needs(NEEDS_GIT),
+    case("patches::stdout_contains_only_the_patch", patch_is_written_to_stdout).needs(NEEDS_GIT).daemon_sample(),
     case("patches::later_steps_and_skills_extend_the_patch", later_steps_extend_patch).needs(NEEDS_GIT),
-    case("patches::patch_of_a_commit_applies_to_that_commit", patch_of_commit_applies_to_it).needs(NEEDS_GIT),
+    case("patches::patch_of_a_commit_applies_to_that_commit", patch_of_commit_applies_to_it)
+        .needs(NEEDS_GIT)
+        .daemon_sample(),
     case("patches::unchanged_tree_gives_an_empty_patch", unchanged_tree_gives_empty_patch),
-    case("patches::only_a_regular_file_outside_git_is_replaced", unsafe_patch_paths_are_refused),
+    case("patches::only_a_regular_file_outside_git_is_replaced", unsafe_patch_paths_are_refused).daemon_sample(),
     case("patches::file_kind_unknown_to_git_gives_no_patch", unsupported_file_kind_gives_no_patch),
     case("patches::changes_of_one_file_by_independent_skills_conflict", independent_changes_of_one_file_conflict),
 ];

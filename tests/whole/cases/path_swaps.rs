@@ -20,22 +20,23 @@ use crate::documents;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, case};
+use crate::test_level::campaign_size;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("path_swaps::files_in_place_of_a_record_are_not_followed", files_in_place_of_record),
-    case("path_swaps::swaps_never_redirect_ten_thousand_writes", swaps_never_redirect_writes),
+    case("path_swaps::swaps_never_redirect_thousands_of_writes", swaps_never_redirect_writes),
     case("path_swaps::run_that_passes_during_swaps_is_recorded", passing_run_during_swaps),
 ];
 
-/// Number of documents that are written while paths are exchanged.
-const MIN_WRITES: usize = 10_000;
+/// Number of documents that are written while paths are exchanged, in `make test` and in `make test-long`.
+const MIN_WRITES: [usize; 2] = [1_500, 10_000];
 /// Number of documents of one run.
 const SKILLS_PER_RUN: usize = 250;
 /// Maximum number of runs needed to write that many documents.
 const MAX_RUNS: usize = 2_000;
-/// Number of runs with a real step.
-const PASSING_RUNS: usize = 24;
+/// Number of runs with a real step, in `make test` and in `make test-long`.
+const PASSING_RUNS: [usize; 2] = [8, 24];
 
 /// A directory that does not belong to the daemon, with its initial state.
 struct OutsideDir {
@@ -233,15 +234,16 @@ fn while_swapping<T>(
                 let _ = std::fs::remove_file(link);
                 symlink(target, link).expect("a link of the test");
                 let exchange = || renameat_with(CWD, &real, CWD, link, RenameFlags::EXCHANGE).is_ok();
+                let stat_real = |times: u64| (0..times).for_each(|_| drop(real.symlink_metadata()));
                 if exchange() {
                     count += 1;
+                    // Some links stay long enough that a writer meets them even if no thread is preempted here.
+                    stat_real(if count.is_multiple_of(LONG_LINK_INTERVAL) { random % MAX_LINK_HOLD } else { 0 });
                     while !exchange() {}
                 }
                 // The pause comes from a Lehmer generator: from none to the time of several documents.
                 random = random * 48_271 % 0x7fff_ffff;
-                for _ in 0..random % MAX_PAUSE {
-                    let _ = real.symlink_metadata();
-                }
+                stat_real(random % MAX_PAUSE);
             }
             count
         });
@@ -255,6 +257,9 @@ fn while_swapping<T>(
 
 /// Maximum number of stat calls between two exchanges.
 const MAX_PAUSE: u64 = 1_000;
+/// Number of exchanges from one link that stays to the next, and the maximum number of stat calls that it stays for.
+const LONG_LINK_INTERVAL: usize = 16;
+const MAX_LINK_HOLD: u64 = 100;
 /// Time limit for ten thousand documents on a busy machine.
 const MANY_WRITES_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -288,6 +293,7 @@ fn swaps_never_redirect_writes(env: &TestEnvironment) {
         2 => (changeset.join("05-status.json"), outside.path.join("05-status.json")),
         _ => (document(n), outside.path.join("document")),
     };
+    let min_writes = campaign_size(MIN_WRITES[0], MIN_WRITES[1]);
     let (mut writes, mut exchanges, mut complete, mut incomplete) = (0, 0, 0, 0);
     with_health_probe(env, || {
         for round in 0..MAX_RUNS {
@@ -301,13 +307,13 @@ fn swaps_never_redirect_writes(env: &TestEnvironment) {
             (writes, exchanges) = (writes + written, exchanges + count);
             (complete, incomplete) =
                 (complete + usize::from(written > SKILLS_PER_RUN), incomplete + usize::from(written <= SKILLS_PER_RUN));
-            if writes >= MIN_WRITES {
+            if writes >= min_writes && incomplete > 0 {
                 break;
             }
         }
     });
     println!("swaps: {writes} documents, {exchanges} exchanges, {complete} runs were whole, {incomplete} were not");
-    assert!(writes >= MIN_WRITES && exchanges > MIN_WRITES / 10 && incomplete > 0, "{writes} {exchanges} {incomplete}");
+    assert!(writes >= min_writes && exchanges > min_writes / 10 && incomplete > 0, "{writes} {exchanges} {incomplete}");
     outside.assert_untouched("by exchanges");
     documents::check_all_documents(repo.path());
     repo.write("spec/verification.yaml", TestSpec::from_script("true").to_yaml(env.marker()));
@@ -325,8 +331,8 @@ fn passing_run_during_swaps(env: &TestEnvironment) {
         0 => (changeset.join("verify"), outside.path.join("verify")),
         _ => (changeset.clone(), outside.path.clone()),
     };
-    let mut passed = 0;
-    for round in 0..PASSING_RUNS {
+    let (mut passed, run_count) = (0, campaign_size(PASSING_RUNS[0], PASSING_RUNS[1]));
+    for round in 0..run_count {
         let run_once = || with_health_probe(env, || run_changeset(&daemon, &repo, &json!({})));
         let (run, count) = while_swapping(&env.root().join("link"), |_| real(round), run_once);
         assert!(count > 0);
@@ -343,7 +349,7 @@ fn passing_run_during_swaps(env: &TestEnvironment) {
         }
         outside.assert_untouched("by exchanges");
     }
-    println!("swaps: {passed} of {PASSING_RUNS} passed");
+    println!("swaps: {passed} of {run_count} passed");
     assert_passes(&daemon, &repo);
     daemon.stop().exits(0);
 }

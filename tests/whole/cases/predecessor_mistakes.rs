@@ -12,7 +12,8 @@ use crate::{machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("mistake_01_settings_are_resolved_once_and_recorded", resolves_settings_once),
-    case("mistake_02_failed_verification_is_never_reported_as_verified", never_reports_failure_as_verified),
+    case("mistake_02_failed_verification_is_never_reported_as_verified", never_reports_failure_as_verified)
+        .daemon_sample(),
     case("mistake_03_toolchain_results_are_checked", checks_toolchain_results),
     case("mistake_04_all_deadlines_are_met", meets_all_deadlines).needs(NEEDS_PYTHON),
     dry_case(
@@ -23,7 +24,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("mistake_07_network_deny_denies_the_network", denies_network).needs(NEEDS_PYTHON),
     case("mistake_08_command_string_is_split_like_in_a_shell", splits_command_like_shell),
     case("mistake_09_no_giant_file_and_no_debug_output_in_documents", no_giant_file_or_debug_output),
-    case("mistake_10_no_error_results_in_a_pass", no_error_results_in_pass),
+    case("mistake_10_no_error_results_in_a_pass", no_error_results_in_pass).daemon_sample(),
 ];
 
 /// The step prints the one setting that it can see, and is ended by the other one.

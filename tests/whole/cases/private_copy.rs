@@ -20,7 +20,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(NEEDS_PYTHON_AND_GIT),
     case("", exchanged_directory_is_not_visible)
         .needs(NEEDS_PYTHON_AND_GIT)
-        .unprivileged("private_copy::exchanged_directory_is_not_visible_to_steps_as_a_user"),
+        .unprivileged("private_copy::exchanged_directory_is_not_visible_to_steps_as_a_user")
+        .long(),
     case("private_copy::temporary_file_is_not_visible_to_steps", temporary_file_is_not_visible)
         .needs(NEEDS_PYTHON_AND_GIT),
     case("private_copy::branch_switch_is_not_visible_to_steps", branch_switch_is_not_visible)
@@ -48,7 +49,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(NEEDS_PYTHON_AND_GIT),
     case("", changes_are_applied_to_worktree)
         .needs(NEEDS_PYTHON_AND_GIT)
-        .unprivileged("private_copy::changes_of_a_step_are_applied_to_the_worktree_as_a_user"),
+        .unprivileged("private_copy::changes_of_a_step_are_applied_to_the_worktree_as_a_user")
+        .long(),
     case("private_copy::two_trees_are_verified_concurrently", two_trees_are_verified_concurrently)
         .needs(NEEDS_PYTHON_AND_GIT),
     case("private_copy::caches_of_an_older_copy_are_discarded", caches_of_older_copy_are_discarded)
@@ -59,10 +61,12 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(NEEDS_PYTHON_AND_GIT),
     case("", git_works_in_nested_repositories)
         .needs(NEEDS_PYTHON_AND_GIT)
-        .unprivileged("private_copy::git_works_in_nested_repositories_as_a_user"),
+        .unprivileged("private_copy::git_works_in_nested_repositories_as_a_user")
+        .long(),
     case("", git_state_matches_worktree)
         .needs(NEEDS_PYTHON_AND_GIT)
-        .unprivileged("private_copy::git_state_is_the_same_as_in_the_worktree_as_a_user"),
+        .unprivileged("private_copy::git_state_is_the_same_as_in_the_worktree_as_a_user")
+        .long(),
 ];
 
 const NEEDS_PYTHON_AND_GIT: &[Needs] = &[Needs::Sandbox, Needs::Program("python3"), Needs::Program("git")];

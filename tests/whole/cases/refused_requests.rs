@@ -9,14 +9,15 @@ use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("refused_requests::without_user_namespaces_nothing_runs", without_user_namespaces_nothing_runs)
-        .needs(&[Needs::Sandbox, Needs::Program("unshare")]),
+        .needs(&[Needs::Sandbox, Needs::Program("unshare")])
+        .daemon_sample(),
     case("", without_user_namespaces_nothing_runs)
         .needs(&[Needs::Sandbox, Needs::Program("unshare")])
         .unprivileged("refused_requests::without_user_namespaces_nothing_runs_as_a_user"),
     case("refused_requests::operator_config_limits_every_spec", operator_limits_every_spec),
     dry_case("refused_requests::invalid_operator_config_is_refused", invalid_operator_config_is_refused),
     case("refused_requests::state_directory_inside_the_repository_is_refused", state_inside_repository_is_refused),
-    dry_case("refused_requests::missing_repository_is_reported", missing_repository_is_reported),
+    dry_case("refused_requests::missing_repository_is_reported", missing_repository_is_reported).daemon_sample(),
 ];
 
 /// Enters a user namespace in which the kernel allows no nested one, and executes a program there.

@@ -13,10 +13,13 @@ use crate::test_spec::{TestSpec, TestStep};
 const NEEDS_GIT_AND_SANDBOX: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("repository_formats::repository_with_sha256_objects_is_verified", sha256_repository).with_sha256(),
     case("repository_formats::repository_with_sha256_objects_is_verified", sha256_repository)
         .with_sha256()
-        .unprivileged("repository_formats::repository_with_sha256_objects_is_verified_as_a_user"),
+        .daemon_sample(),
+    case("repository_formats::repository_with_sha256_objects_is_verified", sha256_repository)
+        .with_sha256()
+        .unprivileged("repository_formats::repository_with_sha256_objects_is_verified_as_a_user")
+        .long(),
     case("repository_formats::repository_with_reftables_is_verified", reftable_repository).with_reftables(),
     case("repository_formats::split_index_is_read", split_index_repository).needs(NEEDS_GIT_AND_SANDBOX),
     case("repository_formats::sparse_index_is_read", sparse_index_repository).needs(NEEDS_GIT_AND_SANDBOX),
@@ -24,12 +27,15 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(NEEDS_GIT_AND_SANDBOX),
     case("repository_formats::recorded_tree_is_that_of_the_worktrees_content", tree_of_worktree_content)
         .needs(NEEDS_GIT_AND_SANDBOX),
-    case("repository_formats::filter_runs_only_in_a_sandbox", filter_runs_in_sandbox).needs(NEEDS_GIT_AND_SANDBOX),
+    case("repository_formats::filter_runs_only_in_a_sandbox", filter_runs_in_sandbox)
+        .needs(NEEDS_GIT_AND_SANDBOX)
+        .daemon_sample(),
     case("repository_formats::git_files_are_read_only_in_every_mode", git_is_read_only_in_every_mode)
         .needs(NEEDS_GIT_AND_SANDBOX),
     case("repository_formats::git_files_are_read_only_in_every_mode", git_is_read_only_in_every_mode)
         .needs(NEEDS_GIT_AND_SANDBOX)
-        .unprivileged("repository_formats::git_files_are_read_only_in_every_mode_as_a_user"),
+        .unprivileged("repository_formats::git_files_are_read_only_in_every_mode_as_a_user")
+        .long(),
     case("repository_formats::git_files_are_read_only_from_a_linked_worktree", git_is_read_only_from_linked_worktree)
         .needs(NEEDS_GIT_AND_SANDBOX),
     case("repository_formats::missing_filter_leaves_the_tree_unknown", missing_filter_leaves_tree_unknown)

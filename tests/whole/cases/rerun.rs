@@ -17,16 +17,18 @@ use crate::process::FinishedProcess;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("rerun::fixed_skill_passes_in_a_partial_and_a_full_run", fixed_skill_passes_in_partial_and_full_run),
+    case("rerun::fixed_skill_passes_in_a_partial_and_a_full_run", fixed_skill_passes_in_partial_and_full_run)
+        .daemon_sample(),
     case("rerun::as_an_ordinary_user", fixed_skill_passes_in_partial_and_full_run)
         .unprivileged("rerun::as_an_ordinary_user"),
-    case("rerun::partial_run_does_not_replace_a_full_run", partial_run_replaces_no_full_run),
-    case("rerun::left_out_skills_keep_their_state", left_out_skills_keep_their_state),
+    case("rerun::partial_run_does_not_replace_a_full_run", partial_run_replaces_no_full_run).daemon_sample(),
+    case("rerun::left_out_skills_keep_their_state", left_out_skills_keep_their_state).daemon_sample(),
     case("rerun::needed_skills_run_and_removed_skills_are_reported", needed_skills_run_and_removed_are_reported),
     case("rerun::pass_on_another_commit_does_not_count", pass_on_other_commit_does_not_count).needs(NEEDS_GIT),
-    case("rerun::interrupted_skills_have_not_passed", interrupted_skills_have_not_passed),
-    case("rerun::every_format_reports_a_partial_run", every_format_reports_partial_run),
-    dry_case("rerun::partial_run_is_refused_if_a_full_run_is_needed", partial_run_is_refused_if_full_run_is_needed),
+    case("rerun::interrupted_skills_have_not_passed", interrupted_skills_have_not_passed).daemon_sample(),
+    case("rerun::every_format_reports_a_partial_run", every_format_reports_partial_run).daemon_sample(),
+    dry_case("rerun::partial_run_is_refused_if_a_full_run_is_needed", partial_run_is_refused_if_full_run_is_needed)
+        .daemon_sample(),
 ];
 
 /// Cases that test a service in the test process.

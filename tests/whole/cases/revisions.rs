@@ -14,24 +14,25 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("revisions::uncommitted_work_is_ignored_and_unchanged", uncommitted_work_is_ignored_and_unchanged),
-    case("", uncommitted_work_is_ignored_and_unchanged).unprivileged("revisions::an_ordinary_user_verifies_a_commit"),
-    case("revisions::root_verifies_a_commit_of_another_users_repository", root_verifies_commit_of_other_user).needs(&[
-        Needs::Sandbox,
-        Needs::Root,
-        Needs::Program("git"),
-    ]),
-    case("revisions::record_names_the_commit", record_names_commit),
+    case("", uncommitted_work_is_ignored_and_unchanged)
+        .unprivileged("revisions::an_ordinary_user_verifies_a_commit")
+        .daemon_sample(),
+    case("revisions::root_verifies_a_commit_of_another_users_repository", root_verifies_commit_of_other_user)
+        .needs(&[Needs::Sandbox, Needs::Root, Needs::Program("git")])
+        .daemon_sample(),
+    case("revisions::record_names_the_commit", record_names_commit).daemon_sample(),
     case("revisions::concurrent_edits_and_commits_do_not_matter", concurrent_edits_and_commits_do_not_matter),
     case("revisions::git_in_a_step_reads_history", git_in_step_reads_history),
     case("revisions::step_sees_neither_the_worktree_nor_the_state_directory", worktree_and_state_are_hidden),
     case("revisions::drift_is_detected_and_changes_are_not_applied", drift_is_detected_and_not_applied),
-    case("revisions::caches_belong_to_the_branch", caches_belong_to_branch),
-    case("revisions::a_range_is_verified_oldest_first", range_is_verified_oldest_first),
+    case("revisions::caches_belong_to_the_branch", caches_belong_to_branch).daemon_sample(),
+    case("revisions::a_range_is_verified_oldest_first", range_is_verified_oldest_first).daemon_sample(),
     case("revisions::a_commit_that_cannot_run_does_not_stop_a_range", range_continues_after_error),
-    dry_case("revisions::invalid_revision_is_a_usage_error", invalid_revision_is_usage_error),
-    dry_case("revisions::contradictory_options_are_a_usage_error", contradictory_options_are_usage_errors),
+    dry_case("revisions::invalid_revision_is_a_usage_error", invalid_revision_is_usage_error).daemon_sample(),
+    dry_case("revisions::contradictory_options_are_a_usage_error", contradictory_options_are_usage_errors)
+        .daemon_sample(),
     case("revisions::tree_with_unsafe_names_is_refused", tree_with_unsafe_names_is_refused),
-    case("revisions::changed_checkout_is_recreated", changed_checkout_is_recreated),
+    case("revisions::changed_checkout_is_recreated", changed_checkout_is_recreated).daemon_sample(),
     case("revisions::copy_of_a_killed_writer_is_repaired", copy_of_killed_writer_is_repaired),
     case("revisions::an_interrupted_checkout_ends_the_run", interrupted_checkout_ends_run),
     case("revisions::commit_is_verified_without_overlays", commit_without_overlays).needs(NEEDS_PYTHON),
@@ -40,32 +41,47 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("revisions::submodules_are_empty_unless_requested", submodules_are_empty_unless_requested),
     case("revisions::a_linked_worktree_verifies_a_commit", linked_worktree_verifies_commit),
     case("revisions::uncommitted_work_is_ignored_and_unchanged_in_sha256", uncommitted_work_is_ignored_and_unchanged)
-        .with_sha256(),
+        .with_sha256()
+        .long(),
     case("", uncommitted_work_is_ignored_and_unchanged)
         .with_sha256()
-        .unprivileged("revisions::an_ordinary_user_verifies_a_commit_in_sha256"),
+        .unprivileged("revisions::an_ordinary_user_verifies_a_commit_in_sha256")
+        .long(),
     case("revisions::record_names_the_commit_in_sha256", record_names_commit).with_sha256(),
-    case("revisions::git_in_a_step_reads_history_in_sha256", git_in_step_reads_history).with_sha256(),
+    case("revisions::git_in_a_step_reads_history_in_sha256", git_in_step_reads_history).with_sha256().long(),
     case("revisions::drift_is_detected_and_changes_are_not_applied_in_sha256", drift_is_detected_and_not_applied)
-        .with_sha256(),
-    case("revisions::a_range_is_verified_oldest_first_in_sha256", range_is_verified_oldest_first).with_sha256(),
-    case("revisions::invalid_revision_is_a_usage_error_in_sha256", invalid_revision_is_usage_error).with_sha256(),
-    case("revisions::tree_with_unsafe_names_is_refused_in_sha256", tree_with_unsafe_names_is_refused).with_sha256(),
-    case("revisions::changed_checkout_is_recreated_in_sha256", changed_checkout_is_recreated).with_sha256(),
+        .with_sha256()
+        .long(),
+    case("revisions::a_range_is_verified_oldest_first_in_sha256", range_is_verified_oldest_first).with_sha256().long(),
+    case("revisions::invalid_revision_is_a_usage_error_in_sha256", invalid_revision_is_usage_error)
+        .with_sha256()
+        .long(),
+    case("revisions::tree_with_unsafe_names_is_refused_in_sha256", tree_with_unsafe_names_is_refused)
+        .with_sha256()
+        .long(),
+    case("revisions::changed_checkout_is_recreated_in_sha256", changed_checkout_is_recreated).with_sha256().long(),
     case("revisions::submodules_of_sha256_are_empty_and_refused_if_requested", sha256_submodules_are_refused)
         .with_sha256(),
-    case("revisions::a_linked_worktree_verifies_a_commit_in_sha256", linked_worktree_verifies_commit).with_sha256(),
+    case("revisions::a_linked_worktree_verifies_a_commit_in_sha256", linked_worktree_verifies_commit)
+        .with_sha256()
+        .long(),
     case(
         "revisions::uncommitted_work_is_ignored_and_unchanged_in_reftables",
         uncommitted_work_is_ignored_and_unchanged,
     )
-    .with_reftables(),
+    .with_reftables()
+    .long(),
     case("", uncommitted_work_is_ignored_and_unchanged)
         .with_reftables()
-        .unprivileged("revisions::an_ordinary_user_verifies_a_commit_in_reftables"),
-    case("revisions::git_in_a_step_reads_history_in_reftables", git_in_step_reads_history).with_reftables(),
-    case("revisions::a_range_is_verified_oldest_first_in_reftables", range_is_verified_oldest_first).with_reftables(),
-    case("revisions::invalid_revision_is_a_usage_error_in_reftables", invalid_revision_is_usage_error).with_reftables(),
+        .unprivileged("revisions::an_ordinary_user_verifies_a_commit_in_reftables")
+        .long(),
+    case("revisions::git_in_a_step_reads_history_in_reftables", git_in_step_reads_history).with_reftables().long(),
+    case("revisions::a_range_is_verified_oldest_first_in_reftables", range_is_verified_oldest_first)
+        .with_reftables()
+        .long(),
+    case("revisions::invalid_revision_is_a_usage_error_in_reftables", invalid_revision_is_usage_error)
+        .with_reftables()
+        .long(),
     case("revisions::a_linked_worktree_verifies_a_commit_in_reftables", linked_worktree_verifies_commit)
         .with_reftables(),
 ];

@@ -12,12 +12,12 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("skill_order::dependent_skill_sees_the_output_of_needed_skills", dependent_skill_sees_needed_output),
     case("skill_order::file_written_by_two_needed_skills_is_a_conflict", file_of_two_needed_skills_conflicts),
     case("skill_order::directory_built_by_two_needed_skills_is_a_conflict", build_of_two_needed_skills_conflicts),
-    case("skill_order::skill_is_skipped_if_a_needed_skill_failed", failed_need_skips_skill),
+    case("skill_order::skill_is_skipped_if_a_needed_skill_failed", failed_need_skips_skill).daemon_sample(),
     case("skill_order::needs_determines_the_order_and_include_does_not", needs_determine_order),
-    case("skill_order::parallel_skills_run_concurrently", parallel_skills_run_concurrently),
+    case("skill_order::parallel_skills_run_concurrently", parallel_skills_run_concurrently).daemon_sample(),
     case("skill_order::changes_of_parallel_skills_are_recorded_separately", parallel_changes_are_attributed),
     case("skill_order::many_steps_stack_their_layers", many_steps_stack_layers),
-    case("skill_order::too_many_layers_are_refused_with_the_limit", too_many_layers_are_refused),
+    case("skill_order::too_many_layers_are_refused_with_the_limit", too_many_layers_are_refused).long(),
 ];
 
 fn make_file_script(path: &str) -> String {

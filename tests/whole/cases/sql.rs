@@ -15,11 +15,12 @@ const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("sql::cli_judges_a_file", cli_judges_file),
-    case("sql::cli_judges_a_file_as_a_user", cli_judges_file).unprivileged("sql::cli_judges_a_file_as_a_user"),
+    case("sql::cli_judges_a_file_as_a_user", cli_judges_file).unprivileged("sql::cli_judges_a_file_as_a_user").long(),
     case("sql::cli_uses_the_daemon", cli_uses_daemon),
     case("sql::step_result_depends_on_its_files", step_result_depends_on_files),
     case("sql::step_result_depends_on_its_files_as_a_user", step_result_depends_on_files)
-        .unprivileged("sql::step_result_depends_on_its_files_as_a_user"),
+        .unprivileged("sql::step_result_depends_on_its_files_as_a_user")
+        .long(),
     case("sql::ignores_a_proctor_sql_program_in_the_tree", ignores_proctor_sql_in_tree),
     case("sql::invalid_schema_or_missing_files_fail_a_step", invalid_schema_or_missing_files_fail_step),
     case("sql::missing_database_is_an_error", missing_database_is_an_error).needs(NEEDS_CURL),

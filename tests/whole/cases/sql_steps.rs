@@ -11,15 +11,17 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 use crate::{binaries, machine};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("sql_steps::valid_queries_pass", valid_queries_pass),
+    case("sql_steps::valid_queries_pass", valid_queries_pass).daemon_sample(),
     case("sql_steps::misspelt_column_is_reported_at_its_position", misspelt_column_is_located),
-    case("sql_steps::an_edited_query_is_judged_again", edited_query_is_judged_again),
+    case("sql_steps::an_edited_query_is_judged_again", edited_query_is_judged_again).daemon_sample(),
     case("sql_steps::writes_without_an_effective_filter_are_rejected", writes_need_effective_filter),
     case("sql_steps::migrations_build_on_earlier_migrations", migrations_build_on_earlier_ones),
     case("sql_steps::query_from_the_spec_is_judged", query_from_spec_is_judged),
     case("sql_steps::sql_that_cannot_be_judged_fails", unjudgeable_sql_fails),
     case("sql_steps::another_engine_library_prevents_reuse", another_library_prevents_reuse).needs(NEEDS_DUCKDB),
-    case("sql_steps::spec_cannot_select_the_engine_library", spec_cannot_select_library).needs(NEEDS_DUCKDB),
+    case("sql_steps::spec_cannot_select_the_engine_library", spec_cannot_select_library)
+        .needs(NEEDS_DUCKDB)
+        .daemon_sample(),
     case("sql_steps::library_from_the_spec_is_no_fallback", library_from_spec_is_no_fallback).needs(NEEDS_DUCKDB),
     case(
         "sql_steps::command_named_like_the_helper_runs_the_repositorys_program",
@@ -33,7 +35,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     dry_case("sql_steps::invalid_sql_steps_are_refused", invalid_sql_steps_are_refused),
     case("", valid_queries_pass).unprivileged("sql_steps::valid_queries_pass_as_a_user"),
     case("", misspelt_column_is_located)
-        .unprivileged("sql_steps::misspelt_column_is_reported_at_its_position_as_a_user"),
+        .unprivileged("sql_steps::misspelt_column_is_reported_at_its_position_as_a_user")
+        .long(),
     case("", repository_cannot_replace_engine)
         .unprivileged("sql_steps::repository_cannot_replace_the_engine_as_a_user"),
 ];

@@ -6,11 +6,14 @@ use crate::needs::{CaseDefinition, NEEDS_GIT, case};
 use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("step_environment::callers_secrets_reach_neither_steps_nor_records", callers_secrets_are_hidden),
-    case("step_environment::allowed_variables_and_env_are_passed_and_env_takes_precedence", allowed_and_set_variables),
+    case("step_environment::callers_secrets_reach_neither_steps_nor_records", callers_secrets_are_hidden)
+        .daemon_sample(),
+    case("step_environment::allowed_variables_and_env_are_passed_and_env_takes_precedence", allowed_and_set_variables)
+        .daemon_sample(),
     case("step_environment::variables_for_git_loaders_and_proxies_are_never_passed", steering_variables_are_blocked),
     case("step_environment::callers_git_dir_does_not_select_the_repository", callers_git_dir_is_ignored)
-        .needs(NEEDS_GIT),
+        .needs(NEEDS_GIT)
+        .daemon_sample(),
     case("step_environment::step_has_only_recorded_variables", environment_is_a_closed_list),
     case("step_environment::env_of_the_spec_can_set_any_variable", spec_may_set_any_variable),
     case("step_environment::standard_input_is_empty", stdin_is_empty),

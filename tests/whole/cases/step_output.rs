@@ -12,15 +12,16 @@ use crate::needs::{CaseDefinition, case};
 use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("step_output::two_hundred_megabytes_are_hashed_in_bounded_memory", large_output_uses_bounded_memory),
+    case("step_output::two_hundred_megabytes_are_hashed_in_bounded_memory", large_output_uses_bounded_memory)
+        .daemon_sample(),
     case("step_output::concurrent_streams_do_not_block", concurrent_streams_do_not_block),
     case("step_output::preview_has_the_start_and_the_end", preview_has_start_and_end),
-    case("step_output::binary_output_is_escaped", binary_output_is_escaped),
-    case("step_output::terminal_escapes_do_not_reach_the_screen", terminal_escapes_are_neutralised),
-    case("step_output::ci_commands_are_neutralised_on_the_screen", ci_commands_are_neutralised),
+    case("step_output::binary_output_is_escaped", binary_output_is_escaped).daemon_sample(),
+    case("step_output::terminal_escapes_do_not_reach_the_screen", terminal_escapes_are_neutralised).daemon_sample(),
+    case("step_output::ci_commands_are_neutralised_on_the_screen", ci_commands_are_neutralised).daemon_sample(),
     case("step_output::unterminated_last_line_is_kept", unterminated_line_is_kept),
-    case("step_output::secret_of_the_caller_is_neither_stored_nor_shown", secret_is_redacted),
-    case("step_output::secret_of_the_caller_is_redacted_in_drift", secret_in_drift_is_redacted),
+    case("step_output::secret_of_the_caller_is_neither_stored_nor_shown", secret_is_redacted).daemon_sample(),
+    case("step_output::secret_of_the_caller_is_redacted_in_drift", secret_in_drift_is_redacted).daemon_sample(),
 ];
 
 const FLOOD_BYTES: usize = 200_000_000;

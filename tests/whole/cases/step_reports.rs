@@ -12,7 +12,7 @@ use super::missing_controls::wrapper_without;
 pub(super) const CASES: &[CaseDefinition] = &[
     case("step_reports::report_of_a_step_is_stored_and_is_no_drift", report_is_stored_without_drift),
     case("", report_is_stored_without_drift).unprivileged("step_reports::report_of_a_step_is_stored_as_a_user"),
-    case("step_reports::report_of_a_failed_step_is_read", report_of_failed_step_is_read),
+    case("step_reports::report_of_a_failed_step_is_read", report_of_failed_step_is_read).daemon_sample(),
     case("step_reports::stale_report_does_not_count", stale_report_does_not_count),
     case("step_reports::report_of_the_last_attempt_counts", report_of_last_attempt_counts),
     case("step_reports::change_of_a_tracked_report_is_drift", tracked_report_is_drift),
@@ -24,11 +24,11 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("step_reports::change_of_another_steps_report_is_drift", change_of_other_steps_report_is_drift),
     case("step_reports::reports_stay_in_the_layer_under_strict_and_off", reports_stay_in_layer_in_other_modes),
     case("step_reports::recreated_report_directory_is_no_drift", recreated_directory_is_no_drift),
-    case("step_reports::secret_of_the_caller_is_redacted", secret_in_report_is_redacted),
+    case("step_reports::secret_of_the_caller_is_redacted", secret_in_report_is_redacted).daemon_sample(),
     case("step_reports::report_is_read_in_a_run_of_a_commit", report_in_run_of_commit)
         .needs(&[Needs::Sandbox, Needs::Program("git")]),
     case("step_reports::report_is_read_without_overlays", reports_without_overlays).needs(NEEDS_PYTHON),
-    dry_case("step_reports::invalid_report_path_is_a_spec_error", invalid_report_path_is_spec_error),
+    dry_case("step_reports::invalid_report_path_is_a_spec_error", invalid_report_path_is_spec_error).daemon_sample(),
 ];
 
 /// Report that a step of the tests writes.

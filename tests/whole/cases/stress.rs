@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::local_attacks::{AttackFixture, NEEDS_SYSTEM_DAEMON, NEEDS_USER_DAEMON};
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, case};
+use crate::test_level::campaign_size;
 use crate::test_spec::TestSpec;
 
 pub(super) const CASES: &[CaseDefinition] = &[
@@ -21,8 +22,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .unprivileged("stress::user_daemon_records_are_correct_during_writes"),
 ];
 
-/// Number of runs, unless `PROCTOR_HOSTILE_RUNS` sets it.
-const DEFAULT_RUNS: u64 = 10;
+/// Number of runs in `make test` and in `make test-long`, unless `PROCTOR_HOSTILE_RUNS` sets it.
+const DEFAULT_RUNS: [u64; 2] = [5, 10];
 /// Time limit for a run on a busy machine.
 const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -43,8 +44,10 @@ fn number_from_env(variable: &str, default: u64) -> u64 {
 }
 
 fn records_are_correct_during_writes(env: &TestEnvironment) {
-    let (runs, seed) =
-        (number_from_env("PROCTOR_HOSTILE_RUNS", DEFAULT_RUNS), number_from_env("PROCTOR_HOSTILE_SEED", 1));
+    let (runs, seed) = (
+        number_from_env("PROCTOR_HOSTILE_RUNS", campaign_size(DEFAULT_RUNS[0], DEFAULT_RUNS[1])),
+        number_from_env("PROCTOR_HOSTILE_SEED", 1),
+    );
     let stage = AttackFixture::new(env).patient(RUN_TIMEOUT * u32::try_from(runs).expect("a number of runs"));
     let repo = stage.create_repo("stress", &TestSpec::from_script("exec python3 identity.py"));
     repo.write("identity.py", include_str!("../identity.py"));

@@ -10,7 +10,7 @@ use crate::process::RunningProcess;
 use crate::{binaries, machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] =
-    &[case("systemd::units_work_in_a_booted_system", units_work_in_booted_system).needs(NEEDS)];
+    &[case("systemd::units_work_in_a_booted_system", units_work_in_booted_system).needs(NEEDS).long()];
 
 const NEEDS: &[Needs] = &[
     Needs::Root,

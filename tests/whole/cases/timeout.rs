@@ -9,11 +9,11 @@ use crate::test_spec::{TestSpec, TestStep};
 pub(super) const CASES: &[CaseDefinition] = &[
     case("timeout::kills_stubborn_grandchild_that_holds_the_pipe", kills_stubborn_grandchild).needs(NEEDS_PYTHON),
     case("timeout::step_that_handles_term_ends_before_the_grace_period", step_that_handles_term_ends_early),
-    case("timeout::kills_forked_daemons", kills_forked_daemons).needs(NEEDS_PYTHON),
+    case("timeout::kills_forked_daemons", kills_forked_daemons).needs(NEEDS_PYTHON).daemon_sample(),
     case("timeout::kills_stopped_process", kills_stopped_process),
     case("timeout::exit_zero_on_term_does_not_pass", exit_zero_on_term_does_not_pass),
     case("timeout::leftover_process_does_not_delay_a_step", leftover_process_does_not_delay_step),
-    case("timeout::a_retried_timeout_is_recorded", retried_timeout_is_recorded),
+    case("timeout::a_retried_timeout_is_recorded", retried_timeout_is_recorded).daemon_sample(),
     case("timeout::closed_output_does_not_end_the_step", closed_output_does_not_end_step),
 ];
 

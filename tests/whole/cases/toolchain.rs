@@ -6,8 +6,8 @@ use crate::needs::{CaseDefinition, case};
 use crate::test_spec::TestSpec;
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("toolchain::a_passing_check_is_recorded_with_its_version", passing_check_is_recorded),
-    case("toolchain::failing_check_blocks_every_skill", failing_check_blocks_skills),
+    case("toolchain::a_passing_check_is_recorded_with_its_version", passing_check_is_recorded).daemon_sample(),
+    case("toolchain::failing_check_blocks_every_skill", failing_check_blocks_skills).daemon_sample(),
     case("toolchain::version_outside_the_range_blocks_every_skill", version_out_of_range_blocks_skills),
     case("toolchain::an_output_without_a_version_satisfies_no_range", output_without_version_satisfies_no_range),
     case("toolchain::missing_tool_blocks_every_skill", missing_tool_blocks_skills),

@@ -14,74 +14,89 @@ use crate::process::RunningProcess;
 use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("tools::cargo_builds_tests_and_reuses_its_cache", cargo_reuses_its_cache).needs(CARGO),
+    case("tools::cargo_builds_tests_and_reuses_its_cache", cargo_reuses_its_cache).needs(CARGO).long(),
     case("", cargo_reuses_its_cache)
         .needs(CARGO)
         .unprivileged("tools::cargo_builds_tests_and_reuses_its_cache_as_a_user"),
-    case("tools::npm_installs_and_tests", npm_installs_and_tests).needs(NPM),
+    case("tools::npm_installs_and_tests", npm_installs_and_tests).needs(NPM).long(),
     case("", npm_installs_and_tests).needs(NPM).unprivileged("tools::npm_installs_and_tests_as_a_user"),
     case("tools::node_from_a_version_manager_in_the_home", node_from_version_manager).needs(NPM),
     case("tools::npm_installs_from_the_callers_cache", npm_installs_from_callers_cache).needs(NPM),
     case("", npm_installs_from_callers_cache)
         .needs(NPM)
-        .unprivileged("tools::npm_installs_from_the_callers_cache_as_a_user"),
-    case("tools::pip_installs_into_a_virtual_environment", pip_installs_into_venv).needs(VENV),
+        .unprivileged("tools::npm_installs_from_the_callers_cache_as_a_user")
+        .long(),
+    case("tools::pip_installs_into_a_virtual_environment", pip_installs_into_venv).needs(VENV).long(),
     case("", pip_installs_into_venv)
         .needs(VENV)
         .unprivileged("tools::pip_installs_into_a_virtual_environment_as_a_user"),
     case("tools::pytest_with_processes_and_databases", pytest_with_processes_and_databases).needs(PYTEST),
     case("", pytest_with_processes_and_databases)
         .needs(PYTEST)
-        .unprivileged("tools::pytest_with_processes_and_databases_as_a_user"),
+        .unprivileged("tools::pytest_with_processes_and_databases_as_a_user")
+        .long(),
     case("tools::go_runs_tests_in_parallel", go_runs_tests_in_parallel).needs(GO),
-    case("", go_runs_tests_in_parallel).needs(GO).unprivileged("tools::go_runs_tests_in_parallel_as_a_user"),
+    case("", go_runs_tests_in_parallel).needs(GO).unprivileged("tools::go_runs_tests_in_parallel_as_a_user").long(),
     case("tools::go_builds_with_the_callers_modules", go_builds_with_callers_modules).needs(GO),
     case("", go_builds_with_callers_modules)
         .needs(GO)
-        .unprivileged("tools::go_builds_with_the_callers_modules_as_a_user"),
+        .unprivileged("tools::go_builds_with_the_callers_modules_as_a_user")
+        .long(),
     case("tools::parallel_processes_with_ports_sockets_and_locks", parallel_processes).needs(PYTHON),
     case("", parallel_processes)
         .needs(PYTHON)
-        .unprivileged("tools::parallel_processes_with_ports_sockets_and_locks_as_a_user"),
+        .unprivileged("tools::parallel_processes_with_ports_sockets_and_locks_as_a_user")
+        .long(),
     case("tools::localhost_answers", localhost_answers).needs(PYTHON),
-    case("", localhost_answers).needs(PYTHON).unprivileged("tools::localhost_answers_as_a_user"),
+    case("", localhost_answers).needs(PYTHON).unprivileged("tools::localhost_answers_as_a_user").long(),
     case("tools::localhost_answers_over_v6", localhost_answers_over_v6).needs(&[Needs::Sandbox, PYTHON3, IPV6]),
     case("tools::sqlite_in_wal_mode", sqlite_in_wal_mode).needs(PYTHON),
-    case("", sqlite_in_wal_mode).needs(PYTHON).unprivileged("tools::sqlite_in_wal_mode_as_a_user"),
+    case("", sqlite_in_wal_mode).needs(PYTHON).unprivileged("tools::sqlite_in_wal_mode_as_a_user").long(),
     case("tools::sqlite_shell_in_wal_mode", sqlite_shell_in_wal_mode)
         .needs(&[Needs::Sandbox, Needs::Program("sqlite3")]),
     case("tools::a_headless_browser_renders_a_page", headless_browser_renders_page).needs(CHROMIUM),
     case("", headless_browser_renders_page)
         .needs(CHROMIUM)
-        .unprivileged("tools::a_headless_browser_renders_a_page_as_a_user"),
+        .unprivileged("tools::a_headless_browser_renders_a_page_as_a_user")
+        .long(),
     case("tools::steps_can_open_terminals", steps_can_open_terminals).needs(PYTHON),
-    case("", steps_can_open_terminals).needs(PYTHON).unprivileged("tools::steps_can_open_terminals_as_a_user"),
+    case("", steps_can_open_terminals).needs(PYTHON).unprivileged("tools::steps_can_open_terminals_as_a_user").long(),
     case("tools::script_opens_a_terminal", script_opens_terminal).needs(&[Needs::Sandbox, Needs::Program("script")]),
     case("tools::shared_memory", shared_memory).needs(PYTHON),
-    case("", shared_memory).needs(PYTHON).unprivileged("tools::shared_memory_as_a_user"),
+    case("", shared_memory).needs(PYTHON).unprivileged("tools::shared_memory_as_a_user").long(),
     case("tools::users_locales_and_time_zones", users_locales_and_time_zones).needs(TIME_ZONES),
     case("", users_locales_and_time_zones)
         .needs(TIME_ZONES)
-        .unprivileged("tools::users_locales_and_time_zones_as_a_user"),
+        .unprivileged("tools::users_locales_and_time_zones_as_a_user")
+        .long(),
     case("tools::a_compiler_in_a_temporary_directory", compiler_in_temporary_directory)
         .needs(&[Needs::Sandbox, C_COMPILER]),
     case("", compiler_in_temporary_directory)
         .needs(&[Needs::Sandbox, C_COMPILER])
-        .unprivileged("tools::a_compiler_in_a_temporary_directory_as_a_user"),
+        .unprivileged("tools::a_compiler_in_a_temporary_directory_as_a_user")
+        .long(),
     case("tools::gdb_debugs_its_own_child", gdb_debugs_its_child).needs(GDB),
-    case("", gdb_debugs_its_child).needs(GDB).unprivileged("tools::gdb_debugs_its_own_child_as_a_user"),
+    case("", gdb_debugs_its_child).needs(GDB).unprivileged("tools::gdb_debugs_its_own_child_as_a_user").long(),
     case("tools::strace_follows_its_own_child", strace_follows_its_child).needs(STRACE),
-    case("", strace_follows_its_child).needs(STRACE).unprivileged("tools::strace_follows_its_own_child_as_a_user"),
+    case("", strace_follows_its_child)
+        .needs(STRACE)
+        .unprivileged("tools::strace_follows_its_own_child_as_a_user")
+        .long(),
     case("tools::git_reads_the_repository", git_reads_repository).needs(&[Needs::Sandbox, Needs::Program("git")]),
     case("", git_reads_repository)
         .needs(&[Needs::Sandbox, Needs::Program("git")])
-        .unprivileged("tools::git_reads_the_repository_as_a_user"),
+        .unprivileged("tools::git_reads_the_repository_as_a_user")
+        .long(),
     case("tools::linked_toolchains_are_visible_without_credentials", linked_toolchains_without_credentials),
     case("", linked_toolchains_without_credentials)
-        .unprivileged("tools::linked_toolchains_are_visible_without_credentials_as_a_user"),
+        .unprivileged("tools::linked_toolchains_are_visible_without_credentials_as_a_user")
+        .long(),
     case("tools::a_home_behind_a_link", home_behind_link),
     case("tools::make_with_a_jobserver", make_with_jobserver).needs(&[Needs::Sandbox, MAKE]),
-    case("", make_with_jobserver).needs(&[Needs::Sandbox, MAKE]).unprivileged("tools::make_with_a_jobserver_as_a_user"),
+    case("", make_with_jobserver)
+        .needs(&[Needs::Sandbox, MAKE])
+        .unprivileged("tools::make_with_a_jobserver_as_a_user")
+        .long(),
 ];
 
 const C_COMPILER: Needs = Needs::WorkingCommand(&["cc", "--version"]);

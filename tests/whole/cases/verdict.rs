@@ -9,21 +9,21 @@ use crate::needs::{CaseDefinition, case};
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    case("verdict::a_passing_run_writes_evidence_and_status", passing_run),
-    case("verdict::a_failing_step_is_shown_first", failing_step_is_shown_first),
+    case("verdict::a_passing_run_writes_evidence_and_status", passing_run).daemon_sample(),
+    case("verdict::a_failing_step_is_shown_first", failing_step_is_shown_first).daemon_sample(),
     case("verdict::failing_step_ends_only_its_skill", failing_step_ends_only_its_skill),
     case("verdict::fail_fast_starts_no_further_step", fail_fast_starts_no_further_step),
-    case("verdict::a_missing_program_is_inconclusive", missing_program),
+    case("verdict::a_missing_program_is_inconclusive", missing_program).daemon_sample(),
     case("verdict::non_executable_file_is_inconclusive", non_executable_file_is_inconclusive),
     case("verdict::a_missing_work_directory_is_inconclusive", missing_workdir),
     case("verdict::expected_exit_code_passes_and_zero_then_fails", expected_exit_code_passes),
     case("verdict::signal_fails_even_if_its_exit_code_is_expected", signal_fails_despite_expected_code),
-    case("verdict::a_retried_pass_is_flaky", retried_pass_is_flaky),
+    case("verdict::a_retried_pass_is_flaky", retried_pass_is_flaky).daemon_sample(),
     case("verdict::retried_failure_fails", retried_failure_fails),
-    case("verdict::a_skill_above_max_tier_is_inconclusive", skill_above_max_tier),
-    case("verdict::pass_raised_above_max_tier_is_inconclusive", pass_raised_above_max_tier),
+    case("verdict::a_skill_above_max_tier_is_inconclusive", skill_above_max_tier).daemon_sample(),
+    case("verdict::pass_raised_above_max_tier_is_inconclusive", pass_raised_above_max_tier).daemon_sample(),
     case("verdict::all_skills_above_max_tier_are_inconclusive", all_skills_above_max_tier),
-    case("verdict::drift_exit_code_precedes_timeout_and_failure", drift_before_timeout_before_failure),
+    case("verdict::drift_exit_code_precedes_timeout_and_failure", drift_before_timeout_before_failure).daemon_sample(),
 ];
 
 pub(crate) fn passing_run(env: &TestEnvironment) {
