@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use proctor_core::api::{Asked, LoggedEvent, Problem, RunState, RunSubmission, RunView, Submitted};
 use proctor_core::model::event::RunEvent;
-use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName, RunId};
 use proctor_core::spec::OperatorConfig;
 use proctor_core::sql::DUCKDB_VARIABLE;
 use proctor_daemon::caller::Caller;
@@ -95,7 +95,8 @@ impl<'e> InProcessService<'e> {
 
     /// Submits a run with an optional key, and returns a refusal as an error.
     pub(crate) fn try_submit(&self, submission: RunSubmission, key: Option<&str>) -> Result<Submitted, Problem> {
-        self.block_on(self.service.submit(self.caller, submission, key.map(str::to_owned)))
+        let key = key.map(|text| IdempotencyKey::new(text).expect("a key"));
+        self.block_on(self.service.submit(self.caller, submission, key))
     }
 
     /// Waits for the end of a run, and checks its whole log and its remaining processes.
