@@ -21,7 +21,7 @@ use crate::policy::{Frame, Policy};
 use crate::reaper::Reaper;
 use crate::run_space::{Layer, RunSpace, Sealed, Unsealed};
 use crate::running_sandbox::{ClaimError, CleanupOwner, RunningSandbox, RunningSandboxParts, is_peer_closed};
-use crate::sandbox_pool::{self, HostBaseline, PreparedSandbox, SandboxPool};
+use crate::sandbox_pool::{self, ExpirySchedule, HostBaseline, PreparedSandbox, SandboxPool};
 use crate::setup::{self, SetupOp, claim_ops, prepare_ops};
 use crate::wait::HelperProcess;
 use crate::wire::{self, CgroupEntry, ClaimRequest, EnforcedLimits, HelperRequest, LayerIds, SandboxRequest};
@@ -262,7 +262,7 @@ impl Launcher {
     /// Ends the prepared sandboxes of all runs that have been unused for at least `min_idle`, and waits until they
     /// have ended. The launcher also ends each prepared sandbox by itself after a minute.
     pub fn release_idle(&self, min_idle: Duration) {
-        live_pools(&self.pools).iter().for_each(|pool| pool.release_idle(min_idle));
+        live_pools(&self.pools).for_each(|pool| pool.release_idle(min_idle));
     }
 
     pub(crate) fn add_pool(&self) -> Arc<SandboxPool> {
@@ -464,8 +464,13 @@ fn send_claim(
 
 /// Starts the requested helpers until all senders are gone, and ends the prepared sandboxes that expire.
 fn run_launcher(helper: &std::path::Path, inbox: &Receiver<SpawnJob>, pools: &RunPools) {
+    let mut schedule = ExpirySchedule::new(Instant::now());
     loop {
-        match inbox.recv_timeout(release_expired_sandboxes(pools, Instant::now())) {
+        let now = Instant::now();
+        if schedule.time_left(now).is_zero() {
+            schedule.set_next_check(release_expired_sandboxes(pools, now), now);
+        }
+        match inbox.recv_timeout(schedule.time_left(now)) {
             Ok(job) => {
                 let spawned =
                     helper_command(helper).stdin(Stdio::from(job.stdin)).stdout(job.stdout).stderr(job.stderr).spawn();
@@ -479,19 +484,19 @@ fn run_launcher(helper: &std::path::Path, inbox: &Receiver<SpawnJob>, pools: &Ru
     }
 }
 
-/// Ends the sandboxes that have expired at the time `now`. Returns the time from then to the next expiry.
-fn release_expired_sandboxes(pools: &RunPools, now: Instant) -> Duration {
-    let mut first = None;
-    for pool in live_pools(pools) {
+/// Ends the sandboxes that have expired at the time `now`. Returns when the oldest of the others began to wait.
+fn release_expired_sandboxes(pools: &RunPools, now: Instant) -> Option<Instant> {
+    let release = |pool: Arc<SandboxPool>| {
         pool.release_expired(now);
-        first = first.into_iter().chain(pool.first_waiting_since()).min();
-    }
-    sandbox_pool::time_to_next_expiry(first, now)
+        pool.first_waiting_since()
+    };
+    live_pools(pools).filter_map(release).min()
 }
 
 /// Returns the pools whose runs have not ended. The lock is released before a caller waits for sandboxes to end.
-fn live_pools(pools: &RunPools) -> Vec<Arc<SandboxPool>> {
-    pools.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+fn live_pools(pools: &RunPools) -> impl Iterator<Item = Arc<SandboxPool>> {
+    let known = pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    known.into_iter().filter_map(|pool| pool.upgrade())
 }
 
 /// Returns the command that starts the helper, without the daemon's environment: the initial environment of a process

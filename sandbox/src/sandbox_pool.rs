@@ -16,10 +16,28 @@ pub(crate) const MAX_WAITING: usize = 8;
 /// How long an unused sandbox waits. It occupies two processes and a network namespace.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the time from `now` to the next check for expired sandboxes. `first` is when the oldest waiting sandbox
-/// began to wait. A sandbox that begins to wait during that time does not expire before the next check.
-pub(crate) fn time_to_next_expiry(first: Option<Instant>, now: Instant) -> Duration {
-    first.map_or(IDLE_TIMEOUT, |first| (first + IDLE_TIMEOUT).saturating_duration_since(now))
+/// The time of the next check for expired sandboxes: the earliest expiry. A sandbox that begins to wait after a check
+/// does not expire before the next one.
+#[derive(Debug)]
+pub(crate) struct ExpirySchedule {
+    next_check: Instant,
+}
+
+impl ExpirySchedule {
+    /// Creates a schedule of a process without waiting sandboxes.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { next_check: now + IDLE_TIMEOUT }
+    }
+
+    /// Returns the time that is left until the next check; zero if it is due.
+    pub(crate) fn time_left(&self, now: Instant) -> Duration {
+        self.next_check.saturating_duration_since(now)
+    }
+
+    /// Sets the next check after a check at the time `now`. `first` is when the oldest waiting sandbox began to wait.
+    pub(crate) fn set_next_check(&mut self, first: Option<Instant>, now: Instant) {
+        self.next_check = first.unwrap_or(now) + IDLE_TIMEOUT;
+    }
 }
 
 /// Returns whether a sandbox that began to wait at `since` has expired.
@@ -155,31 +173,40 @@ mod tests {
 
     /// A daemon that starts a helper every 40 seconds never waits for 60 seconds without one.
     #[test]
-    fn expires_although_helpers_start_more_often() {
+    fn sandbox_expires_although_helpers_start_more_often() {
         let start = Instant::now();
         let since = start + Duration::from_secs(5);
+        let mut schedule = ExpirySchedule::new(start);
         let mut helper_starts = (1..10).map(|number| start + Duration::from_secs(40 * number));
         let mut next_start = helper_starts.next().expect("a start");
-        let (mut now, mut first) = (start, None);
-        while !has_expired(since, now) {
-            let until = now + time_to_next_expiry(first, now);
-            assert!(until > now, "it does not spin");
-            now = until.min(next_start);
+        let (mut now, mut checks) = (start, 0);
+        loop {
+            now = (now + schedule.time_left(now)).min(next_start);
             if now == next_start {
                 next_start = helper_starts.next().expect("it expires before the last start");
             }
-            first = (since <= now).then_some(since);
+            if schedule.time_left(now).is_zero() {
+                checks += 1;
+                if has_expired(since, now) {
+                    break;
+                }
+                schedule.set_next_check((since <= now).then_some(since), now);
+            }
         }
-        assert_eq!(now, since + IDLE_TIMEOUT);
+        assert_eq!((now, checks), (since + IDLE_TIMEOUT, 2));
     }
 
     #[test]
-    fn waits_for_the_earliest_expiry() {
+    fn next_check_is_at_the_earliest_expiry() {
         let now = Instant::now();
-        assert_eq!(time_to_next_expiry(None, now), IDLE_TIMEOUT);
+        let mut schedule = ExpirySchedule::new(now);
+        assert_eq!(schedule.time_left(now), IDLE_TIMEOUT);
         let later = now + Duration::from_secs(20);
-        assert_eq!(time_to_next_expiry(Some(now), later), IDLE_TIMEOUT - Duration::from_secs(20));
-        assert_eq!(time_to_next_expiry(Some(now), now + 2 * IDLE_TIMEOUT), Duration::ZERO);
+        schedule.set_next_check(Some(now), later);
+        assert_eq!(schedule.time_left(later), IDLE_TIMEOUT - Duration::from_secs(20));
+        assert_eq!(schedule.time_left(now + 2 * IDLE_TIMEOUT), Duration::ZERO);
+        schedule.set_next_check(None, later);
+        assert_eq!(schedule.time_left(later), IDLE_TIMEOUT);
         assert!(has_expired(now, now + IDLE_TIMEOUT) && !has_expired(now, later) && !has_expired(later, now));
     }
 }
