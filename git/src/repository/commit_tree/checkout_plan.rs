@@ -1,17 +1,16 @@
 //! Plans a checkout and checks the whole tree before any file is written.
 
-use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use std::collections::{HashMap, HashSet};
 
 use proctor_core::model::drift::display_path;
 
 use crate::error::GitError;
 use crate::files::paths;
-use crate::object::name_rules;
 use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::object::object_parser::{self, TreeEntry};
-use crate::object::tree_identity;
+use crate::object::{name_rules, tree_identity};
 use crate::repository::commit_tree::open_commit::OpenCommit;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 
 /// Maximum number of entries of a tree, including directories. Entries that occur repeatedly count each time.
 const MAX_ENTRIES: usize = 1_000_000;

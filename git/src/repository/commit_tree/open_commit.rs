@@ -1,15 +1,15 @@
 //! Reads a commit and the blobs of its tree.
 
+use std::borrow::Cow;
+
+use proctor_core::model::drift::display_path;
+
 use crate::error::GitError;
-use crate::object::object_id::ObjectId;
-use crate::object::object_id::ObjectKind;
+use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::object::object_parser::ParsedCommit;
-use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
-use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use crate::repository::history::RepositoryHistory;
 use crate::repository::object_reader::ObjectReader;
-use proctor_core::model::drift::display_path;
-use std::borrow::Cow;
 
 /// A commit of a repository, either the top or a submodule.
 pub(crate) struct OpenCommit<'a> {
