@@ -85,7 +85,8 @@ impl Mirror {
     /// The commit or its tree does not match its id, the repository cannot be read, or a file cannot be written.
     /// The update can be retried.
     pub fn update_to_commit(&mut self, source: &CommitSource<'_>) -> Result<CommitUpdate, MirrorError> {
-        tree_check::verify(source.tree, &source.commit.id).map_err(|problem| unreadable(source.repo, problem))?;
+        tree_check::verify(source.tree, &source.commit.id)
+            .map_err(|error| unreadable(source.repo, error.to_string()))?;
         self.examine_unfinished()?;
         let mut table = BlobTable::load(self.directory.as_fd());
         let plan = CommitUpdatePlan::new(source, self.record.entries(), &table)?;

@@ -21,7 +21,8 @@ impl<'a> OpenCommit<'a> {
     /// Returns the commit with this id in the repository itself.
     pub(crate) fn open(history: &'a RepositoryHistory<'_>, commit: &str) -> Result<Self, GitError> {
         let objects = history.objects()?;
-        let commit = objects.commit(history.parse_id(commit)?).map_err(|problem| history.unreadable(problem))?;
+        let commit =
+            objects.commit(history.parse_id(commit)?).map_err(|error| history.unreadable(error.to_string()))?;
         Ok(Self { objects, commit })
     }
 
