@@ -15,7 +15,7 @@ use proctor_git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
 use proctor_git::object::object_id::{ObjectHasher, ObjectId, ObjectKind};
 use proctor_git::object::tree_check;
 use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory};
-use proctor_git::wire::answer_frames::BlobPieces;
+use proctor_git::wire::answer_frames::{AnswerError, BlobPieces};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, futimens, openat, symlinkat};
 use sha2::{Digest as _, Sha256};
 
@@ -297,9 +297,8 @@ impl<'a> BlobReceiver<'a> {
         let asked = (source.commit, source.submodules);
         let sent = source.helper.blobs(source.repo, asked, plan.wanted.clone(), &mut |pieces| {
             self.receive_pieces(pieces).map_err(|error| {
-                let message = error.to_string();
                 failure = Some(error);
-                message
+                AnswerError::Stopped
             })
         });
         if let Some(failure) = failure {
