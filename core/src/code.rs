@@ -7,6 +7,7 @@
 
 mod command;
 mod engine;
+pub(crate) mod error_code;
 mod gate;
 mod problem;
 mod run;
@@ -14,67 +15,12 @@ mod spec;
 mod sql;
 mod sql_queue;
 
-use std::fmt;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
+pub use crate::code::error_code::{CodeExplanation, Coded, ErrorCode};
 pub use command::CommandCode;
 pub use engine::EngineCode;
 pub use sql_queue::SqlQueueCode;
 
-/// A code with its explanation.
-#[derive(Debug, Clone, Copy)]
-pub struct ErrorCode {
-    number: u16,
-    name: &'static str,
-    explanation: CodeExplanation,
-}
-
-/// The explanation of a code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CodeExplanation {
-    /// What happened.
-    pub meaning: &'static str,
-    /// The reason why this is an error.
-    pub reason: &'static str,
-    /// What to do.
-    pub remedy: &'static str,
-    /// An example: lines of a spec, a config or a shell.
-    pub example: &'static str,
-}
-
-/// A type whose values have codes.
-pub trait Coded {
-    /// Returns the code.
-    fn code(&self) -> ErrorCode;
-}
-
-/// Assigns a code to each member of an enum, and lists the members.
-macro_rules! codes {
-    ($family:ty; $($variant:ident, $number:literal, $name:literal, $means:literal, $why:literal, $mend:literal, $example:literal;)*) => {
-        impl $crate::code::Coded for $family {
-            fn code(&self) -> $crate::code::ErrorCode {
-                match self {
-                    $(Self::$variant => $crate::code::ErrorCode {
-                        number: $number,
-                        name: $name,
-                        explanation: $crate::code::CodeExplanation {
-                            meaning: $means,
-                            reason: $why,
-                            remedy: $mend,
-                            example: $example,
-                        },
-                    },)*
-                }
-            }
-        }
-
-        /// All members of this enum.
-        pub(super) const ALL: &[$family] = &[$(<$family>::$variant,)*];
-    };
-}
-use codes;
+use serde::{Deserialize, Deserializer};
 
 /// Returns all codes, ordered by number.
 pub fn all() -> Vec<ErrorCode> {
@@ -102,37 +48,6 @@ impl ErrorCode {
         let number: Option<u16> = if is_number { digits.parse().ok() } else { None };
         all().into_iter().find(|code| Some(code.number) == number || code.name == text)
     }
-
-    /// Returns the name, such as `spec::unknown_key`.
-    pub fn name(self) -> &'static str {
-        self.name
-    }
-
-    /// Returns the explanation.
-    pub fn explanation(self) -> CodeExplanation {
-        self.explanation
-    }
-}
-
-impl PartialEq for ErrorCode {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for ErrorCode {}
-
-/// Formats the code as `P0123`.
-impl fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "P{:04}", self.number)
-    }
-}
-
-impl Serialize for ErrorCode {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
 }
 
 impl<'de> Deserialize<'de> for ErrorCode {
@@ -141,19 +56,6 @@ impl<'de> Deserialize<'de> for ErrorCode {
         Self::find(&text).ok_or_else(|| {
             let quoted = crate::spec::quoted(&text);
             serde::de::Error::custom(format!("{quoted} is not an error code of Proctor"))
-        })
-    }
-}
-
-impl JsonSchema for ErrorCode {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "MessageCode".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        schemars::json_schema!({
-            "description": "The kind of the message; `proctor explain P0123` describes it.",
-            "type": "string",
-            "pattern": "^P[0-9]{4}$"
         })
     }
 }

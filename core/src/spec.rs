@@ -16,11 +16,14 @@ mod schema;
 mod setting_layers;
 mod size;
 mod span;
+pub(crate) mod spec_text;
 mod spec_types;
 pub(crate) mod yaml;
 
+pub use crate::spec::spec_text::SpecText;
+pub use crate::text::escape::quoted;
 pub use command::{CommandSyntaxError, SpecCommand};
-pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match, quoted};
+pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use operator_config::{
     CacheRetention, DaemonSettings, LimitSettings, LogFormat, LogSettings, OperatorConfig, OperatorDefaults, Retention,
     SecretHeaders, TelemetrySettings, TreeSettings, UserRef,
@@ -32,7 +35,7 @@ pub use setting_layers::AdhocCommand;
 pub use size::{ByteSize, LimitParseError, SizeParseError};
 pub use span::{Span, Spanned};
 pub use spec_types::{
-    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SpecText, Step, StepLimits, ToolCheck, Toolchain,
+    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, Step, StepLimits, ToolCheck, Toolchain,
 };
 pub use yaml::MAX_BYTES;
 

@@ -2,6 +2,7 @@
 
 pub mod canonical;
 pub mod digest;
+pub(crate) mod escape;
 pub mod first_error;
 pub mod humanize;
 pub mod redact;

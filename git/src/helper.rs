@@ -23,7 +23,7 @@ use crate::protocol::{
     ResolvedPush, StagedIndex, WorktreeListing,
 };
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
-use crate::wire::answer_frames::{self, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
+use crate::wire::answer_frames::{self, AnswerError, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
 
 /// Default deadline for one answer of the helper.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ const READ_BYTES: usize = 64 << 10;
 const STDERR_BYTES: usize = 4 << 10;
 
 /// Receives frames that arrive before the answer; an error ends the conversation.
-type EarlyFrameHandler<'a> = &'a mut dyn FnMut(EarlyFrame) -> Result<(), String>;
+type EarlyFrameHandler<'a> = &'a mut dyn FnMut(EarlyFrame) -> Result<(), AnswerError>;
 
 /// The program that reads repositories in a separate process.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl GitHelper {
         let mut early_index = None;
         let question = self.encode_request(&GitRequest::List { repo: repo.to_owned() })?;
         let answer = self.exchange(repo, question, &mut |early| {
-            let EarlyFrame::Index(frame) = early else { return Err("it answered another question".to_owned()) };
+            let EarlyFrame::Index(frame) = early else { return Err(AnswerError::OtherQuestion) };
             early_index = Some(Arc::clone(&frame.index));
             on_early_index(frame);
             Ok(())
@@ -242,18 +242,18 @@ impl GitHelper {
     /// numbers. Stops if `take` fails.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::tree`]; [`GitError::Helper`] with the message of `take`.
+    /// The same as those of [`GitHelper::tree`]; [`GitError::Helper`] if `take` fails.
     pub fn blobs(
         &self,
         repo: &Path,
         (commit, submodules): (&CommitRef, bool),
         wanted: Vec<u32>,
-        take: &mut dyn FnMut(&BlobPieces) -> Result<(), String>,
+        take: &mut dyn FnMut(&BlobPieces) -> Result<(), AnswerError>,
     ) -> Result<(), GitError> {
         let request = GitRequest::Blobs { repo: repo.to_owned(), commit: commit.clone(), submodules, wanted };
         let mut early = |early| match early {
             EarlyFrame::Blobs(pieces) => take(&pieces),
-            EarlyFrame::Index(_) => Err("it answered another question".to_owned()),
+            EarlyFrame::Index(_) => Err(AnswerError::OtherQuestion),
         };
         match self.with_tree_deadline().send_commit_request_with(repo, &request, &mut early)? {
             GitAnswer::Blobs => Ok(()),
@@ -326,7 +326,7 @@ impl GitHelper {
                 Err(GitError::Deadline { path: repo.to_owned(), deadline: self.deadline })
             }
             ExchangeResult::TooLarge => Err(failed(format!("its answer is larger than {ANSWER_BYTES} bytes"))),
-            ExchangeResult::Malformed(problem) => Err(failed(problem)),
+            ExchangeResult::Malformed(error) => Err(failed(error.to_string())),
             ExchangeResult::Complete { complaint, .. } if !status.success() => {
                 Err(failed(format!("{status}: {}", proctor_core::record::evidence::escape_output(&complaint).trim())))
             }
@@ -381,7 +381,7 @@ enum ExchangeResult {
     Complete { answer: Option<Box<GitAnswer>>, complaint: Vec<u8> },
     DeadlinePassed,
     TooLarge,
-    Malformed(String),
+    Malformed(AnswerError),
 }
 
 /// The three pipes of the helper, with buffers for the transferred bytes.
@@ -437,18 +437,18 @@ impl HelperExchange {
             if self.received.len() > ANSWER_BYTES {
                 return Ok(ExchangeResult::TooLarge);
             }
-            if let Err(problem) = self.handle_frames(early) {
-                return Ok(ExchangeResult::Malformed(problem));
+            if let Err(error) = self.handle_frames(early) {
+                return Ok(ExchangeResult::Malformed(error));
             }
         }
         Ok(ExchangeResult::Complete { answer: self.answer, complaint: self.error_output })
     }
 
     /// Handles the frames that have been received completely.
-    fn handle_frames(&mut self, early: EarlyFrameHandler<'_>) -> Result<(), String> {
+    fn handle_frames(&mut self, early: EarlyFrameHandler<'_>) -> Result<(), AnswerError> {
         while let Some(frame) = answer_frames::take_frame(&mut self.received)? {
             match frame {
-                _ if self.answer.is_some() => return Err("it says more than its answer".to_owned()),
+                _ if self.answer.is_some() => return Err(AnswerError::AfterAnswer),
                 AnswerFrame::EarlyIndex(told) => told.map_or(Ok(()), |told| early(EarlyFrame::Index(told)))?,
                 AnswerFrame::Blobs(pieces) => early(EarlyFrame::Blobs(pieces))?,
                 AnswerFrame::Answer(answer) => self.answer = Some(answer),

@@ -3,6 +3,7 @@
 pub mod attributes;
 pub mod blob_id;
 pub(crate) mod name_rules;
+pub(crate) mod object_error;
 pub mod object_id;
 pub(crate) mod object_parser;
 pub mod tree_check;

@@ -17,11 +17,14 @@ mod attempt_cgroup;
 mod control_files;
 mod delegated_cgroup;
 mod discovery;
+pub(crate) mod location_state;
 mod membership;
 mod subtree;
 mod systemd_scope;
+pub(crate) mod unusable;
 mod v1_trees;
 
+pub use crate::cgroup::unusable::DiscoveryPaths;
 pub(crate) use attempt_cgroup::SEPARATE_SOCKET_BUFFERS;
 pub use attempt_cgroup::{AttemptCgroup, CgroupJoinFds, CgroupUsage, EnforcedCgroupLimits};
-pub use discovery::{CgroupLocation, DiscoveryPaths, NoCgroupError};
+pub use discovery::{CgroupLocation, NoCgroupError};

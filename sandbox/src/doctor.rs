@@ -16,8 +16,9 @@ use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
 use crate::policy::{GitDirs, Policy};
+use crate::resource_report::WaitStatus;
 use crate::run_space::{RunSpace, RunSpaceConfig, SandboxReuse};
-use crate::running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, WaitStatus};
+use crate::running_sandbox::{EventPoll, RunningSandbox, SandboxEvent};
 
 /// The results of the trial.
 #[derive(Debug, Clone)]

@@ -7,6 +7,7 @@ mod command_process;
 pub mod copy_changes;
 mod descendants;
 mod init;
+pub(crate) mod init_state;
 mod landlock;
 mod leftover_processes;
 mod limit_monitor;
@@ -23,6 +24,7 @@ mod setup_failure;
 mod supervisor;
 mod tree_copier;
 mod tree_copy;
+pub(crate) mod usage_totals;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -31,10 +33,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-#[cfg(test)]
-pub(crate) use self::supervisor::is_daemon_gone;
 use crate::sys::{self, CloseTime};
 use crate::wire::{self, HelperRequest};
+
+#[cfg(test)]
+pub(crate) use self::supervisor::is_daemon_gone;
 
 /// Runs the helper. The daemon ignores its exit code and reads its messages.
 pub fn main() -> ExitCode {

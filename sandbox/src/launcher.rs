@@ -2,16 +2,14 @@
 //! (`PR_SET_PDEATHSIG`), so that thread must live as long as the daemon, and cannot be one of an asynchronous
 //! runtime. It also ends prepared sandboxes that stay unused.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use proctor_core::model::plan::{Limit, Limits};
-use rustix::pipe::PipeFlags;
 
 use crate::cgroup::{AttemptCgroup, CgroupJoinFds, CgroupLocation, NoCgroupError};
 use crate::error::SandboxError;
@@ -20,7 +18,7 @@ use crate::host_view::HostView;
 use crate::policy::{Frame, Policy};
 use crate::reaper::Reaper;
 use crate::run_space::{Layer, RunSpace, Sealed, Unsealed};
-use crate::running_sandbox::{ClaimError, CleanupOwner, RunningSandbox, RunningSandboxParts, is_peer_closed};
+use crate::running_sandbox::{ClaimError, CleanupOwner, RunningSandbox, RunningSandboxParts, is_peer_closed, pipe};
 use crate::sandbox_pool::{self, ExpirySchedule, HostBaseline, PreparedSandbox, SandboxPool};
 use crate::setup::{self, SetupOp, claim_ops, prepare_ops};
 use crate::wait::HelperProcess;
@@ -516,8 +514,4 @@ fn stream_socket_pair() -> Result<(OwnedFd, OwnedFd), SandboxError> {
         None,
     );
     made.map_err(SandboxError::system("cannot make a socket pair"))
-}
-
-pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
-    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot make a pipe"))
 }

@@ -12,7 +12,6 @@
 //! [`Layer`] has one owner and is [`Unsealed`] or [`Sealed`] by type, because the kernel reports neither two overlays
 //! that share an upper directory nor a live upper directory that is used as a lower one.
 
-#[doc(hidden)]
 pub mod cgroup;
 mod doctor;
 mod error;
@@ -21,28 +20,33 @@ pub mod helper;
 mod host;
 mod host_view;
 mod launcher;
+#[doc(hidden)]
+mod layer_slot;
 mod no_namespaces;
 mod policy;
 mod reaper;
+mod removal;
+mod resource_report;
 mod run_space;
 mod running_sandbox;
 mod sandbox_pool;
 mod seccomp;
 mod setup;
+mod space_creation;
 mod sys;
 mod wait;
 mod wire;
 
+pub use crate::removal::remove_dir;
+pub use crate::resource_report::{ExhaustedSpace, WaitStatus};
 pub use doctor::{DoctorReport, UnmetRequirement, doctor};
 pub use error::SandboxError;
 pub use fs_credentials::FsCredentials;
 pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;
 pub use policy::{AccessRights, CACHE_UPPER, CacheMount, CacheSource, GitDirs, NestedGit, Policy, ToolKind, ToolMount};
-pub use run_space::{
-    CacheForm, ExhaustedSpace, Layer, RunSpace, RunSpaceConfig, SandboxReuse, Sealed, Unsealed, remove_dir,
-};
-pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, WaitStatus};
+pub use run_space::{CacheForm, Layer, RunSpace, RunSpaceConfig, SandboxReuse, Sealed, Unsealed};
+pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent};
 pub use setup::{SetupOp, SetupStage, is_hidden, setup_ops};
 pub use sys::{
     BlockedSignals, block_termination_signals, close_inherited, keep_termination_signals_blocked,

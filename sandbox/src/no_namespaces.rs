@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::error::SandboxError;
 use crate::host::{Host, StepUser};
 use crate::policy::{Frame, ToolKind};
-use crate::run_space::remove_dir;
+use crate::removal::remove_dir;
 use crate::setup::{HIDDEN_DIRS, hidden_resolv_conf};
 use crate::wire::{CgroupEntry, HostDirSandboxRequest, LayerIds, SandboxRequest};
 

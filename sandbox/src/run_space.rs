@@ -1,54 +1,23 @@
 //! Stores the writes of a run's steps in the *run space*: a bounded tmpfs in a mount namespace that is kept alive by
 //! descriptors alone, without a process. The kernel frees all of it when the descriptors close.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use proctor_core::model::enforcement::Tolerated;
-use proctor_core::model::outcome::LimitKind;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfs};
-use serde::{Deserialize, Serialize};
+use rustix::fs::{Mode, OFlags};
 
-use crate::error::{SandboxError, with_best_effort_hint};
+use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
-use crate::launcher::Launcher;
+use crate::layer_slot::LayerSlot;
 use crate::no_namespaces::{self, HostDirSpace};
 use crate::policy::CacheSource;
+use crate::resource_report::ExhaustedSpace;
 use crate::sandbox_pool::SandboxPool;
-use crate::wait;
-use crate::wire::{self, HelperMessage, HelperRequest, NamespaceCheck, RunSpaceRequest};
-
-/// Timeout for the kernel to create a run space.
-const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The resources that a bounded file system has run out of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExhaustedSpace {
-    /// Space for bytes.
-    pub bytes: bool,
-    /// Inodes for files.
-    pub files: bool,
-}
-
-impl ExhaustedSpace {
-    /// Reads the current values of the kernel. A file system without a bound reports a total of 0.
-    pub(crate) fn from_statvfs(stats: &StatVfs) -> Self {
-        let spent = |total: u64, free: u64| total > 0 && free == 0;
-        Self { bytes: spent(stats.f_blocks, stats.f_bfree), files: spent(stats.f_files, stats.f_ffree) }
-    }
-
-    /// Returns the limits that have been reached.
-    pub fn limits(self) -> impl Iterator<Item = LimitKind> {
-        let kinds = [(self.bytes, LimitKind::Disk), (self.files, LimitKind::Inodes)];
-        kinds.into_iter().filter_map(|(met, kind)| met.then_some(kind))
-    }
-}
 
 /// The common bounds of all layers of one run, and the controls that may be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,67 +115,13 @@ pub struct Layer<S> {
     state: PhantomData<S>,
 }
 
-/// The directories of a layer without a reference to their run space, so that a slot held by a prepared sandbox does
-/// not keep the run space alive.
-#[derive(Debug)]
-pub(crate) struct LayerSlot {
-    dir: Arc<OwnedFd>,
-    id: u32,
-    user: StepUser,
-    upper: OwnedFd,
-    /// The helper whose mounts keep the layer's contents alive until it has ended.
-    helper_pidfd: OnceLock<OwnedFd>,
-}
-
 impl RunSpace {
-    /// Creates a run space by means of one short-lived helper process.
-    ///
-    /// # Errors
-    /// The helper cannot be started, or the kernel refuses a namespace or the tmpfs and the missing controls are not
-    /// tolerated.
-    pub fn create(launcher: &Launcher, config: RunSpaceConfig) -> Result<Self, SandboxError> {
-        let host = launcher.host().clone();
-        let RunSpaceConfig { disk_bytes, inodes, tolerated, reuse: sandboxes, caches } = config;
-        let request = HelperRequest::Space(RunSpaceRequest {
-            at: host.space_dir(),
-            bytes: disk_bytes,
-            inodes,
-            user: (!host.is_root()).then_some((host.euid, host.egid)),
-            beforehand: if no_namespaces::is_tolerated(&tolerated) {
-                NamespaceCheck::Namespaces
-            } else {
-                NamespaceCheck::Nothing
-            },
-            caches,
-        });
-        let (mut helper, control) = launcher.start_helper(&request, &[], Stdio::null(), Stdio::null())?;
-        let answer = wait::wait_readable(control.as_fd(), CREATE_TIMEOUT).and_then(|()| wire::recv(control.as_fd()));
-        drop(control);
-        // The helper has nothing more to report.
-        helper.wait_or_kill().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
-        let answer =
-            answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
-        match answer {
-            Some((HelperMessage::Space { own_id, no_cache_overlay }, fds)) => {
-                let caches = no_cache_overlay.map_or(CacheForm::Layers, |reason| CacheForm::Copy { reason });
-                Self::from_fds(fds, own_id, launcher.add_pool(), sandboxes, caches)
-            }
-            Some((HelperMessage::Refused { message, hint, .. }, _)) if no_namespaces::is_tolerated(&tolerated) => {
-                Self::in_host_dir(&host, message, hint, launcher.add_pool())
-            }
-            Some((HelperMessage::Refused { control, message, hint }, _)) => {
-                Err(SandboxError::RunSpaceRefused { control, message, hint: with_best_effort_hint(&hint) })
-            }
-            other => Err(SandboxError::Protocol(format!("{other:?}"))),
-        }
-    }
-
     /// Returns whether the layers are in memory, so the kernel frees them when this process ends.
     pub fn is_in_memory(&self) -> bool {
         matches!(self.0.storage, LayerStorage::Tmpfs { .. })
     }
 
-    fn from_fds(
+    pub(crate) fn from_fds(
         mut fds: Vec<OwnedFd>,
         own_id: Option<u32>,
         pool: Arc<SandboxPool>,
@@ -228,7 +143,7 @@ impl RunSpace {
         })))
     }
 
-    fn in_host_dir(
+    pub(crate) fn in_host_dir(
         host: &crate::host::Host,
         refusal: String,
         hint: String,
@@ -393,28 +308,6 @@ impl Layer<Unsealed> {
     }
 }
 
-impl LayerSlot {
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// Records the helper of its attempt.
-    pub(crate) fn set_helper_pidfd(&self, holder: OwnedFd) {
-        // A layer has one attempt, so the first helper stays.
-        drop(self.helper_pidfd.set(holder));
-    }
-
-    /// Removes the directories, see [`Layer::discard`].
-    pub(crate) fn discard(self) -> Result<(), SandboxError> {
-        // The kernel keeps removed files while an overlay refers to them. The reaper kills a helper that hangs.
-        if let Some(holder) = self.helper_pidfd.get() {
-            let _ = wait::wait_readable(holder.as_fd(), wait::EXIT_TIMEOUT);
-        }
-        let name = CString::new(self.id.to_string()).unwrap_or_default();
-        remove_dir(self.dir.as_fd(), &name).map_err(SandboxError::system("cannot discard a layer"))
-    }
-}
-
 impl Layer<Sealed> {
     /// Returns the upper directory for reading.
     pub fn upper(&self) -> BorrowedFd<'_> {
@@ -447,43 +340,4 @@ impl Layer<Sealed> {
     pub fn discard(self) -> Result<(), SandboxError> {
         self.slot.discard()
     }
-}
-
-/// Removes a directory with all its contents, without following links and regardless of modes.
-///
-/// The step chose the depth of the tree, so neither the stack nor the number of open descriptors may grow with it.
-/// Subdirectories are therefore moved up next to `name` and queued there.
-///
-/// # Errors
-/// A file or directory cannot be removed.
-pub fn remove_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
-    let mut moved = 0_u64;
-    let mut waiting = vec![name.to_owned()];
-    while let Some(next) = waiting.pop() {
-        let dir = open_writable(parent, &next)?;
-        for entry in rustix::fs::Dir::read_from(&dir)? {
-            let entry = entry?;
-            match (entry.file_type(), entry.file_name().to_bytes()) {
-                (_, b"." | b"..") => {}
-                (FileType::Directory, _) => {
-                    // A directory must be writable to be moved, since its `..` entry changes.
-                    drop(open_writable(dir.as_fd(), entry.file_name())?);
-                    let up = CString::new(format!("{}.{moved}", name.to_string_lossy())).unwrap_or_default();
-                    moved += 1;
-                    rustix::fs::renameat(&dir, entry.file_name(), parent, &up)?;
-                    waiting.push(up);
-                }
-                _ => rustix::fs::unlinkat(&dir, entry.file_name(), AtFlags::empty())?,
-            }
-        }
-        rustix::fs::unlinkat(parent, &next, AtFlags::REMOVEDIR)?;
-    }
-    Ok(())
-}
-
-/// Opens a directory after restoring the permissions that a step may have removed.
-fn open_writable(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
-    rustix::fs::openat(parent, name, flags, Mode::empty())
 }

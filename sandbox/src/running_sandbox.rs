@@ -10,14 +10,14 @@ use proctor_core::model::outcome::{LimitKind, StartFault};
 use proctor_core::record::evidence::Resources;
 use rustix::fs::{Gid, Uid};
 use rustix::net::Shutdown;
+use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 
 use crate::cgroup::AttemptCgroup;
 use crate::error::SandboxError;
 use crate::host::StepUser;
-use crate::launcher::pipe;
 use crate::reaper::Reaper;
+use crate::resource_report::WaitStatus;
 use crate::wait::{self, HelperProcess};
 use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMessage};
 
@@ -106,16 +106,6 @@ pub enum SandboxEvent {
         /// The processes that it left behind. They have ended too.
         leaked: Option<LeakedProcesses>,
     },
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitStatus {
-    /// Exited with this status.
-    Code(u8),
-    /// Killed by this signal.
-    Signal(u8),
 }
 
 /// The result of [`RunningSandbox::recv`].
@@ -478,6 +468,10 @@ impl Drop for RunningSandbox {
     }
 }
 
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot make a pipe"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -521,7 +515,7 @@ mod tests {
             alone: true,
             serves_on: false,
             leaked: None,
-            scratch: crate::run_space::ExhaustedSpace::default(),
+            scratch: crate::resource_report::ExhaustedSpace::default(),
             user_ms: 0,
             system_ms: 0,
             max_rss_kib: 0,

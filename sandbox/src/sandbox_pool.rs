@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::host::StepUser;
 use crate::host_view::HostView;
+use crate::layer_slot::LayerSlot;
 use crate::policy::{CacheSource, Frame};
-use crate::run_space::LayerSlot;
 use crate::running_sandbox::RunningSandbox;
 use crate::setup::SetupOp;
 

@@ -21,8 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::helper::scratch_fingerprint::ScratchFingerprint;
 use crate::host::StepUser;
 use crate::policy::{CommandPolicy, Frame};
-use crate::run_space::ExhaustedSpace;
-use crate::running_sandbox::WaitStatus;
+use crate::resource_report::{ExhaustedSpace, WaitStatus};
 use crate::setup::SetupOp;
 
 /// The longest packet, in bytes. Longer texts are truncated before they are sent.

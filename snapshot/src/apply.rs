@@ -4,25 +4,22 @@
 //! replaced entry is the one that was checked. If another process changed an entry after the check, all changes are
 //! reverted. Anything below a `.git`, special files and our own evidence are never written or removed.
 
-use crate::tree_view::path_state_from_read;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use proctor_core::model::drift::{EntryKind, display_path};
 use proctor_core::model::plan::RelPath;
-use rustix::fs::OFlags;
-
-use crate::drift::is_excluded;
-use crate::layer::layer_scan::FileContent;
-use crate::layer::layer_scan::LayerEntry;
-use crate::layer::layer_scan::LayerScan;
-use crate::tree_view::{PathState, TreeView, path_state_from_layer};
 use proctor_git::error::GitError;
 use proctor_git::files::file_stat::FileStat;
 use proctor_git::files::paths;
-use proctor_git::files::read_beneath::{self};
+use proctor_git::files::read_beneath;
 use proctor_git::helper::IgnoreQuery;
+use rustix::fs::OFlags;
+
+use crate::drift::is_excluded;
+use crate::layer::layer_scan::{FileContent, LayerEntry, LayerScan};
+use crate::tree_view::{PathState, TreeView, path_state_from_layer, path_state_from_read};
 
 mod staging;
 mod write;

@@ -8,15 +8,14 @@ use proctor_core::model::drift::{
 };
 use proctor_core::model::plan::{ReadOnly, RelPath};
 use proctor_core::text::digest::Sha256Hex;
-
-use crate::diff;
-use crate::layer::layer_scan::LayerEntry;
-use crate::layer::layer_scan::LayerScan;
-use crate::tree_view::{PathState, TreeView, path_state_from_layer};
 use proctor_git::error::GitError;
 use proctor_git::files::paths;
 use proctor_git::files::read_beneath::{self, PathEntry};
 use proctor_git::helper::IgnoreQuery;
+
+use crate::diff;
+use crate::layer::layer_scan::{LayerEntry, LayerScan};
+use crate::tree_view::{PathState, TreeView, path_state_from_layer};
 
 /// Everything that the drift of one step is computed from.
 #[derive(Debug, Clone, Copy)]

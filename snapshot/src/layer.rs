@@ -1,20 +1,19 @@
 //! Reads the writes of a step from an overlay's upper directory.
 
-use crate::layer::layer_scan::IgnoredContent;
-use crate::layer::layer_scan::{FileContent, LayerEntry, LayerScan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use proctor_core::model::drift::display_path;
-use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat};
-use rustix::io::Errno;
-
-use crate::tree_view::TreeView;
 use proctor_git::error::GitError;
 use proctor_git::files::paths;
 use proctor_git::files::read_beneath::{self, HashAttempt};
 use proctor_git::helper::IgnoreQuery;
+use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat};
+use rustix::io::Errno;
+
+use crate::layer::layer_scan::{FileContent, IgnoredContent, LayerEntry, LayerScan};
+use crate::tree_view::TreeView;
 
 pub(crate) mod layer_scan;
 mod spared_directories;

@@ -22,37 +22,21 @@ mod stat_scan;
 mod tree_state;
 mod tree_view;
 
-pub use crate::layer::layer_scan::FileContent;
-pub use crate::layer::layer_scan::IgnoredContent;
-pub use crate::layer::layer_scan::LayerEntry;
-pub use crate::layer::layer_scan::LayerScan;
+pub use crate::layer::layer_scan::{FileContent, IgnoredContent, LayerEntry, LayerScan};
 pub use crate::private_copy::mirror::Mirror;
-pub use crate::private_copy::mirror_files::MirrorError;
-pub use crate::private_copy::mirror_files::MirrorOwner;
-pub use crate::private_copy::mirror_files::RECORD as MIRROR_RECORD;
+pub use crate::private_copy::mirror_files::{MirrorError, MirrorOwner, RECORD as MIRROR_RECORD};
 pub use crate::snapshot::git_facts::GitFacts;
 pub use crate::snapshot::snapshot_error::SnapshotError;
-pub use crate::snapshot::taken_snapshot::Snapshot;
-pub use crate::snapshot::taken_snapshot::SnapshotMethod;
-pub use crate::snapshot::taken_snapshot::SnapshotStats;
+pub use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
 pub use apply::{ApplyError, ApplyInput, apply_back};
 pub use drift::{DriftError, DriftInput, find_drift};
 pub use entries::{EntryTree, identify_commit_tree};
-pub use layer::ScanBounds;
-pub use layer::ScanError;
-pub use layer::SparingRules;
-pub use layer::scan_layer;
-pub use layer::scan_layer_sparing;
+pub use layer::{ScanBounds, ScanError, SparingRules, scan_layer, scan_layer_sparing};
 pub use patch::{PatchError, PatchInput, patch};
-pub use private_copy::BorrowedObjects;
-pub use private_copy::CommitSource;
-pub use private_copy::CommitUpdate;
-pub use private_copy::IgnoredInput;
-pub use private_copy::IgnoredInputKind;
-pub use private_copy::IgnoredSelection;
-pub use private_copy::MirrorUpdate;
-pub use private_copy::TREE as MIRROR_TREE;
-pub use private_copy::TreeLocation;
+pub use private_copy::{
+    BorrowedObjects, CommitSource, CommitUpdate, IgnoredInput, IgnoredInputKind, IgnoredSelection, MirrorUpdate,
+    TREE as MIRROR_TREE, TreeLocation,
+};
 pub use read_permissions::StepRights;
 pub use report_files::{LayerReports, ReportBaseline};
 pub use snapshot::find_root;

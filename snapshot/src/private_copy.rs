@@ -13,24 +13,32 @@
 //!
 //! A mirror can also contain copies of ignored files, which have a separate record and journal.
 
+pub use crate::private_copy::ignored_selection::IgnoredSelection;
 pub(crate) use crate::private_copy::mirror::Mirror;
-use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, GIT_DIR_NAME, MAX_FILES};
 pub(crate) use crate::private_copy::mirror_files::{MirrorError, MirrorOwner};
+pub use commit_update::{CommitSource, CommitUpdate};
+pub use git_dirs::{BorrowedObjects, TreeLocation};
+pub use ignored_files::{IgnoredInput, IgnoredInputKind};
+
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use proctor_core::model::drift::display_path;
 use proctor_core::text::digest::SnapshotId;
+use proctor_git::files::file_stat::{self, FileTime, RacyWindow};
+use proctor_git::files::read_beneath;
+use proctor_git::repository::git_dir::GIT_FILES;
 use rustix::fs::{Mode, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind, TreeDifferenceKind};
+use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, GIT_DIR_NAME, MAX_FILES};
 use crate::snapshot::taken_snapshot::Snapshot;
 use crate::stat_scan::{EarlierEntries, StatScan};
-use proctor_git::files::file_stat::{self, FileTime, RacyWindow};
-use proctor_git::files::read_beneath;
-use proctor_git::repository::git_dir::GIT_FILES;
+use copy_record::{COVERED_FILES, CopyRecord, IGNORED_FILES};
+use file_copier::MirrorCopier;
+use ignored_files::{CoveredAndIgnored, IgnoredSurvey};
 
 mod blob_table;
 mod commit_update;
@@ -43,15 +51,6 @@ pub(crate) mod ignored_selection;
 pub(crate) mod mirror;
 pub(crate) mod mirror_files;
 mod removal;
-
-pub use crate::private_copy::ignored_selection::IgnoredSelection;
-pub use commit_update::{CommitSource, CommitUpdate};
-use copy_record::{COVERED_FILES, CopyRecord, IGNORED_FILES};
-use file_copier::MirrorCopier;
-pub use git_dirs::{BorrowedObjects, TreeLocation};
-pub use ignored_files::IgnoredInput;
-pub use ignored_files::IgnoredInputKind;
-use ignored_files::{CoveredAndIgnored, IgnoredSurvey};
 
 /// The directory of the files, in the directory of a mirror.
 pub const TREE: &str = "tree";

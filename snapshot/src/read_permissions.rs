@@ -4,12 +4,12 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::read_beneath;
 use rustix::fs::Stat;
 
 use crate::entries::ScannedKind;
 use crate::snapshot::taken_snapshot::Snapshot;
-use proctor_git::files::file_stat::FileStat;
-use proctor_git::files::read_beneath;
 
 /// The owner and group by whose permission bits a step reads the tree, as the file system records them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

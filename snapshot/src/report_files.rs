@@ -9,15 +9,13 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use proctor_core::model::plan::RelPath;
 use proctor_core::record::evidence::ReportFault;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::{paths, read_beneath};
 use rustix::fs::{FileType, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
-use crate::layer::layer_scan::LayerEntry;
-use crate::layer::layer_scan::LayerScan;
+use crate::layer::layer_scan::{LayerEntry, LayerScan};
 use crate::tree_view::TreeView;
-use proctor_git::files::file_stat::FileStat;
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
 
 /// The layer in which a step may have written report files.
 #[derive(Debug, Clone, Copy)]

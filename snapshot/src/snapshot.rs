@@ -1,8 +1,9 @@
 //! Takes the content identity of a work tree.
 
+use std::path::{Path, PathBuf};
+
 use proctor_git::files::file_stat::{self, RacyWindow};
 use proctor_git::helper::GitHelper;
-use std::path::{Path, PathBuf};
 
 use snapshot_error::SnapshotError;
 use taken_snapshot::Snapshot;

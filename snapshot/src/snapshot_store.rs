@@ -5,16 +5,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::snapshot::snapshot_error::SnapshotError;
-use crate::snapshot::taken_snapshot::Snapshot;
 use proctor_git::files::file_stat::RacyWindow;
 use proctor_git::helper::GitHelper;
+
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::Snapshot;
+use snapshot_files::SnapshotFiles;
 
 pub(crate) mod listing_file;
 mod snapshot_encoding;
 mod snapshot_files;
-
-use snapshot_files::SnapshotFiles;
 
 pub(crate) use crate::snapshot_store::listing_file::ListingFile;
 

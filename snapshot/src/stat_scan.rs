@@ -7,19 +7,17 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proctor_core::model::drift::display_path;
+use proctor_git::files::file_stat::{FileStat, FileTime, RacyWindow};
+use proctor_git::files::{paths, read_beneath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
 use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, LEAVES_PER_PART, ScannedEntry, ScannedKind};
 use crate::snapshot::snapshot_error::SnapshotError;
-use proctor_git::files::file_stat::{FileStat, FileTime, RacyWindow};
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
+use entry_reader::EntryReader;
 
 mod entry_reader;
 mod fill_tree;
-
-use entry_reader::EntryReader;
 
 /// Number of threads that scan and hash.
 const READER_THREADS: usize = 2;

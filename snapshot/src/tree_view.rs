@@ -1,21 +1,19 @@
 //! Describes the tree before a step: the snapshot, and the sealed layers on top of it.
 
-use proctor_git::files::read_beneath::PathEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proctor_core::model::drift::{Entry, EntryKind, is_evidence_path};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
-
-use crate::entries::{EntryTree, Overlay};
-use crate::layer::layer_scan::FileContent;
-use crate::layer::layer_scan::LayerEntry;
-use crate::layer::layer_scan::LayerScan;
-use crate::merkle;
-use crate::snapshot::taken_snapshot::Snapshot;
 use proctor_git::error::GitError;
 use proctor_git::files::paths;
+use proctor_git::files::read_beneath::PathEntry;
 use proctor_git::helper::IgnoreQuery;
+
+use crate::entries::{EntryTree, Overlay};
+use crate::layer::layer_scan::{FileContent, LayerEntry, LayerScan};
+use crate::merkle;
+use crate::snapshot::taken_snapshot::Snapshot;
 
 /// The tree as a step sees it at its start. A clone is cheap: it copies the paths that layers touched, and shares
 /// the snapshot.

@@ -4,27 +4,22 @@
 
 mod book;
 mod dependencies;
+mod import_circles;
 mod links;
 mod prose;
+mod source_texts;
 mod sources;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use crate::files;
-
-/// Every text file by its path relative to the repository, with `/` between components. Files that are not UTF-8
-/// have an empty text, so links to them are valid.
-type SourceTexts = BTreeMap<String, String>;
-
-/// Violations of a rule; each message starts with a location.
-type TidyFindings = Vec<String>;
+use source_texts::{SourceTexts, TidyFindings};
 
 /// Every rule, in the order of the output.
-const RULES: [fn(&SourceTexts) -> TidyFindings; 14] = [
+const RULES: [fn(&SourceTexts) -> TidyFindings; 15] = [
     sources::source_headers,
     sources::source_lengths,
     sources::forbidden_words,
@@ -33,6 +28,7 @@ const RULES: [fn(&SourceTexts) -> TidyFindings; 14] = [
     dependencies::dependencies_documented,
     dependencies::dependencies_used,
     dependencies::dependency_directions,
+    import_circles::import_circles,
     links::relative_links,
     links::make_targets,
     links::named_sources,
@@ -66,15 +62,4 @@ fn read(root: &Path) -> Result<SourceTexts> {
         texts.insert(path.to_string_lossy().into_owned(), String::from_utf8(bytes).unwrap_or_default());
     }
     Ok(texts)
-}
-
-/// Returns our own Rust sources; sources in fixtures may violate the rules on purpose.
-fn rust_sources(texts: &SourceTexts) -> impl Iterator<Item = (&str, &str)> {
-    let ours = |path: &str| path.ends_with(".rs") && !path.starts_with("fixtures/");
-    texts.iter().filter(move |(path, _)| ours(path)).map(|(path, text)| (path.as_str(), text.as_str()))
-}
-
-#[cfg(test)]
-fn texts(files: &[(&str, &str)]) -> SourceTexts {
-    files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }

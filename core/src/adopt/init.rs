@@ -4,9 +4,11 @@
 //! parsed again to check it. Each tool has its own file here.
 
 mod cargo;
+pub(crate) mod detected_project;
 mod go;
 mod make;
 mod node;
+pub(crate) mod path_text;
 mod project;
 mod python;
 mod repo_scan;
@@ -17,6 +19,7 @@ mod spec_text;
 mod tests;
 mod version_ranges;
 
+pub use crate::adopt::init::detected_project::{DetectedProject, DraftedSkill, InitNote};
 pub use repo_scan::{RepoScan, ScannedContent};
 pub use search_scope::{MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, PROGRAMS, ReadScope, is_searched, read_scope};
 
@@ -38,45 +41,6 @@ pub struct SpecDraft {
     pub skills: Vec<DraftedSkill>,
     /// Messages for the user before the first run.
     pub notes: Vec<InitNote>,
-}
-
-/// A recognized project.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DetectedProject {
-    /// The kind of the project, such as `Rust workspace`.
-    pub title: String,
-    /// The directory, relative to the repository; `.` for the repository itself.
-    pub dir: String,
-    /// The files that identified it, relative to the repository.
-    pub files: Vec<String>,
-}
-
-/// A skill of the spec, for display.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DraftedSkill {
-    /// The name of the skill.
-    pub name: String,
-    /// The purpose of the skill.
-    pub description: String,
-    /// True if the profile `quick` includes it.
-    pub is_quick: bool,
-    /// The number of its steps.
-    pub steps: usize,
-}
-
-/// A message about something that may make the spec fail, or that was left out.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct InitNote {
-    /// The problem and its location.
-    pub message: String,
-    /// What to do.
-    pub hint: String,
-}
-
-impl InitNote {
-    fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: hint.into() }
-    }
 }
 
 /// The reason why no spec was generated.
@@ -137,7 +101,10 @@ fn detect_projects(tree: &RepoScan) -> (Vec<Project>, Vec<InitNote>) {
         let left_out: Vec<String> = found.drain(MAX_PROJECTS..).map(|project| project.spec_dir()).collect();
         notes.push(InitNote::new(
             format!("{} more projects were found, and {MAX_PROJECTS} have skills", left_out.len()),
-            format!("add skills for them by hand; the first of them is in {}", spec_text::quoted(&left_out[0])),
+            format!(
+                "add skills for them by hand; the first of them is in {}",
+                crate::adopt::init::path_text::quoted(&left_out[0])
+            ),
         ));
     }
     (found, notes)

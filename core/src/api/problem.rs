@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::code::{Coded as _, ErrorCode};
+use crate::code::error_code::{Coded as _, ErrorCode};
 use crate::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use crate::spec::Diagnostic;
 

@@ -21,7 +21,7 @@ use crate::model::plan::Plan;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
 use crate::spec::Diagnostic;
-use crate::sql::Dialect;
+use crate::sql::sql_policy::Dialect;
 use crate::text::digest::{Sha256Hex, SnapshotId};
 
 pub use stream_view::StreamView;

@@ -1,7 +1,7 @@
 //! Codes of the command line itself: problems with a request, with this machine, or with the daemon as seen by the
 //! client.
 
-use super::codes;
+use super::error_code::codes;
 
 /// The reason why a command has no result, apart from errors of the engine and the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

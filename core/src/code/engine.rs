@@ -1,6 +1,6 @@
 //! Codes of the engine: the reasons why a run did not start.
 
-use super::codes;
+use super::error_code::codes;
 
 /// The reason why there is no run, without details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! Codes of the gate: the reasons against a pass.
 
-use super::codes;
+use super::error_code::codes;
 use crate::decision::gate::GateCode;
 
 codes! { GateCode;

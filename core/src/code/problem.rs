@@ -1,6 +1,6 @@
 //! Codes of failed requests to the daemon.
 
-use super::codes;
+use super::error_code::codes;
 use crate::api::ProblemType;
 
 codes! { ProblemType;

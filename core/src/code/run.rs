@@ -1,6 +1,6 @@
 //! Codes of the reasons why a run is inconclusive.
 
-use super::codes;
+use super::error_code::codes;
 use crate::decision::verdict::InconclusiveReason;
 
 codes! { InconclusiveReason;

@@ -1,6 +1,6 @@
 //! Codes of specs and of the operator's config.
 
-use super::codes;
+use super::error_code::codes;
 use crate::spec::Code;
 
 codes! { Code;

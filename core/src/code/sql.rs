@@ -1,6 +1,6 @@
 //! Codes of findings in SQL.
 
-use super::codes;
+use super::error_code::codes;
 use crate::sql::SqlCode;
 
 impl SqlCode {

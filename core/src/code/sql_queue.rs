@@ -1,6 +1,6 @@
 //! Codes of the queue for SQL requests: why the daemon refuses to judge a request now.
 
-use super::codes;
+use super::error_code::codes;
 
 /// The reason why the daemon refuses an SQL request, as a closed list without the details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::outcome::{Outcome, Termination};
-use crate::model::plan::Leaks;
-use crate::record::evidence::{StepEvidence, escape_output};
+use crate::text::escape::escape_output;
 
 /// Maximum number of processes that a record names.
 pub const MAX_NAMED: usize = 8;
@@ -90,22 +88,6 @@ impl LeakedProcess {
     }
 }
 
-impl StepEvidence {
-    /// Returns the processes because of which the step failed although its exit code was expected.
-    pub fn forbidden_leak(&self) -> Option<&LeakedProcesses> {
-        let as_expected =
-            matches!(&self.termination, Termination::Exited { code } if self.planned.expect_exit.contains(code));
-        let is_reason = as_expected && self.outcome == Outcome::Failed && self.planned.leaks == Leaks::Fail;
-        self.leaked.as_ref().filter(|_| is_reason)
-    }
-
-    /// Returns a warning if the step passed and left processes behind, as a phrase that follows its name.
-    pub fn leak_warning(&self) -> Option<String> {
-        let leaked = self.leaked.as_ref().filter(|_| self.outcome == Outcome::Passed)?;
-        Some(format!("passed and {}", leaked.phrase()))
-    }
-}
-
 /// The hint for the author of a spec about processes that a step leaves behind.
 pub const LEAK_HINT: &str =
     "have the command stop what it starts and wait for it; `leaks: warn` reports such processes and lets the step pass";
@@ -115,6 +97,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::outcome::{Outcome, Termination};
+    use crate::model::plan::Leaks;
 
     fn processes(number: u64) -> LeakedProcesses {
         let named = (0..number).map(|pid| LeakedProcess::new(u32::try_from(pid + 2).expect("small"), b"sleep"));

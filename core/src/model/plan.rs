@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::tier::Tier;
-use crate::sql::Dialect;
+use crate::sql::sql_policy::Dialect;
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 

@@ -8,6 +8,11 @@ mod declared_reports;
 mod measured;
 mod tree_source;
 
+pub use crate::text::escape::escape_output;
+pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
+pub use measured::Measured;
+pub use tree_source::{TreeKind, TreeSource};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
@@ -18,14 +23,10 @@ use crate::model::enforcement::{Enforcement, SandboxMode};
 use crate::model::leak::LeakedProcesses;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::model::outcome::{LimitKind, Outcome, Termination};
-use crate::model::plan::{Determinism, Network, PlannedStep, ReadOnly, VersionDemand};
+use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, VersionDemand};
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
 use crate::text::digest::{Sha256Hex, SnapshotId};
-
-pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
-pub use measured::Measured;
-pub use tree_source::{TreeKind, TreeSource};
 
 /// Version of the document format.
 pub const VERSION: u32 = 1;
@@ -518,26 +519,20 @@ pub fn step_path(skill: &SkillName, step: &StepName) -> String {
     format!("{skill}/{step}")
 }
 
-/// Makes output of a step safe for terminals and JSON: valid UTF-8, with control characters except newline and tab as
-/// `\xNN`, and bidirectional controls as `\u{NNNN}`.
-pub fn escape_output(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\n' | '\t' => text.push(c),
-                c if c.is_control() => text.push_str(&format!("\\x{:02x}", u32::from(c))),
-                c if crate::text::safe_text::affects_display(c) => {
-                    text.push_str(&format!("\\u{{{:04x}}}", u32::from(c)));
-                }
-                c => text.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
+impl StepEvidence {
+    /// Returns the processes because of which the step failed although its exit code was expected.
+    pub fn forbidden_leak(&self) -> Option<&LeakedProcesses> {
+        let as_expected =
+            matches!(&self.termination, Termination::Exited { code } if self.planned.expect_exit.contains(code));
+        let is_reason = as_expected && self.outcome == Outcome::Failed && self.planned.leaks == Leaks::Fail;
+        self.leaked.as_ref().filter(|_| is_reason)
     }
-    text
+
+    /// Returns a warning if the step passed and left processes behind, as a phrase that follows its name.
+    pub fn leak_warning(&self) -> Option<String> {
+        let leaked = self.leaked.as_ref().filter(|_| self.outcome == Outcome::Passed)?;
+        Some(format!("passed and {}", leaked.phrase()))
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent};
 use crate::decision::verdict::{InconclusiveReason, VerdictInputs, derive_verdict, exit_code};
 use crate::model::drift::{Change, ChangeKind, Diff, StepDrift};
 use crate::model::event::RunEvent;
@@ -12,8 +11,10 @@ use crate::model::leak::{LeakedProcess, LeakedProcesses};
 use crate::model::names::{SkillName, StepName};
 use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::{Leaks, ReportFormat};
-use crate::record::evidence::{StepEvidence, StreamEvidence, escape_output};
+use crate::record::evidence::{StepEvidence, StreamEvidence};
 use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent};
+use crate::text::escape::escape_output;
 
 const PASSED_RUN_LOG: &str = include_str!("../../../fixtures/logs/passed.jsonl");
 

@@ -12,11 +12,13 @@ use super::report_text::{
     single_line, stream_text, truncate_chars,
 };
 use super::tool::sarif_reader::FindingLevel;
-use super::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem, markdown, tool};
+use super::{markdown, tool};
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
-use crate::record::evidence::{StepEvidence, escape_output};
+use crate::record::evidence::StepEvidence;
 use crate::record::run_record::RunRecord;
+use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem};
+use crate::text::escape::escape_output;
 use crate::text::humanize::count;
 
 /// Maximum number of annotations of one level that GitHub shows for a step.

@@ -15,6 +15,7 @@ mod page_text;
 mod page_view;
 mod reasons_section;
 mod resources_section;
+pub(crate) mod section;
 mod step_details;
 mod step_list;
 mod timeline_section;
@@ -26,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::decision::verdict::Verdict;
 use crate::record::run_record::RunRecord;
-use crate::report::ToolReport;
+use crate::report::report_input::ToolReport;
 use markup::Html;
 use page_view::RunPageView;
 
@@ -99,43 +100,6 @@ fn write_sections(html: &mut Html, view: &RunPageView<'_>) {
     enforcement_section::write(html, view);
     toolchain_section::write(html, view);
     evidence_section::write(html, view);
-}
-
-/// Writes a section with a heading.
-fn write_section(
-    html: &mut Html,
-    view: &RunPageView<'_>,
-    id: &'static str,
-    title: &str,
-    content: impl FnOnce(&mut Html),
-) {
-    let id = view.element_id(id);
-    let heading = format!("{id}-title");
-    html.element("section", &[("id", &id), ("aria-labelledby", &heading)], |html| {
-        html.element("h2", &[("id", &heading)], |html| html.text(title));
-        content(html);
-    });
-}
-
-/// Writes a table that scrolls horizontally if it is wider than the screen.
-fn write_table(html: &mut Html, caption: &str, heads: &[&str], rows: impl FnOnce(&mut Html)) {
-    html.element(
-        "div",
-        &[("class", "scroll"), ("role", "region"), ("aria-label", caption), ("tabindex", "0")],
-        |html| {
-            html.plain("table", |html| {
-                html.text_element("caption", caption);
-                html.plain("thead", |html| {
-                    html.plain("tr", |html| {
-                        for head in heads {
-                            html.element("th", &[("scope", "col")], |html| html.text(head));
-                        }
-                    });
-                });
-                html.plain("tbody", rows);
-            });
-        },
-    );
 }
 
 /// Returns the content security policy: the page may load only its own style and script, identified by their

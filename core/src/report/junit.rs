@@ -10,7 +10,6 @@ use quick_junit::{FlakyOrRerun, NonSuccessKind, Report, TestCase, TestCaseStatus
 
 use super::report_text::{leak_warning, neutralize_lines, outcome_reason, single_line, stream_text};
 use super::tool::{self, junit_reader as tools};
-use super::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem};
 use crate::decision::verdict::Verdict;
 use crate::model::drift::Diff;
 use crate::model::names::{SkillName, StepName};
@@ -18,6 +17,7 @@ use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::{CheckEvidence, StepEvidence};
 use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem};
 use crate::text::safe_text::strip_colours;
 
 /// Returns the document.

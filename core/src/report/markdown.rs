@@ -8,13 +8,17 @@ use super::report_text::{
     last_bytes, leak_warning, neutralize_lines, outcome_reason, outcome_text, short_id, single_line, stream_text,
     truncate_chars,
 };
-use super::{ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReportContent, is_problem, tool};
+use super::tool;
 use crate::decision::verdict::Verdict;
 use crate::model::drift::{Change, Diff};
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
-use crate::record::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource, escape_output};
+use crate::record::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource};
 use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::report::report_input::{
+    ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReportContent, is_problem,
+};
+use crate::text::escape::escape_output;
 use crate::text::humanize::{count, duration};
 
 /// Maximum size of a comment, in bytes: GitHub accepts fewer than 65,536 characters.
@@ -290,7 +294,7 @@ fn drift_text(changes: &[Change], omitted: u64) -> String {
 }
 
 /// Returns a summary of a tool's report.
-fn tool_report_summary(file: &super::ToolReport) -> String {
+fn tool_report_summary(file: &crate::report::report_input::ToolReport) -> String {
     let name = format!("{}/{} report {}", file.skill, file.step, single_line(&file.path));
     let problem = match (&file.content, file.format) {
         (ToolReportContent::Missing, _) => return String::new(),

@@ -3,7 +3,8 @@
 
 use crate::model::drift::{Change, ChangeKind};
 use crate::model::outcome::{Outcome, Termination};
-use crate::record::evidence::{StepEvidence, StreamEvidence, escape_output};
+use crate::record::evidence::{StepEvidence, StreamEvidence};
+use crate::text::escape::escape_output;
 use crate::text::humanize::duration;
 use crate::text::safe_text::strip_colours;
 

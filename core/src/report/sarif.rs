@@ -8,13 +8,15 @@ use serde_json::{Map, Value, json};
 
 use super::report_text::{first_changed_line, leak_warning, outcome_reason, path_to_uri, single_line};
 use super::tool::{self, sarif_reader as tools};
-use super::{ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReport, ToolReportContent};
 use crate::decision::verdict::Verdict;
 use crate::model::drift::Change;
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::{StepEvidence, TreeSource};
 use crate::record::run_record::RunRecord;
+use crate::report::report_input::{
+    ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReport, ToolReportContent,
+};
 use crate::text::digest::Sha256Hex;
 use crate::text::safe_text::escape_json_for_display;
 

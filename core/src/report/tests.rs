@@ -4,18 +4,18 @@ use proptest::prelude::*;
 use quick_junit::Report;
 use serde_json::{Value, json};
 
+use super::RunReportFormat;
 use super::fixture::{
     HOSTILE_OUTPUT, drifted_step, failed_step, passed_run, passed_step, report_input, reported_run, ruff_sarif,
     run_of_steps, run_with_each_outcome, run_with_tool_reports, stream_evidence, tool_report, with_inconclusive_reason,
-};
-use super::{
-    ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RunReportFormat, RunResult, ToolReport,
-    ToolReportContent,
 };
 use crate::decision::verdict::{InconclusiveReason, Verdict};
 use crate::model::names::SkillName;
 use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::ReportFormat;
+use crate::report::report_input::{
+    ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RunResult, ToolReport, ToolReportContent,
+};
 
 fn render_one(run: ReportedRun, format: RunReportFormat) -> String {
     let runs = [run];

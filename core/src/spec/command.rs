@@ -9,8 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::spec_types::SpecText;
 use crate::model::plan::{Argv, BadArgv};
+use crate::spec::spec_text::SpecText;
 
 /// A command as written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -6,20 +6,22 @@
 use std::str::FromStr;
 
 use super::command::SpecCommand;
-use super::diagnostic::{Code, Diagnostic, quoted};
+use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
 use super::rules;
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
 use super::spec_types::{
-    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SpecText, SqlLimits, SqlStep, Step, StepLimits,
-    ToolCheck, Toolchain,
+    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepLimits, ToolCheck,
+    Toolchain,
 };
 use super::yaml::{self, Node, YamlKey, YamlValue};
 use crate::model::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::model::tier::Tier;
-use crate::sql::{Dialect, SqlPolicy};
+use crate::spec::spec_text::SpecText;
+use crate::sql::sql_policy::{Dialect, SqlPolicy};
+use crate::text::escape::quoted;
 
 /// Decodes as much of a spec as possible. The result is complete if `report` has no errors.
 pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Option<Spec> {

@@ -8,7 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::span::Span;
-use crate::code::Coded as _;
+use crate::code::error_code::Coded as _;
+use crate::text::escape::quoted;
 
 /// Severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -167,7 +168,7 @@ impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         // Older logs contain the name instead of the number.
-        let found = crate::code::ErrorCode::find(&text);
+        let found = crate::code::error_code::ErrorCode::find(&text);
         let code = Self::ALL.iter().find(|code| Some(code.code()) == found);
         code.copied()
             .ok_or_else(|| serde::de::Error::custom(format!("{} is not an error code of Proctor", quoted(&text))))
@@ -280,26 +281,6 @@ pub fn closest_match<'a>(given: &str, candidates: impl IntoIterator<Item = &'a s
         .filter(|(distance, name)| *distance <= allowed(name))
         .min()
         .map(|(_, name)| name)
-}
-
-/// Quotes untrusted text for a message: in backticks, with control characters escaped, cut after 80 characters.
-pub fn quoted(text: &str) -> String {
-    const MAX_QUOTED_CHARS: usize = 80;
-    let shown: String = text.chars().take(MAX_QUOTED_CHARS).collect();
-    let ellipsis = if shown.len() < text.len() { "…" } else { "" };
-    let escaped = crate::record::evidence::escape_output(shown.as_bytes()).replace('\n', "\\n").replace('\t', "\\t");
-    format!("`{escaped}{ellipsis}`")
-}
-
-/// Formats a list of names for a message: quoted, at most ten.
-pub(super) fn list_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    const MAX_LISTED: usize = 10;
-    let names: Vec<&str> = names.into_iter().collect();
-    let mut text = names.iter().take(MAX_LISTED).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-    if names.len() > MAX_LISTED {
-        text.push_str(&format!(" and {} more", names.len() - MAX_LISTED));
-    }
-    text
 }
 
 /// Sorts diagnostics by position; those without a position come first.

@@ -14,20 +14,19 @@ use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
-pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
-pub use tree_settings::TreeSettings;
-
-use daemon_settings::DaemonFile;
-use telemetry_settings::TelemetryFile;
-use tree_settings::TreeFile;
-
 use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
 use crate::model::enforcement::{Control, SandboxMode, Tolerated};
 use crate::model::plan::{Limit, Limits, ReadOnly};
 use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
+use daemon_settings::DaemonFile;
+use telemetry_settings::TelemetryFile;
+use tree_settings::TreeFile;
+
+pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
+pub use tree_settings::TreeSettings;
 
 /// The operator's ceilings and defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -350,7 +349,7 @@ impl OperatorConfig {
             .chain(self.telemetry.problems())
             .map(|message| Diagnostic::without_span(Code::BadConfig, message));
         above.chain(daemon).chain(relative_paths.map(|path| {
-            let path = super::diagnostic::quoted(path);
+            let path = crate::text::escape::quoted(path);
             Diagnostic::without_span(
                 Code::BadConfig,
                 format!("{path} of `tool_mounts` or `tool_masks` is neither absolute nor below `~/`"),

@@ -5,19 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::built_in;
 use super::command::SpecCommand;
-use super::diagnostic::{self, Code, Diagnostic, list_names, quoted};
+use super::diagnostic::{self, Code, Diagnostic};
 use super::operator_config::{OperatorConfig, exceeds};
 use super::provenance::{Provenance, SourcedValue, ValueOrigin};
-use super::rules;
 use super::setting_layers::{
     AdhocCommand, CallerSettings, SettingsLayer, StepOnlySettings, ValueWithOrigin, built_in_value, default_limit,
     nearest_setting,
 };
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
-use super::spec_types::{Profile, Skill, SpannedMap, Spec, SpecText, Step};
+use super::spec_types::{Profile, Skill, SpannedMap, Spec, Step};
+use super::{built_in, rules};
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
     Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep,
@@ -25,7 +24,9 @@ use crate::model::plan::{
 };
 use crate::model::tier::Tier;
 use crate::record::evidence::step_path;
+use crate::spec::spec_text::SpecText;
 use crate::text::digest::Sha256Hex;
+use crate::text::escape::{list_names, quoted};
 
 /// A plan and the origins of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -500,7 +501,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn order(&mut self, spec: &Spec, profile: &Profile, cpus: u32) -> SkillOrder {
-        if !rules::uses_needs(spec) {
+        if !crate::spec::rules::spec_index::uses_needs(spec) {
             return SkillOrder::Sequence;
         }
         let ceiling = self.operator.max_parallel;

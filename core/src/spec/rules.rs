@@ -4,17 +4,21 @@
 
 mod need_rules;
 mod profile_rules;
+pub(crate) mod spec_index;
 mod step_rules;
 
 use std::collections::BTreeMap;
 
-use super::diagnostic::{Code, Diagnostic, quoted};
+use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
-use super::span::{Span, Spanned};
-use super::spec_types::{Profile, Skill, SpannedMap, Spec, Step, ToolCheck};
-use crate::model::names::{ProfileName, SkillName, TOOLCHAIN_ARTIFACT};
+use super::span::Spanned;
+use super::spec_types::{SpannedMap, Spec};
+use crate::model::names::{SkillName, TOOLCHAIN_ARTIFACT};
 use crate::model::plan::RelPath;
 use crate::model::tier::Tier;
+use crate::spec::rules::spec_index::SpecIndex;
+use crate::text::escape::quoted;
+
 pub(super) use profile_rules::unknown_skill;
 pub(super) use step_rules::bad_command;
 
@@ -50,61 +54,11 @@ const RULES: &[Rule] = &[
     check_nonzero_limits,
 ];
 
-/// A spec with an index of its skills by name.
-struct SpecIndex<'a> {
-    spec: &'a Spec,
-    skills: BTreeMap<&'a str, &'a Skill>,
-}
-
 /// Runs all rules and adds the problems to `found`, unsorted.
 pub(super) fn check(spec: &Spec, problems: &mut DiagnosticCollector) {
     let skills = spec.skills.iter().map(|(name, skill)| (name.value.as_str(), skill)).collect();
     let index = SpecIndex { spec, skills };
     RULES.iter().for_each(|rule| rule(&index, problems));
-}
-
-impl<'a> SpecIndex<'a> {
-    fn has_skill(&self, name: &SkillName) -> bool {
-        self.skills.contains_key(name.as_str())
-    }
-
-    fn checks(&self) -> impl Iterator<Item = &'a ToolCheck> {
-        let toolchains = self.spec.toolchains.iter().flat_map(SpannedMap::iter);
-        toolchains.flat_map(|(_, toolchain)| toolchain.required.iter().flatten())
-    }
-
-    fn profiles(&self) -> impl Iterator<Item = (&'a Spanned<ProfileName>, &'a Profile)> {
-        self.spec.profiles.iter()
-    }
-
-    fn skills(&self) -> impl Iterator<Item = (&'a Spanned<SkillName>, &'a Skill)> {
-        self.spec.skills.iter()
-    }
-
-    fn steps(&self) -> impl Iterator<Item = &'a Step> {
-        self.skills().flat_map(|(_, skill)| &skill.steps.value)
-    }
-}
-
-/// Returns whether the spec orders its skills by `needs`.
-pub(super) fn uses_needs(spec: &Spec) -> bool {
-    spec.skills.iter().any(|(_, skill)| skill.needs.is_some())
-}
-
-/// Calls `each` with every value that repeats an earlier one, and with the span of the first occurrence.
-fn for_each_repeated<'a, T: Ord + 'a>(
-    values: impl IntoIterator<Item = &'a Spanned<T>>,
-    mut each: impl FnMut(&'a Spanned<T>, Span),
-) {
-    let mut first: BTreeMap<&T, Span> = BTreeMap::new();
-    for value in values {
-        match first.get(&value.value) {
-            Some(span) => each(value, *span),
-            None => {
-                first.insert(&value.value, value.span);
-            }
-        }
-    }
 }
 
 fn check_format_version(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {

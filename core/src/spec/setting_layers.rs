@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::operator_config::{LimitSettings, exceeds};
 use super::provenance::ValueOrigin;
 use super::span::{Span, Spanned};
-use super::spec_types::{Defaults, Skill, SpannedMap, SpecText, Step, StepLimits};
+use super::spec_types::{Defaults, Skill, SpannedMap, Step, StepLimits};
 use crate::model::names::{EnvName, VarName};
 use crate::model::plan::{Argv, Leaks, Limit, Network, ReadOnly, RelPath};
-use crate::sql::Dialect;
+use crate::spec::spec_text::SpecText;
+use crate::sql::sql_policy::Dialect;
 
 /// A single command with the settings of its caller.
 #[derive(Debug, Clone)]

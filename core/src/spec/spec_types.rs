@@ -17,7 +17,9 @@ use super::span::Spanned;
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::model::tier::Tier;
-use crate::sql::{Dialect, SqlAllow, SqlCheck, SqlPolicy, SqlResourceLimits};
+use crate::spec::spec_text::SpecText;
+use crate::sql::SqlCheck;
+use crate::sql::sql_policy::{Dialect, SqlAllow, SqlPolicy, SqlResourceLimits};
 
 /// A verification spec, version 1: the checks of this repository and how they run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -313,36 +315,6 @@ pub struct Expect {
     /// Exit codes that count as success. Default: `[0]`.
     #[schemars(length(min = 1))]
     pub exit: Option<Spanned<Vec<u8>>>,
-}
-
-/// Text exactly as written: `1.10` stays `1.10`, and `no` stays `no`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SpecText(pub String);
-
-impl SpecText {
-    /// Returns the text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Borrow<str> for SpecText {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl JsonSchema for SpecText {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Text".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "number", "boolean", "null"] })
-    }
 }
 
 /// A map as written: entries in file order, each key with its span.

@@ -15,9 +15,10 @@ use std::collections::HashMap;
 
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, StructureStyle};
 
-use super::diagnostic::{Code, Diagnostic, quoted};
+use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
 use super::span::Span;
+use crate::text::escape::quoted;
 
 /// Maximum size of a spec, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;

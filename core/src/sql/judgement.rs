@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Dialect, SqlDiagnostic, SqlPolicy, SqlSeverity, SqlSpan, VERSION};
+use super::{SqlDiagnostic, SqlSeverity, SqlSpan};
 use crate::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
+use crate::sql::sql_policy::{Dialect, SqlPolicy, VERSION};
+use crate::sql::stage::StageName;
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
@@ -43,45 +45,6 @@ impl SqlVerdict {
             Self::Ok => 0,
             Self::Reject => EXIT_FAILED,
             Self::Error => EXIT_INCONCLUSIVE,
-        }
-    }
-}
-
-/// A stage of the analysis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StageName {
-    /// Checks that the text contains SQL and nothing else.
-    Extract,
-    /// Splits the text into tokens.
-    Tokenize,
-    /// Parses the statements.
-    Parse,
-    /// Checks that all names exist.
-    Bind,
-    /// Checks that the policy allows the statements.
-    Safety,
-    /// Runs the statements within the limits.
-    Run,
-    /// Checks whether the statement answers the question.
-    Semantic,
-}
-
-impl StageName {
-    /// Every stage, in the default order.
-    pub const ALL: [Self; 7] =
-        [Self::Extract, Self::Tokenize, Self::Parse, Self::Bind, Self::Safety, Self::Run, Self::Semantic];
-
-    /// Returns the name in documents and on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Extract => "extract",
-            Self::Tokenize => "tokenize",
-            Self::Parse => "parse",
-            Self::Bind => "bind",
-            Self::Safety => "safety",
-            Self::Run => "run",
-            Self::Semantic => "semantic",
         }
     }
 }

@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dialect, Percent, SqlAllow, SqlPolicy, SqlResourceLimits};
+use super::Percent;
 use crate::model::plan::{Argv, RelPath};
+use crate::sql::sql_policy::{Dialect, SqlAllow, SqlPolicy, SqlResourceLimits};
 use crate::text::canonical;
 
 /// The program that runs a check. A plan contains only its name. If

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Percent, StageName};
-use crate::code::{Coded as _, ErrorCode};
+use crate::code::error_code::{Coded as _, ErrorCode};
 
 /// The kind of a finding. Each has a code and an explanation; see [`crate::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]

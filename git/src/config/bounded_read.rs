@@ -1,16 +1,14 @@
 //! Reads git's small files with bounds, and reports why one cannot be read.
 
-use crate::error::GitError;
-use crate::files::read_beneath;
-use rustix::fs::FileType;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::fs::fstat;
-use rustix::fs::open;
-use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+
+use crate::error::GitError;
+use crate::files::read_beneath;
 
 /// The largest config that is read, in bytes.
 pub(crate) const CONFIG_BYTES: u64 = 1 << 20;

@@ -2,8 +2,7 @@
 //! `commondir`.
 
 pub use crate::config::bounded_read::RULES_BYTES;
-use crate::config::bounded_read::check_size;
-use crate::config::bounded_read::{CONFIG_BYTES, POINTER_BYTES, config_error, io_error, read_bounded};
+
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use crate::config::bounded_read::{CONFIG_BYTES, POINTER_BYTES, check_size, config_error, io_error, read_bounded};
 use crate::config::config_includes::{self, IncludeConditions};
 use crate::error::GitError;
 use crate::object::object_id::ObjectFormat;

@@ -7,17 +7,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::bounded_read::CONFIG_BYTES;
-use crate::config::bounded_read::POINTER_BYTES;
-use crate::config::bounded_read::config_error;
-use crate::config::bounded_read::not_regular_error;
-use crate::config::bounded_read::read_bounded;
+use crate::config::bounded_read::{CONFIG_BYTES, POINTER_BYTES, config_error, not_regular_error, read_bounded};
 use crate::error::GitError;
+use config_syntax::ConfigSetting;
 
 mod config_syntax;
 mod wildcard;
-
-use config_syntax::ConfigSetting;
 
 /// Maximum depth of nested includes, as in git.
 const MAX_DEPTH: usize = 10;

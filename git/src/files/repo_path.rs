@@ -15,10 +15,15 @@ impl From<RepoPath> for String {
     }
 }
 
+/// A text is no path in hex.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a path in hex")]
+pub struct InvalidRepoPath(pub String);
+
 impl TryFrom<String> for RepoPath {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        let bad = || format!("`{text}` is not a path in hex");
+    type Error = InvalidRepoPath;
+    fn try_from(text: String) -> Result<Self, InvalidRepoPath> {
+        let bad = || InvalidRepoPath(text.clone());
         let nibble = |b: u8| match b {
             b'0'..=b'9' => Ok(b - b'0'),
             b'a'..=b'f' => Ok(b - b'a' + 10),

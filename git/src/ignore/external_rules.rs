@@ -12,9 +12,7 @@ use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::{Mode, OFlags, fstat, open};
 use serde::{Deserialize, Serialize};
 
-use crate::config::bounded_read::RULES_BYTES;
-use crate::config::bounded_read::io_error;
-use crate::config::bounded_read::too_large_error;
+use crate::config::bounded_read::{RULES_BYTES, io_error, too_large_error};
 use crate::error::GitError;
 use crate::files::read_beneath;
 use crate::ignore::ignore_pattern::rule_lines;

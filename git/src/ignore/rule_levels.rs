@@ -10,12 +10,9 @@ use std::rc::Rc;
 use git2::Oid;
 use rustix::fs::FileType;
 
-use crate::config::bounded_read::RULES_BYTES;
-use crate::config::bounded_read::check_regular;
-use crate::config::bounded_read::config_error;
-use crate::config::bounded_read::io_error;
-use crate::config::bounded_read::not_regular_error;
-use crate::config::bounded_read::too_large_error;
+use crate::config::bounded_read::{
+    RULES_BYTES, check_regular, config_error, io_error, not_regular_error, too_large_error,
+};
 use crate::error::GitError;
 use crate::files::{paths, read_beneath};
 use crate::ignore::external_rules::{self, ExternalRules};

@@ -94,10 +94,15 @@ impl From<ObjectId> for String {
     }
 }
 
+/// A text is no object id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no object id")]
+pub struct InvalidObjectId(pub String);
+
 impl TryFrom<String> for ObjectId {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        Self::from_hex(text.as_bytes()).ok_or_else(|| format!("`{text}` is no object id"))
+    type Error = InvalidObjectId;
+    fn try_from(text: String) -> Result<Self, InvalidObjectId> {
+        Self::from_hex(text.as_bytes()).ok_or(InvalidObjectId(text))
     }
 }
 

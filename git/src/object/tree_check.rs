@@ -4,30 +4,61 @@ use std::collections::HashMap;
 
 use crate::files::paths;
 use crate::object::name_rules;
-use crate::object::object_id::{ObjectId, ObjectKind, object_id};
+use crate::object::object_id::{InvalidObjectId, ObjectId, ObjectKind, object_id};
 use crate::object::object_parser;
 use crate::object::tree_identity::{TreeFile, tree_id_with};
 use crate::protocol::{CommitTree, CommittedLeaf};
+
+/// How the data of a commit differ from the commit's id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitMismatch {
+    /// The commit has no valid id.
+    #[error(transparent)]
+    InvalidId(#[from] InvalidObjectId),
+    /// The tree does not name the commit of a submodule.
+    #[error("its tree does not name the commit {0} of a submodule")]
+    UnnamedSubmodule(ObjectId),
+    /// Files belong to no repository of the commit.
+    #[error("it has files that belong to no repository of it")]
+    StrayFiles,
+    /// The bytes of a commit have another id.
+    #[error("what was read as the commit {0} is another object")]
+    OtherCommit(ObjectId),
+    /// The bytes of a commit do not have the form of a commit.
+    #[error("the commit {0} is not in the form of one")]
+    MalformedCommit(ObjectId),
+    /// A name is not allowed in a tree.
+    #[error("a path in the tree of the commit {commit} {problem}")]
+    BadName {
+        /// The commit.
+        commit: ObjectId,
+        /// The problem with the name.
+        problem: &'static str,
+    },
+    /// The files of a commit make another tree.
+    #[error("what was read as the tree of the commit {0} is another tree")]
+    OtherTree(ObjectId),
+}
 
 /// Verifies the ids of a commit, of its tree, and of the commits and trees of its submodules. Does not verify the
 /// contents of blobs.
 ///
 /// # Errors
-/// A description of the difference.
-pub fn verify(tree: &CommitTree, commit: &str) -> Result<(), String> {
-    let id = ObjectId::from_hex(commit.as_bytes()).ok_or_else(|| format!("`{commit}` is no object id"))?;
+/// The difference.
+pub fn verify(tree: &CommitTree, commit: &str) -> Result<(), CommitMismatch> {
+    let id = ObjectId::from_hex(commit.as_bytes()).ok_or_else(|| InvalidObjectId(commit.to_owned()))?;
     let modules = tree.submodules.iter().map(|module| (module.path.0.as_slice(), module.commit, &module.object.0));
     let mut rest = tree.leaves.as_slice();
     for (path, id, object) in std::iter::once((&b""[..], id, &tree.object.0)).chain(modules) {
         if !path.is_empty() && !tree.leaves.iter().any(|leaf| leaf.path == path && leaf.id == id) {
-            return Err(format!("its tree does not name the commit {id} of a submodule"));
+            return Err(CommitMismatch::UnnamedSubmodule(id));
         }
         let count = rest.iter().take_while(|leaf| belongs_to_repository(tree, path, leaf)).count();
         let (own, others) = rest.split_at(count);
         rest = others;
         verify_repository(tree, path, (id, object), own)?;
     }
-    if rest.is_empty() { Ok(()) } else { Err("it has files that belong to no repository of it".to_owned()) }
+    if rest.is_empty() { Ok(()) } else { Err(CommitMismatch::StrayFiles) }
 }
 
 /// Returns the id of the tree that the commit names.
@@ -56,15 +87,14 @@ fn verify_repository(
     path: &[u8],
     (id, object): (ObjectId, &Vec<u8>),
     leaves: &[CommittedLeaf],
-) -> Result<(), String> {
+) -> Result<(), CommitMismatch> {
     if object_id(id.format(), ObjectKind::Commit, object) != id {
-        return Err(format!("what was read as the commit {id} is another object"));
+        return Err(CommitMismatch::OtherCommit(id));
     }
-    let commit =
-        object_parser::parse_commit(id, object).ok_or_else(|| format!("the commit {id} is not in the form of one"))?;
+    let commit = object_parser::parse_commit(id, object).ok_or(CommitMismatch::MalformedCommit(id))?;
     let names = leaves.iter().flat_map(|leaf| leaf.path.split(|byte| *byte == b'/'));
     if let Some(problem) = names.filter_map(name_rules::name_problem).next() {
-        return Err(format!("a path in the tree of the commit {id} {problem}"));
+        return Err(CommitMismatch::BadName { commit: id, problem });
     }
     let depth = if path.is_empty() { 0 } else { path.len() + 1 };
     let files: Vec<_> =
@@ -79,6 +109,6 @@ fn verify_repository(
         odd.map(|(at, object)| (at.0.get(depth..).unwrap_or_default(), object.0.as_slice())).collect();
     match tree_id_with(id.format(), &files, &odd) {
         Some(found) if found == commit.tree => Ok(()),
-        _ => Err(format!("what was read as the tree of the commit {id} is another tree")),
+        _ => Err(CommitMismatch::OtherTree(id)),
     }
 }

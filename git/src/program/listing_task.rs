@@ -12,8 +12,9 @@ use rustix::fs::FileType;
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::files::{paths, read_beneath};
-use crate::ignore::external_rules::ExternalRules;
-use crate::ignore::external_rules::{EXCLUDES_FILE, FOLDS_CASE, IGNORE_CASE, INFO_EXCLUDE, external_rule};
+use crate::ignore::external_rules::{
+    EXCLUDES_FILE, ExternalRules, FOLDS_CASE, IGNORE_CASE, INFO_EXCLUDE, external_rule,
+};
 use crate::index::{ConversionConfig, GITLINK_MODE, GitIndex, IndexEntry, IndexStat, IndexTimestamp};
 use crate::object::object_id::{ObjectFormat, ObjectId};
 use crate::program::script_output::ScriptOutput;

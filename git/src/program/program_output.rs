@@ -6,6 +6,23 @@ use std::collections::HashMap;
 use crate::object::object_id::{ObjectFormat, ObjectId, ObjectKind, object_id};
 use crate::program::script_output::ScriptOutput;
 
+/// Why the output of the `git` program cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramOutputError {
+    /// The output is malformed.
+    #[error("the `git` program answered in words that are not understood")]
+    Malformed,
+    /// The program could not list the refs.
+    #[error("git cannot list its refs")]
+    NoRefs,
+    /// The program could not walk the history.
+    #[error("git cannot walk the history")]
+    NoWalk,
+    /// The content of an object does not match its id.
+    #[error("its object {0} is another one than its name says")]
+    WrongObject(ObjectId),
+}
+
 /// The parsed output.
 pub(crate) struct ProgramOutput<'a> {
     parts: ScriptOutput<'a>,
@@ -17,8 +34,8 @@ impl<'a> ProgramOutput<'a> {
     ///
     /// # Errors
     /// The output is malformed, or the content of an object does not match its id.
-    pub(crate) fn parse(printed: &'a [u8], format: ObjectFormat) -> Result<Self, String> {
-        let parts = ScriptOutput::parse(printed).ok_or(MALFORMED_OUTPUT)?;
+    pub(crate) fn parse(printed: &'a [u8], format: ObjectFormat) -> Result<Self, ProgramOutputError> {
+        let parts = ScriptOutput::parse(printed).ok_or(ProgramOutputError::Malformed)?;
         let objects = match parts.bytes("objects") {
             Some(printed) => parse_objects(printed, format)?,
             None => HashMap::new(),
@@ -32,8 +49,8 @@ impl<'a> ProgramOutput<'a> {
     }
 
     /// Returns all refs in the format of `packed-refs`.
-    pub(crate) fn refs(&self) -> Result<Vec<u8>, String> {
-        let listed = self.parts.bytes("refs").ok_or("git cannot list its refs")?;
+    pub(crate) fn refs(&self) -> Result<Vec<u8>, ProgramOutputError> {
+        let listed = self.parts.bytes("refs").ok_or(ProgramOutputError::NoRefs)?;
         let is_plain = |line: &&[u8]| {
             let space = line.iter().position(|byte| *byte == b' ').unwrap_or_default();
             let (id, name) = (&line[..space], &line[line.len().min(space + 1)..]);
@@ -58,10 +75,10 @@ impl<'a> ProgramOutput<'a> {
     }
 
     /// Returns the commits of a walk, oldest first.
-    pub(crate) fn walked_commits(&self) -> Result<Vec<ObjectId>, String> {
-        let walked = self.parts.bytes("walk").ok_or("git cannot walk the history")?;
+    pub(crate) fn walked_commits(&self) -> Result<Vec<ObjectId>, ProgramOutputError> {
+        let walked = self.parts.bytes("walk").ok_or(ProgramOutputError::NoWalk)?;
         let lines = walked.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.map(|line| ObjectId::from_hex(line).ok_or_else(|| MALFORMED_OUTPUT.to_owned())).collect()
+        lines.map(|line| ObjectId::from_hex(line).ok_or(ProgramOutputError::Malformed)).collect()
     }
 
     fn id(&self, part: &str) -> Option<ObjectId> {
@@ -79,28 +96,30 @@ pub(crate) struct RevisionEnd {
     pub(crate) candidates: [(&'static str, Option<ObjectId>); 3],
 }
 
-const MALFORMED_OUTPUT: &str = "the `git` program answered in words that are not understood";
-
 /// Parses the output of `git cat-file --batch`; missing objects are omitted.
-fn parse_objects(mut printed: &[u8], format: ObjectFormat) -> Result<HashMap<ObjectId, (ObjectKind, &[u8])>, String> {
+fn parse_objects(
+    mut printed: &[u8],
+    format: ObjectFormat,
+) -> Result<HashMap<ObjectId, (ObjectKind, &[u8])>, ProgramOutputError> {
     let mut objects = HashMap::new();
     while !printed.is_empty() {
-        let end = printed.iter().position(|byte| *byte == b'\n').ok_or(MALFORMED_OUTPUT)?;
-        let (head, rest) = (std::str::from_utf8(&printed[..end]).map_err(|_| MALFORMED_OUTPUT)?, &printed[end + 1..]);
+        let end = printed.iter().position(|byte| *byte == b'\n').ok_or(ProgramOutputError::Malformed)?;
+        let (head, rest) =
+            (std::str::from_utf8(&printed[..end]).map_err(|_| ProgramOutputError::Malformed)?, &printed[end + 1..]);
         let mut words = head.split(' ');
         let (name, kind, size) = (words.next().unwrap_or_default(), words.next(), words.next());
         printed = rest;
         if (kind, size) == (Some("missing"), None) {
             continue;
         }
-        let id = ObjectId::from_hex(name.as_bytes()).ok_or(MALFORMED_OUTPUT)?;
-        let kind = kind.and_then(ObjectKind::from_name).ok_or(MALFORMED_OUTPUT)?;
-        let size: usize = size.and_then(|size| size.parse().ok()).ok_or(MALFORMED_OUTPUT)?;
-        let (content, rest) = rest.split_at_checked(size).ok_or(MALFORMED_OUTPUT)?;
+        let id = ObjectId::from_hex(name.as_bytes()).ok_or(ProgramOutputError::Malformed)?;
+        let kind = kind.and_then(ObjectKind::from_name).ok_or(ProgramOutputError::Malformed)?;
+        let size: usize = size.and_then(|size| size.parse().ok()).ok_or(ProgramOutputError::Malformed)?;
+        let (content, rest) = rest.split_at_checked(size).ok_or(ProgramOutputError::Malformed)?;
         if object_id(format, kind, content) != id {
-            return Err(format!("its object {id} is another one than its name says"));
+            return Err(ProgramOutputError::WrongObject(id));
         }
-        printed = rest.strip_prefix(b"\n").ok_or(MALFORMED_OUTPUT)?;
+        printed = rest.strip_prefix(b"\n").ok_or(ProgramOutputError::Malformed)?;
         objects.insert(id, (kind, content));
     }
     Ok(objects)
@@ -116,7 +135,7 @@ mod tests {
         format!("objects 0 {}\n{objects}", objects.len()).into_bytes()
     }
 
-    fn parse_output(printed: &[u8]) -> Result<ProgramOutput<'_>, String> {
+    fn parse_output(printed: &[u8]) -> Result<ProgramOutput<'_>, ProgramOutputError> {
         ProgramOutput::parse(printed, ObjectFormat::Sha256)
     }
 
@@ -127,12 +146,12 @@ mod tests {
         assert_eq!(parse_output(&good).expect("reads").object(id), Some((ObjectKind::Blob, &b"hi\n"[..])));
         // Other bytes, another kind and another format all result in another id.
         for bad in [format!("{HI} blob 3\nho\n\n"), format!("{HI} tree 3\nhi\n\n"), format!("{HI} blob 2\nhi\n")] {
-            let problem = parse_output(&printed(&bad)).err().expect("refused");
+            let problem = parse_output(&printed(&bad)).err().expect("refused").to_string();
             assert!(problem.contains("another one than its name says"), "{problem}");
         }
         assert!(ProgramOutput::parse(&good, ObjectFormat::Sha1).is_err());
         for bad in [format!("{HI} blob 3\nhi\n"), format!("{HI} blob 9\nhi\n\n"), format!("{HI}\n"), "x".to_owned()] {
-            assert_eq!(parse_output(&printed(&bad)).err().as_deref(), Some(MALFORMED_OUTPUT), "{bad:?}");
+            assert!(matches!(parse_output(&printed(&bad)), Err(ProgramOutputError::Malformed)), "{bad:?}");
         }
     }
 

@@ -4,22 +4,19 @@
 //! exactly those of the commit's tree. An invalid or excessive tree (`..`, `.git`, a million levels) is refused
 //! with the offending name before any blob is read.
 
-use crate::repository::commit_tree::open_commit::OpenCommit;
-use crate::repository::commit_tree::planned_leaf::is_gitlink;
-use crate::repository::commit_tree::submodules::CommitRepository;
 use std::io::Write;
 
 use crate::error::GitError;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;
 use crate::protocol::{CommitRef, CommitSubmodule, CommitTree, CommittedLeaf};
-use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
-use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
+use crate::repository::commit_tree::open_commit::OpenCommit;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind, is_gitlink};
+use crate::repository::commit_tree::submodules::CommitRepository;
 use crate::repository::history::RepositoryHistory;
 use crate::repository::object_reader::ObjectReader;
 use crate::wire::answer_frames::BlobWriter;
-use checkout_plan::CheckoutBudget;
-use checkout_plan::CheckoutPlan;
+use checkout_plan::{CheckoutBudget, CheckoutPlan};
 
 mod checkout_plan;
 pub mod commit_content;

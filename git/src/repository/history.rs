@@ -39,7 +39,7 @@ impl<'t> RepositoryHistory<'t> {
         };
         let read = |printed, objects| {
             ProgramOutput::parse(printed, objects)
-                .map_err(|problem| GitError::Unreadable { path: places.worktree.clone(), problem })
+                .map_err(|error| GitError::Unreadable { path: places.worktree.clone(), problem: error.to_string() })
         };
         let objects = foreign.objects;
         let told = match program_output {

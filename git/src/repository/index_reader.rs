@@ -12,7 +12,6 @@ use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::index::{ConversionConfig, GitIndex, IndexEntry, IndexStat, IndexTimestamp, index_parser};
 use crate::object::object_id::{ObjectFormat, ObjectId};
-
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
 
 /// The flag of an entry of `git add --intent-to-add`.

@@ -1,7 +1,5 @@
 //! Lists the contents of a work tree: tracked paths, untracked paths, and repositories inside it.
 
-use crate::repository::index_reader::EarlyIndexSender;
-use crate::repository::worktree_walk::MAX_PATHS;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +14,10 @@ use crate::ignore::external_rules::ExternalRules;
 use crate::index::{GITLINK_MODE, GitIndex, IndexEntry};
 use crate::object::object_id::ObjectId;
 use crate::protocol::{GitSourceFile, NestedRepository, SearchedDirectory, WorktreeListing};
-use crate::repository::index_reader;
+use crate::repository::index_reader::{self, EarlyIndexSender};
 use crate::repository::open_repository::{OpenRepository, is_directory_without_links, is_repository, libgit2_error};
 use crate::repository::source_files;
-use crate::repository::worktree_walk::{WalkResult, walk};
+use crate::repository::worktree_walk::{MAX_PATHS, WalkResult, walk};
 
 /// Maximum depth of nested repositories and directories; the functions that read them are recursive.
 pub(crate) const MAX_DEPTH: usize = 256;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use git2::{ErrorCode, ObjectType, Odb, Oid, Repository};
 
+use crate::object::object_error::ObjectError;
 use crate::object::object_id::{ObjectFormat, ObjectId, ObjectKind};
 use crate::object::object_parser::{self, ParsedCommit};
 use crate::program::program_output::ProgramOutput;
@@ -37,7 +38,7 @@ impl<'a> ObjectReader<'a> {
     }
 
     /// Returns the kind and the length of an object, or `None` if it is missing.
-    pub(crate) fn read_header(&self, id: ObjectId) -> Result<Option<(ObjectKind, u64)>, String> {
+    pub(crate) fn read_header(&self, id: ObjectId) -> Result<Option<(ObjectKind, u64)>, ObjectError> {
         match self {
             Self::Libgit2(objects) => match optional(objects.read_header(to_oid(id)?))? {
                 Some((size, kind)) => Ok(Some((object_kind(kind)?, size as u64))),
@@ -48,7 +49,7 @@ impl<'a> ObjectReader<'a> {
     }
 
     /// Returns an object, or `None` if it is missing.
-    pub(crate) fn read(&self, id: ObjectId) -> Result<Option<ObjectContent<'a>>, String> {
+    pub(crate) fn read(&self, id: ObjectId) -> Result<Option<ObjectContent<'a>>, ObjectError> {
         match self {
             Self::Libgit2(objects) => match optional(objects.read(to_oid(id)?))? {
                 Some(object) => Ok(Some((object_kind(object.kind())?, Cow::Owned(object.data().to_vec())))),
@@ -59,50 +60,51 @@ impl<'a> ObjectReader<'a> {
     }
 
     /// Returns the commit with this id.
-    pub(crate) fn commit(&self, id: ObjectId) -> Result<ParsedCommit, String> {
+    pub(crate) fn commit(&self, id: ObjectId) -> Result<ParsedCommit, ObjectError> {
         match self.read(id)? {
-            Some((ObjectKind::Commit, bytes)) => object_parser::parse_commit(id, &bytes)
-                .ok_or_else(|| format!("the commit {id} is not in the form of one")),
-            Some((kind, _)) => Err(format!("{id} is a {} and no commit", kind.as_str())),
-            None => Err(format!("there is no commit {id}")),
+            Some((ObjectKind::Commit, bytes)) => {
+                object_parser::parse_commit(id, &bytes).ok_or(ObjectError::Malformed { kind: ObjectKind::Commit, id })
+            }
+            Some((kind, _)) => Err(ObjectError::NotACommit { id, kind }),
+            None => Err(ObjectError::MissingCommit(id)),
         }
     }
 
     /// Follows tags to the object that they name. Returns `None` if one of them is missing.
-    pub(crate) fn peel_tags(&self, id: ObjectId) -> Result<Option<(ObjectKind, ObjectId)>, String> {
+    pub(crate) fn peel_tags(&self, id: ObjectId) -> Result<Option<(ObjectKind, ObjectId)>, ObjectError> {
         let mut at = id;
         for _ in 0..MAX_TAGS {
             match self.read(at)? {
                 Some((ObjectKind::Tag, bytes)) => {
                     at = object_parser::parse_tag_target(self.format(), &bytes)
-                        .ok_or_else(|| format!("the tag {at} is not in the form of one"))?;
+                        .ok_or(ObjectError::Malformed { kind: ObjectKind::Tag, id: at })?;
                 }
                 Some((kind, _)) => return Ok(Some((kind, at))),
                 None => return Ok(None),
             }
         }
-        Err(format!("more than {MAX_TAGS} tags lead from {id} to each other"))
+        Err(ObjectError::TooManyTags { id, limit: MAX_TAGS })
     }
 }
 
 /// Converts an id for libgit2, which only supports sha1.
-pub(crate) fn to_oid(id: ObjectId) -> Result<Oid, String> {
-    Oid::from_bytes(id.as_bytes()).map_err(|_| format!("{id} is no id of this repository"))
+pub(crate) fn to_oid(id: ObjectId) -> Result<Oid, ObjectError> {
+    Oid::from_bytes(id.as_bytes()).map_err(|source| ObjectError::ForeignId { id, source })
 }
 
 /// Converts an id from libgit2.
-pub(crate) fn from_oid(id: Oid) -> Result<ObjectId, String> {
-    ObjectId::from_raw(id.as_bytes()).ok_or_else(|| format!("{id} is no id"))
+pub(crate) fn from_oid(id: Oid) -> Result<ObjectId, ObjectError> {
+    ObjectId::from_raw(id.as_bytes()).ok_or(ObjectError::InvalidId(id))
 }
 
-fn optional<T>(read: Result<T, git2::Error>) -> Result<Option<T>, String> {
+fn optional<T>(read: Result<T, git2::Error>) -> Result<Option<T>, ObjectError> {
     match read {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
-        Err(error) => Err(error.message().to_owned()),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn object_kind(kind: ObjectType) -> Result<ObjectKind, String> {
-    ObjectKind::from_name(kind.str()).ok_or_else(|| format!("an object is a {kind}"))
+fn object_kind(kind: ObjectType) -> Result<ObjectKind, ObjectError> {
+    ObjectKind::from_name(kind.str()).ok_or(ObjectError::UnknownKind(kind))
 }

@@ -11,16 +11,11 @@ use std::path::{Path, PathBuf};
 use git2::{Config, ConfigLevel, ErrorCode, Index, Repository, RepositoryOpenFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::config::bounded_read::check_regular;
-use crate::config::bounded_read::io_error;
-use crate::config::config_files::ConfigFile;
-use crate::config::config_files::UnsupportedFormat;
-use crate::config::config_files::back_link;
-use crate::config::config_files::check_files;
-use crate::config::config_files::check_worktree;
-use crate::config::config_files::common_dir;
-use crate::config::config_files::find_unsupported_format;
-use crate::config::config_files::gitfile_target;
+use crate::config::bounded_read::{check_regular, io_error};
+use crate::config::config_files::{
+    ConfigFile, UnsupportedFormat, back_link, check_files, check_worktree, common_dir, find_unsupported_format,
+    gitfile_target,
+};
 use crate::config::config_includes::IncludeConditions;
 use crate::error::GitError;
 use crate::files::read_beneath;

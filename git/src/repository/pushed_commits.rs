@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use git2::{ObjectType, Oid, Repository, Revwalk, Sort};
 
 use crate::error::GitError;
+use crate::object::object_error::ObjectError;
 use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::protocol::{NamedCommit, Push, PushedTip, ResolvedPush};
 use crate::repository::history::{HistoryBackend, RepositoryHistory};
@@ -33,7 +34,7 @@ pub(crate) fn resolve_push(history: &RepositoryHistory<'_>, push: &Push) -> Resu
             what: "commits to verify in this push".to_owned(),
         });
     }
-    let named = |id| named_commit(&objects, id).map_err(|problem| history.unreadable(problem));
+    let named = |id| named_commit(&objects, id).map_err(|error| history.unreadable(error.to_string()));
     let commits = found.into_iter().map(named).collect::<Result<Vec<NamedCommit>, _>>()?;
     Ok(ResolvedPush { git_dir: history.paths.git_dir.clone(), tips, commits })
 }
@@ -42,7 +43,7 @@ pub(crate) fn resolve_push(history: &RepositoryHistory<'_>, push: &Push) -> Resu
 fn resolve_tip(history: &RepositoryHistory<'_>, objects: &ObjectReader<'_>, id: &str) -> Result<PushedTip, GitError> {
     let id_of = ObjectId::from_hex(id.as_bytes()).filter(|id| id.format() == objects.format());
     let found = id_of.map(|id| objects.peel_tags(id)).transpose();
-    match found.map_err(|problem| history.unreadable(problem))?.flatten() {
+    match found.map_err(|error| history.unreadable(error.to_string()))?.flatten() {
         Some((ObjectKind::Commit, id)) => Ok(PushedTip::Commit { id: id.to_string() }),
         Some((kind, _)) => Ok(PushedTip::Other { kind: kind.as_str().to_owned() }),
         None => Err(GitError::Revision {
@@ -65,27 +66,27 @@ fn commits_unknown_to_remotes(
     push: &Push,
     tips: &[ObjectId],
 ) -> Result<Vec<ObjectId>, GitError> {
-    let failed = |problem: String| history.unreadable(problem);
     let found = match (&history.backend, history.program_output()?) {
-        (_, Some(told)) => told.walked_commits(),
-        (HistoryBackend::Libgit2(opened), None) => walk_commits(&opened.repository, push, tips),
-        (_, None) => Ok(Vec::new()),
+        (_, Some(told)) => told.walked_commits().map_err(|error| history.unreadable(error.to_string()))?,
+        (HistoryBackend::Libgit2(opened), None) => {
+            walk_commits(&opened.repository, push, tips).map_err(|error| history.unreadable(error.to_string()))?
+        }
+        (_, None) => Vec::new(),
     };
     // A commit that is already on a remote under another name is verified all the same.
-    Ok(without_duplicates(&[found.map_err(failed)?.as_slice(), tips].concat()))
+    Ok(without_duplicates(&[found.as_slice(), tips].concat()))
 }
 
-fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Result<Vec<ObjectId>, String> {
+fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Result<Vec<ObjectId>, ObjectError> {
     let tips = tips.iter().map(|id| to_oid(*id)).collect::<Result<Vec<_>, _>>()?;
-    let walk = || {
+    let walk = || -> Result<Vec<Oid>, git2::Error> {
         let mut walk = repository.revwalk()?;
         walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
         tips.iter().try_for_each(|id| walk.push(*id))?;
         hide_known_commits(repository, push, &mut walk)?;
-        walk.take(push.limit + 1).collect::<Result<Vec<Oid>, _>>()
+        walk.take(push.limit + 1).collect()
     };
-    let found = walk().map_err(|error: git2::Error| error.message().to_owned())?;
-    found.into_iter().map(from_oid).collect()
+    walk()?.into_iter().map(from_oid).collect()
 }
 
 fn hide_known_commits(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {

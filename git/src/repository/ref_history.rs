@@ -1,17 +1,15 @@
 //! Answers the question about a repository's refs and ignore rules.
 
-use crate::config::bounded_read::RULES_BYTES;
-use crate::config::bounded_read::read_bounded;
-use crate::error::GitError;
-use crate::files::repo_path::RepoPath;
-use crate::object::object_id::ObjectFormat;
-use crate::object::object_id::ObjectId;
-use crate::protocol::GitHistory;
-use crate::repository::git_dir;
-use crate::repository::history::HistoryBackend;
-use crate::repository::history::RepositoryHistory;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+
+use crate::config::bounded_read::{RULES_BYTES, read_bounded};
+use crate::error::GitError;
+use crate::files::repo_path::RepoPath;
+use crate::object::object_id::{ObjectFormat, ObjectId};
+use crate::protocol::GitHistory;
+use crate::repository::git_dir;
+use crate::repository::history::{HistoryBackend, RepositoryHistory};
 
 /// Returns the refs of a repository and of those inside it, and the ignore rules in their git directories.
 pub(crate) fn read_history(history: &RepositoryHistory<'_>, nested: &[RepoPath]) -> Result<GitHistory, GitError> {

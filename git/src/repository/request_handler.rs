@@ -6,14 +6,10 @@
 use std::io::{self as std_io, Write};
 use std::path::Path;
 
-use super::commit_tree;
 use super::commit_tree::commit_content::{self, IdentifyTree};
 use super::history::RepositoryHistory;
-use super::listing;
 use super::open_repository::OpenRepository;
-use super::pushed_commits;
-use super::revision;
-use super::staged_commit;
+use super::{commit_tree, listing, pushed_commits, revision, staged_commit};
 use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::ignore::WorktreeIgnoreRules;

@@ -4,6 +4,7 @@ use git2::{ErrorCode, Object, ObjectType, Oid, Repository, Sort};
 use proctor_core::record::evidence::escape_output;
 
 use crate::error::GitError;
+use crate::object::object_error::ObjectError;
 use crate::object::object_id::ObjectId;
 use crate::program::program_output::ProgramOutput;
 use crate::protocol::NamedCommit;
@@ -33,7 +34,7 @@ pub(crate) fn resolve(history: &RepositoryHistory<'_>, text: &str, limit: usize)
         (_, None) => Vec::new(),
     };
     let objects = history.objects()?;
-    let named = |id| named_commit(&objects, id).map_err(|problem| history.unreadable(problem));
+    let named = |id| named_commit(&objects, id).map_err(|error| history.unreadable(error.to_string()));
     ids.into_iter().map(named).collect()
 }
 
@@ -132,7 +133,7 @@ impl RevisionQuery<'_> {
         let Some(range) = parse_range(self.text) else { return Ok(vec![self.program_end(output, "to", self.text)?]) };
         self.program_end(output, "from", range.from)?;
         self.program_end(output, "to", range.to)?;
-        self.check_count(output.walked_commits().map_err(|problem| self.history.unreadable(problem))?, limit)
+        self.check_count(output.walked_commits().map_err(|error| self.history.unreadable(error.to_string()))?, limit)
     }
 
     fn program_end(&self, output: &ProgramOutput<'_>, name: &str, text: &str) -> Result<ObjectId, GitError> {
@@ -162,7 +163,9 @@ impl Libgit2Lookup<'_> {
             None => vec![self.find_commit(self.query.text)?],
             Some(range) => self.walk_range(&range, limit)?,
         };
-        ids.into_iter().map(|id| from_oid(id).map_err(|problem| self.query.history.unreadable(problem))).collect()
+        ids.into_iter()
+            .map(|id| from_oid(id).map_err(|error| self.query.history.unreadable(error.to_string())))
+            .collect()
     }
 
     fn libgit2_error(&self, error: &git2::Error) -> GitError {
@@ -239,7 +242,7 @@ impl Libgit2Lookup<'_> {
 }
 
 /// Returns a commit with its id and subject.
-pub(crate) fn named_commit(objects: &ObjectReader<'_>, id: ObjectId) -> Result<NamedCommit, String> {
+pub(crate) fn named_commit(objects: &ObjectReader<'_>, id: ObjectId) -> Result<NamedCommit, ObjectError> {
     let message = objects.commit(id)?.message;
     let line = message.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
     let subject = escape_output(&line[..line.len().min(MAX_SUBJECT)]);

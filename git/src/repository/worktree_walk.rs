@@ -6,21 +6,19 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use git2::Oid;
+use proctor_core::model::drift::display_path;
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, fstat, statat};
 use rustix::io::Errno;
 
 use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::files::file_stat::FileStat;
-use crate::files::paths;
-use crate::files::read_beneath;
+use crate::files::{paths, read_beneath};
 use crate::ignore::external_rules::ExternalRules;
 use crate::ignore::rule_levels::{DirectoryRules, RepositoryRules, SkippedRules};
 use crate::ignore::{IgnoreVerdict, absolute_path};
 use crate::object::object_id::ObjectId;
-
 use crate::repository::open_repository::{OpenRepository, is_repository};
-use proctor_core::model::drift::display_path;
 
 /// Size of the buffer for directory entries, in bytes.
 const NAME_BUFFER_BYTES: usize = 32 << 10;

@@ -133,19 +133,39 @@ fn write_frame(out: &mut dyn Write, tag: u8, parts: &[&[u8]]) -> io::Result<()> 
     out.flush()
 }
 
+/// Why an answer of the helper cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// The bytes are not valid frames.
+    #[error("its answer is not understood")]
+    Malformed,
+    /// The JSON of the answer is invalid.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A frame does not belong to an answer to the request.
+    #[error("it answered another question")]
+    OtherQuestion,
+    /// More frames follow the answer.
+    #[error("it says more than its answer")]
+    AfterAnswer,
+    /// The caller cannot use a frame, and stops the exchange.
+    #[error("the caller stopped the exchange")]
+    Stopped,
+}
+
 /// Removes a complete frame from the front of the received bytes. Returns `None` if the frame is incomplete.
 ///
 /// # Errors
 /// The bytes are not valid frames.
-pub(crate) fn take_frame(received: &mut Vec<u8>) -> Result<Option<AnswerFrame>, String> {
+pub(crate) fn take_frame(received: &mut Vec<u8>) -> Result<Option<AnswerFrame>, AnswerError> {
     let Some((head, rest)) = received.split_first_chunk::<FRAME_HEADER_BYTES>() else { return Ok(None) };
     let length = BinaryDecoder::new(&head[1..]).u64().and_then(|length| usize::try_from(length).ok());
     let Some(bytes) = length.and_then(|length| rest.get(..length)) else { return Ok(None) };
     let frame = match head[0] {
-        EARLY_INDEX_TAG => AnswerFrame::EarlyIndex(read_early_index(bytes).ok_or_else(malformed_answer)?),
+        EARLY_INDEX_TAG => AnswerFrame::EarlyIndex(read_early_index(bytes).ok_or(AnswerError::Malformed)?),
         BLOBS_TAG => AnswerFrame::Blobs(BlobPieces(bytes.to_vec())),
         ANSWER_TAG => AnswerFrame::Answer(Box::new(read_answer(bytes)?)),
-        _ => return Err(malformed_answer()),
+        _ => return Err(AnswerError::Malformed),
     };
     let length = FRAME_HEADER_BYTES + bytes.len();
     received.drain(..length);
@@ -163,20 +183,16 @@ fn read_early_index(bytes: &[u8]) -> Option<Option<EarlyIndex>> {
     })
 }
 
-fn read_answer(bytes: &[u8]) -> Result<GitAnswer, String> {
+fn read_answer(bytes: &[u8]) -> Result<GitAnswer, AnswerError> {
     let mut reader = BinaryDecoder::new(bytes);
-    let json = reader.bytes().ok_or_else(malformed_answer)?;
-    let mut answer: GitAnswer = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let json = reader.bytes().ok_or(AnswerError::Malformed)?;
+    let mut answer: GitAnswer = serde_json::from_slice(json)?;
     match &mut answer {
-        GitAnswer::List(listing) => listing.read_lists(&mut reader).ok_or_else(malformed_answer)?,
-        GitAnswer::Tree(tree) => tree.read_leaves(&mut reader).ok_or_else(malformed_answer)?,
+        GitAnswer::List(listing) => listing.read_lists(&mut reader).ok_or(AnswerError::Malformed)?,
+        GitAnswer::Tree(tree) => tree.read_leaves(&mut reader).ok_or(AnswerError::Malformed)?,
         _ => {}
     }
-    if reader.is_at_end() { Ok(answer) } else { Err(malformed_answer()) }
-}
-
-fn malformed_answer() -> String {
-    "its answer is not understood".to_owned()
+    if reader.is_at_end() { Ok(answer) } else { Err(AnswerError::Malformed) }
 }
 
 #[cfg(test)]

@@ -9,10 +9,9 @@ use std::sync::{Arc, OnceLock};
 use proctor_core::model::plan::{Limit, Limits};
 use rustix::fs::{Mode, OFlags};
 
-use super::control_files;
-use super::discovery::LocationState;
 use super::membership::{CgroupVersion, Controllers};
-use super::subtree;
+use super::{control_files, subtree};
+use crate::cgroup::location_state::LocationState;
 
 /// The first process of a group is PID 1 of the sandbox, which is proctor's own.
 const OWN_PROCESSES: u64 = 1;

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::cgroup::membership::Controllers;
+
 /// Writes `text` in one call, as the kernel requires. An absent file is an error and is not created.
 pub(super) fn write(dir: &Path, file: &str, text: &str) -> io::Result<()> {
     let path = dir.join(file);
@@ -89,4 +91,15 @@ mod tests {
         assert!(!write_if_exists(dir.path(), "memory.max", "1").expect("no error"));
         assert!(!dir.path().join("memory.max").exists());
     }
+}
+
+/// Returns whether the group may limit memory and processes.
+pub(super) fn has_limit_controllers(dir: &Path) -> bool {
+    file_has_limit_controllers(dir, "cgroup.controllers")
+}
+
+pub(super) fn file_has_limit_controllers(dir: &Path, file: &str) -> bool {
+    let names = read(dir, file).unwrap_or_default();
+    let holds = Controllers::from_names(names.split_whitespace());
+    holds.memory && holds.pids
 }

@@ -3,28 +3,16 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use super::control_files;
-use super::discovery::{CgroupUnusable, SWEEP_TIMEOUT, UsedTree};
 use super::membership::{CgroupMembership, CgroupVersion, Controllers};
-use super::subtree::{self, DAEMON_GROUP, Subtree};
+use super::subtree::{self, Subtree};
 use super::systemd_scope::{self, CgroupManager};
-
-/// How long the daemon's group may stay busy after this process has left it.
-const LEAVE_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// The group for this process while its siblings contain attempts: a cgroup that enables controllers for its children
-/// may not contain processes (the kernel's cgroup-v2.rst, "No Internal Process Constraint"). Dropping it moves this
-/// process back.
-#[derive(Debug)]
-pub(super) struct DaemonCgroup {
-    base: PathBuf,
-    subtree: PathBuf,
-    /// `true` if proctor enabled the controllers of `base` for its children.
-    enabled: bool,
-}
+use crate::cgroup::control_files::{file_has_limit_controllers, has_limit_controllers};
+use crate::cgroup::location_state::{DaemonCgroup, SUBTREE_CONTROL, SWEEP_TIMEOUT, UsedTree};
+use crate::cgroup::unusable::CgroupUnusable;
 
 /// Uses this process's cgroup of v2.
 pub(super) fn use_own_cgroup(places: &[CgroupMembership], manager: CgroupManager) -> Result<UsedTree, CgroupUnusable> {
@@ -40,17 +28,6 @@ pub(super) fn use_own_cgroup(places: &[CgroupMembership], manager: CgroupManager
     }
     subtree::sweep_around(base, &place.mount_point, Instant::now() + SWEEP_TIMEOUT);
     create_subtree(base, kind.is_some()).map_err(|error| CgroupUnusable::Refused { version: CgroupVersion::V2, error })
-}
-
-/// Returns whether the group may limit memory and processes.
-pub(super) fn has_limit_controllers(dir: &Path) -> bool {
-    file_has_limit_controllers(dir, "cgroup.controllers")
-}
-
-fn file_has_limit_controllers(dir: &Path, file: &str) -> bool {
-    let names = control_files::read(dir, file).unwrap_or_default();
-    let holds = Controllers::from_names(names.split_whitespace());
-    holds.memory && holds.pids
 }
 
 fn check_exclusive(base: &Path, kind: &str, manager: CgroupManager) -> Result<(), CgroupUnusable> {
@@ -118,34 +95,6 @@ fn enable_controllers(dir: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     control_files::write(dir, SUBTREE_CONTROL, "+memory +pids").map(|()| true)
-}
-
-const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
-
-impl DaemonCgroup {
-    /// Moves this process with all its threads.
-    fn enter(base: &Path, subtree: &Subtree) -> io::Result<Self> {
-        let own = subtree.dir().join(DAEMON_GROUP);
-        subtree::create_group_dir(&own)?;
-        if let Err(error) = control_files::write(&own, "cgroup.procs", "0") {
-            drop(std::fs::remove_dir(&own));
-            return Err(error);
-        }
-        Ok(Self { base: base.to_owned(), subtree: subtree.dir().to_owned(), enabled: false })
-    }
-}
-
-impl Drop for DaemonCgroup {
-    /// Disables the controllers first: a cgroup that enables them for its children accepts no process. If an
-    /// operation fails because other processes are in the cgroup, the rest stays, and the next owner sweeps it.
-    fn drop(&mut self) {
-        drop(control_files::write(&self.subtree, SUBTREE_CONTROL, "-memory -pids"));
-        if self.enabled {
-            drop(control_files::write(&self.base, SUBTREE_CONTROL, "-memory -pids"));
-        }
-        drop(control_files::write(&self.base, "cgroup.procs", "0"));
-        drop(subtree::remove_until(&self.subtree.join(DAEMON_GROUP), Instant::now() + LEAVE_TIMEOUT));
-    }
 }
 
 #[cfg(test)]

@@ -2,71 +2,22 @@
 //! fail, reports the reasons.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use super::attempt_cgroup::AttemptCgroup;
-use super::delegated_cgroup::{self, DaemonCgroup};
+use super::delegated_cgroup;
 use super::membership::{self, CgroupMembership, CgroupVersion, Controllers};
-use super::subtree::{self, Subtree};
-use super::systemd_scope;
-use super::v1_trees;
-
-/// Time limit for the removal of abandoned groups.
-pub(super) const SWEEP_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long to wait for the last groups to become empty when the seat is dropped.
-const DROP_TIMEOUT: Duration = Duration::from_millis(500);
+use super::{systemd_scope, v1_trees};
+use crate::cgroup::location_state::{LocationState, UsedTree, lock_ignoring_poison};
+use crate::cgroup::unusable::{CgroupUnusable, DiscoveryPaths, name};
 
 /// A location where this process may create groups for attempts. Clones share the location; it is given up when the
 /// last clone and the last group are dropped.
 #[derive(Debug, Clone)]
 pub struct CgroupLocation(Arc<LocationState>);
-
-/// Proctor's directories, one for each tree in use.
-#[derive(Debug)]
-pub(super) struct LocationState {
-    pub(super) trees: Vec<UsedTree>,
-    is_systemd_scope: bool,
-    next_number: AtomicU64,
-    /// Groups whose last task had not left when they were to be removed.
-    leftovers: Mutex<Vec<PathBuf>>,
-}
-
-/// Proctor's directory in one tree. The home is dropped first: while this process is in it, the directory cannot be
-/// removed.
-#[derive(Debug)]
-pub(super) struct UsedTree {
-    pub(super) version: CgroupVersion,
-    pub(super) controllers: Controllers,
-    pub(super) _daemon_cgroup: Option<DaemonCgroup>,
-    pub(super) subtree: Subtree,
-}
-
-/// The files that the search reads and runs; tests replace them.
-#[derive(Debug, Clone)]
-pub struct DiscoveryPaths {
-    /// Path of `/proc/self/cgroup`.
-    pub cgroup: PathBuf,
-    /// Path of `/proc/self/mountinfo`.
-    pub mountinfo: PathBuf,
-    /// A directory that exists if systemd manages the machine.
-    pub systemd: PathBuf,
-    /// The program for requests to systemd.
-    pub busctl: PathBuf,
-}
-
-impl Default for DiscoveryPaths {
-    fn default() -> Self {
-        Self {
-            cgroup: "/proc/self/cgroup".into(),
-            mountinfo: "/proc/self/mountinfo".into(),
-            systemd: "/run/systemd/system".into(),
-            busctl: "/usr/bin/busctl".into(),
-        }
-    }
-}
 
 /// No group can be created on this machine: limits apply to each process separately.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,36 +27,6 @@ pub struct NoCgroupError {
     pub reason: String,
     /// How to fix it.
     pub hint: String,
-}
-
-/// Why one option is not usable.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CgroupUnusable {
-    #[error("cgroup v2: no mount shows this process's cgroup")]
-    NoV2Mount,
-    #[error("cgroup v1: no mount shows this process's cgroup of the memory or pids controller")]
-    NoV1Mount,
-    #[error("cgroup v2: `{}` lacks the memory or the pids controller", .0.display())]
-    MissingControllers(PathBuf),
-    #[error("cgroup v2: `{}` is not delegated to Proctor by systemd", .0.display())]
-    NotDelegated(PathBuf),
-    #[error("cgroup v2: `{}` is a threaded cgroup, which cannot contain processes", .0.display())]
-    Threaded(PathBuf),
-    #[error("`{}` is not this process's cgroup: the process is not in its list", .0.display())]
-    NotAMember(PathBuf),
-    #[error("cgroup v2: `{}` contains {others} other processes, which Proctor does not move", dir.display())]
-    Shared { dir: PathBuf, others: usize },
-    #[error("{}: {error}", name(*.version))]
-    Refused { version: CgroupVersion, error: io::Error },
-    #[error("a scope of systemd: {0}")]
-    ScopeFailed(String),
-}
-
-fn name(version: CgroupVersion) -> &'static str {
-    match version {
-        CgroupVersion::V1 => "cgroup v1",
-        CgroupVersion::V2 => "cgroup v2",
-    }
 }
 
 /// The seat in use. A process is in one group of each tree, so all seats of a process are the same.
@@ -193,26 +114,6 @@ impl CgroupLocation {
     }
 }
 
-impl LocationState {
-    /// Stores a directory that could not be removed yet.
-    pub(super) fn add_leftover(&self, dir: PathBuf) {
-        lock_ignoring_poison(&self.leftovers).push(dir);
-    }
-
-    /// Tries again to remove these directories, until `until`.
-    fn remove_leftovers(&self, until: Instant) {
-        let left = std::mem::take(&mut *lock_ignoring_poison(&self.leftovers));
-        let busy: Vec<_> = left.into_iter().filter(|dir| subtree::remove_until(dir, until).is_err()).collect();
-        lock_ignoring_poison(&self.leftovers).extend(busy);
-    }
-}
-
-impl Drop for LocationState {
-    fn drop(&mut self) {
-        self.remove_leftovers(Instant::now() + DROP_TIMEOUT);
-    }
-}
-
 impl NoCgroupError {
     fn from_reasons(why: &[CgroupUnusable]) -> Self {
         let reasons: Vec<_> = why.iter().map(ToString::to_string).collect();
@@ -224,45 +125,7 @@ impl NoCgroupError {
 
 const MOUNT_HINT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; in a container, give it a cgroup namespace and a \
                      writable /sys/fs/cgroup";
-const SCOPE_HINT: &str = "start proctor by `systemd-run --user --scope -p Delegate=yes` (as root without `--user`), or \
-                     alone in a cgroup that belongs to its user";
-const V1_HINT: &str = "boot the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), or have root make a group \
-                      for proctor's user in the memory and pids trees, give it away and move the shell into it";
-const BUS_HINT: &str = "let systemd answer: `loginctl enable-linger` starts the manager of a user's units, the package \
-                   `dbus-user-session` its bus; or start proctor alone in a cgroup that belongs to its user";
-const UNIT_HINT: &str = "put `Delegate=yes` into the `[Service]` section of the unit that starts proctor";
-const CONTROLLERS_HINT: &str = "put `Delegate=cpu io memory pids` into `/etc/systemd/system/user@.service.d/delegate.conf`, \
-                           below `[Service]`; without systemd, enable memory and pids in `cgroup.subtree_control` of \
-                           the cgroup above";
-
-impl CgroupUnusable {
-    /// Returns how to fix it, if there is better advice than to mount cgroup v2.
-    fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::NotDelegated(dir) if is_service(dir) => Some(UNIT_HINT),
-            Self::NotDelegated(_) | Self::Shared { .. } | Self::Threaded(_) => Some(SCOPE_HINT),
-            Self::ScopeFailed(_) => Some(BUS_HINT),
-            Self::MissingControllers(_) => Some(CONTROLLERS_HINT),
-            Self::Refused { version, error } if error.kind() == io::ErrorKind::PermissionDenied => match version {
-                CgroupVersion::V1 => Some(V1_HINT),
-                CgroupVersion::V2 => Some(SCOPE_HINT),
-            },
-            Self::NoV2Mount | Self::NoV1Mount | Self::NotAMember(_) | Self::Refused { .. } => None,
-        }
-    }
-}
-
-/// Returns whether systemd runs a service in the cgroup, as opposed to a scope or a session.
-pub(super) fn is_service(dir: &Path) -> bool {
-    dir.extension().is_some_and(|extension| extension == "service")
-}
-
 fn read_memberships(roots: &DiscoveryPaths) -> Vec<CgroupMembership> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     membership::find_memberships(&read(&roots.cgroup), &read(&roots.mountinfo))
-}
-
-/// Locks the mutex even if it is poisoned: the guarded data is always consistent.
-fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

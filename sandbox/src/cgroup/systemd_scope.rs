@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags};
 
-use super::delegated_cgroup::has_limit_controllers;
-use super::discovery::{CgroupUnusable, DiscoveryPaths, is_service};
 use super::membership::{CgroupMembership, CgroupVersion};
+use crate::cgroup::control_files::has_limit_controllers;
+use crate::cgroup::unusable::{CgroupUnusable, DiscoveryPaths, is_service};
 use crate::wait;
 
 /// Total timeout for systemd.

@@ -4,9 +4,10 @@
 use std::time::Instant;
 
 use super::control_files;
-use super::discovery::{CgroupUnusable, SWEEP_TIMEOUT, UsedTree};
 use super::membership::{CgroupMembership, CgroupVersion, Controllers};
 use super::subtree::{self, Subtree};
+use crate::cgroup::location_state::{SWEEP_TIMEOUT, UsedTree};
+use crate::cgroup::unusable::CgroupUnusable;
 
 /// Uses every tree that limits something, and one that counts CPU time.
 pub(super) fn use_v1_trees(places: &[CgroupMembership]) -> Result<Vec<UsedTree>, CgroupUnusable> {

@@ -15,11 +15,10 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{Resource, Rlimit};
 
 use super::abstract_socket_probe::AbstractSocketProbe;
-use super::init::{self, CommandTurn};
 use super::landlock::{LandlockResult, LandlockRuleset};
 use super::setup_failure::{LANDLOCK, SetupFailure, internal, refuse, refused};
-use super::supervisor::{InitState, check_enforcement, tolerate};
 use crate::cgroup::SEPARATE_SOCKET_BUFFERS;
+use crate::helper::init_state::{CommandTurn, InitState, check_enforcement, tolerate};
 use crate::host::StepUser;
 use crate::policy;
 use crate::setup::{SetupOp, SetupStage};
@@ -92,7 +91,7 @@ fn wait_for_claim(prepared: &mut InitState<'_>, inbox: &mut CommandInbox) -> Res
         }
     };
     install_streams(std::mem::take(&mut inbox.streams)).map_err(internal("take the streams of the command"))?;
-    init::drop_unenforced_limits(&prepared.enforcement, &mut claim);
+    crate::helper::init_state::drop_unenforced_limits(&prepared.enforcement, &mut claim);
     Ok(claim)
 }
 

@@ -13,37 +13,37 @@ use std::time::Duration;
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use proctor_core::model::enforcement::{Control, Enforcement};
+use proctor_core::model::enforcement::Control;
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Leaks, Network};
 use rustix::event::{PollFd, PollFlags};
 use rustix::mount::MountAttrFlags;
-use rustix::process::{DumpableBehavior, Pid, Signal};
+use rustix::process::{DumpableBehavior, Pid};
 use rustix::time::Timespec;
-
-mod namespace_mounts;
-mod privilege_drop;
 
 use self::namespace_mounts::{mount_proc, mount_sys, set_up_loopback};
 use self::privilege_drop::{become_step_user, drop_capabilities, no_new_privs};
-use super::command_process;
 use super::leftover_processes::{self, ProcessScope};
 use super::limit_monitor::LimitMonitor;
 use super::memory_sources::{MemorySources, SocketMemory};
-use super::mounts;
 use super::reuse_check::{self, NamespaceBaseline};
 use super::scratch_fingerprint::ScratchFingerprint;
 use super::setup_failure::{FILTER, SetupFailure, internal, refuse, refused};
-use super::supervisor::{GO_MESSAGE, InitState, MOUNTED_MESSAGE};
-use crate::run_space::ExhaustedSpace;
-use crate::running_sandbox::WaitStatus;
+use super::{command_process, mounts};
+use crate::helper::init::privilege_drop::bind_to_helper;
+use crate::helper::init_state::{
+    CommandTurn, GO_MESSAGE, InitOpResult, InitState, MOUNTED_MESSAGE, drop_unenforced_limits,
+};
+use crate::helper::usage_totals::UsageTotals;
+use crate::resource_report::{ExhaustedSpace, WaitStatus};
 use crate::seccomp;
 use crate::setup::{HOSTNAME, SetupOp, SetupStage};
 use crate::sys::{self, ForkResult};
-use crate::wire::{self, CgroupEntry, ClaimRequest, EnforcedLimits, HelperMessage, InitInstructions};
+use crate::wire::{self, CgroupEntry, ClaimRequest, HelperMessage, InitInstructions};
 
-type InitOpResult = Result<(), SetupFailure>;
+mod namespace_mounts;
+mod privilege_drop;
 
 /// The result of the command.
 struct CommandResult {
@@ -59,15 +59,6 @@ struct CommandResult {
     terminated: bool,
     /// How to treat remaining processes.
     leaks: Leaks,
-}
-
-/// The position of a command in its sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CommandTurn {
-    /// The first command.
-    First,
-    /// A later command.
-    Later,
 }
 
 /// Blocks the signals that PID 1 reads from a descriptor, with all dispositions at their defaults, which the command
@@ -168,21 +159,7 @@ fn find_leftovers(
     (leaked.is_none(), leaked)
 }
 
-/// The resource usage of reaped processes, including the processes that they have reaped.
-#[derive(Debug, Default)]
-pub(super) struct UsageTotals {
-    user: Duration,
-    system: Duration,
-    max_rss_kib: u64,
-}
-
 impl UsageTotals {
-    pub(super) fn add(&mut self, usage: &sys::ProcessUsage) {
-        self.user += usage.user;
-        self.system += usage.system;
-        self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
-    }
-
     /// Returns the message about the exit of a command.
     fn exit_message(&self, ended: &CommandResult, left: Leftovers, scratch: ExhaustedSpace) -> HelperMessage {
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -248,13 +225,6 @@ pub(super) fn merge_instructions(prepared: &mut InitState<'_>, go: &mut InitInst
     drop_unenforced_limits(&prepared.enforcement, &mut go.claim);
 }
 
-/// Discards the limits that the daemon set on a group if PID 1 did not enter that group.
-pub(super) fn drop_unenforced_limits(enforcement: &Enforcement, claim: &mut ClaimRequest) {
-    if !enforcement.is_enforced(Control::Cgroup) {
-        claim.held = EnforcedLimits::default();
-    }
-}
-
 /// Waits for the command and the helper's work for it. Exits if the helper or the daemon has closed its side.
 pub(super) fn receive_first_instructions(prepared: &InitState<'_>) -> Result<InitInstructions, SetupFailure> {
     let cannot = internal("wait for the command");
@@ -295,10 +265,6 @@ pub(super) fn apply(prepared: &mut InitState<'_>, op: &SetupOp) -> InitOpResult 
 fn make_undumpable() -> InitOpResult {
     command_process::disable_core_dumps().map_err(internal("switch core dumps off"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(internal("make PID 1 unreadable"))
-}
-
-fn bind_to_helper() -> InitOpResult {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(internal("bind PID 1 to its helper"))
 }
 
 /// Waits for permission of the helper to continue: first after the helper has reported PID 1 to the daemon, and again

@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
 use super::descendants;
-use super::init::UsageTotals;
 use super::limit_monitor::LimitMonitor;
+use crate::helper::usage_totals::UsageTotals;
 use crate::sys;
 
 /// Grace period for processes that are ending when the command has ended.

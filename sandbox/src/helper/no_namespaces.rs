@@ -22,8 +22,9 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags};
 
 use self::attempt_dirs::AttemptDirs;
 use super::setup_failure::{SetupFailure, internal};
-use super::supervisor::{self, GO_MESSAGE, InitState, MessageRelay};
+use super::supervisor::{self, MessageRelay};
 use super::{command_process as shared, descendants, init as pid_one};
+use crate::helper::init_state::{GO_MESSAGE, InitState};
 use crate::sys::ForkResult;
 use crate::wire::{self, HelperMessage, HostDirSandboxRequest, InitInstructions, MountedTree};
 

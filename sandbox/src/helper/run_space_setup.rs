@@ -16,7 +16,8 @@ use super::mounts::{self, MountOption};
 use super::overlay::create_overlay;
 use super::setup_failure::{SetupFailure, internal, refuse};
 use crate::host::{MAPPED_BASE, MAPPED_COUNT, pick_run_uid};
-use crate::run_space::{UPPER, WORK, remove_dir};
+use crate::removal::remove_dir;
+use crate::run_space::{UPPER, WORK};
 use crate::sys::{self, ForkResult};
 use crate::wire::{self, HelperMessage, NamespaceCheck, RunSpaceRequest};
 

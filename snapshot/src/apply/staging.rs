@@ -6,12 +6,12 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::files::read_beneath;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use crate::tree_view::PathState;
-use proctor_git::files::read_beneath;
 
 /// The staging directory.
 pub(super) struct StagingDir<'a> {

@@ -7,16 +7,14 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use proctor_core::model::drift::display_path;
+use proctor_git::files::{paths, read_beneath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::staging::{EntryOwner, NewEntryAttributes, StagingDir};
 use super::{ApplyError, ApplyInput, CheckedEntries, PendingChanges, is_protected};
-use crate::layer::layer_scan::FileContent;
-use crate::layer::layer_scan::LayerEntry;
+use crate::layer::layer_scan::{FileContent, LayerEntry};
 use crate::tree_view::{PathState, path_state_from_layer};
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
 
 /// Writes the changes in the order of their paths, so that a directory comes before its content.
 pub(super) fn write_changes(

@@ -1,9 +1,9 @@
 //! Represents the entries of a layer.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::files::paths;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 
 /// The content of a file in a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,15 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::renameat;
-
-use super::copy_record;
-use crate::private_copy::mirror_files::MirrorError;
-use crate::private_copy::mirror_files::open_file;
 use proctor_git::object::object_id::ObjectId;
 use proctor_git::protocol::CommittedLeaf;
 use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
 use proctor_git::wire::listing_encoding::{read_id, write_id};
+use rustix::fs::renameat;
+
+use super::copy_record;
+use crate::private_copy::mirror_files::{MirrorError, open_file};
 
 const FILE: &str = "blobs";
 const TEMPORARY_FILE: &str = "blobs.new";

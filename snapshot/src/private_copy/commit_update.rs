@@ -7,6 +7,15 @@ use std::path::Path;
 
 use proctor_core::model::drift::{display_path, is_evidence_path};
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::error::GitError;
+use proctor_git::files::file_stat::{FileStat, FileTime};
+use proctor_git::files::{paths, read_beneath};
+use proctor_git::helper::GitHelper;
+use proctor_git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
+use proctor_git::object::object_id::{ObjectHasher, ObjectId, ObjectKind};
+use proctor_git::object::tree_check;
+use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory};
+use proctor_git::wire::answer_frames::{AnswerError, BlobPieces};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, futimens, openat, symlinkat};
 use sha2::{Digest as _, Sha256};
 
@@ -14,21 +23,10 @@ use super::blob_table::{BlobFact, BlobTable};
 use super::file_copier::{self, CREATE_FLAGS};
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
 use crate::private_copy::mirror::Mirror;
-use crate::private_copy::mirror_files::MirrorError;
-use crate::private_copy::mirror_files::MirrorOwner;
+use crate::private_copy::mirror_files::{MirrorError, MirrorOwner};
 use crate::snapshot::git_facts::GitFacts;
 use crate::snapshot::snapshot_error::SnapshotError;
 use crate::snapshot::taken_snapshot::Snapshot;
-use proctor_git::error::GitError;
-use proctor_git::files::file_stat::{FileStat, FileTime};
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
-use proctor_git::helper::GitHelper;
-use proctor_git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
-use proctor_git::object::object_id::{ObjectHasher, ObjectId, ObjectKind};
-use proctor_git::object::tree_check;
-use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory};
-use proctor_git::wire::answer_frames::BlobPieces;
 
 /// The first line of a git-lfs pointer, a file that represents content stored elsewhere.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
@@ -87,7 +85,8 @@ impl Mirror {
     /// The commit or its tree does not match its id, the repository cannot be read, or a file cannot be written.
     /// The update can be retried.
     pub fn update_to_commit(&mut self, source: &CommitSource<'_>) -> Result<CommitUpdate, MirrorError> {
-        tree_check::verify(source.tree, &source.commit.id).map_err(|problem| unreadable(source.repo, problem))?;
+        tree_check::verify(source.tree, &source.commit.id)
+            .map_err(|error| unreadable(source.repo, error.to_string()))?;
         self.examine_unfinished()?;
         let mut table = BlobTable::load(self.directory.as_fd());
         let plan = CommitUpdatePlan::new(source, self.record.entries(), &table)?;
@@ -298,9 +297,8 @@ impl<'a> BlobReceiver<'a> {
         let asked = (source.commit, source.submodules);
         let sent = source.helper.blobs(source.repo, asked, plan.wanted.clone(), &mut |pieces| {
             self.receive_pieces(pieces).map_err(|error| {
-                let message = error.to_string();
                 failure = Some(error);
-                message
+                AnswerError::Stopped
             })
         });
         if let Some(failure) = failure {

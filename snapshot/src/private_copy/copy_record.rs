@@ -9,14 +9,13 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-
-use crate::entries::{EntryTree, KINDS, ScannedEntry};
-use crate::private_copy::mirror_files::MirrorError;
-use crate::private_copy::mirror_files::open_file;
 use proctor_git::files::file_stat::FileTime;
 use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
 use proctor_git::wire::listing_encoding::{read_paths, read_stat, write_paths, write_stat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+
+use crate::entries::{EntryTree, KINDS, ScannedEntry};
+use crate::private_copy::mirror_files::{MirrorError, open_file};
 
 /// The file names of a record.
 #[derive(Debug, Clone, Copy)]

@@ -1,30 +1,27 @@
 //! Copies files into a mirror and hashes the written bytes.
 
-use crate::private_copy::file_copier::byte_copy::SpareBytes;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
-use rustix::fs::{chownat, fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat};
-use rustix::fs::{symlinkat, unlinkat, utimensat};
+use proctor_git::files::file_stat::{FileStat, FileTime};
+use proctor_git::files::{paths, read_beneath};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fstat, futimens,
+    linkat, mkdirat, mknodat, openat, readlinkat, statat, symlinkat, unlinkat, utimensat,
+};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
+
+use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
+use crate::private_copy::file_copier::byte_copy::SpareBytes;
+use crate::private_copy::ignored_selection::{IgnoredSelection, NOT_READABLE_BY_STEPS};
+use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, MirrorError, MirrorOwner};
+use byte_copy::{FileByteBudget, copy_exactly, copy_to_end, hash_file};
 
 pub(crate) mod byte_copy;
 
 pub(super) use byte_copy::write_all;
-use byte_copy::{FileByteBudget, copy_exactly, copy_to_end, hash_file};
-
-use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
-use crate::private_copy::ignored_selection::IgnoredSelection;
-use crate::private_copy::ignored_selection::NOT_READABLE_BY_STEPS;
-use crate::private_copy::mirror_files::DIRECTORY_FLAGS;
-use crate::private_copy::mirror_files::MirrorError;
-use crate::private_copy::mirror_files::MirrorOwner;
-use proctor_git::files::file_stat::{FileStat, FileTime};
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
 
 /// Number of threads that copy.
 const COPIER_THREADS: usize = 2;

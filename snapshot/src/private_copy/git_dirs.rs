@@ -8,19 +8,16 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use proctor_core::model::drift::is_evidence_path;
+use proctor_git::files::{paths, read_beneath};
+use proctor_git::index::index_writer::{self, NewIndexEntry, NewIndexStat};
+use proctor_git::index::{EXECUTABLE_MODE, FILE_MODE, GITLINK_MODE, GitIndex, IndexEntry, IndexStat, SYMLINK_MODE};
+use proctor_git::protocol::{CommittedLeaf, GitHistory, WorktreeListing};
+use proctor_git::repository::git_dir::GitDir;
 
 use super::CommitSource;
 use crate::private_copy::mirror::Mirror;
-use crate::private_copy::mirror_files::GIT_DIR_NAME;
-use crate::private_copy::mirror_files::MirrorError;
+use crate::private_copy::mirror_files::{GIT_DIR_NAME, MirrorError};
 use crate::snapshot::taken_snapshot::Snapshot;
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
-use proctor_git::index::IndexStat;
-use proctor_git::index::index_writer::{self, NewIndexEntry, NewIndexStat};
-use proctor_git::index::{EXECUTABLE_MODE, FILE_MODE, GITLINK_MODE, GitIndex, IndexEntry, SYMLINK_MODE};
-use proctor_git::protocol::{CommittedLeaf, GitHistory, WorktreeListing};
-use proctor_git::repository::git_dir::GitDir;
 
 /// The location of a mirror's files on the host and in steps.
 #[derive(Debug, Clone, Copy)]

@@ -6,13 +6,15 @@
 //! compare times build it again.
 
 pub(super) use crate::private_copy::ignored_selection::IgnoredSelection;
-use crate::private_copy::ignored_selection::NOT_READABLE_BY_STEPS;
+
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use proctor_core::model::drift::is_evidence_path;
 use proctor_core::model::plan::RelPath;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::files::file_stat::{self, FileStat, FileTime};
+use proctor_git::files::{paths, read_beneath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
@@ -21,12 +23,9 @@ use super::file_copier::MirrorCopier;
 use super::removal;
 use crate::entries::{EntryTree, LookupCursor, ScannedEntry, ScannedKind};
 use crate::private_copy::file_copier::byte_copy::SpareBytes;
+use crate::private_copy::ignored_selection::NOT_READABLE_BY_STEPS;
 use crate::private_copy::mirror::Mirror;
-use crate::private_copy::mirror_files::DIRECTORY_FLAGS;
-use crate::private_copy::mirror_files::MirrorError;
-use proctor_git::files::file_stat::{self, FileStat, FileTime};
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
+use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, MirrorError};
 
 /// Maximum depth of directories that are copied.
 const MAX_DEPTH: usize = 256;

@@ -1,9 +1,12 @@
 //! Determines which ignored files an update would copy now, without changing the mirror.
 
 pub(super) use crate::private_copy::ignored_selection::IgnoredSelection;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
+
+use proctor_git::files::read_beneath;
 
 use super::IgnoredInput;
 use super::copy_record::{CopyRecord, IGNORED_FILES};
@@ -12,7 +15,6 @@ use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
 use crate::private_copy::mirror::Mirror;
 use crate::private_copy::mirror_files::MirrorError;
 use crate::snapshot::taken_snapshot::Snapshot;
-use proctor_git::files::read_beneath;
 
 /// Maximum number of files that are hashed because the mirror has no current copy.
 const MAX_FILES: usize = 1_000;

@@ -1,7 +1,8 @@
 //! Selects the ignored files that a private copy contains.
 
-use crate::read_permissions::StepRights;
 use proctor_core::model::plan::RelPath;
+
+use crate::read_permissions::StepRights;
 
 /// The ignored files that a mirror should contain.
 #[derive(Debug, Clone)]

@@ -1,8 +1,9 @@
 //! Represents an open private copy.
 
+use std::os::fd::OwnedFd;
+
 use crate::private_copy::copy_record::CopyRecord;
 use crate::private_copy::mirror_files::MirrorOwner;
-use std::os::fd::OwnedFd;
 
 /// A private copy of a tree.
 #[derive(Debug)]

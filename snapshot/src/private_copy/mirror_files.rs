@@ -1,11 +1,11 @@
 //! Names the files of a private copy, and reports why one cannot be written.
 
-use crate::snapshot::snapshot_error::SnapshotError;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::fs::openat;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Mode, OFlags, openat};
+
+use crate::snapshot::snapshot_error::SnapshotError;
 
 /// Why a mirror cannot be used.
 #[derive(Debug, thiserror::Error)]

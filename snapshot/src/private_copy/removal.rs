@@ -3,15 +3,12 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
+use proctor_git::files::{paths, read_beneath};
 use rustix::fs::{AtFlags, OFlags, unlinkat};
 use rustix::io::Errno;
 
 use crate::entries::{EntryTree, ScannedKind};
-use crate::private_copy::mirror_files::GIT_DIR_NAME;
-use crate::private_copy::mirror_files::MAX_FILES;
-use crate::private_copy::mirror_files::MirrorError;
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
+use crate::private_copy::mirror_files::{GIT_DIR_NAME, MAX_FILES, MirrorError};
 
 /// Removes the entries of the mirror at `paths`, and all directories that become empty. `paths` must be sorted. The
 /// directory of a repository stays unless it is one of the paths.

@@ -9,24 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proctor_core::model::drift::is_evidence_path;
 use proctor_core::text::digest::Sha256Hex;
-use rustix::fs::{FileType, fstat};
-
-use super::EncodedListing;
-use super::ReuseBasis;
-use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
-use crate::snapshot::git_facts::git_facts;
-use crate::snapshot::snapshot_error::SnapshotError;
-use crate::snapshot::taken_snapshot::Snapshot;
-use crate::snapshot::taken_snapshot::SnapshotMethod;
-use crate::snapshot::taken_snapshot::SnapshotStats;
-use crate::stat_scan::{EarlierEntries, ScanCounts, StatScan, io_error};
-use crate::tree_state::tree_state;
 use proctor_git::files::file_stat::{FileTime, RacyWindow};
 use proctor_git::files::read_beneath;
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::helper::GitHelper;
 use proctor_git::index::GitIndex;
 use proctor_git::protocol::WorktreeListing;
+use rustix::fs::{FileType, fstat};
+
+use super::{EncodedListing, ReuseBasis};
+use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
+use crate::snapshot::git_facts::git_facts;
+use crate::snapshot::snapshot_error::SnapshotError;
+use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
+use crate::stat_scan::{EarlierEntries, ScanCounts, StatScan, io_error};
+use crate::tree_state::tree_state;
 
 /// Takes the snapshot. Tracked files are read while git lists the untracked ones.
 pub(super) fn take_full(

@@ -1,12 +1,13 @@
 //! Describes a work tree in git's terms.
 
-use crate::tree_state::TreeState;
+use std::path::PathBuf;
+
 use proctor_git::ignore::external_rules::ExternalRules;
 use proctor_git::object::object_id::ObjectFormat;
 use proctor_git::protocol::WorktreeListing;
-use serde::Deserialize;
-use serde::Serialize;
-use std::path::PathBuf;
+use serde::{Deserialize, Serialize};
+
+use crate::tree_state::TreeState;
 
 /// Git's description of a work tree, with which a reader of the evidence can find the same tree without Proctor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,22 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use proctor_core::model::drift::is_evidence_path;
+use proctor_git::files::file_stat::{FileTime, RacyWindow};
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::files::{paths, read_beneath};
+use proctor_git::helper::GitHelper;
 use rustix::fs::{FileType, fstat};
 
 use super::ReuseBasis;
 use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
 use crate::snapshot::git_facts::git_facts;
 use crate::snapshot::snapshot_error::SnapshotError;
-use crate::snapshot::taken_snapshot::Snapshot;
-use crate::snapshot::taken_snapshot::SnapshotMethod;
-use crate::snapshot::taken_snapshot::SnapshotStats;
+use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
 use crate::stat_scan::{EarlierEntries, NamesAndTypes, ScanCounts, ScanFindings, StatScan, io_error};
 use crate::tree_state::tree_state;
-use proctor_git::files::file_stat::{FileTime, RacyWindow};
-use proctor_git::files::paths;
-use proctor_git::files::read_beneath;
-use proctor_git::files::repo_path::RepoPath;
-use proctor_git::helper::GitHelper;
 
 /// Takes the snapshot. Returns `None` if git has to list the tree.
 pub(super) fn take_incremental(

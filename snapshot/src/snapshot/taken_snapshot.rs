@@ -1,19 +1,16 @@
 //! Represents the state of a work tree at one moment.
 
-use crate::entries::EntryTree;
-use crate::entries::TreeDifferenceKind;
-use crate::snapshot::git_facts::GitFacts;
-use crate::snapshot::reuse_basis::EncodedListing;
-use crate::snapshot::reuse_basis::ReuseBasis;
-use crate::stat_scan::ScanCounts;
-use proctor_core::model::plan::RelPath;
-use proctor_core::text::digest::Sha256Hex;
-use proctor_core::text::digest::SnapshotId;
-use proctor_git::files::file_stat;
-use proctor_git::files::file_stat::FileStat;
-use proctor_git::files::file_stat::FileTime;
-use proctor_git::files::repo_path::RepoPath;
 use std::sync::Arc;
+
+use proctor_core::model::plan::RelPath;
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
+use proctor_git::files::file_stat::{self, FileStat, FileTime};
+use proctor_git::files::repo_path::RepoPath;
+
+use crate::entries::{EntryTree, TreeDifferenceKind};
+use crate::snapshot::git_facts::GitFacts;
+use crate::snapshot::reuse_basis::{EncodedListing, ReuseBasis};
+use crate::stat_scan::ScanCounts;
 
 /// The state of a repository's work tree at one moment.
 #[derive(Debug, Clone)]

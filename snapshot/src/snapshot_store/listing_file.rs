@@ -1,15 +1,13 @@
 //! Reads the file with git's listing that belongs to a stored snapshot.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
-use serde::Deserialize;
-use serde::Serialize;
-use std::fs::File;
-use std::io;
-use std::io::Read as _;
-use std::os::fd::AsFd as _;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use serde::{Deserialize, Serialize};
 
 /// A separate file with git's listing, which is read only if it is needed.
 #[derive(Debug, Clone)]

@@ -3,22 +3,18 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::entries::EntryTree;
-use crate::snapshot::EncodedListing;
-use crate::snapshot::ReuseBasis;
-use crate::snapshot::git_facts::GitFacts;
-use crate::snapshot::taken_snapshot::Snapshot;
-use crate::snapshot::taken_snapshot::SnapshotMethod;
-use crate::snapshot::taken_snapshot::SnapshotStats;
-use crate::snapshot_store::listing_file::FileChecksum;
-use crate::snapshot_store::listing_file::ListingFile;
-use crate::stat_scan::ScanCounts;
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::protocol::GitSourceFile;
 use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
 use proctor_git::wire::listing_encoding::{read_paths, write_paths};
+use serde::{Deserialize, Serialize};
+
+use crate::entries::EntryTree;
+use crate::snapshot::git_facts::GitFacts;
+use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
+use crate::snapshot::{EncodedListing, ReuseBasis};
+use crate::snapshot_store::listing_file::{FileChecksum, ListingFile};
+use crate::stat_scan::ScanCounts;
 
 /// Magic bytes of a file. They include the version number; each version is a different format.
 const MAGIC: &[u8; 16] = b"proctor-snap-v3\n";

@@ -1,9 +1,6 @@
 //! Stores one snapshot file per repository. A file that is torn, damaged, foreign or of another version is ignored,
 //! with a warning in the log.
 
-use super::listing_file::read_file;
-use crate::snapshot_store::listing_file::ListingFile;
-use crate::snapshot_store::listing_file::{FILE_BYTES, UnusableFile};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,9 +12,11 @@ use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 
+use super::listing_file::read_file;
 use super::snapshot_encoding;
 use crate::snapshot::EncodedListing;
 use crate::snapshot::taken_snapshot::Snapshot;
+use crate::snapshot_store::listing_file::{FILE_BYTES, ListingFile, UnusableFile};
 
 /// Maximum number of files; the oldest are removed first.
 const MAX_FILES: usize = 64;

@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use proctor_core::model::drift::display_path;
+use proctor_git::config::config_files::RULES_BYTES;
+use proctor_git::files::file_stat::FileStat;
+use proctor_git::files::read_beneath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::{Errno, pread};
 use sha2::{Digest as _, Sha256};
@@ -11,9 +14,6 @@ use sha2::{Digest as _, Sha256};
 use super::{StatScan, io_error};
 use crate::entries::{ScannedEntry, ScannedKind};
 use crate::snapshot::snapshot_error::SnapshotError;
-use proctor_git::config::config_files::RULES_BYTES;
-use proctor_git::files::file_stat::FileStat;
-use proctor_git::files::read_beneath;
 
 /// Number of attempts to read a file that changes during the read.
 const ATTEMPTS: u32 = 5;

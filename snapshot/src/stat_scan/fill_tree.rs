@@ -3,11 +3,12 @@
 use std::os::fd::AsFd as _;
 use std::sync::{Mutex, PoisonError};
 
+use proctor_git::files::paths;
+
 use super::entry_reader::EntryReader;
 use super::{EarlierEntries, ScanCounts, StatScan, run_on_threads};
 use crate::entries::{DirectoryScanState, FilledPart, IgnoreStatus, UnfilledPart, UnfilledParts};
 use crate::snapshot::snapshot_error::SnapshotError;
-use proctor_git::files::paths;
 
 impl StatScan<'_> {
     /// Scans every blank.

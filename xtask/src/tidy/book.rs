@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::links::resolve_link;
-use super::{SourceTexts, TidyFindings};
+use super::source_texts::{SourceTexts, TidyFindings};
 
 /// The table of contents of mdBook.
 const CONTENTS: &str = "docs/SUMMARY.md";
@@ -78,7 +78,7 @@ fn heading_anchors(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::texts;
+    use super::super::source_texts::texts;
     use super::*;
 
     #[test]

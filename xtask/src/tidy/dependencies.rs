@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{SourceTexts, TidyFindings};
+use super::source_texts::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
 const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 14] = [
@@ -110,7 +110,7 @@ fn row_name(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::texts;
+    use super::super::source_texts::texts;
     use super::*;
 
     const ROOT: &str =

@@ -1,6 +1,6 @@
 //! Rules for documents: the targets of their references exist.
 
-use super::{SourceTexts, TidyFindings};
+use super::source_texts::{SourceTexts, TidyFindings};
 
 /// Checks that every relative link of a Markdown file leads to a file or a directory. Files in fixtures may be
 /// wrong on purpose.
@@ -95,7 +95,7 @@ fn has_target(texts: &SourceTexts, from: &str, target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::texts;
+    use super::super::source_texts::texts;
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SourceTexts, TidyFindings};
+use super::source_texts::{SourceTexts, TidyFindings};
 
 /// Words that begin a sentence without a main clause, unless it is a question.
 const CLAUSE_STARTERS: [&str; 8] = ["what", "whether", "where", "which", "who", "whose", "whoever", "whom"];
@@ -187,7 +187,7 @@ fn normalized_words(sentence: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::texts;
+    use crate::tidy::source_texts::texts;
 
     #[test]
     fn finds_clause_starters_and_phrases() {

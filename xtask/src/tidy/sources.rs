@@ -1,6 +1,6 @@
 //! Rules for the text of Rust sources.
 
-use super::{SourceTexts, TidyFindings, rust_sources};
+use super::source_texts::{SourceTexts, TidyFindings, rust_sources};
 
 /// Maximum number of lines of a source without a stated reason.
 const MAX_LINES: usize = 600;
@@ -140,7 +140,7 @@ fn lines(texts: &SourceTexts) -> impl Iterator<Item = (&str, usize, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::texts;
+    use super::super::source_texts::texts;
     use super::*;
 
     #[test]

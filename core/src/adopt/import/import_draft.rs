@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Carried, Left, Tool};
+use crate::adopt::import::import_result::{Carried, Left, Tool};
 use crate::model::names::ToolchainName;
-use crate::record::evidence::escape_output;
 use crate::spec;
+use crate::text::escape::escape_output;
 
 /// A hook of the configuration, with its result.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ mod hook;
 use super::config_map::{ConfigMap, scalar_text};
 use super::import_draft::HookConversion;
 use super::path_pattern::PathPattern;
-use super::{Setting, wrong_type};
+use crate::adopt::import::import_result::{Setting, wrong_type};
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::quoted;
 use crate::spec::yaml::Node;

@@ -3,8 +3,10 @@
 use toml::{Table, Value};
 
 use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
-use super::repo_scan::{RepoScan, ancestors, join};
-use super::{InitNote, spec_text, version_ranges};
+use super::repo_scan::{RepoScan, ancestors};
+use super::version_ranges;
+use crate::adopt::init::detected_project::InitNote;
+use crate::adopt::init::path_text::join;
 
 const MANIFEST: &str = "Cargo.toml";
 
@@ -21,7 +23,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     let manifest: Table = match tree.file_text(dir, MANIFEST)?.parse() {
         Ok(manifest) => manifest,
         Err(_) => {
-            let path = spec_text::quoted(&join(dir, MANIFEST));
+            let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
             notes.push(InitNote::new(format!("{path} was left out: it is not valid TOML"), "fix it, and start again"));
             return None;
         }
@@ -153,7 +155,7 @@ fn required_rust(manifest: &Table, dir: &str) -> Option<(String, String)> {
         let values = [package, workspace].into_iter().flatten().filter_map(|table| table.get(key)?.as_str());
         values.map(str::to_owned).next()
     };
-    let source = |key: &str| format!("`{key}` of {}", spec_text::quoted(&join(dir, MANIFEST)));
+    let source = |key: &str| format!("`{key}` of {}", crate::adopt::init::path_text::quoted(&join(dir, MANIFEST)));
     let version = read("rust-version").and_then(|version| version_ranges::at_least(&version));
     let version = version.map(|range| (range, source("rust-version")));
     version.or_else(|| {
@@ -163,14 +165,20 @@ fn required_rust(manifest: &Table, dir: &str) -> Option<(String, String)> {
 
 fn skipped_crate_note(dir: &str) -> InitNote {
     InitNote::new(
-        format!("the crate in {} was left out: it is in no workspace and has no `Cargo.lock`", spec_text::quoted(dir)),
+        format!(
+            "the crate in {} was left out: it is in no workspace and has no `Cargo.lock`",
+            crate::adopt::init::path_text::quoted(dir)
+        ),
         "make it a member of a workspace, or commit its `Cargo.lock`, and start again",
     )
 }
 
 fn missing_lock_note(dir: &str) -> InitNote {
     InitNote::new(
-        format!("there is no {}: a step would write one, which is drift", spec_text::quoted(&join(dir, "Cargo.lock"))),
+        format!(
+            "there is no {}: a step would write one, which is drift",
+            crate::adopt::init::path_text::quoted(&join(dir, "Cargo.lock"))
+        ),
         "`cargo generate-lockfile`, then commit it (or have git ignore it)",
     )
 }

@@ -1,8 +1,10 @@
 //! Recognizes Go modules: one project for each module.
 
 use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
-use super::repo_scan::{RepoScan, join};
-use super::{InitNote, shell_scripts, spec_text, version_ranges};
+use super::repo_scan::RepoScan;
+use super::{shell_scripts, version_ranges};
+use crate::adopt::init::detected_project::InitNote;
+use crate::adopt::init::path_text::join;
 
 const MODULE_FILE: &str = "go.mod";
 
@@ -56,5 +58,8 @@ fn go_step(name: &str, command: &str) -> StepDraft {
 fn required_go(module: &str, dir: &str) -> Option<(String, String)> {
     let version = module.lines().find_map(|line| line.trim().strip_prefix("go "))?;
     let version = version.split("//").next().unwrap_or_default().trim();
-    Some((version_ranges::at_least(version)?, format!("`go` of {}", spec_text::quoted(&join(dir, MODULE_FILE)))))
+    Some((
+        version_ranges::at_least(version)?,
+        format!("`go` of {}", crate::adopt::init::path_text::quoted(&join(dir, MODULE_FILE))),
+    ))
 }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::project::{ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
-use super::repo_scan::{RepoScan, join};
-use super::{InitNote, spec_text};
+use super::repo_scan::RepoScan;
+use crate::adopt::init::detected_project::InitNote;
+use crate::adopt::init::path_text::join;
 
 /// File names in the order in which make searches for them.
 const MAKEFILE_NAMES: [&str; 3] = ["GNUmakefile", "makefile", "Makefile"];
@@ -56,7 +57,7 @@ pub(super) fn unused_targets_note(tree: &RepoScan, dir: &str) -> Option<InitNote
     Some(InitNote::new(
         format!(
             "{} has {}, which no step calls: the tools' own commands do",
-            spec_text::quoted(&join(dir, name)),
+            crate::adopt::init::path_text::quoted(&join(dir, name)),
             targets.join(", ")
         ),
         "where a target checks more than they do, add a step with `cmd: [\"make\", \"TARGET\"]`",

@@ -7,8 +7,10 @@ use serde_json::{Map, Value};
 use super::project::{
     EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, to_owned_strings,
 };
-use super::repo_scan::{RepoScan, ancestors, join};
-use super::{InitNote, spec_text, version_ranges};
+use super::repo_scan::{RepoScan, ancestors};
+use super::version_ranges;
+use crate::adopt::init::detected_project::InitNote;
+use crate::adopt::init::path_text::join;
 
 const MANIFEST: &str = "package.json";
 
@@ -50,7 +52,10 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     }
     let Some(manager) = detect_manager(tree, &root) else {
         notes.push(InitNote::new(
-            format!("{} was left out: its package manager is not known here", spec_text::quoted(&join(dir, MANIFEST))),
+            format!(
+                "{} was left out: its package manager is not known here",
+                crate::adopt::init::path_text::quoted(&join(dir, MANIFEST))
+            ),
             "npm, pnpm and yarn are; add its skills by hand",
         ));
         return None;
@@ -159,8 +164,9 @@ impl NodeFacts<'_> {
 
     fn add_requirements(&self, project: &mut Project) {
         let range = self.root.string_at(&["engines", "node"]).and_then(version_ranges::from_node_engines);
-        let range =
-            range.map(|range| (range, format!("`engines` of {}", spec_text::quoted(&join(&self.root.dir, MANIFEST)))));
+        let range = range.map(|range| {
+            (range, format!("`engines` of {}", crate::adopt::init::path_text::quoted(&join(&self.root.dir, MANIFEST))))
+        });
         project.require(ProgramRequirement::on_path("node", &["node", "--version"]).with_range(range));
         let word = self.manager.program();
         project.require(ProgramRequirement {
@@ -175,7 +181,7 @@ impl NodeFacts<'_> {
         if self.install_step().is_none() || self.tree.has_directory(&self.root.dir, "node_modules") {
             return;
         }
-        let at = spec_text::quoted(&join(&self.root.dir, "node_modules"));
+        let at = crate::adopt::init::path_text::quoted(&join(&self.root.dir, "node_modules"));
         let word = self.manager.program();
         project.notes.push(InitNote::new(
             format!("{at} is missing: the steps install from the cache of {word}, which may not have everything"),
@@ -195,7 +201,7 @@ impl NodePackage {
                 Some(&word) => notes.push(InitNote::new(
                     format!(
                         "the script `{name}` of {} is not called: it has `{word}`",
-                        spec_text::quoted(&join(&self.dir, MANIFEST))
+                        crate::adopt::init::path_text::quoted(&join(&self.dir, MANIFEST))
                     ),
                     format!("add a script that only checks, such as `{}`", names[0]),
                 )),
@@ -293,7 +299,7 @@ fn step_name(script: &str) -> String {
 fn read_package(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option<NodePackage> {
     let text = tree.file_text(dir, MANIFEST)?;
     let Ok(fields) = serde_json::from_str(text.trim_start_matches('\u{feff}')) else {
-        let path = spec_text::quoted(&join(dir, MANIFEST));
+        let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
         notes.push(InitNote::new(format!("{path} was left out: it is not a JSON object"), "fix it, and start again"));
         return None;
     };

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::repo_scan::{RepoScan, join};
-use super::{DetectedProject, DraftedSkill, InitNote, spec_text};
+use super::repo_scan::RepoScan;
+use crate::adopt::init::detected_project::{DetectedProject, DraftedSkill, InitNote};
+use crate::adopt::init::path_text::join;
 use crate::model::plan::Determinism;
 
 /// A project with checks.
@@ -176,9 +177,8 @@ impl ProgramRequirement {
     fn missing_program(&self, tree: &RepoScan) -> Option<String> {
         match &self.presence {
             ProgramPresence::Program(name) => (!tree.has_program(name)).then(|| format!("the program `{name}`")),
-            ProgramPresence::File(path) => {
-                (!tree.has_file("", path)).then(|| format!("the program {}", spec_text::quoted(path)))
-            }
+            ProgramPresence::File(path) => (!tree.has_file("", path))
+                .then(|| format!("the program {}", crate::adopt::init::path_text::quoted(path))),
             ProgramPresence::CheckOnly => None,
         }
     }

@@ -8,9 +8,11 @@ use toml::{Table, Value};
 use super::project::{
     EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, VARYING_OUTPUT,
 };
-use super::repo_scan::{RepoScan, ancestors, join};
+use super::repo_scan::{RepoScan, ancestors};
 use super::search_scope::is_venv_name;
-use super::{InitNote, spec_text, version_ranges};
+use super::version_ranges;
+use crate::adopt::init::detected_project::InitNote;
+use crate::adopt::init::path_text::join;
 
 const MANIFEST: &str = "pyproject.toml";
 
@@ -50,7 +52,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
         notes.push(InitNote::new(
             format!(
                 "the Python project in {} was left out: it asks for no checker that is known",
-                spec_text::quoted(&project.spec_dir())
+                crate::adopt::init::path_text::quoted(&project.spec_dir())
             ),
             "pytest, ruff, black and mypy are known; name them in its dependencies, or set them up",
         ));
@@ -149,11 +151,16 @@ impl PythonFacts<'_> {
 
     fn add_interpreter(&self, project: &mut Project) {
         let (range, key) = self.required_python();
-        let range = range.map(|range| (range, format!("`{key}` of {}", spec_text::quoted(&join(self.dir, MANIFEST)))));
+        let range = range.map(|range| {
+            (range, format!("`{key}` of {}", crate::adopt::init::path_text::quoted(&join(self.dir, MANIFEST))))
+        });
         project.requirements.insert(0, self.interpreter.python_requirement(range));
         if let Some(environment) = self.interpreter.venv.as_ref().filter(|_| !self.interpreter.venv_exists) {
             project.notes.push(InitNote::new(
-                format!("there is no virtual environment at {}, which the steps use", spec_text::quoted(environment)),
+                format!(
+                    "there is no virtual environment at {}, which the steps use",
+                    crate::adopt::init::path_text::quoted(environment)
+                ),
                 self.venv_hint(),
             ));
         }
@@ -279,7 +286,7 @@ impl PythonInterpreter {
 fn read_manifest(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Table {
     let Some(text) = tree.file_text(dir, MANIFEST) else { return Table::new() };
     text.parse().unwrap_or_else(|_| {
-        let path = spec_text::quoted(&join(dir, MANIFEST));
+        let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
         notes.push(InitNote::new(format!("{path} was ignored: it is not valid TOML"), "fix it, and start again"));
         Table::new()
     })

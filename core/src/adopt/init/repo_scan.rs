@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::search_scope::{is_shell_script_name, is_venv_name};
-use super::{InitNote, spec_text};
+use crate::adopt::init::detected_project::InitNote;
+use crate::adopt::init::path_text::join;
 
 /// The known content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl RepoScan {
     pub(super) fn notes(&self) -> Vec<InitNote> {
         let unread = self.files.iter().filter_map(|(path, content)| match content {
             ScannedContent::Unreadable(why) => Some(InitNote::new(
-                format!("{} was left out: it {why}", spec_text::quoted(path)),
+                format!("{} was left out: it {why}", crate::adopt::init::path_text::quoted(path)),
                 "its checks are missing in the spec; add them yourself",
             )),
             ScannedContent::NameOnly | ScannedContent::Text(_) => None,
@@ -71,7 +72,7 @@ impl RepoScan {
         dirs.into_iter().map(|dir| {
             let message = format!(
                 "{} was left out: its name cannot be written in one line of plain text",
-                spec_text::quoted(dir)
+                crate::adopt::init::path_text::quoted(dir)
             );
             InitNote::new(message, "rename it, or add its skills yourself")
         })
@@ -144,11 +145,6 @@ impl RepoScan {
     }
 }
 
-/// Joins a directory and a name; `""` is the root of the repository.
-pub(super) fn join(dir: &str, name: &str) -> String {
-    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
-}
-
 /// Returns the directory of a path.
 pub(super) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
@@ -172,5 +168,5 @@ fn is_hidden(dir: &str) -> bool {
 fn is_usable_name(dir: &str) -> bool {
     dir.len() <= 200
         && dir.split('/').all(|part| part.trim() == part && (dir.is_empty() || !part.is_empty()))
-        && dir.chars().all(|c| c == ' ' || spec_text::is_visible(c))
+        && dir.chars().all(|c| c == ' ' || crate::adopt::init::path_text::is_visible(c))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::project::{EnvVariable, NamedSkill, ProgramRequirement, Project, StepDraft};
-use super::repo_scan::join;
+use crate::adopt::init::path_text::{is_visible, join};
 use crate::model::plan::Determinism;
 use crate::spec;
 
@@ -221,16 +221,6 @@ pub(super) fn quote_yaml(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// Formats text from the repository for a message or a comment: in backticks, on one line.
-pub(super) fn quoted(text: &str) -> String {
-    spec::quoted(text)
-}
-
-/// Returns whether a character is visible: a letter, a digit, or ASCII punctuation.
-pub(super) fn is_visible(c: char) -> bool {
-    c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric())
 }
 
 /// Parses the text and compares the result with the intended skills.

@@ -217,7 +217,7 @@ fn generated_file() -> impl Strategy<Value = (String, String)> {
         any::<String>(),
     ];
     (dir, prop::sample::select(names.to_vec()), text)
-        .prop_map(|(dir, name, text)| (repo_scan::join(dir.trim_matches('/'), name), text))
+        .prop_map(|(dir, name, text)| (path_text::join(dir.trim_matches('/'), name), text))
 }
 
 proptest! {

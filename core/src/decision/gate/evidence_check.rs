@@ -6,7 +6,9 @@ use std::cmp::Ordering;
 use serde::de::DeserializeOwned;
 
 use super::findings::GateFindings;
-use super::{ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, InputRequirement};
+use crate::decision::gate::gate_facts::{
+    ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, InputRequirement,
+};
 use crate::decision::verdict::Verdict;
 use crate::model::enforcement::SandboxMode;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, TOOLCHAIN_ARTIFACT};

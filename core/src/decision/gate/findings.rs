@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangedPaths, GateRequirements, UnattestedPolicy};
-use crate::code::{Coded as _, ErrorCode};
+use crate::code::error_code::{Coded as _, ErrorCode};
+use crate::decision::gate::gate_facts::{ChangedPaths, GateRequirements, UnattestedPolicy};
 use crate::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
 use crate::model::cache::{CacheEvidence, CacheTrust};
 use crate::model::names::{ProfileName, RunId, SkillName};

@@ -9,11 +9,13 @@ mod unverified_inputs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::model::cache::CacheTrust;
 use crate::model::drift::{DriftMethod, StepDrift};
 use crate::model::enforcement::{Control, Enforcement, SandboxMode};
 use crate::model::outcome::{Outcome, Termination};
-use crate::model::plan::{Determinism, PlannedStep, ReadOnly};
+use crate::model::plan::{Determinism, Plan, PlannedStep, ReadOnly};
 use crate::record::evidence::{self, *};
+use crate::spec::OperatorConfig;
 
 const SPEC: &str = "version: 1\ntoolchains: { sh: { required: [ { cmd: [sh, --version] } ] } }\n\
     profiles: { pr: { include: [a, b] } }\nskills:\n\

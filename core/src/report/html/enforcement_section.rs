@@ -7,7 +7,7 @@ use crate::record::evidence::StepEvidence;
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, count};
 use crate::report::html::page_view::RunPageView;
-use crate::report::html::{write_section, write_table};
+use crate::report::html::section::{write_section, write_table};
 
 /// Maximum number of columns of a table; each is a group of steps.
 const MAX_GROUPS: usize = 12;

@@ -3,7 +3,7 @@
 use crate::report::html::markup::Html;
 use crate::report::html::page_text;
 use crate::report::html::page_view::RunPageView;
-use crate::report::html::write_section;
+use crate::report::html::section::write_section;
 
 /// Maximum number of files that are listed.
 const MAX_LISTED_FILES: usize = 1_000;

@@ -1,7 +1,7 @@
 //! Builds HTML. Tags and attribute names are compile-time constants; everything else is escaped on insertion. There
 //! is no way to put a `String` into a page unescaped.
 
-use crate::record::evidence::escape_output;
+use crate::text::escape::escape_output;
 
 /// An attribute: a constant name and an untrusted value.
 pub(super) type HtmlAttribute<'a> = (&'static str, &'a str);

@@ -5,7 +5,7 @@ use crate::model::outcome::Outcome;
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, count};
 use crate::report::html::page_view::{RunPageView, ShownStep};
-use crate::report::html::write_section;
+use crate::report::html::section::write_section;
 use crate::text::humanize::limit_phrase;
 
 /// Maximum number of notes that are shown.

@@ -5,8 +5,8 @@ use crate::model::names::{RunId, SkillName};
 use crate::model::outcome::Outcome;
 use crate::record::evidence::StepEvidence;
 use crate::record::run_record::{AttemptSpan, RunRecord, SkillRecord};
-use crate::report::ToolReport;
 use crate::report::html::page_text;
+use crate::report::report_input::ToolReport;
 
 /// Maximum number of steps on a page; the page reports the number of further steps.
 pub(super) const MAX_STEPS: usize = 2_000;

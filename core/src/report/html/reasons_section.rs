@@ -5,7 +5,8 @@ use crate::record::evidence::CheckEvidence;
 use crate::report::html::markup::Html;
 use crate::report::html::output_section::{self, InitialExcerpt};
 use crate::report::html::page_view::RunPageView;
-use crate::report::html::{page_text, step_details, write_section};
+use crate::report::html::section::write_section;
+use crate::report::html::{page_text, step_details};
 
 /// Maximum number of reasons for an inconclusive verdict that are shown.
 const MAX_INCONCLUSIVE_REASONS: usize = 50;

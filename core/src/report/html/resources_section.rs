@@ -3,7 +3,7 @@
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{duration, size};
 use crate::report::html::page_view::{RunPageView, ShownStep};
-use crate::report::html::{write_section, write_table};
+use crate::report::html::section::{write_section, write_table};
 
 /// Maximum number of steps that are listed.
 const MAX_LISTED_STEPS: usize = 5;

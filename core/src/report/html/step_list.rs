@@ -5,7 +5,8 @@ use crate::record::run_record::SkillRecord;
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, count, duration};
 use crate::report::html::page_view::{MAX_STEPS, RunPageView, ShownStep};
-use crate::report::html::{step_details, write_section};
+use crate::report::html::section::write_section;
+use crate::report::html::step_details;
 
 /// Writes the skills.
 pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{MAX_PAGE_BYTES, PageRun, SCRIPT, STYLE, base64, page_view::MAX_STEPS, render_multi_run_page, render_page};
+use super::page_view::MAX_STEPS;
+use super::{MAX_PAGE_BYTES, PageRun, SCRIPT, STYLE, base64, render_multi_run_page, render_page};
 use crate::decision::verdict::{InconclusiveDetail, InconclusiveReason, Verdict};
 use crate::model::drift::{Change, ChangeKind, Diff};
 use crate::model::enforcement::{Control, ControlState};
@@ -16,8 +17,8 @@ use crate::model::plan::{Argv, ReportFormat, VersionDemand};
 use crate::model::tier::Tier;
 use crate::record::evidence::{AttemptEvidence, CheckEvidence, StepEvidence, StreamEvidence};
 use crate::record::run_record::{AttemptSpan, RunRecord, SkillRecord, Span};
-use crate::report::ToolReportContent;
 use crate::report::fixture::{ruff_sarif, run_with_tool_reports, tool_report};
+use crate::report::report_input::ToolReportContent;
 
 /// Returns the record of a passed run, from a real log.
 fn passed_run() -> RunRecord {
@@ -39,7 +40,7 @@ fn step_with_outcome(name: &str, outcome: Outcome, code: u8) -> StepEvidence {
 
 fn stream_evidence(text: &str) -> StreamEvidence {
     let bytes = text.len() as u64;
-    let preview = crate::record::evidence::escape_output(text.as_bytes());
+    let preview = crate::text::escape::escape_output(text.as_bytes());
     StreamEvidence { bytes, kept_bytes: bytes, preview, ..StreamEvidence::empty() }
 }
 

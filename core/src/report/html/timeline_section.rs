@@ -9,7 +9,7 @@ use crate::record::run_record::{SkillRecord, Span};
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, count, duration};
 use crate::report::html::page_view::{RunPageView, ShownStep};
-use crate::report::html::write_section;
+use crate::report::html::section::write_section;
 
 /// Maximum number of lanes that are drawn.
 const MAX_LANES: usize = 200;

@@ -3,8 +3,8 @@
 use crate::model::plan::ReportFormat;
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, count};
+use crate::report::report_input::{ToolReport, ToolReportContent};
 use crate::report::tool::{self, SourceLocation, junit_reader, sarif_reader};
-use crate::report::{ToolReport, ToolReportContent};
 
 /// Maximum number of cases or findings of one file that are shown; the file contains more.
 const MAX_SHOWN_ITEMS: usize = 200;

@@ -5,7 +5,7 @@ use crate::record::evidence::CheckEvidence;
 use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, duration};
 use crate::report::html::page_view::RunPageView;
-use crate::report::html::{write_section, write_table};
+use crate::report::html::section::{write_section, write_table};
 
 /// Maximum number of checks that are listed.
 const MAX_LISTED_CHECKS: usize = 500;

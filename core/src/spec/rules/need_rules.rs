@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::diagnostic::{Code, Diagnostic, quoted};
+use super::super::diagnostic::{Code, Diagnostic};
 use super::super::diagnostic_collector::DiagnosticCollector;
 use super::super::span::Spanned;
-use super::{SpecIndex, for_each_repeated};
 use crate::model::names::SkillName;
+use crate::spec::rules::spec_index::{SpecIndex, for_each_repeated};
+use crate::text::escape::quoted;
 
 pub(super) fn check_needs_known(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     for (name, skill) in index.skills() {

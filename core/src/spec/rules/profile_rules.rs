@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::super::diagnostic::{Code, Diagnostic, list_names, quoted};
+use super::super::diagnostic::{Code, Diagnostic};
 use super::super::diagnostic_collector::DiagnosticCollector;
 use super::super::span::Spanned;
 use super::super::spec_types::{Profile, Spec};
-use super::{SpecIndex, for_each_repeated, uses_needs};
 use crate::model::names::{ProfileName, SkillName};
+use crate::spec::rules::spec_index::{SpecIndex, for_each_repeated, uses_needs};
+use crate::text::escape::{list_names, quoted};
 
 pub(super) fn check_includes_not_empty(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     for (name, profile) in index.profiles().filter(|(_, profile)| profile.include.value.is_empty()) {

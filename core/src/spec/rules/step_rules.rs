@@ -3,15 +3,15 @@
 use globset::GlobBuilder;
 
 use super::super::command::{CommandSyntaxError, SpecCommand};
-use super::super::diagnostic::{Code, Diagnostic, quoted};
+use super::super::diagnostic::{Code, Diagnostic};
 use super::super::diagnostic_collector::DiagnosticCollector;
 use super::super::span::Spanned;
-use super::super::spec_types::SpecText;
-use super::{SpecIndex, for_each_repeated};
 use crate::model::names::StepName;
 use crate::model::plan::RelPath;
-use crate::record::evidence::escape_output;
+use crate::spec::rules::spec_index::{SpecIndex, for_each_repeated};
+use crate::spec::spec_text::SpecText;
 use crate::sql::Percent;
+use crate::text::escape::{escape_output, quoted};
 
 pub(super) fn check_steps_not_empty(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     for (name, skill) in index.skills().filter(|(_, skill)| skill.steps.value.is_empty()) {
@@ -76,7 +76,7 @@ pub(super) fn check_sql_steps(index: &SpecIndex<'_>, problems: &mut DiagnosticCo
         for bound in counts.chain(sizes).filter(|bound| bound.value == 0) {
             problems.add_with(|| Diagnostic::error(Code::SqlStep, bound.span, "a bound of 0 lets nothing be judged"));
         }
-        if let Some(time) = limits.time_ms.filter(|time| time.value > crate::sql::MAX_TIME_MS) {
+        if let Some(time) = limits.time_ms.filter(|time| time.value > crate::sql::sql_policy::MAX_TIME_MS) {
             problems.add_with(|| Diagnostic::error(Code::SqlStep, time.span, "it is 10 minutes (600000) at most"));
         }
     }

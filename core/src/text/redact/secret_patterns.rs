@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::model::drift::display_path;
-use crate::record::evidence::escape_output;
+use crate::text::escape::escape_output;
 
 /// Minimum length of a secret, in bytes. Shorter values are often ordinary words, and removing them would make the
 /// output unreadable.

@@ -1,17 +1,16 @@
 //! Plans a checkout and checks the whole tree before any file is written.
 
-use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use std::collections::{HashMap, HashSet};
 
 use proctor_core::model::drift::display_path;
 
 use crate::error::GitError;
 use crate::files::paths;
-use crate::object::name_rules;
 use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::object::object_parser::{self, TreeEntry};
-use crate::object::tree_identity;
+use crate::object::{name_rules, tree_identity};
 use crate::repository::commit_tree::open_commit::OpenCommit;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 
 /// Maximum number of entries of a tree, including directories. Entries that occur repeatedly count each time.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -102,7 +101,7 @@ impl CheckoutPlanner<'_, '_> {
         if size > MAX_TREE {
             return Err(self.source.tree_error(prefix, format!("is a directory of more than {MAX_TREE} bytes")));
         }
-        let read = self.source.objects.read(id).map_err(|problem| self.unreadable(prefix, &problem))?;
+        let read = self.source.objects.read(id).map_err(|error| self.unreadable(prefix, &error.to_string()))?;
         let bytes = read.filter(|(kind, _)| *kind == ObjectKind::Tree).map(|(_, bytes)| bytes);
         let entries = bytes.as_deref().and_then(|bytes| object_parser::parse_tree(id.format(), bytes));
         let entries = entries.ok_or_else(|| self.unreadable(prefix, "it is not in the form of a directory"))?;
@@ -181,7 +180,7 @@ impl CheckoutPlanner<'_, '_> {
         if let Some(size) = self.sizes.get(&id) {
             return Ok(Some(*size));
         }
-        let head = self.source.objects.read_header(id).map_err(|problem| self.unreadable(path, &problem))?;
+        let head = self.source.objects.read_header(id).map_err(|error| self.unreadable(path, &error.to_string()))?;
         let Some((found, size)) = head else {
             self.record_missing(path);
             return Ok(None);

@@ -9,11 +9,9 @@ use sha2::{Digest as _, Sha256};
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::protocol::{CommitTreeContent, CommittedFile};
-use crate::repository::commit_tree::checkout_plan::CheckoutBudget;
-use crate::repository::commit_tree::checkout_plan::CheckoutPlan;
+use crate::repository::commit_tree::checkout_plan::{CheckoutBudget, CheckoutPlan};
 use crate::repository::commit_tree::open_commit::OpenCommit;
-use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
-use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use crate::repository::history::RepositoryHistory;
 
 /// The largest file that is read on request, in bytes.

@@ -1,15 +1,15 @@
 //! Reads a commit and the blobs of its tree.
 
+use std::borrow::Cow;
+
+use proctor_core::model::drift::display_path;
+
 use crate::error::GitError;
-use crate::object::object_id::ObjectId;
-use crate::object::object_id::ObjectKind;
+use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::object::object_parser::ParsedCommit;
-use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
-use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use crate::repository::history::RepositoryHistory;
 use crate::repository::object_reader::ObjectReader;
-use proctor_core::model::drift::display_path;
-use std::borrow::Cow;
 
 /// A commit of a repository, either the top or a submodule.
 pub(crate) struct OpenCommit<'a> {
@@ -21,7 +21,8 @@ impl<'a> OpenCommit<'a> {
     /// Returns the commit with this id in the repository itself.
     pub(crate) fn open(history: &'a RepositoryHistory<'_>, commit: &str) -> Result<Self, GitError> {
         let objects = history.objects()?;
-        let commit = objects.commit(history.parse_id(commit)?).map_err(|problem| history.unreadable(problem))?;
+        let commit =
+            objects.commit(history.parse_id(commit)?).map_err(|error| history.unreadable(error.to_string()))?;
         Ok(Self { objects, commit })
     }
 

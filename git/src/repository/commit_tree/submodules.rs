@@ -12,18 +12,13 @@ use proctor_core::model::drift::display_path;
 use rustix::fs::MemfdFlags;
 
 use crate::config::bounded_read::CONFIG_BYTES;
-use crate::config::config_files::UnsupportedFormat;
-use crate::config::config_files::include_line;
+use crate::config::config_files::{UnsupportedFormat, include_line};
 use crate::error::GitError;
 use crate::files::paths;
 use crate::object::object_id::ObjectFormat;
-
-use crate::repository::commit_tree::checkout_plan::CheckoutBudget;
-use crate::repository::commit_tree::checkout_plan::CheckoutPlan;
+use crate::repository::commit_tree::checkout_plan::{CheckoutBudget, CheckoutPlan};
 use crate::repository::commit_tree::open_commit::OpenCommit;
-use crate::repository::commit_tree::planned_leaf::PlannedLeaf;
-use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
-use crate::repository::commit_tree::planned_leaf::is_gitlink;
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind, is_gitlink};
 use crate::repository::history::open_objects_only;
 use crate::repository::object_reader::ObjectReader;
 use crate::repository::open_repository::{

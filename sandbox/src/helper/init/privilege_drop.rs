@@ -2,13 +2,12 @@
 
 use nix::sched::CloneFlags;
 use proctor_core::model::enforcement::Control;
-use rustix::process::DumpableBehavior;
+use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::{InitOpResult, bind_to_helper};
+use crate::helper::init_state::{InitOpResult, InitState};
 use crate::helper::run_space_setup::map_ids;
 use crate::helper::setup_failure::{internal, refuse, refused};
-use crate::helper::supervisor::InitState;
 
 /// Becomes the step's user in a new user namespace. The mounts and the network remain owned by the previous user
 /// namespace: even a step that gained a capability in its own namespace would have none over them.
@@ -77,4 +76,8 @@ pub(super) fn no_new_privs(prepared: &mut InitState<'_>) -> InitOpResult {
     }
     prepared.enforcement.record_enforced(control, "prctl");
     Ok(())
+}
+
+pub(super) fn bind_to_helper() -> InitOpResult {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(internal("bind PID 1 to its helper"))
 }

@@ -26,7 +26,8 @@ use crate::helper::tree_copy::{
     open_dir_beneath, open_with_rights, step_owner,
 };
 use crate::policy::{Frame, ToolKind, ToolMount};
-use crate::run_space::{UPPER, remove_dir};
+use crate::removal::remove_dir;
+use crate::run_space::UPPER;
 use crate::wire::{ClaimRequest, HelperMessage, HostDirSandboxRequest, SandboxRequest};
 
 const TREE: &CStr = c"tree";

@@ -6,8 +6,8 @@ use super::attempt_dirs::AttemptPaths;
 use super::{landlock_rules, resource_limits};
 use crate::helper::abstract_socket_probe::AbstractSocketProbe;
 use crate::helper::command_process;
+use crate::helper::init_state::{InitState, check_enforcement, tolerate};
 use crate::helper::setup_failure::SetupFailure;
-use crate::helper::supervisor::{InitState, check_enforcement, tolerate};
 use crate::setup::SetupOp;
 use crate::wire::{HostDirSandboxRequest, InitInstructions};
 

@@ -14,14 +14,13 @@ use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 
 use super::command_process;
+use crate::helper::init_state::InitState;
 use crate::helper::leftover_processes::{self, ProcessScope};
 use crate::helper::limit_monitor::LimitMonitor;
 use crate::helper::setup_failure::{SetupFailure, internal, refuse, refused};
-use crate::helper::supervisor::InitState;
 use crate::helper::{descendants, init as pid_one};
 use crate::host::StepUser;
-use crate::run_space::ExhaustedSpace;
-use crate::running_sandbox::WaitStatus;
+use crate::resource_report::{ExhaustedSpace, WaitStatus};
 use crate::seccomp;
 use crate::setup::SetupOp;
 use crate::sys::{self, ForkResult};
@@ -185,7 +184,7 @@ fn watch_command(
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     // The result is not used: the helper sums up the usage of all processes.
-    let mut used = pid_one::UsageTotals::default();
+    let mut used = crate::helper::usage_totals::UsageTotals::default();
     let mut terminated = false;
     let signals = SignalFd::with_flags(&pid_one::handled_signals(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {

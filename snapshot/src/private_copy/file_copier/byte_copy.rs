@@ -1,15 +1,12 @@
 //! Copies and hashes the bytes of one file.
 
-use sha2::Digest as _;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-
-use rustix::fs::fstat;
-use rustix::io::{Errno, pread, write};
-use sha2::Sha256;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proctor_git::files::read_beneath;
+use rustix::fs::fstat;
+use rustix::io::{Errno, pread, write};
+use sha2::{Digest as _, Sha256};
 
 /// The byte budget for the copy of a file.
 pub(super) struct FileByteBudget<'a> {

@@ -1,8 +1,8 @@
 //! Interprets `run` of a job: one command or a few lines of shell, with or without file names.
 
-use crate::adopt::import::Tool;
 use crate::adopt::import::check_mode::{FIXES_FILES_NOTE, is_fix_option, to_check_mode};
 use crate::adopt::import::import_draft::{EquivalentCheck, pipeline, pipeline_tools};
+use crate::adopt::import::import_result::Tool;
 use crate::adopt::import::selection::Selection;
 use crate::adopt::import::shell_words::{quote, quote_all, unsupported_reason};
 use crate::spec::{SpecCommand, SpecText, quoted};

@@ -6,11 +6,11 @@ use crate::adopt::import::check_mode::{program_index, program_name, to_check_mod
 use crate::adopt::import::config_map::{ConfigMap, unknown_key};
 use crate::adopt::import::file_types::FileType;
 use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion, pipeline, pipeline_tools};
+use crate::adopt::import::import_result::{Source, Tool};
 use crate::adopt::import::known_hooks::{self, KnownHook};
 use crate::adopt::import::path_pattern::PathPattern;
 use crate::adopt::import::selection::Selection;
 use crate::adopt::import::shell_words::{quote, quote_all, split, unsupported_reason};
-use crate::adopt::import::{Source, Tool};
 use crate::spec::quoted;
 use crate::spec::yaml::Node;
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{GateScenario, WrittenDocuments};
-use crate::decision::gate::UnattestedPolicy;
+use crate::decision::gate::gate_facts::UnattestedPolicy;
 use crate::text::digest::{Sha256Hex, SnapshotId};
 
 /// Flips one bit.

@@ -1,7 +1,8 @@
 //! Inputs that no snapshot covers, if the caller requires verified inputs.
 
 use super::GateScenario;
-use crate::decision::gate::{GateCode, InputRequirement};
+use crate::decision::gate::GateCode;
+use crate::decision::gate::gate_facts::InputRequirement;
 use crate::record::evidence::TreeSource;
 use crate::record::unverified_inputs::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
 
