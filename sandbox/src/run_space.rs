@@ -57,7 +57,8 @@ pub enum CacheForm {
 pub enum SandboxReuse {
     /// One command.
     Never,
-    /// Several commands, one after another, as long as none leaves anything behind: see [`Launcher::return_to_pool`].
+    /// Several commands, one after another, as long as none leaves anything behind: see
+    /// [`Launcher::return_to_pool`](crate::launcher::Launcher::return_to_pool).
     Allowed,
 }
 

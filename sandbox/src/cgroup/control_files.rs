@@ -68,6 +68,17 @@ pub(super) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
 }
 
+/// Returns whether the group may limit memory and processes.
+pub(super) fn has_limit_controllers(dir: &Path) -> bool {
+    file_has_limit_controllers(dir, "cgroup.controllers")
+}
+
+pub(super) fn file_has_limit_controllers(dir: &Path, file: &str) -> bool {
+    let names = read(dir, file).unwrap_or_default();
+    let holds = Controllers::from_names(names.split_whitespace());
+    holds.memory && holds.pids
+}
+
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "tests write plain files")]
 mod tests {
@@ -91,15 +102,4 @@ mod tests {
         assert!(!write_if_exists(dir.path(), "memory.max", "1").expect("no error"));
         assert!(!dir.path().join("memory.max").exists());
     }
-}
-
-/// Returns whether the group may limit memory and processes.
-pub(super) fn has_limit_controllers(dir: &Path) -> bool {
-    file_has_limit_controllers(dir, "cgroup.controllers")
-}
-
-pub(super) fn file_has_limit_controllers(dir: &Path, file: &str) -> bool {
-    let names = read(dir, file).unwrap_or_default();
-    let holds = Controllers::from_names(names.split_whitespace());
-    holds.memory && holds.pids
 }

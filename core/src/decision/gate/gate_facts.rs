@@ -61,7 +61,7 @@ pub enum UnattestedPolicy {
 pub struct GateFacts<'a> {
     /// The current time, in milliseconds since 1970.
     pub now_ms: u64,
-    /// The repository, as a [`Subject`] names it.
+    /// The repository, as a [`Subject`](crate::record::attestation::Subject) names it.
     pub repository: String,
     /// The current tree.
     pub snapshot: SnapshotId,
