@@ -6,13 +6,12 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use proctor_core::api::{ExecSubmission, Health};
+use proctor_core::api::Health;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::daemon_address::DaemonAddress;
 use crate::error::{ClientError, connect_error, no_response};
-use crate::exec_response::ExecResponse;
 use crate::response_parser::{ResponseParser, ResponsePart};
 
 /// Timeout of requests that need no work: long enough for a machine busy with runs, and short for a user of a hanging
@@ -89,16 +88,8 @@ impl BlockingConnection {
         }
     }
 
-    /// Sends a command. The connection is closed after the response.
-    ///
-    /// # Errors
-    /// The connection is lost; the daemon may have received the command.
-    pub fn exec(mut self, submission: &ExecSubmission) -> Result<ExecResponse, ClientError> {
-        self.send(&serialize_request(submission)?)?;
-        Ok(ExecResponse::new(self))
-    }
-
-    fn send(&mut self, mut bytes: &[u8]) -> Result<(), ClientError> {
+    /// Sends a request. Its response is the next one that is read.
+    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> Result<(), ClientError> {
         let until = Instant::now() + QUICK_TIMEOUT;
         while !bytes.is_empty() {
             match rustix::net::send(&self.stream, bytes, rustix::net::SendFlags::NOSIGNAL) {
@@ -147,19 +138,6 @@ impl BlockingConnection {
     pub(crate) fn invalid_response(&self, reason: String) -> ClientError {
         ClientError::InvalidResponse { socket: self.address.socket.clone(), reason }
     }
-}
-
-/// Returns the bytes of the request for a command.
-///
-/// # Errors
-/// The request cannot be serialized, which is a bug.
-fn serialize_request(submission: &ExecSubmission) -> Result<Vec<u8>, ClientError> {
-    let body = serde_json::to_vec(submission).map_err(|error| ClientError::UnserializableRequest(error.to_string()))?;
-    let fields = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
-    let mut request =
-        format!("POST /v1/exec HTTP/1.1\r\n{fields}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
-    request.extend(body);
-    Ok(request)
 }
 
 /// Waits until the socket is readable or writable, at most `most`.

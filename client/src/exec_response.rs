@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use proctor_core::api::ExecEvent;
+use proctor_core::api::{ExecEvent, ExecSubmission};
 use rustix::event::PollFlags;
 
 use crate::blocking_connection::{BlockingConnection, wait_ready};
@@ -32,7 +32,16 @@ pub struct ExecResponse {
 }
 
 impl ExecResponse {
-    pub(crate) fn new(connection: BlockingConnection) -> Self {
+    /// Sends a command. The connection is closed after the response.
+    ///
+    /// # Errors
+    /// The connection is lost; the daemon may have received the command.
+    pub fn send(mut connection: BlockingConnection, submission: &ExecSubmission) -> Result<Self, ClientError> {
+        connection.send(&serialize_request(submission)?)?;
+        Ok(Self::new(connection))
+    }
+
+    fn new(connection: BlockingConnection) -> Self {
         Self {
             connection,
             status: None,
@@ -168,6 +177,19 @@ impl ExecResponse {
         self.line.extend_from_slice(rest);
         Ok(())
     }
+}
+
+/// Returns the bytes of the request for a command.
+///
+/// # Errors
+/// The request cannot be serialized, which is a bug.
+fn serialize_request(submission: &ExecSubmission) -> Result<Vec<u8>, ClientError> {
+    let body = serde_json::to_vec(submission).map_err(|error| ClientError::UnserializableRequest(error.to_string()))?;
+    let fields = "host: localhost\r\ncontent-type: application/json\r\nconnection: close";
+    let mut request =
+        format!("POST /v1/exec HTTP/1.1\r\n{fields}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    request.extend(body);
+    Ok(request)
 }
 
 fn is_success(status: u16) -> bool {

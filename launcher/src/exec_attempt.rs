@@ -43,7 +43,7 @@ pub(crate) fn attempt_exec(words: &[OsString]) -> ExecAttempt {
         None => return ExecAttempt::NotStarted,
     };
     let Ok(blocked_signals) = proctor_sandbox::block_termination_signals() else { return ExecAttempt::NotStarted };
-    let mut response = match connection.exec(&submission) {
+    let mut response = match ExecResponse::send(connection, &submission) {
         Ok(response) => response,
         // The daemon may have received the command, so it must not run again.
         Err(error) => return ExecAttempt::Printed(report_lost_command(&error)),

@@ -35,7 +35,7 @@ impl Client {
         let stream = connect(&self.address).await?;
         let stream = stream.into_std().map_err(|error| no_response(&self.address, error.to_string()))?;
         let connection = BlockingConnection::from_stream(self.address.clone(), stream);
-        let mut execution = RemoteExecution::new(connection.exec(submission)?);
+        let mut execution = RemoteExecution::new(ExecResponse::send(connection, submission)?);
         execution.head().await?;
         Ok(execution)
     }
@@ -215,7 +215,7 @@ mod tests {
         link.request_health().expect("sent");
         go_on.send(()).expect("it waits");
         assert_eq!(link.health().expect("healthy").version, "1.2.3");
-        let mut response = link.exec(&submission()).expect("sent");
+        let mut response = ExecResponse::send(link, &submission()).expect("sent");
         go_on.send(()).expect("it waits");
         assert!(has_whole(&mut response, QUICK_TIMEOUT));
         let mut execution = RemoteExecution::new(response);
@@ -230,7 +230,7 @@ mod tests {
     async fn runtime_takes_over_long_command() {
         let (go_on, wait) = channel();
         let daemon = FakeDaemon::start(vec![[HEAD, &chunk(&started())].concat(), chunk(&failed())], wait);
-        let mut response = daemon.connect().exec(&submission()).expect("sent");
+        let mut response = ExecResponse::send(daemon.connect(), &submission()).expect("sent");
         assert!(!has_whole(&mut response, Duration::ZERO), "nothing was sent");
         let mut execution = RemoteExecution::new(response);
         go_on.send(()).expect("it waits");
@@ -248,7 +248,7 @@ mod tests {
         for last in ["", "0\r\n\r\n"] {
             let (go_on, wait) = channel();
             let daemon = FakeDaemon::start(vec![[HEAD, &chunk(&started()), last].concat()], wait);
-            let mut response = daemon.connect().exec(&submission()).expect("sent");
+            let mut response = ExecResponse::send(daemon.connect(), &submission()).expect("sent");
             go_on.send(()).expect("it waits");
             has_whole(&mut response, QUICK_TIMEOUT);
             let mut execution = RemoteExecution::new(response);
@@ -272,7 +272,7 @@ mod tests {
         for (answer, says) in cases {
             let (go_on, wait) = channel();
             let daemon = FakeDaemon::start(vec![answer], wait);
-            let mut response = daemon.connect().exec(&submission()).expect("sent");
+            let mut response = ExecResponse::send(daemon.connect(), &submission()).expect("sent");
             go_on.send(()).expect("it waits");
             has_whole(&mut response, QUICK_TIMEOUT);
             let mut execution = RemoteExecution::new(response);

@@ -22,7 +22,7 @@ struct CircleLimit {
 const LIMITS: [(&str, CircleLimit); 5] = [
     ("bench", CircleLimit { circles: 1, largest: 4 }),
     ("cli", CircleLimit { circles: 6, largest: 28 }),
-    ("daemon", CircleLimit { circles: 6, largest: 19 }),
+    ("daemon", CircleLimit { circles: 5, largest: 19 }),
     ("runner", CircleLimit { circles: 5, largest: 5 }),
     ("sql", CircleLimit { circles: 5, largest: 16 }),
 ];
