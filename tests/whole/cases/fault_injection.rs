@@ -39,6 +39,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
 
 /// Number of calls that are tried in `make test` and in `make test-long`, unless all are requested.
 const SAMPLE_CALLS: [usize; 2] = [4, 10];
+/// Number of calls that are tried in a run whose step fails, unless all are requested. Fewer may all be before the end of
+/// the step.
+const CALLS_WITH_FAILURE: usize = 10;
 /// Number of kinds of calls that `make test` tries; `make test-long` tries all.
 const SAMPLE_KINDS: usize = 8;
 /// Number of points at which the disk becomes full, for each place, in `make test` and in `make test-long`, unless all
@@ -256,9 +259,8 @@ fn all_points_requested() -> bool {
     requested_crash_points().as_deref() == Some("all")
 }
 
-/// Returns indices spread over `count`: as many as this level tries, or all if all are requested.
-fn spread_indices(count: usize) -> impl Iterator<Item = usize> {
-    let max_count = campaign_size(SAMPLE_CALLS[0], SAMPLE_CALLS[1]);
+/// Returns up to `max_count` indices spread over `count`, or all if all are requested.
+fn spread_indices(count: usize, max_count: usize) -> impl Iterator<Item = usize> {
     let most = if all_points_requested() { count } else { max_count.min(count) };
     (0..most).map(move |n| n * count / most)
 }
@@ -294,7 +296,7 @@ fn fails_by_kind(env: &TestEnvironment) {
 fn fails_by_call(env: &TestEnvironment) {
     let mut fixture = FaultFixture::new(env);
     let count = fixture.list_calls().len();
-    for call_index in spread_indices(count) {
+    for call_index in spread_indices(count, campaign_size(SAMPLE_CALLS[0], SAMPLE_CALLS[1])) {
         fixture.run_with_fault(InjectedFault { first_call: call_index + 1, call_count: 1, ..FAIL_ALL });
         fixture.run_with_fault(InjectedFault { first_call: call_index + 1, ..FAIL_ALL });
     }
@@ -483,7 +485,7 @@ fn unrecorded_failure_revokes_pass(env: &TestEnvironment) {
         fail_after_pass(&repo, env, arguments, &words).exits(1);
         let count = faults.clear_fault().len();
         let (mut failed, mut unrecorded) = (0, 0);
-        for call_index in spread_indices(count) {
+        for call_index in spread_indices(count, CALLS_WITH_FAILURE) {
             faults.set_fault(InjectedFault { errno: "ENOSPC", first_call: call_index + 1, ..FAIL_ALL });
             let finished = fail_after_pass(&repo, env, arguments, &words);
             let is_met = faults.clear_fault().iter().any(|call| call.is_affected);
@@ -518,7 +520,7 @@ fn killed_run_revokes_pass(env: &TestEnvironment) {
         run(0).exits(1);
         let count = std::fs::read_to_string(&report).expect("a list of calls").lines().count() - 1;
         let mut killed = 0;
-        for call_index in spread_indices(count) {
+        for call_index in spread_indices(count, CALLS_WITH_FAILURE) {
             let finished = run(call_index + 1);
             machine::wait_for_processes_to_exit(env.marker(), EXIT_TIMEOUT).expect("nothing is left");
             let gate = repo.proctor(&[&["gate"], arguments].concat());
