@@ -36,8 +36,8 @@ pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
             pids: Limit::Max(256),
             disk: Limit::Max(1 << 30),
             output: Limit::Max(1 << 20),
-            cpu_seconds: Limit::Unlimited,
             open_files: Limit::Max(1024),
+            ..Limits::UNLIMITED
         },
         retries: 0,
         leaks: Leaks::Warn,

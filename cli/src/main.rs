@@ -19,6 +19,7 @@ mod interrupt;
 mod loaded_spec;
 #[cfg(test)]
 mod manual;
+mod process_group;
 mod progress;
 mod report_outputs;
 mod run_display;

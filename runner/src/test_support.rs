@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly,
+    Argv, Determinism, Ignored, Inputs, Leaks, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly,
     RelPath, SkillOrder,
 };
 use proctor_core::model::tier::Tier;
@@ -15,7 +15,6 @@ use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 /// Returns a step with minimal settings.
 pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
-    let limit = Limit::Unlimited;
     PlannedStep {
         name: StepName::new(name).expect("a name"),
         cmd: Argv::new(argv.iter().map(|word| (*word).to_owned()).collect()).expect("a command"),
@@ -27,14 +26,7 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
         read_only: ReadOnly::Tracked,
         env_allowlist: vec![],
         env: BTreeMap::new(),
-        limits: Limits {
-            memory: limit,
-            pids: limit,
-            disk: limit,
-            output: limit,
-            cpu_seconds: limit,
-            open_files: limit,
-        },
+        limits: Limits::UNLIMITED,
         retries: 0,
         leaks: Leaks::Warn,
         expect_exit: vec![0],

@@ -99,14 +99,13 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use proctor_core::model::enforcement::Tolerated;
-    use proctor_core::model::plan::{Limit, Limits, Network};
+    use proctor_core::model::plan::{Limits, Network};
 
     use super::*;
     use crate::policy::GitDirs;
     use crate::setup::{AbsentAction, CloneKind, CoverKind};
 
     fn frame() -> Frame {
-        let unlimited = Limit::Unlimited;
         Frame {
             repo: "/r".into(),
             checkout: None,
@@ -117,14 +116,7 @@ mod tests {
             tools: vec![],
             caches: vec![],
             tolerated: Tolerated::default(),
-            limits: Limits {
-                memory: unlimited,
-                pids: unlimited,
-                disk: unlimited,
-                output: unlimited,
-                cpu_seconds: unlimited,
-                open_files: unlimited,
-            },
+            limits: Limits::UNLIMITED,
         }
     }
 

@@ -527,6 +527,5 @@ fn existing_dirs(dirs: &[PathBuf]) -> Vec<String> {
 }
 
 fn limits(memory: Limit, pids: Limit) -> Limits {
-    let unlimited = Limit::Unlimited;
-    Limits { memory, pids, disk: unlimited, output: unlimited, cpu_seconds: unlimited, open_files: unlimited }
+    Limits { memory, pids, ..Limits::UNLIMITED }
 }

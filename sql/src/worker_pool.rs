@@ -306,8 +306,8 @@ impl WorkerPool {
                 pids: Limit::Max(16),
                 disk: Limit::Max(1 << 20),
                 output: Limit::Max(1 << 20),
-                cpu_seconds: Limit::Unlimited,
                 open_files: Limit::Max(64),
+                ..Limits::UNLIMITED
             },
             home: self.launcher.host().home().to_owned(),
             hide: Vec::new(),

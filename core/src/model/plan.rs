@@ -408,6 +408,18 @@ pub struct Limits {
     pub open_files: Limit,
 }
 
+impl Limits {
+    /// No limit at all.
+    pub const UNLIMITED: Self = Self {
+        memory: Limit::Unlimited,
+        pids: Limit::Unlimited,
+        disk: Limit::Unlimited,
+        output: Limit::Unlimited,
+        cpu_seconds: Limit::Unlimited,
+        open_files: Limit::Unlimited,
+    };
+}
+
 /// Number of bytes of `disk` per allowed file. An empty file also uses kernel memory, which the size limit of a tmpfs
 /// does not count.
 const BYTES_PER_FILE: u64 = 16 << 10;

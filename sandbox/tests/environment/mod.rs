@@ -290,18 +290,16 @@ pub(crate) struct TestCommand {
 
 impl TestCommand {
     pub(crate) fn new(argv: &[&str]) -> Self {
-        let unlimited = Limit::Unlimited;
         Self {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
             network: Network::Deny,
             limits: Limits {
-                memory: unlimited,
                 pids: Limit::Max(64),
                 disk: Limit::Max(16 << 20),
-                output: unlimited,
                 cpu_seconds: Limit::Max(20),
                 open_files: Limit::Max(256),
+                ..Limits::UNLIMITED
             },
             leaks: Leaks::Warn,
             workdir: ".",

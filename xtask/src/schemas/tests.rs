@@ -75,12 +75,11 @@ fn planned() -> PlannedStep {
         env_allowlist: vec![EnvName::new("CI").expect("name")],
         env: BTreeMap::from([(VarName::new("A").expect("name"), "b".to_owned())]),
         limits: Limits {
-            memory: Limit::Unlimited,
             pids: Limit::Max(4_096),
             disk: Limit::Max(1 << 30),
             output: Limit::Max(1 << 20),
-            cpu_seconds: Limit::Unlimited,
             open_files: Limit::Max(1_024),
+            ..Limits::UNLIMITED
         },
         retries: 1,
         leaks: Leaks::Warn,

@@ -3,9 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
@@ -22,6 +21,7 @@ use crate::caller::Caller;
 use crate::daemon;
 use crate::error::CliError;
 use crate::installation::{self, show};
+use crate::process_group::ProcessGroup;
 use crate::screen::Screen;
 use crate::text::escape_text;
 
@@ -82,7 +82,7 @@ fn report_running_daemon(health: &Health, socket: &Path, screen: &mut Screen) ->
 /// Starts the process in its own process group, so that Ctrl-C in this terminal does not reach it, and in `/`, so
 /// that it keeps no directory in use.
 #[expect(clippy::disallowed_methods, reason = "our own daemon is started on the caller's word")]
-fn spawn(args: &StartArgs, socket: &Path, log: &DaemonLogFile, caller: &Caller) -> Result<Child, CliError> {
+fn spawn(args: &StartArgs, socket: &Path, log: &DaemonLogFile, caller: &Caller) -> Result<ProcessGroup, CliError> {
     let mut command = Command::new(find_program(MAIN_PROGRAM, &caller.bin_dir)?);
     command.arg("--socket").arg(socket);
     if let Some(state) = &args.state.state_dir {
@@ -91,12 +91,12 @@ fn spawn(args: &StartArgs, socket: &Path, log: &DaemonLogFile, caller: &Caller) 
     if let Some(config) = &args.daemon.operator.config {
         command.arg("--config").arg(caller.cwd.join(config));
     }
-    command.current_dir("/").process_group(0);
+    command.current_dir("/");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log.file.try_clone().map_err(|error| start_failed_error(&error.to_string(), log))?);
-    command.spawn().map_err(|error| start_failed_error(&error.to_string(), log))
+    ProcessGroup::spawn(&mut command).map_err(|error| start_failed_error(&error.to_string(), log))
 }
 
 /// The daemon's log file.
