@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::{ProfileName, RunId, SkillName, StepName};
 use proctor_core::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly,
-    RelPath, SkillOrder,
+    Argv, Determinism, Ignored, Inputs, Leaks, Limits, Network, Plan, PlannedSkill, PlannedStep, ReadOnly, RelPath,
+    SkillOrder,
 };
 use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::{EvidenceIndex, TreeSource};
