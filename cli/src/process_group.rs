@@ -1,4 +1,4 @@
-//! Starts a program as the leader of a process group of its own. This is the only file that uses `command-group`.
+//! Starts a program in a new process group. This is the only file that uses `command-group`.
 
 use std::io;
 use std::process::{Command, ExitStatus};

@@ -109,7 +109,7 @@ impl ExecResponse {
         self.connection.response.push_bytes(bytes);
     }
 
-    /// Returns whether the daemon has accepted the command, as far as the parsed bytes tell.
+    /// Returns whether the response, parsed so far, says that the daemon has accepted the command.
     pub fn is_accepted(&self) -> bool {
         self.status.is_some_and(is_success)
     }

@@ -49,3 +49,56 @@ impl ExecRecord {
         is_pass && is_whole && has_no_remark
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::decision::verdict::InconclusiveReason;
+    use crate::model::enforcement::Control;
+    use crate::model::leak::{LeakedProcess, LeakedProcesses};
+    use crate::model::outcome::LimitKind;
+    use crate::record::run_record::RunRecord;
+
+    /// Returns the record of a command that passed, from the step of a recorded run.
+    fn passed() -> ExecRecord {
+        let mut run = RunRecord::default();
+        for line in include_str!("../../../fixtures/logs/passed.jsonl").lines() {
+            run.apply(serde_json::from_str(line).expect("an event"), Duration::ZERO);
+        }
+        let (_, step) = run.steps().next().expect("a step");
+        ExecRecord {
+            version: VERSION,
+            sandbox: SandboxMode::Strict,
+            step: step.clone(),
+            verdict: Verdict::Passed,
+            exit_code: 0,
+            tier: Tier::ONE,
+            tier_reasons: BTreeSet::new(),
+            doubts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn pass_with_a_remark_is_not_plain() {
+        assert!(passed().is_plain_pass());
+        let changes: [fn(&mut ExecRecord); 10] = [
+            |record| record.verdict = Verdict::Inconclusive,
+            |record| record.exit_code = 1,
+            |record| record.step.outcome = Outcome::Failed,
+            |record| record.step.stdout.bytes += 1,
+            |record| record.step.stderr.bytes += 1,
+            |record| record.doubts.push(InconclusiveReason::Interrupted.with_message("x".to_owned())),
+            |record| record.step.resources.limits_hit = BTreeSet::from([LimitKind::Memory]),
+            |record| record.step.leaked = Some(LeakedProcesses::new(1, vec![LeakedProcess::new(2, b"sleep")])),
+            |record| record.step.enforcement.record_not_enforced(Control::MemoryLimit, "no group"),
+            |record| record.step.drift.found.omitted = 1,
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            let mut record = passed();
+            change(&mut record);
+            assert!(!record.is_plain_pass(), "change {index}");
+        }
+    }
+}
