@@ -30,7 +30,7 @@ pub(crate) use daemon::{
     StopArgs, WatchArgs,
 };
 pub(crate) use doctor::DoctorArgs;
-pub(crate) use exec::{ExecArgs, LimitArgs};
+pub(crate) use exec::ExecArgs;
 pub(crate) use gc::GcArgs;
 pub(crate) use hook::{
     HookCommand, HookCommandArgs, HookInstallArgs, HookName, HookOptions, HookRunArgs, HookUninstallArgs,

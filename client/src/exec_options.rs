@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use proctor_core::api::ExecSubmission;
 use proctor_core::model::enforcement::SandboxMode;
-use proctor_core::model::plan::Argv;
-use proctor_core::spec::LimitSettings;
+use proctor_core::model::plan::{Argv, LimitSettings};
 
 /// The options of a common `exec` command. This parser takes a tenth of the time of the full parser and must agree with
 /// it.

@@ -8,13 +8,15 @@ use proctor_core::model::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::model::leak::{LeakedProcess, LeakedProcesses};
 use proctor_core::model::names::StepName;
 use proctor_core::model::outcome::{Outcome, Termination};
-use proctor_core::model::plan::{Argv, Determinism, PlannedStep, ReadOnly, RelPath, ReportFormat, VersionDemand};
+use proctor_core::model::plan::{
+    Argv, Determinism, LimitSettings, PlannedStep, ReadOnly, RelPath, ReportFormat, VersionDemand,
+};
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, DriftEvidence, GitIdentity, Measured, ReportEvidence, ReportState, Resources,
     SkillEvidence, StepEvidence, StreamEvidence, Summary, ToolchainEvidence, TrackedDrift,
 };
-use proctor_core::spec::{self, AdhocCommand, LimitSettings, OperatorConfig};
+use proctor_core::spec::{self, AdhocCommand, OperatorConfig};
 use proctor_core::text::canonical::Json;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 

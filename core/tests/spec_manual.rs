@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use proctor_core::model::plan::{Limit, RelPath};
+use proctor_core::model::plan::{Limit, Limits, RelPath};
 use proctor_core::spec::{self, ByteSize, Code, DaemonSettings, OperatorConfig, TreeSettings, built_in};
 
 fn spec_manual() -> String {
@@ -103,10 +103,10 @@ fn manual_states_actual_defaults() {
     ends("retries", built_in::RETRIES.to_string());
     ends("tier", built_in::TIER.to_string());
     ends("determinism", format!("{:?}", built_in::DETERMINISM));
-    ends("pids", built_in::LIMITS.pids.get_or_max().to_string());
-    ends("disk", ByteSize(built_in::LIMITS.disk.get_or_max()).to_string());
-    ends("output", ByteSize(built_in::LIMITS.output.get_or_max()).to_string());
-    ends("open_files", built_in::LIMITS.open_files.get_or_max().to_string());
+    ends("pids", Limits::BUILT_IN.pids.get_or_max().to_string());
+    ends("disk", ByteSize(Limits::BUILT_IN.disk.get_or_max()).to_string());
+    ends("output", ByteSize(Limits::BUILT_IN.output.get_or_max()).to_string());
+    ends("open_files", Limits::BUILT_IN.open_files.get_or_max().to_string());
 }
 
 #[test]

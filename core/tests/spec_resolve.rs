@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 
 use proctor_core::model::names::{ProfileName, StepName};
 use proctor_core::model::plan::{
-    Argv, Ignored, Leaks, Limit, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder,
+    Argv, Ignored, Leaks, Limit, LimitSettings, Limits, Network, Plan, PlannedStep, ReadOnly, SkillOrder,
 };
-use proctor_core::spec::{
-    self, AdhocCommand, Code, Diagnostic, LimitSettings, OperatorConfig, ResolvedPlan, Spec, built_in,
-};
+use proctor_core::spec::{self, AdhocCommand, Code, Diagnostic, OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::digest::Sha256Hex;
 
 fn parse_spec(text: &str) -> Spec {
@@ -48,7 +46,7 @@ fn empty_defaults_equal_absent_defaults() {
     assert_eq!((absent.network, absent.read_only), (Network::Deny, ReadOnly::Tracked));
     assert_eq!((absent.retries, absent.expect_exit.as_slice()), (0, &[0][..]));
     assert_eq!(absent.workdir.as_str(), ".");
-    assert_eq!(absent.limits, built_in::LIMITS);
+    assert_eq!(absent.limits, Limits::BUILT_IN);
     assert!(absent.env.is_empty() && absent.env_allowlist.is_empty());
 }
 
@@ -275,7 +273,7 @@ fn checks_adhoc_limits_against_ceiling() {
     };
     let name = || StepName::new("a").expect("a name");
     let step = spec::adhoc_step(&adhoc, name(), None, &OperatorConfig::default()).expect("a step");
-    let expected = Limits { memory: Limit::Max(1 << 20), disk: Limit::Unlimited, ..built_in::LIMITS };
+    let expected = Limits { memory: Limit::Max(1 << 20), disk: Limit::Unlimited, ..Limits::BUILT_IN };
     assert_eq!((step.grace_ms, step.limits), (7, expected));
     let ceiling =
         Limits { memory: Limit::Max(1 << 19), disk: Limit::Max(1 << 30), ..OperatorConfig::default().ceiling };

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, value_parser};
 use proctor_core::model::names::VarName;
-use proctor_core::model::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
+use proctor_core::model::plan::{
+    LIMIT_DEFINITIONS, Leaks, Limit, LimitSettings, LimitUnit, Network, ReadOnly, RelPath,
+};
 
 use proctor_client::exec_handover::HandedOverDescriptors;
 
@@ -95,26 +97,35 @@ pub(crate) struct ExecArgs {
 }
 
 /// The resource limits of a command: each is a number, a size such as `512MiB`, or `unlimited`.
-#[derive(Debug, Default, Args)]
-pub(crate) struct LimitArgs {
-    /// Memory, or `unlimited`
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<Limit>,
-    /// Processes and threads, or `unlimited`
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub pids: Option<Limit>,
-    /// Disk space for written data, or `unlimited`
-    #[arg(long, value_name = "SIZE")]
-    pub disk: Option<Limit>,
-    /// The stored part of each output stream, or `unlimited`
-    #[arg(long, value_name = "SIZE")]
-    pub output: Option<Limit>,
-    /// CPU time, in seconds, or `unlimited`
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub cpu_seconds: Option<Limit>,
-    /// Open files, or `unlimited`
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub open_files: Option<Limit>,
+#[derive(Debug, Default)]
+pub(crate) struct LimitArgs(pub LimitSettings);
+
+impl Args for LimitArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(LIMIT_DEFINITIONS.entries().map(|(limit, _)| {
+            let arg = Arg::new(limit.key).long(limit.key.replace('_', "-"));
+            let arg = arg.help(format!("{}, or `unlimited`", limit.description));
+            match limit.unit {
+                LimitUnit::Bytes => arg.value_name("SIZE").value_parser(value_parser!(Limit)),
+                LimitUnit::Count | LimitUnit::Seconds => arg.value_name("N").value_parser(count),
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(LIMIT_DEFINITIONS.map_all(|limit, _| matches.get_one(limit.key).copied())))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0 = self.0.zip(Self::from_arg_matches(matches)?.0).map_all(|_, (before, given)| given.or(before));
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -14,14 +14,14 @@ use proctor_core::model::exec::ExecRecord;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::Argv;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence, escape_output};
-use proctor_core::spec::{LimitSettings, OperatorConfig};
+use proctor_core::spec::OperatorConfig;
 use proctor_daemon::client::{Client, RemoteExecution};
 use proctor_runner::{BlockedSignals, ExecOutput, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{block_on, block_on_one_thread, start_log};
-use crate::args::{ExecArgs, LimitArgs, OutputFormat};
+use crate::args::{ExecArgs, OutputFormat};
 use crate::caller::Caller;
 use crate::daemon::{self, BackendCriteria, ReachableDaemon};
 use crate::engine::{self, engine_error};
@@ -190,22 +190,11 @@ pub(crate) fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission,
         read_only: args.read_only,
         leaks: args.leaks,
         set_env: args.env.iter().cloned().collect(),
-        limits: limits(&args.limits),
+        limits: args.limits.0,
         no_spec: args.no_spec,
         sandbox: args.sandbox.sandbox,
         env: None,
     })
-}
-
-fn limits(args: &LimitArgs) -> LimitSettings {
-    LimitSettings {
-        memory: args.memory,
-        pids: args.pids,
-        disk: args.disk,
-        output: args.output,
-        cpu_seconds: args.cpu_seconds,
-        open_files: args.open_files,
-    }
 }
 
 /// Shows the progress of the running command. `timeout_ms` is known only if this process runs the command.

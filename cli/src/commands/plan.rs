@@ -1,7 +1,7 @@
 //! Implements `proctor plan`, which shows the resolved plan of a profile. Nothing runs.
 
 use proctor_core::model::plan::{
-    Ignored, Inputs, Leaks, Limit, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
+    Ignored, Inputs, Leaks, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
 };
 
 use crate::args::{OutputFormat, PlanArgs};
@@ -13,7 +13,7 @@ use crate::installation;
 use crate::loaded_spec::LoadedSpec;
 use crate::screen::Screen;
 use crate::style::{DIM, STRONG, paint};
-use crate::text::{count, escape_line, exact_duration, size};
+use crate::text::{count, escape_line, exact_duration};
 
 /// Resolves a profile and shows the plan. The JSON form is the plan's canonical JSON, whose sha256 is the plan's
 /// digest.
@@ -102,7 +102,13 @@ fn skill_block(skill: &PlannedSkill) -> String {
 }
 
 fn step_block(step: &PlannedStep, demand: &str) -> String {
-    let rows = [command_line(step), rule_row(step), environment_row(step), limits_row(step), exceptions_row(step)];
+    let rows = [
+        command_line(step),
+        rule_row(step),
+        environment_row(step),
+        format!("limits {}", step.limits.phrase()),
+        exceptions_row(step),
+    ];
     let rows: String = rows.iter().filter(|row| !row.is_empty()).map(|row| format!("    {row}\n")).collect();
     format!("  {}{demand}\n{rows}", paint(STRONG, &step.name))
 }
@@ -118,27 +124,6 @@ fn environment_row(step: &PlannedStep) -> String {
     let set = list(step.env.keys().map(|name| name.as_str()).collect());
     let allowed = list(step.env_allowlist.iter().map(|name| name.as_str()).collect());
     format!("env sets {set}; from the caller {allowed}")
-}
-
-fn limits_row(step: &PlannedStep) -> String {
-    let limits = &step.limits;
-    let number = |limit| limit_text(limit, |number| number.to_string());
-    format!(
-        "limits memory {}, processes {}, disk {}, output {}, cpu {}, open files {}",
-        limit_text(limits.memory, size),
-        number(limits.pids),
-        limit_text(limits.disk, size),
-        limit_text(limits.output, size),
-        limit_text(limits.cpu_seconds, |seconds| format!("{seconds} s")),
-        number(limits.open_files)
-    )
-}
-
-fn limit_text(limit: Limit, words: impl Fn(u64) -> String) -> String {
-    match limit {
-        Limit::Max(bound) => words(bound),
-        Limit::Unlimited => "unlimited".to_owned(),
-    }
 }
 
 /// Renders settings that differ from their usual values.

@@ -10,7 +10,6 @@ use proctor_core::model::outcome_reason;
 use proctor_core::model::plan::PlannedStep;
 use proctor_core::record::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
 use proctor_core::text::first_error::{ErrorExcerpt, ExcerptContext, error_excerpt};
-use proctor_core::text::humanize::limit_phrase;
 use proctor_core::text::safe_text::strip_colours;
 
 use crate::human_report::ReportOptions;
@@ -207,7 +206,7 @@ pub(crate) fn leak_hint(step: &StepEvidence) -> String {
 /// Returns a phrase with the limits that a passed step hit, or `None` if there were none.
 pub(crate) fn limits_hit_phrase(step: &StepEvidence) -> Option<String> {
     let met: Vec<String> =
-        step.resources.limits_hit.iter().map(|limit| limit_phrase(*limit, &step.planned.limits)).collect();
+        step.resources.limits_hit.iter().map(|limit| step.planned.limits.hit_phrase(*limit)).collect();
     (step.outcome == Outcome::Passed && !met.is_empty())
         .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
 }

@@ -9,8 +9,8 @@ use super::problem::Problem;
 use crate::model::enforcement::SandboxMode;
 use crate::model::exec::ExecRecord;
 use crate::model::names::{ExecId, VarName};
-use crate::model::plan::{Argv, Leaks, Network, ReadOnly, RelPath};
-use crate::spec::{AdhocCommand, LimitSettings};
+use crate::model::plan::{Argv, Leaks, LimitSettings, Network, ReadOnly, RelPath};
+use crate::spec::AdhocCommand;
 
 /// Maximum number of output bytes in one line.
 pub const MAX_EXEC_OUTPUT_CHUNK: usize = 64 << 10;

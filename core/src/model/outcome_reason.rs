@@ -9,7 +9,7 @@ use crate::model::enforcement::{Control, ControlState};
 use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::VersionDemand;
 use crate::record::evidence::{CheckEvidence, StepEvidence};
-use crate::text::humanize::{count, duration, exact_duration, limit_phrase, signal_name};
+use crate::text::humanize::{count, duration, exact_duration, signal_name};
 
 /// Returns the reason for a step's outcome.
 pub fn step_reason(step: &StepEvidence) -> String {
@@ -56,7 +56,7 @@ pub fn termination_reason(step: &StepEvidence) -> String {
             format!("did not end within {}; {}", exact_duration(planned.timeout_ms), timeout_phrase(step))
         }
         Termination::LimitHit { limit, .. } => {
-            format!("hit its limit of {} {after}", limit_phrase(*limit, &planned.limits))
+            format!("hit its limit of {} {after}", planned.limits.hit_phrase(*limit))
         }
         Termination::Cancelled if !step.was_started() => "the run was cancelled before it started".to_owned(),
         Termination::Cancelled => format!("the run was cancelled while it ran, {after}"),

@@ -4,6 +4,7 @@
 //! it; no defaults are applied after `resolve`.
 
 mod limit;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +19,8 @@ use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
 pub use limit::Limit;
+pub(crate) use limits::LimitDocument;
+pub use limits::{LIMIT_DEFINITIONS, LimitDefinition, LimitSettings, LimitUnit, Limits, PerLimit, max_files};
 
 /// Everything that a run will do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -388,47 +391,6 @@ pub enum Determinism {
     D1,
     /// The result may vary; it is never reused.
     D2,
-}
-
-/// Resource limits of one attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Limits {
-    /// Memory, in bytes.
-    pub memory: Limit,
-    /// Number of processes and threads.
-    pub pids: Limit,
-    /// Size of the step's writable layer, in bytes.
-    pub disk: Limit,
-    /// Number of bytes that are kept of each output stream; all output is hashed and counted.
-    pub output: Limit,
-    /// CPU time of one process, in seconds.
-    pub cpu_seconds: Limit,
-    /// Number of open files of one process.
-    pub open_files: Limit,
-}
-
-impl Limits {
-    /// No limit at all.
-    pub const UNLIMITED: Self = Self {
-        memory: Limit::Unlimited,
-        pids: Limit::Unlimited,
-        disk: Limit::Unlimited,
-        output: Limit::Unlimited,
-        cpu_seconds: Limit::Unlimited,
-        open_files: Limit::Unlimited,
-    };
-}
-
-/// Number of bytes of `disk` per allowed file. An empty file also uses kernel memory, which the size limit of a tmpfs
-/// does not count.
-const BYTES_PER_FILE: u64 = 16 << 10;
-/// Minimum number of allowed files.
-const MIN_FILES: u64 = 4096;
-
-/// Returns the number of files allowed for a disk limit of `bytes`.
-pub fn max_files(bytes: u64) -> u64 {
-    (bytes / BYTES_PER_FILE).max(MIN_FILES)
 }
 
 /// The files on which the result of a step depends.

@@ -1,6 +1,6 @@
 //! Built-in defaults for values that neither the spec nor the operator sets.
 
-use crate::model::plan::{Determinism, Ignored, Leaks, Limit, Limits, Network, ReadOnly};
+use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly};
 use crate::model::tier::Tier;
 
 /// Timeout, in milliseconds.
@@ -23,16 +23,3 @@ pub const EXPECT_EXIT: [u8; 1] = [0];
 pub const DETERMINISM: Determinism = Determinism::D2;
 /// Tier of a skill that declares none: the tier that requires trust.
 pub const TIER: Tier = Tier::TWO;
-/// Resource limits.
-pub const LIMITS: Limits = Limits {
-    memory: Limit::Unlimited,
-    pids: Limit::Max(4096),
-    disk: Limit::Max(2 << 30),
-    output: Limit::Max(64 << 20),
-    cpu_seconds: Limit::Unlimited,
-    // Far above what compilers, test runners and bundlers open (node's file watchers and linkers of large Rust
-    // workspaces need several thousand). Low enough for programs that close every descriptor number up to the limit:
-    // closing a billion, which some container runtimes allow, takes minutes. A lower hard limit of the host still
-    // applies.
-    open_files: Limit::Max(65_536),
-};

@@ -12,12 +12,12 @@ use std::num::NonZeroU64;
 
 use schemars::JsonSchema;
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 
 use super::diagnostic::{Code, Diagnostic};
 use super::span::Span;
 use crate::model::enforcement::{Control, SandboxMode, Tolerated};
-use crate::model::plan::{Limit, Limits, ReadOnly};
+use crate::model::plan::{Limit, LimitDocument, LimitSettings, Limits, PerLimit, ReadOnly};
 use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
 use daemon_settings::DaemonFile;
@@ -79,44 +79,6 @@ pub struct OperatorDefaults {
     pub limits: LimitSettings,
 }
 
-/// Resource limits, each of which may be unset.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LimitSettings {
-    /// Memory, in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Limit>,
-    /// Number of processes and threads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pids: Option<Limit>,
-    /// Size of the step's writable layer, in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk: Option<Limit>,
-    /// Number of bytes that are kept of each output stream.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output: Option<Limit>,
-    /// CPU time, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_seconds: Option<Limit>,
-    /// Number of open files.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub open_files: Option<Limit>,
-}
-
-impl LimitSettings {
-    fn or_unlimited(self) -> Limits {
-        let or = |limit: Option<Limit>| limit.unwrap_or(Limit::Unlimited);
-        Limits {
-            memory: or(self.memory),
-            pids: or(self.pids),
-            disk: or(self.disk),
-            output: or(self.output),
-            cpu_seconds: or(self.cpu_seconds),
-            open_files: or(self.open_files),
-        }
-    }
-}
-
 /// Maximum number of retries if the operator sets none: a step that always fails must end.
 const MAX_RETRIES: Limit = Limit::Max(10);
 
@@ -132,7 +94,7 @@ impl Default for OperatorConfig {
             max_retries: MAX_RETRIES,
             max_parallel: Limit::Unlimited,
             max_tier: Tier::THREE,
-            ceiling: LimitSettings::default().or_unlimited(),
+            ceiling: Limits::UNLIMITED,
             defaults: OperatorDefaults::default(),
             tool_mounts: Vec::new(),
             tool_masks: Vec::new(),
@@ -195,21 +157,13 @@ struct DefaultsFile {
     limits: Option<LimitsFile>,
 }
 
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct LimitsFile {
-    /// Memory.
-    memory: Option<LimitValue>,
-    /// Number of processes and threads.
-    pids: Option<LimitValue>,
-    /// Size of the step's writable layer.
-    disk: Option<LimitValue>,
-    /// Amount of each output stream that is kept.
-    output: Option<LimitValue>,
-    /// CPU time, in seconds.
-    cpu_seconds: Option<LimitValue>,
-    /// Number of open files.
-    open_files: Option<LimitValue>,
+/// Resource limits as written.
+type LimitsFile = PerLimit<Option<LimitValue>>;
+
+impl LimitDocument for LimitsFile {
+    const NAME: &'static str = "LimitsFile";
+    const DESCRIPTION: &'static str = "Resource limits.";
+    const REQUIRED: bool = false;
 }
 
 /// A number, a size with a unit, or `unlimited`.
@@ -250,20 +204,6 @@ impl JsonSchema for LimitValue {
     }
 }
 
-impl LimitsFile {
-    fn to_settings(&self) -> LimitSettings {
-        let limit = |bound: Option<LimitValue>| bound.map(|bound| bound.0);
-        LimitSettings {
-            memory: limit(self.memory),
-            pids: limit(self.pids),
-            disk: limit(self.disk),
-            output: limit(self.output),
-            cpu_seconds: limit(self.cpu_seconds),
-            open_files: limit(self.open_files),
-        }
-    }
-}
-
 impl OperatorConfig {
     /// Parses the text of a `proctord.toml`.
     ///
@@ -284,7 +224,8 @@ impl OperatorConfig {
 
     fn from_file(file: &OperatorFile) -> Self {
         let bound = |number: Option<u64>| number.map_or(Limit::Unlimited, Limit::Max);
-        let limits = |file: Option<&LimitsFile>| file.map(LimitsFile::to_settings).unwrap_or_default();
+        let limits =
+            |file: Option<LimitsFile>| file.unwrap_or_default().map_all(|_, written| written.map(|written| written.0));
         let defaults = file.defaults.as_ref();
         Self {
             allow_network: file.allow_network.unwrap_or(true),
@@ -294,11 +235,11 @@ impl OperatorConfig {
             max_retries: file.max_retries.map_or(MAX_RETRIES, Limit::Max),
             max_parallel: bound(file.max_parallel.map(NonZeroU64::get)),
             max_tier: file.max_tier.unwrap_or(Tier::THREE),
-            ceiling: limits(file.ceiling.as_ref()).or_unlimited(),
+            ceiling: limits(file.ceiling).map_all(|_, ceiling| ceiling.unwrap_or(Limit::Unlimited)),
             defaults: OperatorDefaults {
                 timeout_ms: defaults.and_then(|d| d.timeout_ms).map(NonZeroU64::get),
                 grace_ms: defaults.and_then(|d| d.grace_ms),
-                limits: limits(defaults.and_then(|d| d.limits.as_ref())),
+                limits: limits(defaults.and_then(|d| d.limits)),
             },
             tool_mounts: file.tool_mounts.clone().unwrap_or_default(),
             tool_masks: file.tool_masks.clone().unwrap_or_default(),
@@ -321,20 +262,15 @@ impl OperatorConfig {
     /// Returns problems: defaults above the operator's own ceilings, relative tool paths, and invalid daemon or
     /// telemetry settings.
     fn problems(&self) -> impl Iterator<Item = Diagnostic> {
-        let (defaults, ceiling) = (self.defaults.limits, self.ceiling);
         let to_limit = |number: Option<u64>| number.map(Limit::Max);
-        let pairs = [
-            ("timeout_ms", to_limit(self.defaults.timeout_ms), self.max_timeout_ms),
-            ("grace_ms", to_limit(self.defaults.grace_ms), self.max_grace_ms),
-            ("limits.memory", defaults.memory, ceiling.memory),
-            ("limits.pids", defaults.pids, ceiling.pids),
-            ("limits.disk", defaults.disk, ceiling.disk),
-            ("limits.output", defaults.output, ceiling.output),
-            ("limits.cpu_seconds", defaults.cpu_seconds, ceiling.cpu_seconds),
-            ("limits.open_files", defaults.open_files, ceiling.open_files),
+        let times = [
+            ("timeout_ms".to_owned(), to_limit(self.defaults.timeout_ms), self.max_timeout_ms),
+            ("grace_ms".to_owned(), to_limit(self.defaults.grace_ms), self.max_grace_ms),
         ];
-        let above =
-            pairs.into_iter().filter(|(_, default, ceiling)| default.is_some_and(|default| exceeds(default, *ceiling)));
+        let limits = self.defaults.limits.zip(self.ceiling).entries();
+        let limits = limits.map(|(limit, (default, ceiling))| (format!("limits.{}", limit.key), default, ceiling));
+        let above = times.into_iter().chain(limits);
+        let above = above.filter(|(_, default, ceiling)| default.is_some_and(|default| exceeds(default, *ceiling)));
         let above = above.map(|(name, ..)| {
             Diagnostic::without_span(
                 Code::BadConfig,

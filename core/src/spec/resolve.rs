@@ -19,8 +19,8 @@ use super::spec_types::{Profile, Skill, SpannedMap, Spec, Step};
 use super::{built_in, rules};
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, Plan, PlannedCheck, PlannedSkill, PlannedStep,
-    ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck, PlannedSkill,
+    PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
 use crate::model::tier::Tier;
 use crate::record::evidence::step_path;
@@ -426,22 +426,15 @@ impl<'a> Resolver<'a> {
     }
 
     fn limits(&mut self, own: StepOnlySettings<'_>) -> Limits {
-        let (operator, most) = (self.operator.defaults.limits, self.operator.ceiling);
-        macro_rules! limit {
-            ($name:ident, $show:ident) => {{
-                let asked = own.limit(|limits| limits.$name, |adhoc| adhoc.$name);
-                let chosen = asked.unwrap_or_else(|| default_limit(operator.$name, built_in::LIMITS.$name, most.$name));
-                self.within_ceiling(concat!("limits.", stringify!($name)), chosen, most.$name, $show)
-            }};
-        }
-        Limits {
-            memory: limit!(memory, show_size),
-            pids: limit!(pids, show_count),
-            disk: limit!(disk, show_size),
-            output: limit!(output, show_size),
-            cpu_seconds: limit!(cpu_seconds, show_count),
-            open_files: limit!(open_files, show_count),
-        }
+        let operator = self.operator.defaults.limits.zip(self.operator.ceiling);
+        own.limits().zip(operator).map_all(|definition, (requested, (default, ceiling))| {
+            let chosen = requested.unwrap_or_else(|| default_limit(default, definition.built_in, ceiling));
+            let show = match definition.unit {
+                LimitUnit::Bytes => show_size,
+                LimitUnit::Count | LimitUnit::Seconds => show_count,
+            };
+            self.within_ceiling(&format!("limits.{}", definition.key), chosen, ceiling, show)
+        })
     }
 
     fn retries(&mut self, own: StepOnlySettings<'_>) -> u32 {

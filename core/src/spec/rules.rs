@@ -160,11 +160,9 @@ fn check_nonzero_limits(index: &SpecIndex<'_>, problems: &mut DiagnosticCollecto
     for step in index.steps() {
         require_nonzero("timeout_ms", step.timeout_ms);
         let Some(limits) = &step.limits else { continue };
-        for (name, size) in [("memory", limits.memory), ("disk", limits.disk), ("output", limits.output)] {
-            require_nonzero(name, size.map(|size| Spanned::new(size.value.0, size.span)));
+        let numbers = limits.map(|_, size| size.map(|size| Spanned::new(size.value.0, size.span)), |_, number| number);
+        for (definition, number) in numbers.entries() {
+            require_nonzero(definition.key, number);
         }
-        require_nonzero("pids", limits.pids);
-        require_nonzero("cpu_seconds", limits.cpu_seconds);
-        require_nonzero("open_files", limits.open_files);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::operator_config::{LimitSettings, exceeds};
+use super::operator_config::exceeds;
 use super::provenance::ValueOrigin;
 use super::span::{Span, Spanned};
-use super::spec_types::{Defaults, Skill, SpannedMap, Step, StepLimits};
+use super::spec_types::{Defaults, Skill, SpannedMap, Step};
 use crate::model::names::{EnvName, VarName};
-use crate::model::plan::{Argv, Leaks, Limit, Network, ReadOnly, RelPath};
+use crate::model::plan::{Argv, Leaks, Limit, LimitSettings, Network, PerLimit, ReadOnly, RelPath};
 use crate::spec::spec_text::SpecText;
 use crate::sql::sql_policy::Dialect;
 
@@ -156,23 +156,20 @@ impl<'a> StepOnlySettings<'a> {
     }
 
     /// Returns one of the limits. A step can only set a number; the command line can also set it to unlimited.
-    pub(super) fn limit<T: Copy + Into<u64>>(
-        self,
-        step_limit: impl Fn(&StepLimits) -> Option<Spanned<T>>,
-        adhoc_limit: impl Fn(&LimitSettings) -> Option<Limit>,
-    ) -> Option<ValueWithOrigin<Limit>> {
+    pub(super) fn limits(self) -> PerLimit<Option<ValueWithOrigin<Limit>>> {
+        fn from_step<T: Into<u64>>(setting: Option<Spanned<T>>) -> Option<ValueWithOrigin<Limit>> {
+            let Spanned { value, span } = setting?;
+            Some(ValueWithOrigin { value: Limit::Max(value.into()), origin: ValueOrigin::Step(span) })
+        }
         match self {
-            Self::ToolchainCheck => None,
+            Self::ToolchainCheck => PerLimit::default(),
             Self::Step(step) => {
-                let setting = step.limits.as_ref().and_then(step_limit)?;
-                Some(ValueWithOrigin {
-                    value: Limit::Max(setting.value.into()),
-                    origin: ValueOrigin::Step(setting.span),
-                })
+                let limits = step.limits.unwrap_or_default();
+                limits.map(|_, setting| from_step(setting), |_, setting| from_step(setting))
             }
-            Self::CommandLine(adhoc) => {
-                adhoc_limit(&adhoc.limits).map(|value| ValueWithOrigin { value, origin: ValueOrigin::CommandLine })
-            }
+            Self::CommandLine(adhoc) => adhoc
+                .limits
+                .map_all(|_, limit| limit.map(|value| ValueWithOrigin { value, origin: ValueOrigin::CommandLine })),
         }
     }
 }

@@ -15,7 +15,9 @@ use super::command::SpecCommand;
 use super::size::ByteSize;
 use super::span::Spanned;
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
-use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
+use crate::model::plan::{
+    Determinism, Ignored, Leaks, Limit, LimitDefinition, LimitDocument, LimitUnit, Network, PerLimit, ReadOnly, RelPath,
+};
 use crate::model::tier::Tier;
 use crate::spec::spec_text::SpecText;
 use crate::sql::SqlCheck;
@@ -276,26 +278,26 @@ pub struct SqlLimits {
     pub result: Option<Spanned<ByteSize>>,
 }
 
-/// Resource limits of a step. Sizes are in bytes, or numbers with a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB,
-/// GiB or TiB (powers of 1024).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StepLimits {
-    /// Memory. Default: no limit.
-    pub memory: Option<Spanned<ByteSize>>,
-    /// Number of processes and threads. Default: 4096.
-    #[schemars(range(min = 1))]
-    pub pids: Option<Spanned<u64>>,
-    /// Amount of data that the step may write. Default: 2GiB.
-    pub disk: Option<Spanned<ByteSize>>,
-    /// Number of bytes that are kept of each output stream. Default: 64MiB.
-    pub output: Option<Spanned<ByteSize>>,
-    /// CPU time of one process, in seconds. Default: no limit.
-    #[schemars(range(min = 1))]
-    pub cpu_seconds: Option<Spanned<u64>>,
-    /// Number of open files of one process. Default: 65536.
-    #[schemars(range(min = 1))]
-    pub open_files: Option<Spanned<u64>>,
+/// Resource limits of a step as written.
+pub type StepLimits = PerLimit<Option<Spanned<ByteSize>>, Option<Spanned<u64>>>;
+
+impl LimitDocument for StepLimits {
+    const NAME: &'static str = "StepLimits";
+    const DESCRIPTION: &'static str = "Resource limits of a step. Sizes are in bytes, or numbers with a unit: B, kB, MB, \
+        GB, TB (powers of 1000), KiB, MiB, GiB or TiB (powers of 1024).";
+    const REQUIRED: bool = false;
+
+    fn describe(definition: &LimitDefinition, property: &mut Schema) {
+        let default = match (definition.built_in, definition.unit) {
+            (Limit::Unlimited, _) => "no limit".to_owned(),
+            (Limit::Max(bytes), LimitUnit::Bytes) => ByteSize(bytes).to_string(),
+            (Limit::Max(number), _) => number.to_string(),
+        };
+        property.insert("description".to_owned(), format!("{}. Default: {default}.", definition.description).into());
+        if let Some(minimum) = property.get_mut("minimum") {
+            *minimum = 1.into();
+        }
+    }
 }
 
 /// Report files that a step writes.

@@ -1,8 +1,5 @@
 //! Formats quantities, signals and limits for people. Every screen and report uses these functions.
 
-use crate::model::outcome::LimitKind;
-use crate::model::plan::{Limit, Limits, max_files};
-
 /// Formats a duration: `12 ms`, `4.2 s`, `12 s`, `1m30s`, `2h05m`.
 pub fn duration(ms: u64) -> String {
     match ms {
@@ -51,22 +48,6 @@ pub fn signal_name(signal: u8) -> String {
     match NAMES.get(usize::from(signal).wrapping_sub(1)) {
         Some(name) => format!("{signal} (SIG{name})"),
         None => signal.to_string(),
-    }
-}
-
-/// Formats a limit with its value, such as `512 MiB memory`.
-pub fn limit_phrase(kind: LimitKind, limits: &Limits) -> String {
-    let (limit, format_value): (Limit, fn(u64) -> String) = match kind {
-        LimitKind::Memory => (limits.memory, size),
-        LimitKind::Disk => (limits.disk, size),
-        LimitKind::Inodes => (limits.disk, |bytes| max_files(bytes).to_string()),
-        LimitKind::Pids => (limits.pids, |number| number.to_string()),
-        LimitKind::CpuSeconds => (limits.cpu_seconds, |seconds| format!("{seconds} s")),
-    };
-    let name = kind.as_str();
-    match limit {
-        Limit::Max(bound) => format!("{} {name}", format_value(bound)),
-        Limit::Unlimited => name.to_owned(),
     }
 }
 

@@ -6,7 +6,6 @@ use crate::report::html::markup::Html;
 use crate::report::html::page_text::{self, count};
 use crate::report::html::page_view::{RunPageView, ShownStep};
 use crate::report::html::section::write_section;
-use crate::text::humanize::limit_phrase;
 
 /// Maximum number of notes that are shown.
 const MAX_NOTES: usize = 50;
@@ -53,7 +52,7 @@ fn step_notes(shown: &ShownStep<'_>) -> Vec<String> {
 fn reached_limits_note(shown: &ShownStep<'_>) -> Option<String> {
     let step = shown.step;
     let met: Vec<String> =
-        step.resources.limits_hit.iter().map(|limit| limit_phrase(*limit, &step.planned.limits)).collect();
+        step.resources.limits_hit.iter().map(|limit| step.planned.limits.hit_phrase(*limit)).collect();
     (step.outcome == Outcome::Passed && !met.is_empty())
         .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
 }

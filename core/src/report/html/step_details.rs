@@ -2,7 +2,6 @@
 
 use crate::model::outcome::Outcome;
 use crate::model::outcome_reason;
-use crate::model::plan::Limit;
 use crate::record::evidence::StepEvidence;
 use crate::report::html::markup::Html;
 use crate::report::html::output_section::{self, InitialExcerpt};
@@ -125,7 +124,7 @@ fn write_conditions(html: &mut Html, shown: &ShownStep<'_>) {
     if let Some(leaked) = &step.leaked {
         fact("Processes", page_text::truncated_sentence(&leaked.phrase()));
     }
-    fact("Limits", limits_text(step));
+    fact("Limits", step.planned.limits.phrase());
     fact(
         "CPU time",
         format!("{} user, {} system", duration(step.resources.user_ms), duration(step.resources.system_ms)),
@@ -144,22 +143,4 @@ fn memory_text(step: &StepEvidence) -> String {
         Some(peak) => format!("{} at most, {largest}", kib(peak)),
         None => largest,
     }
-}
-
-fn limits_text(step: &StepEvidence) -> String {
-    let limits = &step.planned.limits;
-    let limit_text = |name: &str, limit: Limit, unit: fn(u64) -> String| match limit {
-        Limit::Max(bound) => format!("{name} {}", unit(bound)),
-        Limit::Unlimited => format!("{name} unlimited"),
-    };
-    let number = |number: u64| number.to_string();
-    [
-        limit_text("memory", limits.memory, size),
-        limit_text("processes", limits.pids, number),
-        limit_text("disk", limits.disk, size),
-        limit_text("output", limits.output, size),
-        limit_text("CPU seconds", limits.cpu_seconds, number),
-        limit_text("open files", limits.open_files, number),
-    ]
-    .join(", ")
 }
