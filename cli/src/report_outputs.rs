@@ -4,10 +4,6 @@
 mod github_files;
 mod tool_reports;
 
-use std::path::PathBuf;
-use std::str::FromStr;
-
-use clap::ValueEnum as _;
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::tier::Tier;
@@ -18,7 +14,7 @@ use proctor_core::report::{
 use proctor_core::text::safe_text::escape_json_for_display;
 use serde::Serialize;
 
-use crate::args::RunFormat;
+use crate::args::{ReportFileOption, RunFormat};
 use crate::caller::Caller;
 use crate::destination_file::DestinationFile;
 use crate::error::CliError;
@@ -30,32 +26,6 @@ pub(crate) use tool_reports::ToolReportSource;
 pub(crate) const EVENT_SCHEMA_URL: &str = "https://github.com/proctor-verify/proctor/schemas/event.schema.json";
 /// Maximum size of the events that are kept for a file, in bytes.
 const MAX_LINES: usize = 64 << 20;
-
-/// A report that is written to a file: `--report FORMAT=FILE`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReportFileOption {
-    /// The format.
-    pub format: RunFormat,
-    /// The file.
-    pub file: PathBuf,
-}
-
-impl FromStr for ReportFileOption {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (format, file) = text.split_once('=').ok_or("`FORMAT=FILE` is expected")?;
-        let is_for_programs = |format: &RunFormat| *format != RunFormat::Human;
-        let format = RunFormat::from_str(format, false).ok().filter(is_for_programs).ok_or_else(|| {
-            let names = RunFormat::value_variants().iter().filter(|format| is_for_programs(format));
-            let names = names.filter_map(|format| Some(format!("`{}`", format.to_possible_value()?.get_name())));
-            format!("the format is one of {}", names.collect::<Vec<_>>().join(", "))
-        })?;
-        match file.is_empty() {
-            true => Err("the file has no name".to_owned()),
-            false => Ok(Self { format, file: file.into() }),
-        }
-    }
-}
 
 /// The first line of `jsonl`.
 #[derive(Serialize)]
@@ -292,24 +262,13 @@ impl RunFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{self, SchemaName};
+    use crate::args::SchemaName;
+    use crate::schema;
 
     #[test]
     fn first_line_names_the_event_schema() {
         let schema: serde_json::Value =
             serde_json::from_str(&schema::schema_text(SchemaName::Event).expect("text")).expect("JSON");
         assert_eq!(schema["$id"], EVENT_SCHEMA_URL);
-    }
-
-    #[test]
-    fn rejects_human_format_for_files() {
-        let parsed: ReportFileOption = "junit=a=b.xml".parse().expect("a report");
-        assert_eq!(parsed, ReportFileOption { format: RunFormat::Junit, file: "a=b.xml".into() });
-        for (bad, expected) in
-            [("junit", "FORMAT=FILE"), ("human=x", "`json`, `jsonl`"), ("xml=x", "one of"), ("json=", "no name")]
-        {
-            let problem = bad.parse::<ReportFileOption>().expect_err(bad);
-            assert!(problem.contains(expected), "{problem}");
-        }
     }
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
 
-use super::{BackendArgs, OperatorArgs, StateArgs};
+use super::output_format::OutputFormat;
+use super::shared_options::{BackendArgs, OperatorArgs, StateArgs};
 
 /// The arguments of `proctor sql`.
 #[derive(Debug, Args)]
@@ -20,7 +21,7 @@ impl SqlArgs {
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
             SqlCommand::Verify(args) => args.format != SqlFormat::Human,
-            SqlCommand::Advice(args) => args.format == super::OutputFormat::Json,
+            SqlCommand::Advice(args) => args.format == OutputFormat::Json,
             SqlCommand::Engines(_) => false,
         }
     }
@@ -112,7 +113,7 @@ pub(crate) struct SqlAdviceArgs {
     pub dialect: Option<Dialect>,
     /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: super::OutputFormat,
+    pub format: OutputFormat,
 }
 
 /// The output formats of a judgement.
