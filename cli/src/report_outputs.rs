@@ -4,6 +4,8 @@
 mod github_files;
 mod tool_reports;
 
+use std::io;
+
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::tier::Tier;
@@ -39,8 +41,8 @@ pub(crate) struct ReportOutputs {
     files: Vec<(RunFormat, DestinationFile)>,
     /// Lines of `jsonl` for a file.
     lines: String,
-    /// Why `lines` is incomplete; `None` if it is complete.
-    incomplete_reason: Option<&'static str>,
+    /// True if `lines` lacks events, because they exceed [`MAX_LINES`].
+    is_incomplete: bool,
     /// GitHub's files for the summary and the outputs, if the environment names them.
     github: Option<github_files::GithubFiles>,
     output_token: String,
@@ -54,7 +56,7 @@ impl ReportOutputs {
             stdout,
             files: Vec::new(),
             lines: String::new(),
-            incomplete_reason: None,
+            is_incomplete: false,
             github: None,
             output_token: String::new(),
             repo_prefix: String::new(),
@@ -128,7 +130,7 @@ impl ReportOutputs {
             let line = to_json_line(value)?;
             match self.lines.len() + line.len() < MAX_LINES {
                 true => self.lines.push_str(&(escape_json_for_display(&line) + "\n")),
-                false => self.incomplete_reason = Some("there are more than 64 MiB of events"),
+                false => self.is_incomplete = true,
             }
         }
         Ok(())
@@ -176,7 +178,7 @@ impl ReportOutputs {
         for (format, target) in &self.files {
             let written = self
                 .file_text(*format, &input, result.json)
-                .and_then(|text| target.write_atomically(text.as_bytes()).map_err(|error| error.to_string()));
+                .and_then(|text| Ok(target.write_atomically(text.as_bytes())?));
             problems.extend(written.err().map(|problem| format!("`{}`: {problem}", target.display_path())));
         }
         if let Some(files) = &self.github {
@@ -191,18 +193,36 @@ impl ReportOutputs {
     }
 
     /// Returns the text of one file.
-    fn file_text(&self, format: RunFormat, input: &ReportInput<'_>, document: &str) -> Result<String, String> {
-        match (format.report(), self.incomplete_reason) {
-            (Some(format), _) => Ok(format.render(input)),
-            (None, Some(problem)) if format == RunFormat::Jsonl => Err(problem.to_owned()),
-            (None, _) if format == RunFormat::Jsonl => {
-                let first =
-                    to_json_line(&SchemaLine { schema: EVENT_SCHEMA_URL }).map_err(|error| error.to_string())?;
+    fn file_text(
+        &self,
+        format: RunFormat,
+        input: &ReportInput<'_>,
+        document: &str,
+    ) -> Result<String, WriteReportError> {
+        match format.report() {
+            Some(format) => Ok(format.render(input)),
+            None if format == RunFormat::Jsonl && self.is_incomplete => Err(WriteReportError::TooManyEvents),
+            None if format == RunFormat::Jsonl => {
+                let first = to_json_line(&SchemaLine { schema: EVENT_SCHEMA_URL })?;
                 Ok(format!("{first}\n{}", self.lines))
             }
-            (None, _) => Ok(escape_json_for_display(document) + "\n"),
+            None => Ok(escape_json_for_display(document) + "\n"),
         }
     }
+}
+
+/// Reason why a report cannot be written to its file.
+#[derive(Debug, thiserror::Error)]
+enum WriteReportError {
+    /// The events exceed [`MAX_LINES`].
+    #[error("there are more than {} MiB of events", MAX_LINES >> 20)]
+    TooManyEvents,
+    /// The document cannot be serialised, which would be a bug in proctor.
+    #[error(transparent)]
+    Document(#[from] CliError),
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] io::Error),
 }
 
 /// The result of a command.

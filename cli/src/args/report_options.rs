@@ -27,21 +27,41 @@ pub(crate) struct ReportFileOption {
     pub file: PathBuf,
 }
 
+/// Reason why the value of `--report` is not valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReportFileOptionError {
+    /// There is no `=`.
+    #[error("`FORMAT=FILE` is expected")]
+    NoSeparator,
+    /// The format does not exist, or is not for files.
+    #[error("the format is one of {}", file_format_names())]
+    UnknownFormat,
+    /// The file name is empty.
+    #[error("the file has no name")]
+    NoFileName,
+}
+
 impl FromStr for ReportFileOption {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (format, file) = text.split_once('=').ok_or("`FORMAT=FILE` is expected")?;
-        let is_for_programs = |format: &RunFormat| *format != RunFormat::Human;
-        let format = RunFormat::from_str(format, false).ok().filter(is_for_programs).ok_or_else(|| {
-            let names = RunFormat::value_variants().iter().filter(|format| is_for_programs(format));
-            let names = names.filter_map(|format| Some(format!("`{}`", format.to_possible_value()?.get_name())));
-            format!("the format is one of {}", names.collect::<Vec<_>>().join(", "))
-        })?;
+    type Err = ReportFileOptionError;
+    fn from_str(text: &str) -> Result<Self, ReportFileOptionError> {
+        let (format, file) = text.split_once('=').ok_or(ReportFileOptionError::NoSeparator)?;
+        let format = RunFormat::from_str(format, false).ok().filter(is_file_format);
+        let format = format.ok_or(ReportFileOptionError::UnknownFormat)?;
         match file.is_empty() {
-            true => Err("the file has no name".to_owned()),
+            true => Err(ReportFileOptionError::NoFileName),
             false => Ok(Self { format, file: file.into() }),
         }
     }
+}
+
+fn is_file_format(format: &RunFormat) -> bool {
+    *format != RunFormat::Human
+}
+
+fn file_format_names() -> String {
+    let formats = RunFormat::value_variants().iter().filter(|format| is_file_format(format));
+    let names = formats.filter_map(|format| Some(format!("`{}`", format.to_possible_value()?.get_name())));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -55,7 +75,7 @@ mod tests {
         for (bad, expected) in
             [("junit", "FORMAT=FILE"), ("human=x", "`json`, `jsonl`"), ("xml=x", "one of"), ("json=", "no name")]
         {
-            let problem = bad.parse::<ReportFileOption>().expect_err(bad);
+            let problem = bad.parse::<ReportFileOption>().expect_err(bad).to_string();
             assert!(problem.contains(expected), "{problem}");
         }
     }
