@@ -6,8 +6,6 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ErrorKind};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Cli, CliCommand, DaemonCommand, OutputFormat};
 use crate::caller::Caller;
@@ -17,6 +15,8 @@ use crate::commands::{
 };
 use crate::error::CliError;
 use crate::interrupt;
+use crate::log::start_log;
+use crate::runtime::block_on;
 use crate::screen::Screen;
 use crate::style;
 
@@ -63,17 +63,6 @@ fn exit_with_usage(mut usage_error: clap::Error) -> ! {
     std::process::exit(usage_error.exit_code())
 }
 
-/// Starts the log of this process on standard error. It shows warnings, or whatever the filter in `PROCTOR_LOG`
-/// selects (the syntax is that of `tracing-subscriber`).
-pub(crate) fn start_log(caller: &Caller) {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    let filter = filter.parse_lossy(caller.var("PROCTOR_LOG").unwrap_or_default());
-    // The MCP library logs every cancelled call; these messages are noise.
-    let filter = "rmcp::service=off".parse().map_or(filter.clone(), |quiet| filter.add_directive(quiet));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.with_ansi(false).without_time().init();
-}
-
 fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
         CliCommand::Run(args) => block_on(run::run(args, caller, screen)),
@@ -101,31 +90,6 @@ fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Resul
         CliCommand::Completions(args) => Ok(generated_texts::completions(args, screen)),
         CliCommand::Man(args) => man::man(args, screen),
     }
-}
-
-/// Runs `work` on a multi-threaded runtime.
-pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    block_on_runtime(tokio::runtime::Builder::new_multi_thread(), work)
-}
-
-/// Runs `work` on a single-threaded runtime. This suits work that mostly waits, for a daemon for example: starting
-/// worker threads would take longer than the work itself.
-pub(crate) fn block_on_one_thread<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    block_on_runtime(tokio::runtime::Builder::new_current_thread(), work)
-}
-
-fn block_on_runtime<T>(
-    mut builder: tokio::runtime::Builder,
-    work: impl Future<Output = Result<T, CliError>>,
-) -> Result<T, CliError> {
-    let runtime = builder.enable_all().build().map_err(|error| CliError::Environment {
-        message: format!("threads could not be started: {error}"),
-        hint: "raise the limit of processes (`ulimit -u`)".to_owned(),
-    })?;
-    let result = runtime.block_on(work);
-    // Tasks that are still running have no result to deliver and must not delay the exit.
-    runtime.shutdown_background();
-    result
 }
 
 /// Reports an error on standard error. With `json`, also prints the error document that the calling program expects

@@ -5,24 +5,29 @@ mod compare;
 mod daemon;
 mod doctor;
 mod exec;
+mod exec_only_cli;
 mod gc;
 mod hook;
 mod import;
 mod init;
+mod output_format;
+mod report_options;
+mod schema_name;
+mod shared_options;
 mod sql;
+mod value_parsers;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use proctor_core::decision::gate::MaxAge;
 use proctor_core::model::cache::CacheTrust;
-use proctor_core::model::enforcement::SandboxMode;
-use proctor_core::model::names::{BadName, ChangesetId, ProfileName, RunId, VarName};
-use proctor_core::model::plan::{Leaks, Limit, Network, ReadOnly, RelPath};
+use proctor_core::model::names::{ChangesetId, ProfileName};
 use proctor_core::model::tier::Tier;
 
 use crate::human_report::Detail;
-use crate::report_outputs::ReportFileOption;
+
+use value_parsers::{tier, variable};
 
 pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
@@ -37,6 +42,10 @@ pub(crate) use hook::{
 };
 pub(crate) use import::ImportArgs;
 pub(crate) use init::InitArgs;
+pub(crate) use output_format::{ColorWhen, OutputFormat, RunFormat};
+pub(crate) use report_options::{ReportFileOption, ReportsArgs};
+pub(crate) use schema_name::SchemaName;
+pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
 pub(crate) use sql::{SqlAdviceArgs, SqlArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
 
 /// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed
@@ -121,78 +130,6 @@ impl CliCommand {
     }
 }
 
-/// The option that selects the repository.
-#[derive(Debug, Args)]
-pub(crate) struct RepoArgs {
-    /// The repository [default: the nearest directory above that has a spec or a `.git`]
-    #[arg(long, value_name = "DIR")]
-    pub repo: Option<PathBuf>,
-}
-
-/// The option that selects the operator's config.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct OperatorArgs {
-    /// The operator's config [default: /etc/proctor/proctord.toml, else
-    /// $XDG_CONFIG_HOME/proctor/proctord.toml]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-/// The option that selects the state directory.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct StateArgs {
-    /// The directory for outputs and for evidence without a changeset [default:
-    /// $XDG_STATE_HOME/proctor, or /var/lib/proctor for root]
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-}
-
-/// The options that select a daemon or this process.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct DaemonArgs {
-    /// Run in this process, without a daemon
-    #[arg(long, conflicts_with_all = ["daemon", "socket"])]
-    pub no_daemon: bool,
-    /// Require a daemon; exit code 6 if none answers
-    #[arg(long, conflicts_with = "state_dir")]
-    pub daemon: bool,
-    /// The daemon's socket [default: `daemon.socket` of the operator's config, else
-    /// $XDG_RUNTIME_DIR/proctor/proctord.sock, else /run/proctor/proctord.sock]
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["state_dir", "config"])]
-    pub socket: Option<PathBuf>,
-}
-
-/// The options of a command that runs through a daemon or in this process.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct BackendArgs {
-    #[command(flatten)]
-    pub state: StateArgs,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-    #[command(flatten)]
-    pub daemon: DaemonArgs,
-}
-
-/// The option that selects the daemon by its socket.
-#[derive(Debug, Args)]
-pub(crate) struct SocketArgs {
-    /// The daemon's socket [default: `daemon.socket` of the operator's config, else
-    /// $XDG_RUNTIME_DIR/proctor/proctord.sock, else /run/proctor/proctord.sock]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-    #[command(flatten)]
-    pub operator: OperatorArgs,
-}
-
-/// The options for machines that cannot enforce every sandbox control.
-#[derive(Debug, Args)]
-pub(crate) struct SandboxArgs {
-    /// If sandbox controls are missing: `strict` refuses to run; `best-effort` continues with the
-    /// available ones, records that, and raises the tier to 2
-    #[arg(long, value_name = "MODE", default_value = "strict", value_parser = sandbox_mode)]
-    pub sandbox: SandboxMode,
-}
-
 /// The arguments of `proctor run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -253,17 +190,6 @@ impl RunArgs {
             _ => Detail::Normal,
         }
     }
-}
-
-/// The report formats of a result, and the files to write them to.
-#[derive(Debug, Args)]
-pub(crate) struct ReportsArgs {
-    /// The format of the result on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: RunFormat,
-    /// Also write the result to a file, in any format except `human`; can be repeated
-    #[arg(long, value_name = "FORMAT=FILE")]
-    pub report: Vec<ReportFileOption>,
 }
 
 /// The arguments of `proctor validate`.
@@ -377,7 +303,7 @@ pub(crate) struct GateArgs {
 pub(crate) struct SchemaArgs {
     /// The document [default: list all names]
     #[arg(value_name = "NAME")]
-    pub name: Option<crate::schema::SchemaName>,
+    pub name: Option<SchemaName>,
 }
 
 /// The arguments of `proctor completions`.
@@ -394,114 +320,6 @@ pub(crate) struct ManArgs {
     /// The page, such as `proctor-run.1` [default: list all names]
     #[arg(value_name = "PAGE")]
     pub page: Option<String>,
-}
-
-/// The conditions for coloured output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ColorWhen {
-    /// On a terminal that supports it.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-/// The formats of a result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFormat {
-    /// Human-readable text.
-    Human,
-    /// One JSON document.
-    Json,
-}
-
-/// The formats of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RunFormat {
-    /// Human-readable text.
-    Human,
-    /// One JSON document at the end.
-    Json,
-    /// One event per line, live.
-    Jsonl,
-    /// JUnit XML.
-    Junit,
-    /// SARIF 2.1.0.
-    Sarif,
-    /// Workflow commands of GitHub Actions.
-    Github,
-    /// Markdown, for a comment.
-    Markdown,
-    /// A self-contained page.
-    Html,
-}
-
-fn run_id(text: &str) -> Result<RunId, String> {
-    RunId::new(text).map_err(|bad| bad.to_string())
-}
-
-fn tier(text: &str) -> Result<Tier, String> {
-    let number: u8 = text.parse().map_err(|_| "1, 2 or 3 is expected".to_owned())?;
-    Tier::try_from(number).map_err(|bad| bad.to_string())
-}
-
-fn leaks(text: &str) -> Result<Leaks, String> {
-    match text {
-        "ignore" => Ok(Leaks::Ignore),
-        "warn" => Ok(Leaks::Warn),
-        "fail" => Ok(Leaks::Fail),
-        _ => Err("`ignore`, `warn` or `fail` is expected".to_owned()),
-    }
-}
-
-fn read_only(text: &str) -> Result<ReadOnly, String> {
-    match text {
-        "off" => Ok(ReadOnly::Off),
-        "tracked" => Ok(ReadOnly::Tracked),
-        "strict" => Ok(ReadOnly::Strict),
-        _ => Err("`off`, `tracked` or `strict` is expected".to_owned()),
-    }
-}
-
-fn network(text: &str) -> Result<Network, String> {
-    match text {
-        "deny" => Ok(Network::Deny),
-        "allow" => Ok(Network::Allow),
-        _ => Err("`deny` or `allow` is expected".to_owned()),
-    }
-}
-
-fn sandbox_mode(text: &str) -> Result<SandboxMode, String> {
-    match text {
-        "strict" => Ok(SandboxMode::Strict),
-        "best-effort" => Ok(SandboxMode::BestEffort),
-        _ => Err("`strict` or `best-effort` is expected".to_owned()),
-    }
-}
-
-fn count(text: &str) -> Result<Limit, String> {
-    match text.parse() {
-        _ if text == "unlimited" => Ok(Limit::Unlimited),
-        Ok(number) if number > 0 => Ok(Limit::Max(number)),
-        _ => Err("a number of at least 1, or `unlimited`, is expected".to_owned()),
-    }
-}
-
-fn rel_path(text: &str) -> Result<RelPath, String> {
-    RelPath::new(text).map_err(|bad| bad.to_string())
-}
-
-/// Accepts any possible variable name, so that `explain` can say why a step does not receive it.
-fn variable(text: &str) -> Result<String, String> {
-    let is_name = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=');
-    if is_name { Ok(text.to_owned()) } else { Err("the name of a variable, without `=`, is expected".to_owned()) }
-}
-
-fn assignment(text: &str) -> Result<(VarName, String), String> {
-    let (name, value) = text.split_once('=').ok_or("`NAME=VALUE` is expected")?;
-    let name = VarName::new(name).map_err(|bad: BadName| bad.to_string())?;
-    Ok((name, value.to_owned()))
 }
 
 #[cfg(test)]

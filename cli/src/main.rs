@@ -17,6 +17,7 @@ mod human_report;
 mod installation;
 mod interrupt;
 mod loaded_spec;
+mod log;
 #[cfg(test)]
 mod manual;
 mod process_group;
@@ -24,6 +25,7 @@ mod progress;
 mod report_outputs;
 mod run_display;
 mod run_documents;
+mod runtime;
 mod schema;
 mod screen;
 mod style;

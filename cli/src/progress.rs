@@ -4,6 +4,7 @@
 pub(crate) mod last_lines;
 mod live_rows;
 mod row_format;
+mod running_step;
 
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use crate::screen::Screen;
 use crate::style::{self, DIM, GOOD, paint};
 use crate::text::{duration, escape_line, exact_duration};
 use live_rows::LiveRows;
+use row_format::StepProgressCounts;
+use running_step::RunningStep;
 
 /// Interval between messages of a run that is otherwise silent.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -30,28 +33,6 @@ pub(crate) struct ProgressDisplay {
     live_rows: Option<LiveRows>,
     detail: Detail,
     steps: StepProgressCounts,
-}
-
-/// Number of steps in the plan and of steps that have ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct StepProgressCounts {
-    /// All steps of the plan.
-    pub total: usize,
-    /// Steps with an outcome.
-    pub ended: usize,
-}
-
-/// A running step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RunningStep {
-    /// `skill/step`.
-    pub name: String,
-    /// Time of the start, counted from the start of the run.
-    pub since: Duration,
-    /// Timeout in milliseconds, counted from the start of the step; `None` if it is not known.
-    pub timeout_ms: Option<u64>,
-    /// Duration of the last attempt that passed, in milliseconds; `None` if it is not known.
-    pub expected_ms: Option<u64>,
 }
 
 impl ProgressDisplay {
@@ -172,26 +153,6 @@ impl ProgressDisplay {
         self.running.retain(|running| running.name != name);
         if let Some(live) = &mut self.live_rows {
             live.end_step(name);
-        }
-    }
-}
-
-impl RunningStep {
-    /// Formats the row for a log: `skill/step 1m30s of 10 min, 50 s the last time`.
-    fn heartbeat_text(&self, now: Duration) -> String {
-        let elapsed = u64::try_from(now.saturating_sub(self.since).as_millis()).unwrap_or(u64::MAX);
-        let limit = self.timeout_ms.map(|timeout| format!(" of {}", exact_duration(timeout))).unwrap_or_default();
-        let last = self.expected_ms.map(|last| format!(", {} the last time", duration(last))).unwrap_or_default();
-        format!("{} {}{limit}{last}", self.name, duration(elapsed))
-    }
-
-    /// Returns the row for a terminal.
-    fn to_row(&self) -> row_format::StepRowContent<'_> {
-        row_format::StepRowContent {
-            name: &self.name,
-            timeout_ms: self.timeout_ms,
-            expected_ms: self.expected_ms,
-            last_line: "",
         }
     }
 }

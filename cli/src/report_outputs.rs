@@ -4,10 +4,8 @@
 mod github_files;
 mod tool_reports;
 
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::io;
 
-use clap::ValueEnum as _;
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::tier::Tier;
@@ -18,7 +16,7 @@ use proctor_core::report::{
 use proctor_core::text::safe_text::escape_json_for_display;
 use serde::Serialize;
 
-use crate::args::RunFormat;
+use crate::args::{ReportFileOption, RunFormat};
 use crate::caller::Caller;
 use crate::destination_file::DestinationFile;
 use crate::error::CliError;
@@ -30,32 +28,6 @@ pub(crate) use tool_reports::ToolReportSource;
 pub(crate) const EVENT_SCHEMA_URL: &str = "https://github.com/proctor-verify/proctor/schemas/event.schema.json";
 /// Maximum size of the events that are kept for a file, in bytes.
 const MAX_LINES: usize = 64 << 20;
-
-/// A report that is written to a file: `--report FORMAT=FILE`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReportFileOption {
-    /// The format.
-    pub format: RunFormat,
-    /// The file.
-    pub file: PathBuf,
-}
-
-impl FromStr for ReportFileOption {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (format, file) = text.split_once('=').ok_or("`FORMAT=FILE` is expected")?;
-        let is_for_programs = |format: &RunFormat| *format != RunFormat::Human;
-        let format = RunFormat::from_str(format, false).ok().filter(is_for_programs).ok_or_else(|| {
-            let names = RunFormat::value_variants().iter().filter(|format| is_for_programs(format));
-            let names = names.filter_map(|format| Some(format!("`{}`", format.to_possible_value()?.get_name())));
-            format!("the format is one of {}", names.collect::<Vec<_>>().join(", "))
-        })?;
-        match file.is_empty() {
-            true => Err("the file has no name".to_owned()),
-            false => Ok(Self { format, file: file.into() }),
-        }
-    }
-}
 
 /// The first line of `jsonl`.
 #[derive(Serialize)]
@@ -69,8 +41,8 @@ pub(crate) struct ReportOutputs {
     files: Vec<(RunFormat, DestinationFile)>,
     /// Lines of `jsonl` for a file.
     lines: String,
-    /// Why `lines` is incomplete; `None` if it is complete.
-    incomplete_reason: Option<&'static str>,
+    /// True if `lines` lacks events, because they exceed [`MAX_LINES`].
+    is_incomplete: bool,
     /// GitHub's files for the summary and the outputs, if the environment names them.
     github: Option<github_files::GithubFiles>,
     output_token: String,
@@ -84,7 +56,7 @@ impl ReportOutputs {
             stdout,
             files: Vec::new(),
             lines: String::new(),
-            incomplete_reason: None,
+            is_incomplete: false,
             github: None,
             output_token: String::new(),
             repo_prefix: String::new(),
@@ -158,7 +130,7 @@ impl ReportOutputs {
             let line = to_json_line(value)?;
             match self.lines.len() + line.len() < MAX_LINES {
                 true => self.lines.push_str(&(escape_json_for_display(&line) + "\n")),
-                false => self.incomplete_reason = Some("there are more than 64 MiB of events"),
+                false => self.is_incomplete = true,
             }
         }
         Ok(())
@@ -206,7 +178,7 @@ impl ReportOutputs {
         for (format, target) in &self.files {
             let written = self
                 .file_text(*format, &input, result.json)
-                .and_then(|text| target.write_atomically(text.as_bytes()).map_err(|error| error.to_string()));
+                .and_then(|text| Ok(target.write_atomically(text.as_bytes())?));
             problems.extend(written.err().map(|problem| format!("`{}`: {problem}", target.display_path())));
         }
         if let Some(files) = &self.github {
@@ -221,18 +193,36 @@ impl ReportOutputs {
     }
 
     /// Returns the text of one file.
-    fn file_text(&self, format: RunFormat, input: &ReportInput<'_>, document: &str) -> Result<String, String> {
-        match (format.report(), self.incomplete_reason) {
-            (Some(format), _) => Ok(format.render(input)),
-            (None, Some(problem)) if format == RunFormat::Jsonl => Err(problem.to_owned()),
-            (None, _) if format == RunFormat::Jsonl => {
-                let first =
-                    to_json_line(&SchemaLine { schema: EVENT_SCHEMA_URL }).map_err(|error| error.to_string())?;
+    fn file_text(
+        &self,
+        format: RunFormat,
+        input: &ReportInput<'_>,
+        document: &str,
+    ) -> Result<String, WriteReportError> {
+        match format.report() {
+            Some(format) => Ok(format.render(input)),
+            None if format == RunFormat::Jsonl && self.is_incomplete => Err(WriteReportError::TooManyEvents),
+            None if format == RunFormat::Jsonl => {
+                let first = to_json_line(&SchemaLine { schema: EVENT_SCHEMA_URL })?;
                 Ok(format!("{first}\n{}", self.lines))
             }
-            (None, _) => Ok(escape_json_for_display(document) + "\n"),
+            None => Ok(escape_json_for_display(document) + "\n"),
         }
     }
+}
+
+/// Reason why a report cannot be written to its file.
+#[derive(Debug, thiserror::Error)]
+enum WriteReportError {
+    /// The events exceed [`MAX_LINES`].
+    #[error("there are more than {} MiB of events", MAX_LINES >> 20)]
+    TooManyEvents,
+    /// The document cannot be serialised, which would be a bug in proctor.
+    #[error(transparent)]
+    Document(#[from] CliError),
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] io::Error),
 }
 
 /// The result of a command.
@@ -292,24 +282,13 @@ impl RunFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{self, SchemaName};
+    use crate::args::SchemaName;
+    use crate::schema;
 
     #[test]
     fn first_line_names_the_event_schema() {
         let schema: serde_json::Value =
             serde_json::from_str(&schema::schema_text(SchemaName::Event).expect("text")).expect("JSON");
         assert_eq!(schema["$id"], EVENT_SCHEMA_URL);
-    }
-
-    #[test]
-    fn rejects_human_format_for_files() {
-        let parsed: ReportFileOption = "junit=a=b.xml".parse().expect("a report");
-        assert_eq!(parsed, ReportFileOption { format: RunFormat::Junit, file: "a=b.xml".into() });
-        for (bad, expected) in
-            [("junit", "FORMAT=FILE"), ("human=x", "`json`, `jsonl`"), ("xml=x", "one of"), ("json=", "no name")]
-        {
-            let problem = bad.parse::<ReportFileOption>().expect_err(bad);
-            assert!(problem.contains(expected), "{problem}");
-        }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn load(dir: &Path) -> Result<RunDocuments, CliError> {
         let bytes = bytes.map_err(|error| unusable_run_error(dir, &error.to_string()))?;
         let bytes =
             bytes.ok_or_else(|| unusable_run_error(dir, &format!("`{file}` is not what the run wrote, or is gone")))?;
-        read.add_document(&file, &bytes).map_err(|why| unusable_run_error(dir, &why))?;
+        read.add_document(&file, &bytes).map_err(|error| unusable_run_error(dir, &error.to_string()))?;
     }
     Ok(read.finish())
 }
@@ -70,7 +70,7 @@ pub(crate) async fn fetch(client: &Client, run: &RunId) -> Result<RunDocuments, 
     for file in view.evidence.keys() {
         let bytes = client.evidence(run, file).await.map_err(client_error)?;
         read.add_document(file, &bytes)
-            .map_err(|why| CliError::Internal(format!("the daemon sent what is no document: {why}")))?;
+            .map_err(|error| CliError::Internal(format!("the daemon sent what is no document: {error}")))?;
     }
     Ok(read.finish())
 }
@@ -101,6 +101,15 @@ fn last_run_from_view(view: &RunView) -> Result<LastRun, CliError> {
     })
 }
 
+/// A file that is not the expected document.
+#[derive(Debug, thiserror::Error)]
+#[error("`{file}` is not a Proctor document: {source}")]
+struct InvalidRunDocument {
+    /// Name of the file, as a status cites it.
+    file: String,
+    source: serde_json::Error,
+}
+
 /// Documents collected so far.
 struct RunDocumentCollector {
     last_run: LastRun,
@@ -113,7 +122,7 @@ impl RunDocumentCollector {
         Self { last_run, toolchain: None, skills: Vec::new() }
     }
 
-    fn add_document(&mut self, file: &str, bytes: &[u8]) -> Result<(), String> {
+    fn add_document(&mut self, file: &str, bytes: &[u8]) -> Result<(), InvalidRunDocument> {
         match file {
             TOOLCHAIN => self.toolchain = Some(parse_document(file, bytes)?),
             _ => self.skills.push(parse_document(file, bytes)?),
@@ -126,8 +135,8 @@ impl RunDocumentCollector {
     }
 }
 
-fn parse_document<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, String> {
-    strict_deserialize::from_json(bytes).map_err(|error| format!("`{file}` is not a Proctor document: {error}"))
+fn parse_document<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, InvalidRunDocument> {
+    strict_deserialize::from_json(bytes).map_err(|source| InvalidRunDocument { file: file.to_owned(), source })
 }
 
 /// Reads the last run from the status file in a directory. The open neither follows a link nor blocks on a FIFO.

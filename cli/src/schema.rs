@@ -1,10 +1,10 @@
 //! Returns the JSON Schemas (2020-12) of Proctor's documents: the files of `schemas/` as of build time, and generated
 //! schemas for documents that only this program writes.
 
-use clap::ValueEnum;
 use proctor_core::api::{RunPage, RunView};
 use schemars::{JsonSchema, schema_for};
 
+use crate::args::SchemaName;
 use crate::commands::daemon::DaemonRecord;
 use crate::commands::doctor::DoctorRecord;
 use crate::commands::gc::GcRecord;
@@ -13,117 +13,6 @@ use crate::commands::run::RangeRecord;
 use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
 use proctor_core::record::run_record::RunRecord;
-
-/// A document that has a JSON Schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SchemaName {
-    /// `spec/verification.yaml`.
-    Spec,
-    /// `proctord.toml`, as JSON.
-    Operator,
-    /// `proctor plan --format json`.
-    Plan,
-    /// One line of `proctor run --format jsonl`.
-    Event,
-    /// `proctor run --format json`.
-    Run,
-    /// `proctor run --rev A..B --format json`.
-    Range,
-    /// `proctor exec --format json`.
-    Exec,
-    /// `proctor gate --format json`.
-    Gate,
-    /// `proctor sql verify --format json`.
-    SqlJudgement,
-    /// `POST /v1/sql/verify`.
-    SqlRequest,
-    /// `verify/<skill>.json`.
-    SkillEvidence,
-    /// `verify/_toolchain.json`.
-    ToolchainEvidence,
-    /// `verification.last_run` of `05-status.json`.
-    StatusLastRun,
-    /// `05-status.json`, as far as we know it.
-    Status,
-    /// `proctor compare --format json`.
-    Comparison,
-    /// `proctor validate --format json`.
-    Diagnostics,
-    /// `proctor import --format json`.
-    Import,
-    /// `proctor doctor --format json`.
-    Doctor,
-    /// `proctor gc --format json`.
-    Gc,
-    /// `proctor status RUN --format json`.
-    RunView,
-    /// `proctor status --format json`.
-    RunList,
-    /// `proctor daemon status --format json`.
-    Daemon,
-    /// What `--format json` prints where there is no result.
-    Error,
-}
-
-impl SchemaName {
-    /// Returns the name on the command line.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Spec => "spec",
-            Self::Operator => "operator",
-            Self::Plan => "plan",
-            Self::Event => "event",
-            Self::Run => "run",
-            Self::Range => "range",
-            Self::Exec => "exec",
-            Self::Gate => "gate",
-            Self::SqlJudgement => "sql-judgement",
-            Self::SqlRequest => "sql-request",
-            Self::SkillEvidence => "skill-evidence",
-            Self::ToolchainEvidence => "toolchain-evidence",
-            Self::StatusLastRun => "status-last-run",
-            Self::Status => "status",
-            Self::Comparison => "comparison",
-            Self::Diagnostics => "diagnostics",
-            Self::Import => "import",
-            Self::Doctor => "doctor",
-            Self::Gc => "gc",
-            Self::RunView => "run-view",
-            Self::RunList => "run-list",
-            Self::Daemon => "daemon",
-            Self::Error => "error",
-        }
-    }
-
-    /// Returns a short description of the document.
-    pub(crate) fn description(self) -> &'static str {
-        match self {
-            Self::Spec => "spec/verification.yaml, for editors too",
-            Self::Operator => "proctord.toml, the operator's config",
-            Self::Plan => "what `plan --format json` prints",
-            Self::Event => "one line of `run --format jsonl`",
-            Self::Run => "what `run --format json` prints",
-            Self::Range => "what `run --rev A..B --format json` prints",
-            Self::Exec => "what `exec --format json` prints",
-            Self::Gate => "what `gate --format json` prints",
-            Self::SqlJudgement => "what `sql verify --format json` prints",
-            Self::SqlRequest => "what `POST /v1/sql/verify` takes",
-            Self::SkillEvidence => "verify/<skill>.json",
-            Self::ToolchainEvidence => "verify/_toolchain.json",
-            Self::StatusLastRun => "`verification.last_run` in 05-status.json",
-            Self::Status => "05-status.json, as far as we know it",
-            Self::Comparison => "what `compare --format json` prints",
-            Self::Diagnostics => "what `validate --format json` prints",
-            Self::Import => "what `import --format json` prints",
-            Self::Doctor => "what `doctor --format json` prints",
-            Self::Gc => "what `gc --format json` prints",
-            Self::RunView => "what `status RUN --format json` prints",
-            Self::RunList => "what `status --format json` prints",
-            Self::Daemon => "what `daemon status --format json` prints",
-            Self::Error => "what `--format json` prints where there is no result",
-        }
-    }
-}
 
 /// Returns the schema of a document, as text that ends with a newline.
 ///
@@ -163,6 +52,8 @@ fn generate_schema<T: JsonSchema>() -> Result<String, serde_json::Error> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE};
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Response};
 use proctor_client::blocking_connection::{MAX_JSON, QUICK_TIMEOUT};
 use proctor_client::daemon_address::DaemonAddress;
 use proctor_client::error::ClientError;
@@ -27,8 +27,9 @@ use proctor_core::sql::Judgement;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::service::{MAX_WAIT, OutputId, ReportId, RunFilter};
-use connection::{HttpRequest, ResponseBody, send_request};
+use crate::history::RunFilter;
+use crate::service::{MAX_WAIT, OutputId, ReportId};
+use connection::{HttpRequest, ResponseBody, empty_request, send_request};
 
 pub use events::{LiveOutputReader, RunEventReader};
 pub use exec_client::RemoteExecution;
@@ -293,14 +294,6 @@ impl Client {
     fn invalid_response(&self, reason: &str) -> ClientError {
         ClientError::InvalidResponse { socket: self.address.socket.clone(), reason: reason.to_owned() }
     }
-}
-
-fn empty_request(method: Method, path: &str) -> HttpRequest {
-    let mut request = Request::new(http_body_util::Full::default());
-    *request.method_mut() = method;
-    // All paths are built from escaped parts, so parsing succeeds; an invalid one would become `/`.
-    *request.uri_mut() = path.parse().unwrap_or_default();
-    request
 }
 
 fn post_request<T: Serialize>(path: &str, body: &T) -> Result<HttpRequest, ClientError> {

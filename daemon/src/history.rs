@@ -9,39 +9,38 @@
 mod error;
 mod history_files;
 mod listing;
+mod log_lines;
 mod recovery;
 mod run_index;
 mod run_log_reader;
 mod run_log_writer;
+mod shared_history;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use proctor_core::api::{Asked, LoggedEvent, RunPage, RunSummary, RunView};
+use proctor_core::api::{Asked, LoggedEvent, RunPage, RunView};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::{IdempotencyKey, RunId};
 use proctor_core::spec::Retention;
 use proctor_core::telemetry::TraceContext;
 use proctor_core::text::digest::Sha256Hex;
-use proctor_runner::{Clock, StoreError};
+use proctor_runner::Clock;
 
-use crate::service::{RunFilter, StartError};
-
-use history_files::{HistoryFiles, OpenHistoryError};
-use recovery::CompleteLog;
+use history_files::HistoryFiles;
+use log_lines::IdempotencyHashes;
 use run_index::RunIndex;
-use run_log_reader::{IdempotencyHashes, LogLine, LogTail, RunLogReader};
+use run_log_reader::{LogLine, RunLogReader};
+use shared_history::{SharedHistory, log_read_error, sync_index};
 
-pub use error::HistoryError;
+pub use error::{HistoryError, OpenHistoryError};
+pub use listing::RunFilter;
 pub(crate) use recovery::inconclusive_event;
 pub use run_log_writer::{RecordedEnd, RunLogWriter};
 
-/// Log size in the index that never matches a real log, so the next process that opens the history reads the log.
-const UNKNOWN_LOG_BYTES: u64 = 0;
 /// Maximum number of event bytes in one answer, except for a single larger event.
 const MAX_EVENTS_BYTES: usize = 8 << 20;
 
@@ -52,34 +51,7 @@ const MAX_REMOVED_RUNS: usize = 64;
 /// History of runs. Clones share it; calls block on the disk.
 #[derive(Clone)]
 pub struct History {
-    shared: Arc<HistoryInner>,
-}
-
-struct HistoryInner {
-    files: HistoryFiles,
-    index: Mutex<IndexState>,
-    /// Finished runs whose end could not be written to their logs yet. No run begins before they are written, so
-    /// their number is bounded by the number of concurrent runs.
-    pending_ends: Mutex<BTreeMap<RunId, PendingEnd>>,
-    clock: Clock,
-}
-
-/// State of the index.
-enum IndexState {
-    /// The index is usable.
-    Open(RunIndex),
-    /// An operation failed, and the index may have missed an update.
-    Closed,
-    /// The database is damaged and must be rebuilt.
-    Damaged,
-}
-
-/// End of a run that is missing in its log.
-struct PendingEnd {
-    view: RunView,
-    events: Vec<LoggedEvent>,
-    /// Offset in the log at which the events belong.
-    offset: u64,
+    shared: Arc<SharedHistory>,
 }
 
 /// A run to be recorded.
@@ -145,22 +117,15 @@ impl History {
     ///
     /// # Errors
     /// Another process has the history open, a directory cannot be used, or there is no space to end a run.
-    pub fn open(state_dir: &Path, clock: Clock) -> Result<(Self, RecoverySummary), StartError> {
-        let open_error = |error: HistoryError| StartError::History {
-            path: state_dir.join("history"),
-            reason: error.message_with_hint(),
-        };
-        let files = HistoryFiles::open(state_dir).map_err(|error| match error {
-            OpenHistoryError::InUse => StartError::StateInUse(state_dir.to_path_buf()),
-            OpenHistoryError::Store(error) => open_error(error.into()),
-        })?;
+    pub fn open(state_dir: &Path, clock: Clock) -> Result<(Self, RecoverySummary), OpenHistoryError> {
+        let open_error = |source: HistoryError| OpenHistoryError::Failed { path: state_dir.join("history"), source };
+        let files = HistoryFiles::open(state_dir).map_err(|error| open_error(error.into()))?;
+        let files = files.ok_or_else(|| OpenHistoryError::InUse(state_dir.to_path_buf()))?;
         let (mut index, rebuilt) = RunIndex::open(&files).map_err(open_error)?;
         let mut recovered = recover(&files, &mut index, clock).map_err(open_error)?;
         recovered.rebuild_reason = rebuilt;
         recovered.log_summary();
-        let shared =
-            HistoryInner { files, index: Mutex::new(IndexState::Open(index)), pending_ends: Mutex::default(), clock };
-        Ok((Self { shared: Arc::new(shared) }, recovered))
+        Ok((Self { shared: Arc::new(SharedHistory::new(files, index, clock)) }, recovered))
     }
 
     /// Records a new run. Its log starts with [`RunEvent::RunQueued`].
@@ -315,129 +280,6 @@ impl History {
     }
 }
 
-impl HistoryInner {
-    /// Runs `work` on the index. After a failure, the index is first updated from the logs.
-    fn with_index<T>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&mut RunIndex) -> Result<T, HistoryError>,
-    ) -> Result<T, HistoryError> {
-        let mut slot = self.index_state();
-        let index = match &mut *slot {
-            IndexState::Open(index) => index,
-            closed => {
-                let damaged = matches!(closed, IndexState::Damaged);
-                *closed = IndexState::Open(self.reopen_index(damaged)?);
-                let IndexState::Open(index) = closed else { return Err(HistoryError::IndexUnavailable) };
-                index
-            }
-        };
-        let answer = work(index);
-        if let Err(HistoryError::Index(error)) = &answer {
-            *slot = state_after_error(error);
-        }
-        answer
-    }
-
-    fn reopen_index(&self, damaged: bool) -> Result<RunIndex, HistoryError> {
-        let (mut index, rebuilt) = if damaged {
-            (RunIndex::create_empty(&self.files)?, Some("it contained data that Proctor did not write".to_owned()))
-        } else {
-            RunIndex::open(&self.files)?
-        };
-        tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is brought up to their logs");
-        sync_index(&self.files, &mut index, |run| match self.pending_ends().get(run) {
-            Some(unended) => Ok(Some(CompleteLog { view: unended.view.clone(), bytes: UNKNOWN_LOG_BYTES, key: None })),
-            None => self.read_log(run).or_else(|error| {
-                tracing::warn!(%run, %error, "a log is not in the index");
-                Ok(None)
-            }),
-        })?;
-        Ok(index)
-    }
-
-    /// Stores a run's summary in the index. Returns `false` if that failed; the index is then updated from the log
-    /// later.
-    fn update_row(&self, run: &RunSummary, log_bytes: u64) -> bool {
-        let mut slot = self.index_state();
-        let IndexState::Open(index) = &mut *slot else { return false };
-        match index.put(run, log_bytes) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(run = %run.id, %error, "the index of runs is behind their logs");
-                *slot = state_after_error(&error);
-                false
-            }
-        }
-    }
-
-    /// Reads the current log of a run.
-    fn read_log(&self, id: &RunId) -> Result<Option<CompleteLog>, HistoryError> {
-        let Some(file) = self.files.open_log(id)? else { return Ok(None) };
-        let folded = run_log_reader::fold_log(id, file).map_err(|source| log_read_error(id, source))?;
-        match (folded.view, folded.tail) {
-            (Some(view), LogTail::Empty | LogTail::Torn) => {
-                Ok(Some(CompleteLog { view, bytes: folded.folded_bytes, key: folded.key }))
-            }
-            // The run is being recorded at this moment.
-            (None, LogTail::Empty | LogTail::Torn) => Ok(None),
-            (_, LogTail::Damaged(reason)) => Err(HistoryError::Damaged { run: id.clone(), reason }),
-        }
-    }
-
-    fn defer_end(&self, unended: PendingEnd) {
-        self.pending_ends().insert(unended.view.id.clone(), unended);
-    }
-
-    /// Writes the ends that could not be written before.
-    fn write_pending_ends(&self) -> Result<(), HistoryError> {
-        let mut all = self.pending_ends();
-        while let Some(entry) = all.first_entry() {
-            let unended = entry.get();
-            recovery::replace_end(
-                &self.files,
-                &unended.view.id,
-                unended.offset,
-                &run_log_writer::to_lines(&unended.events)?,
-            )?;
-            entry.remove();
-        }
-        Ok(())
-    }
-
-    fn index_state(&self) -> MutexGuard<'_, IndexState> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pending_ends(&self) -> MutexGuard<'_, BTreeMap<RunId, PendingEnd>> {
-        self.pending_ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Updates the index from the logs. `settle` reads each run that the index does not have as finished with the current
-/// log size; it returns `None` if the file is not the log of a run.
-fn sync_index(
-    files: &HistoryFiles,
-    index: &mut RunIndex,
-    mut read_run: impl FnMut(&RunId) -> Result<Option<CompleteLog>, HistoryError>,
-) -> Result<(), HistoryError> {
-    let mut known = index.indexed_logs()?;
-    index.db.execute_batch("BEGIN IMMEDIATE")?;
-    for run in files.runs()? {
-        let indexed = known.remove(run.as_str());
-        if indexed.is_some_and(|indexed| indexed.is_finished && Some(indexed.log_bytes) == files.log_size(&run)) {
-            continue;
-        }
-        match read_run(&run)? {
-            Some(CompleteLog { view, bytes, key }) => index.put_in_transaction(&view.summary(), bytes, key.as_ref())?,
-            None => index.remove_in_transaction(run.as_str())?,
-        }
-    }
-    for gone in known.keys() {
-        index.remove_in_transaction(gone)?;
-    }
-    Ok(index.db.execute_batch("COMMIT")?)
-}
-
 /// Updates the index while no run is active, and ends unfinished runs.
 fn recover(files: &HistoryFiles, index: &mut RunIndex, clock: Clock) -> Result<RecoverySummary, HistoryError> {
     let mut recovered = RecoverySummary::default();
@@ -451,14 +293,6 @@ fn recover(files: &HistoryFiles, index: &mut RunIndex, clock: Clock) -> Result<R
     files.prune_damaged()?;
     recovered.runs = index.count()?;
     Ok(recovered)
-}
-
-fn state_after_error(error: &rusqlite::Error) -> IndexState {
-    if run_index::is_damage(error) { IndexState::Damaged } else { IndexState::Closed }
-}
-
-fn log_read_error(run: &RunId, source: std::io::Error) -> StoreError {
-    StoreError::Io { action: "read", path: format!("the log of the run {run}"), source }
 }
 
 /// Returns the time `age` ago in the format of logs.

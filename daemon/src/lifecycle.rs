@@ -28,7 +28,6 @@ use listenfd::ListenFd;
 use proctor_core::api::RunCounts;
 use proctor_core::decision::verdict::EXIT_INTERRUPTED;
 use proctor_core::sql::DUCKDB_VARIABLE;
-use proctor_core::text::redact::Redactor;
 use proctor_runner::{Clock, EngineConfig};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -44,13 +43,13 @@ use crate::telemetry::{ExportTarget, FINAL_EXPORT_TIMEOUT};
 use proctor_client::installation::{self, ProcessEnvironment, show};
 
 use args::Args;
-use error::LifecycleError;
+use error::{LifecycleError, redactor};
 use reload::Reloader;
 use signals::{SignalRequest, Signals};
 use socket::{ListeningSocket, ReservedSocket, SocketError};
 pub use socket_lock::lock_holder;
 use socket_watch::SocketWatch;
-use transport::TransportTask;
+use transport::{TransportParts, TransportTask};
 
 /// Time limit for active responses after the last run. It is longer than the transport's own limit, after which the
 /// transport ends by itself.
@@ -248,12 +247,6 @@ fn start_log(settings: &ResolvedSettings, environment: &ProcessEnvironment) -> L
     Log::start(&settings.operator.daemon.log, log_environment, redactor(environment), Clock::system())
 }
 
-/// Returns a redactor of the secrets in this process's environment.
-fn redactor(environment: &ProcessEnvironment) -> Redactor {
-    let variables = environment.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    Redactor::from_environment(variables, |path| Path::new(path).exists())
-}
-
 /// Returns the service manager's socket, or the path at which the daemon creates its own.
 fn select_socket(
     args: &Args,
@@ -286,7 +279,13 @@ struct RunningDaemon {
 impl RunningDaemon {
     async fn run(self, signals: &mut Signals) -> Result<ShutdownResult, LifecycleError> {
         let stop = CancellationToken::new();
-        let transport = TransportTask::start(&self, stop.clone());
+        let transport = TransportTask::start(TransportParts {
+            listener: self.listener.subscribe(),
+            service: Arc::clone(&self.service),
+            settings: self.settings.subscribe(),
+            stop: stop.clone(),
+            metrics: self.metrics.clone(),
+        });
         let path = show(self.listening.borrow().path());
         let watchdog = service_manager::Watchdog::start(Arc::clone(&self.service));
         info!(socket = path, pid = std::process::id(), version = env!("CARGO_PKG_VERSION"), "the daemon listens");
@@ -318,7 +317,7 @@ impl RunningDaemon {
             tokio::select! {
                 () = &mut give_back => {}
                 asked = signals.next() => match asked {
-                    SignalRequest::Reload => self.reloader.reload(self),
+                    SignalRequest::Reload => self.reload(),
                     SignalRequest::Shutdown(name) => return ShutdownReason::Signal(name),
                 },
                 () = &mut idle => return ShutdownReason::Idle,
@@ -327,6 +326,37 @@ impl RunningDaemon {
                 },
             }
         }
+    }
+
+    /// Reloads the config. A valid one applies to new requests; after an error, the old one stays in effect.
+    fn reload(&self) {
+        service_manager::reloading();
+        let old = Arc::clone(&self.settings.borrow());
+        let (is_valid, status) = match self.reloader.read_config(&old) {
+            Ok(new) => {
+                self.apply(&old, new);
+                (true, "the new config holds")
+            }
+            Err(error) => {
+                reload::report_invalid_config(&error);
+                (false, "the new config is not valid; the old one holds")
+            }
+        };
+        self.metrics.count_reload(is_valid, Clock::system().now_ms());
+        service_manager::ready(status);
+    }
+
+    fn apply(&self, old: &ResolvedSettings, new: ResolvedSettings) {
+        if new.operator.daemon.socket != old.operator.daemon.socket {
+            warn!("`daemon.socket` has changed; the daemon listens there once it is started again");
+        }
+        self.reloader.reload_log(&new);
+        self.listening.borrow().set_permissions(&new.allowed_users);
+        self.service.reload(new.operator.clone());
+        self.service.export_to(span_target(&new, &self.environment));
+        let config = new.config.as_deref().map_or_else(|| "none".to_owned(), show);
+        self.settings.send_replace(Arc::new(new));
+        info!(config, "the config was read again, and holds from now on");
     }
 
     /// Recreates the socket if the file at its path is no longer the daemon's.

@@ -13,6 +13,7 @@ mod explain;
 mod hints;
 mod last_line;
 mod local_backend;
+mod mcp_session;
 mod progress;
 mod remote_backend;
 mod resource_uri;
@@ -42,8 +43,8 @@ use tokio_util::sync::CancellationToken;
 pub use backend::Backend;
 use cancellation::{ActiveCalls, CancellableService};
 pub use local_backend::LocalBackend;
+pub use mcp_session::McpSession;
 pub use remote_backend::RemoteBackend;
-pub use server::McpSession;
 use server::{McpServer, SocketAccess, StdioAccess};
 use stdio::LineTransport;
 

@@ -2,6 +2,7 @@
 //! never text from callers.
 
 mod exposition_format;
+mod label_sets;
 mod process_metrics;
 mod sql_metrics;
 
@@ -13,13 +14,18 @@ use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView
 use proctor_core::code::Coded as _;
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::sql::SqlVerdict;
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
+
+use label_sets::{
+    ConnectionRefusalLabels, FinishedRunLabels, RefusedSubmissionLabels, ReloadLabels, RequestLabels, RouteLabels,
+    SpanLabels, StateLabels, StepLabels, SubmissionLabels,
+};
 
 pub use exposition_format::TextFormat;
 pub use sql_metrics::SqlCounts;
@@ -83,60 +89,6 @@ pub enum SpanResult {
     Dropped,
     /// They could not be sent, or the receiver rejected them.
     Failed,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SpanLabels {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SubmissionLabels {
-    how: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusedSubmissionLabels {
-    reason: &'static str,
-    code: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StepLabels {
-    kind: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FinishedRunLabels {
-    verdict: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    route: &'static str,
-    method: &'static str,
-    code: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabels {
-    route: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ConnectionRefusalLabels {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReloadLabels {
-    result: &'static str,
 }
 
 /// Returns buckets from 0.25 ms to two minutes, which is twice the maximum wait.

@@ -4,26 +4,34 @@
 //! The run itself (`run_task`) publishes its events for readers (`live_run`). The service decides which callers may
 //! read them.
 
+mod admission_refusal;
 mod live_run;
+mod manager_message;
 mod run_key;
 mod run_manager;
 mod run_task;
+mod serialized_run;
 
 use std::sync::Arc;
 
-use proctor_core::api::{How, Problem, ProblemType, RunCounts};
+use proctor_core::api::{How, RunCounts};
 use proctor_core::model::names::RunId;
 use proctor_core::spec::DaemonSettings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::history::History;
 use crate::queue::QueueLimits;
-use crate::service::SerializedRun;
 
+use admission_refusal::manager_gone;
+use manager_message::{ManagerMessage, RecentRuns};
+
+pub use admission_refusal::AdmissionRefusal;
 pub use live_run::{LiveRun, NewEvents, RunPhase};
+pub use manager_message::{FoundRun, LastRunOfKey, RunAdmission};
 pub use run_key::{RequestedTree, RunKey};
 pub(crate) use run_manager::{RunNotification, RunObserver, key_conflict};
 pub use run_task::RunJob;
+pub use serialized_run::SerializedRun;
 
 /// Capacity of the owner's inbox; senders wait while it is full.
 const INBOX_CAPACITY: usize = 256;
@@ -36,79 +44,6 @@ pub struct RunsHandle {
     limits: watch::Sender<QueueLimits>,
     /// The runs that ended last, published by the owner. They no longer change, so reading one needs no message.
     recent: watch::Receiver<RecentRuns>,
-}
-
-/// Cached finished runs.
-type RecentRuns = Arc<[Arc<SerializedRun>]>;
-
-/// A request to start or join a run.
-pub struct RunAdmission {
-    /// Identity of the request: equal keys mean the same run.
-    pub key: RunKey,
-    /// An active run of the same key that verifies the requested tree.
-    pub same_tree: Option<RunId>,
-    /// The job to start if no run can be joined.
-    pub job: RunJob,
-}
-
-/// Reason why no run serves a request.
-#[derive(Debug, Clone)]
-pub enum AdmissionRefusal {
-    /// The request is refused.
-    Problem(Box<Problem>),
-    /// The `Idempotency-Key` belongs to this run, which has ended in the meantime.
-    KeyUsed(RunId),
-}
-
-/// A run that the owner knows.
-pub enum FoundRun {
-    /// The run is active or has just ended.
-    Live(Arc<LiveRun>),
-    /// The run has ended.
-    Ended(Arc<SerializedRun>),
-}
-
-impl FoundRun {
-    /// Returns the current state of the run.
-    pub fn current(&self) -> Arc<SerializedRun> {
-        match self {
-            Self::Live(live) => live.current(),
-            Self::Ended(shown) => Arc::clone(shown),
-        }
-    }
-
-    /// Returns the run if it is still tracked live.
-    pub fn live(&self) -> Option<&Arc<LiveRun>> {
-        match self {
-            Self::Live(live) => Some(live),
-            Self::Ended(_) => None,
-        }
-    }
-}
-
-/// Result of the last run with a key, as far as this daemon knows. It is only an optimization.
-#[derive(Debug, Clone)]
-pub struct LastRunOfKey {
-    /// Key of the request.
-    pub key: RunKey,
-    /// The run.
-    pub run: RunId,
-    /// `true` if the run passed.
-    pub passed: bool,
-}
-
-/// A message to the owner of runs.
-enum ManagerMessage {
-    Admit(Box<RunAdmission>, oneshot::Sender<Result<(How, Arc<LiveRun>), AdmissionRefusal>>),
-    Find(RunId, oneshot::Sender<Option<FoundRun>>),
-    FindActive(RunKey, oneshot::Sender<Option<Arc<LiveRun>>>),
-    FindLast(RunKey, oneshot::Sender<Option<LastRunOfKey>>),
-    Cache(Arc<SerializedRun>),
-    Cancel(RunId, String),
-    Abandon(RunId, String),
-    Drain(String),
-    CancelAll(String),
-    Ping(oneshot::Sender<()>),
 }
 
 impl RunsHandle {
@@ -223,14 +158,4 @@ impl QueueLimits {
             waiting_per_caller: count(settings.max_queued_per_caller),
         }
     }
-}
-
-impl From<Problem> for AdmissionRefusal {
-    fn from(problem: Problem) -> Self {
-        Self::Problem(Box::new(problem))
-    }
-}
-
-fn manager_gone() -> Problem {
-    Problem::new(ProblemType::Internal, "an internal task of the daemon has stopped").with_hint("restart the daemon")
 }

@@ -7,8 +7,9 @@ mod engine_factory;
 mod exec_service;
 mod follow_run;
 mod queries;
-mod readiness;
-mod sql_service;
+mod sql_queue;
+mod sql_workers;
+mod state_probe;
 mod step_output;
 mod submit;
 
@@ -20,17 +21,17 @@ pub(crate) use step_output::read_live_output as read_live;
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::Stream;
 use proctor_core::api::{
-    Health, HealthStatus, LoggedEvent, Problem, ProblemType, RunCounts, RunPage, RunState, RunView,
+    Health, HealthStatus, LoggedEvent, Problem, ProblemType, Readiness, ReadinessStatus, RunCounts, RunPage, RunState,
+    RunView,
 };
 use proctor_core::decision::verdict::Verdict;
-use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
+use proctor_core::model::names::RunId;
 use proctor_core::model::plan::ReportFormat;
 use proctor_core::spec::{OperatorConfig, Retention};
 use proctor_core::telemetry::take_context;
@@ -39,15 +40,15 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use self::readiness::StateProbe;
-use self::sql_service::SqlService;
+use self::sql_workers::SqlWorkers;
+use self::state_probe::StateProbe;
 use crate::caller::{Account, Caller, CallerPolicy};
 use crate::caller_limits::CallerLimit;
 use crate::exec_queue::ExecQueue;
-use crate::history::{History, HistoryError, RecoverySummary};
+use crate::history::{History, HistoryError, OpenHistoryError, RecoverySummary, RunFilter};
 use crate::metrics::Metrics;
 use crate::queue::QueueLimits;
-use crate::runs::{FoundRun, RunNotification, RunObserver, RunsHandle};
+use crate::runs::{FoundRun, RunNotification, RunObserver, RunsHandle, SerializedRun};
 use crate::telemetry::{EndedRun, ExportTarget, Telemetry};
 use crate::throttle::Throttle;
 
@@ -55,8 +56,6 @@ use crate::throttle::Throttle;
 pub const MAX_WAIT: Duration = Duration::from_secs(55);
 /// Maximum number of events in one response.
 pub const MAX_EVENTS: usize = 256;
-/// Maximum number of runs in a page, and the default.
-pub const MAX_PAGE: u32 = 200;
 /// Maximum number of bytes of an output in one response.
 pub const MAX_PART: usize = 4 << 20;
 
@@ -79,57 +78,9 @@ pub enum StartError {
     /// The engine cannot start.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Another daemon uses the state directory.
-    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or choose another directory with `--state-dir`", .0.display())]
-    StateInUse(PathBuf),
     /// The history of runs cannot be opened.
-    #[error("the history of runs in `{}` cannot be opened: {reason}", path.display())]
-    History {
-        /// Affected file or directory.
-        path: PathBuf,
-        /// Cause of the failure.
-        reason: String,
-    },
-}
-
-/// A run as the API returns it, with its JSON serialized once.
-#[derive(Debug)]
-pub struct SerializedRun {
-    /// The run.
-    pub view: RunView,
-    json: OnceLock<Bytes>,
-}
-
-impl SerializedRun {
-    /// Wraps `view`; the JSON is serialized on first use.
-    pub fn new(view: RunView) -> Self {
-        Self { view, json: OnceLock::new() }
-    }
-
-    /// Returns the run as JSON.
-    pub fn json(&self) -> Bytes {
-        self.json.get_or_init(|| serde_json::to_vec(&self.view).map(Bytes::from).unwrap_or_default()).clone()
-    }
-}
-
-/// Filter for [`Service::list`]. Runs are listed newest first. Callers see their own runs; the daemon's own user sees
-/// all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunFilter {
-    /// Canonical path of the repository.
-    pub repo: Option<String>,
-    /// Changeset of the run.
-    pub changeset: Option<ChangesetId>,
-    /// Profile of the run.
-    pub profile: Option<ProfileName>,
-    /// State of the run.
-    pub state: Option<RunState>,
-    /// Verdict of the run.
-    pub verdict: Option<Verdict>,
-    /// Cursor that an earlier page returned; the list continues after it.
-    pub cursor: Option<String>,
-    /// Maximum number of runs, up to [`MAX_PAGE`].
-    pub limit: Option<u32>,
+    #[error(transparent)]
+    History(#[from] OpenHistoryError),
 }
 
 /// Identifies one output of a run.
@@ -188,7 +139,7 @@ pub struct Service {
     /// Bounds the requests being prepared, per caller and in total. Preparing reads a spec and possibly a tree; the
     /// bound per caller keeps one with a slow disk or many requests from delaying the others.
     preparation_limit: CallerLimit,
-    sql: SqlService,
+    sql: SqlWorkers,
     state_probe: StateProbe,
     /// Limits how often refused requests of one user and problem type are logged.
     refusal_throttle: Throttle<(u32, ProblemType)>,
@@ -246,7 +197,7 @@ impl Service {
         take_context(&mut account.env);
         let reserved_dirs: Vec<PathBuf> =
             config.hidden_dirs.iter().cloned().chain([config.state_dir.clone()]).collect();
-        let judges = SqlService::new();
+        let judges = SqlWorkers::new(cpu_count());
         let engine = Arc::new(Engine::open(config)?);
         let state_probe = StateProbe::new(engine.state_dir().to_owned());
         let (history, recovered) = History::open(history, Clock::system())?;
@@ -367,6 +318,24 @@ impl Service {
             uid: self.caller_policy.daemon_uid(),
             uptime_ms: u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX),
             runs: self.runs.counts(),
+        }
+    }
+
+    /// Reports whether new runs are accepted.
+    ///
+    /// # Errors
+    /// The daemon is shutting down, or its state directory is not writable.
+    pub async fn readiness(&self) -> Result<Readiness, Problem> {
+        let refused = |detail: String, hint: &str| Err(Problem::new(ProblemType::Unavailable, detail).with_hint(hint));
+        if self.is_draining() {
+            return refused("the daemon is shutting down".to_owned(), "try again after the daemon has restarted");
+        }
+        match self.state_probe.probe().await {
+            Ok(state_free_bytes) => Ok(Readiness { status: ReadinessStatus::Ready, state_free_bytes }),
+            Err(reason) => refused(
+                format!("the daemon's state directory cannot be written: {reason}"),
+                "make room in the daemon's state directory, and make sure that it can be written",
+            ),
         }
     }
 

@@ -13,6 +13,7 @@ use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName, RunId
 use proctor_core::spec::OperatorConfig;
 use proctor_core::sql::DUCKDB_VARIABLE;
 use proctor_daemon::caller::Caller;
+use proctor_daemon::history::OpenHistoryError;
 use proctor_daemon::metrics::Metrics;
 use proctor_daemon::service::{MAX_WAIT, Service, ServiceConfig, StartError};
 use proctor_runner::{
@@ -74,7 +75,9 @@ impl<'e> InProcessService<'e> {
             match runtime.block_on(Service::open(service_config(env, operator))) {
                 // The lock of the previous service may be inherited by a program that another case is just starting;
                 // it is released on exec.
-                Err(StartError::StateInUse(_)) if began.elapsed() < EVENT_TIMEOUT => std::thread::yield_now(),
+                Err(StartError::History(OpenHistoryError::InUse(_))) if began.elapsed() < EVENT_TIMEOUT => {
+                    std::thread::yield_now()
+                }
                 other => break other.expect("a service"),
             }
         };

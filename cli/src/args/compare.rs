@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::{OutputFormat, RepoArgs, SocketArgs, StateArgs};
+use super::output_format::OutputFormat;
+use super::shared_options::{RepoArgs, SocketArgs, StateArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:

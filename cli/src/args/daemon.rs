@@ -3,13 +3,15 @@
 use clap::{Args, Subcommand};
 use proctor_core::model::names::RunId;
 
-use super::{OutputFormat, RepoArgs, ReportsArgs, SocketArgs, StateArgs, run_id};
+use super::output_format::OutputFormat;
+use super::report_options::ReportsArgs;
+use super::shared_options::{RepoArgs, SocketArgs, StateArgs};
 
 /// The arguments of `proctor status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The run [default: the newest runs]
-    #[arg(value_name = "RUN", value_parser = run_id)]
+    #[arg(value_name = "RUN")]
     pub run: Option<RunId>,
     /// Show every stored run, not only the newest
     #[arg(long, conflicts_with = "run")]
@@ -25,7 +27,7 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// The run
-    #[arg(value_name = "RUN", value_parser = run_id)]
+    #[arg(value_name = "RUN")]
     pub run: RunId,
     /// The step, or the toolchain check as `<toolchain>/<n>` [default: all of them, with both streams]
     #[arg(value_name = "SKILL/STEP")]
@@ -52,7 +54,7 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// The run
-    #[arg(value_name = "RUN", value_parser = run_id)]
+    #[arg(value_name = "RUN")]
     pub run: RunId,
     #[command(flatten)]
     pub reports: ReportsArgs,
@@ -64,7 +66,7 @@ pub(crate) struct ReportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     /// The run
-    #[arg(value_name = "RUN", value_parser = run_id)]
+    #[arg(value_name = "RUN")]
     pub run: RunId,
     #[command(flatten)]
     pub daemon: SocketArgs,

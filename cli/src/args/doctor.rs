@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::{BackendArgs, OutputFormat, RepoArgs, SandboxArgs};
+use super::output_format::OutputFormat;
+use super::shared_options::{BackendArgs, RepoArgs, SandboxArgs};
 
 const DOCTOR_EXIT_CODES: &str = "\
 Exit codes:

@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::{OperatorArgs, OutputFormat, StateArgs};
+use super::output_format::OutputFormat;
+use super::shared_options::{OperatorArgs, StateArgs};
 
 /// The arguments of `proctor gc`.
 #[derive(Debug, Args)]

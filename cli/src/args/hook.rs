@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use proctor_core::model::names::ProfileName;
 
-use super::{BackendArgs, RepoArgs, SandboxArgs};
+use super::shared_options::{BackendArgs, RepoArgs, SandboxArgs};
 
 /// The arguments of `proctor hook`.
 #[derive(Debug, Args)]

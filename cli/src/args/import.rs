@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use proctor_core::adopt::import::Source;
 use proctor_core::model::names::ProfileName;
 
-use super::{OutputFormat, RepoArgs};
+use super::output_format::OutputFormat;
+use super::shared_options::RepoArgs;
 
 /// The arguments of `proctor import`.
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::RepoArgs;
+use super::shared_options::RepoArgs;
 
 /// The arguments of `proctor init`.
 #[derive(Debug, Args)]

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
 
-use super::{BackendArgs, OperatorArgs, StateArgs};
+use super::output_format::OutputFormat;
+use super::shared_options::{BackendArgs, OperatorArgs, StateArgs};
+use super::value_parsers::{OptionValueError, one_of};
 
 /// The arguments of `proctor sql`.
 #[derive(Debug, Args)]
@@ -20,7 +22,7 @@ impl SqlArgs {
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
             SqlCommand::Verify(args) => args.format != SqlFormat::Human,
-            SqlCommand::Advice(args) => args.format == super::OutputFormat::Json,
+            SqlCommand::Advice(args) => args.format == OutputFormat::Json,
             SqlCommand::Engines(_) => false,
         }
     }
@@ -112,7 +114,7 @@ pub(crate) struct SqlAdviceArgs {
     pub dialect: Option<Dialect>,
     /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: super::OutputFormat,
+    pub format: OutputFormat,
 }
 
 /// The output formats of a judgement.
@@ -126,26 +128,18 @@ pub(crate) enum SqlFormat {
     Sarif,
 }
 
-fn dialect(text: &str) -> Result<Dialect, String> {
+fn dialect(text: &str) -> Result<Dialect, OptionValueError> {
     one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
 }
 
-fn policy(text: &str) -> Result<SqlPolicy, String> {
+fn policy(text: &str) -> Result<SqlPolicy, OptionValueError> {
     one_of(text, SqlPolicy::ALL.map(|policy| (policy.as_str(), policy)))
 }
 
-fn stage(text: &str) -> Result<StageName, String> {
+fn stage(text: &str) -> Result<StageName, OptionValueError> {
     one_of(text, StageName::ALL.map(|stage| (stage.as_str(), stage)))
 }
 
-fn batch(text: &str) -> Result<SqlBatch, String> {
+fn batch(text: &str) -> Result<SqlBatch, OptionValueError> {
     one_of(text, [("one", SqlBatch::One), ("many", SqlBatch::Many)])
-}
-
-fn one_of<T: Copy, const N: usize>(text: &str, known: [(&'static str, T); N]) -> Result<T, String> {
-    let found = known.iter().find(|(name, _)| *name == text.to_ascii_lowercase());
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let names: Vec<String> = known.iter().map(|(name, _)| format!("`{name}`")).collect();
-        format!("there is: {}", names.join(", "))
-    })
 }

@@ -20,7 +20,6 @@ use proctor_runner::{BlockedSignals, ExecOutput, ExecRequest};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{block_on, block_on_one_thread, start_log};
 use crate::args::{ExecArgs, OutputFormat};
 use crate::caller::Caller;
 use crate::daemon::{self, BackendCriteria, ReachableDaemon};
@@ -32,7 +31,9 @@ use crate::human_report::{
 };
 use crate::installation;
 use crate::interrupt::{self, Interrupts, SignalEffect};
+use crate::log::start_log;
 use crate::progress::{HEARTBEAT, ProgressDisplay};
+use crate::runtime::{block_on, block_on_one_thread};
 use crate::screen::{Screen, TextLayout};
 use crate::style::{self, paint};
 use crate::text::{escape_line, escape_text, size};

@@ -2,9 +2,9 @@
 
 use clap::{CommandFactory as _, ValueEnum as _};
 
-use crate::args::{Cli, CompletionsArgs, SchemaArgs};
+use crate::args::{Cli, CompletionsArgs, SchemaArgs, SchemaName};
 use crate::error::CliError;
-use crate::schema::{self, SchemaName};
+use crate::schema;
 use crate::screen::Screen;
 
 /// Prints a schema, or the names and descriptions of all of them.

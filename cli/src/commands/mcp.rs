@@ -64,7 +64,7 @@ fn start_error(error: StartError) -> CliError {
     let text = error.to_string();
     match error {
         StartError::Engine(error) => engine::engine_error(error),
-        StartError::StateInUse(_) | StartError::History { .. } => {
+        StartError::History(_) => {
             let (message, hint) =
                 text.split_once("\nhint: ").unwrap_or((&text, "choose another directory with `--state-dir`"));
             CliError::Environment { message: message.to_owned(), hint: hint.to_owned() }

@@ -1,6 +1,7 @@
 //! Implements `proctor run`, which runs a profile, shows the progress and reports the result.
 
 pub(super) mod commit_range;
+mod completed_run;
 mod daemon_run;
 mod patch_output;
 mod run_backend;
@@ -8,22 +9,20 @@ mod run_watcher;
 mod span_export;
 
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use proctor_core::api::{Reuse, StreamView};
+use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked, StreamView};
 use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
-use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, InconclusiveDetail, Verdict};
+use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::event::RunEvent;
-use proctor_core::model::names::RunId;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
 use proctor_daemon::service::{OutputId, OutputUnit};
 use proctor_runner::{
-    CacheMode, ChangeHandling, Clock, CommitRef, FinishedRun, NamedCommit, PatchResult, PriorRunRequest, RunRequest,
-    RunSource, SkillSelection, StagedIndex, require_whole_profile, takes_caller_env,
+    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, SkillSelection,
+    StagedIndex, require_whole_profile, takes_caller_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -32,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
 use crate::commands::logs;
+use crate::daemon;
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::human_report::failed_outputs::{FailedOutputs, FailedStream, FetchFuture, MAX_STREAM_BYTES};
@@ -41,12 +41,14 @@ use crate::interrupt::{self, Interrupts, SignalEffect};
 use crate::progress::last_lines::{self, LastLinesSender};
 use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
 use crate::screen::{self, Screen, TextLayout};
+use completed_run::RunFuture;
 use daemon_run::DaemonRun;
 use run_backend::RunBackend;
 use run_watcher::RunWatcher;
 use span_export::SpanExports;
 
 pub(crate) use commit_range::{CommitRecord, RangeRecord};
+pub(super) use completed_run::{CompletedRun, ReusedRun};
 
 /// Capacity of the event channel; a run with a full channel waits for the screen.
 const EVENT_CAPACITY: usize = 256;
@@ -100,45 +102,6 @@ pub(super) enum TreeSelection {
         index: StagedIndex,
     },
 }
-
-/// The result of a run, from a daemon or from this process.
-#[derive(Debug)]
-pub(super) struct CompletedRun {
-    verdict: Verdict,
-    exit_code: u8,
-    /// Reasons for an inconclusive verdict that no event reported.
-    doubts: Vec<InconclusiveDetail>,
-    /// Changes of the steps, if a patch was requested.
-    patch: Option<PatchResult>,
-    /// The earlier run whose result was reused. In that case nothing ran and there are no events.
-    pub(super) reused: Option<ReusedRun>,
-}
-
-/// An earlier run.
-#[derive(Debug, Clone)]
-pub(super) struct ReusedRun {
-    /// Id of the run.
-    pub run: RunId,
-    /// Time of its end, if known.
-    pub ended: Option<String>,
-}
-
-impl CompletedRun {
-    /// Returns the result of an earlier run that passed.
-    fn from_reused_run(earlier: ReusedRun) -> Self {
-        Self { verdict: Verdict::Passed, exit_code: 0, doubts: Vec::new(), patch: None, reused: Some(earlier) }
-    }
-}
-
-impl From<FinishedRun> for CompletedRun {
-    fn from(report: FinishedRun) -> Self {
-        let FinishedRun { verdict, exit_code, inconclusive_reasons: doubts, patch, .. } = report;
-        Self { verdict, exit_code, doubts, patch, reused: None }
-    }
-}
-
-/// The future that carries out a run.
-type RunFuture = Pin<Box<dyn Future<Output = Result<CompletedRun, CliError>> + Send>>;
 
 fn is_range(rev: &str) -> bool {
     rev.contains("..")
@@ -323,6 +286,32 @@ impl CommandRuns<'_> {
             live: None,
             trace: self.exports.tracing(),
         }
+    }
+
+    /// Builds the request for the run of a tree.
+    fn submission(&self, tree: TreeSelection) -> Result<RunSubmission, CliError> {
+        let rev = match tree {
+            TreeSelection::Worktree => None,
+            TreeSelection::Commit(rev) => Some(rev),
+            TreeSelection::Staged { .. } => {
+                return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned()));
+            }
+        };
+        Ok(RunSubmission {
+            repo: daemon::repo_utf8(&self.repo)?,
+            profile: self.args.profile.clone(),
+            changeset_id: self.args.changeset.clone(),
+            submodules: self.args.submodules && rev.is_some(),
+            rev,
+            max_tier: self.args.max_tier,
+            sandbox: self.args.sandbox.sandbox,
+            fail_fast: self.args.fail_fast,
+            changes: if self.patch_target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
+            reuse: self.reuse,
+            skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
+            no_caches: self.args.no_caches,
+            env: Some(self.caller.env.clone()),
+        })
     }
 
     /// Runs a tree, shows the progress, and returns the record and the result.
@@ -571,6 +560,7 @@ fn check_agreement(record: &RunRecord, report: &CompletedRun) -> Result<u8, CliE
 mod tests {
     use super::*;
     use crate::fixture::finished;
+    use proctor_core::decision::verdict::Verdict;
     use proctor_core::model::tier::Tier;
 
     fn completed(verdict: Verdict, exit_code: u8) -> CompletedRun {

@@ -2,6 +2,7 @@
 //! warm workers of a daemon if one responds, otherwise workers of this process.
 
 mod human_judgement;
+mod judged_text;
 mod sarif_log;
 
 use std::io::Read as _;
@@ -23,6 +24,7 @@ use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style;
+use judged_text::Judged;
 
 /// Largest text that is read, in bytes, whatever the requested limit.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -36,18 +38,6 @@ pub(crate) struct Judgements {
     verdict: SqlVerdict,
     /// The files, in order.
     files: Vec<Judged>,
-}
-
-/// A text that was judged.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Judged {
-    /// The file name; `-` is standard input.
-    pub(crate) file: String,
-    /// The judgement.
-    pub(crate) judgement: Judgement,
-    /// The text.
-    #[serde(skip)]
-    pub(crate) text: String,
 }
 
 /// Runs the subcommand.

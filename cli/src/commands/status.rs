@@ -1,7 +1,7 @@
 //! Implements `proctor status`, which shows the runs that the daemon knows, or one of them.
 
-use proctor_core::api::RunPage;
-use proctor_daemon::service::{MAX_PAGE, RunFilter};
+use proctor_core::api::{MAX_PAGE, RunPage};
+use proctor_daemon::history::RunFilter;
 
 use crate::args::{OutputFormat, StatusArgs};
 use crate::caller::Caller;

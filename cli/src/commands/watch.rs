@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use proctor_core::api::{RunState, RunSummary};
 use proctor_core::decision::verdict::EXIT_INTERRUPTED;
 use proctor_core::model::names::RunId;
-use proctor_daemon::service::RunFilter;
+use proctor_daemon::history::RunFilter;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::args::WatchArgs;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::last_lines::LastLines;
-use super::row_format::{self, RowSpace};
-use super::{RunningStep, StepProgressCounts};
+use super::row_format::{self, RowSpace, StepProgressCounts};
+use super::running_step::RunningStep;
 use crate::screen::Glyphs;
 
 const TICK_INTERVAL: Duration = Duration::from_millis(100);

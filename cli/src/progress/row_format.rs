@@ -3,9 +3,17 @@
 
 use std::time::Duration;
 
-use super::StepProgressCounts;
 use crate::screen::Glyphs;
 use crate::text::{count, display_width, duration, exact_duration};
+
+/// Number of steps in the plan and of steps that have ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct StepProgressCounts {
+    /// All steps of the plan.
+    pub total: usize,
+    /// Steps with an outcome.
+    pub ended: usize,
+}
 
 /// A running step to show in a row.
 #[derive(Debug, Clone, Copy)]

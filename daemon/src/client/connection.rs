@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderValue};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -26,6 +26,14 @@ const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request.
 pub(super) type HttpRequest = Request<Full<Bytes>>;
+
+pub(super) fn empty_request(method: Method, path: &str) -> HttpRequest {
+    let mut request = Request::new(Full::default());
+    *request.method_mut() = method;
+    // All paths are built from escaped parts, so parsing succeeds; an invalid one would become `/`.
+    *request.uri_mut() = path.parse().unwrap_or_default();
+    request
+}
 
 /// Sends a request. The head of the response must arrive `within` the given time.
 pub(super) async fn send_request(

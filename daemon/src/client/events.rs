@@ -16,8 +16,7 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{ResponseBody, next_body_part, send_request};
-use super::empty_request;
+use super::connection::{ResponseBody, empty_request, next_body_part, send_request};
 
 /// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);

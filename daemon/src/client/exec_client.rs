@@ -12,8 +12,8 @@ use proctor_core::model::names::ExecId;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::connection::connect;
-use super::{Client, WORK_TIMEOUT, empty_request};
+use super::connection::{connect, empty_request};
+use super::{Client, WORK_TIMEOUT};
 
 /// Maximum silence of a daemon, which sends a heartbeat every fifteen seconds.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -10,8 +10,7 @@ use proctor_client::daemon_address::DaemonAddress;
 use proctor_client::error::ClientError;
 use proctor_core::model::names::RunId;
 
-use super::connection::{ResponseBody, next_body_part, send_request};
-use super::empty_request;
+use super::connection::{ResponseBody, empty_request, next_body_part, send_request};
 use crate::http::{ATTEMPT_HEADER, OUTPUT_STATE_HEADER};
 use crate::service::{MAX_WAIT, OutputId};
 

@@ -1,8 +1,26 @@
 //! Errors of the history.
 
+use std::path::PathBuf;
+
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::model::names::RunId;
 use proctor_runner::StoreError;
+
+/// Reason why the history cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenHistoryError {
+    /// Another daemon uses the state directory.
+    #[error("another daemon uses the state directory `{}`\nhint: `proctor daemon status` shows it; or choose another directory with `--state-dir`", .0.display())]
+    InUse(PathBuf),
+    /// A file or the index cannot be used.
+    #[error("the history of runs in `{}` cannot be opened: {}", path.display(), source.message_with_hint())]
+    Failed {
+        /// Directory of the history.
+        path: PathBuf,
+        /// Cause of the failure.
+        source: HistoryError,
+    },
+}
 
 /// Reason why a run cannot be stored or read.
 #[derive(Debug, thiserror::Error)]

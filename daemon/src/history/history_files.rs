@@ -38,35 +38,22 @@ pub(super) struct HistoryFiles {
     _lock: OwnedFd,
 }
 
-/// Reason why the history cannot be opened.
-pub(super) enum OpenHistoryError {
-    /// Another process has locked it.
-    InUse,
-    /// A file operation failed.
-    Store(StoreError),
-}
-
-impl From<StoreError> for OpenHistoryError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
 /// Device and inode of a file.
 pub(super) type LogFileIdentity = (u64, u64);
 
 impl HistoryFiles {
-    /// Opens the directories below `state` for this process alone, creating missing ones.
-    pub(super) fn open(state: &Path) -> Result<Self, OpenHistoryError> {
+    /// Opens the directories below `state` for this process alone, creating missing ones. Returns `None` if another
+    /// process has locked them.
+    pub(super) fn open(state: &Path) -> Result<Option<Self>, StoreError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
         made.map_err(|source| StoreError::Io { action: "create", path: state.display().to_string(), source })?;
         let root = private_directory(&Directory::open(state)?, "history")?;
-        let lock = lock_history(&root)?;
+        let Some(lock) = lock_history(&root)? else { return Ok(None) };
         let (events, patches) = (private_directory(&root, "events")?, private_directory(&root, "patches")?);
         patches.remove_temporaries()?;
         let damaged = private_directory(&root, "damaged")?;
         damaged.remove_temporaries()?;
-        Ok(Self { logs: events, patches, damaged, root, _lock: lock })
+        Ok(Some(Self { logs: events, patches, damaged, root, _lock: lock }))
     }
 
     /// Returns the runs that have a log. Other files are ignored.
@@ -254,8 +241,9 @@ fn private_directory(parent: &Directory, name: &str) -> Result<Directory, StoreE
     Ok(directory)
 }
 
-/// Locks the history. The lock is held until the descriptor is closed, at the latest when the process exits.
-fn lock_history(root: &Directory) -> Result<OwnedFd, OpenHistoryError> {
+/// Locks the history, or returns `None` if another process has locked it. The lock is held until the descriptor is
+/// closed, at the latest when the process exits.
+fn lock_history(root: &Directory) -> Result<Option<OwnedFd>, StoreError> {
     let failed = |action| {
         let path = format!("{}/lock", root.name());
         move |errno: Errno| match errno {
@@ -266,9 +254,9 @@ fn lock_history(root: &Directory) -> Result<OwnedFd, OpenHistoryError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let lock = fs::openat(root, "lock", flags, OWNER_MODE).map_err(failed("open"))?;
     match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => Err(OpenHistoryError::InUse),
-        Err(errno) => Err(failed("lock")(errno).into()),
+        Ok(()) => Ok(Some(lock)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(failed("lock")(errno)),
     }
 }
 

@@ -1,16 +1,35 @@
 //! Lists runs in pages, newest first. The cursor holds the id of the last run of a page and the time at which it was
 //! queued, so runs that are added or removed between requests cause neither repetitions nor gaps.
 
-use proctor_core::api::{RunPage, RunSummary};
-use proctor_core::model::names::RunId;
+use proctor_core::api::{MAX_PAGE, RunPage, RunState, RunSummary};
+use proctor_core::decision::verdict::Verdict;
+use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
 use rusqlite::types::{Type, Value};
 
-use super::HistoryError;
+use super::error::HistoryError;
 use super::run_index::RunIndex;
-use crate::service::{MAX_PAGE, RunFilter};
 
 /// Separates the time from the id in a cursor; no id contains it.
 const SEPARATOR: char = '_';
+
+/// Filter for a list of runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    /// Canonical path of the repository.
+    pub repo: Option<String>,
+    /// Changeset of the run.
+    pub changeset: Option<ChangesetId>,
+    /// Profile of the run.
+    pub profile: Option<ProfileName>,
+    /// State of the run.
+    pub state: Option<RunState>,
+    /// Verdict of the run.
+    pub verdict: Option<Verdict>,
+    /// Cursor that an earlier page returned; the list continues after it.
+    pub cursor: Option<String>,
+    /// Maximum number of runs, up to [`MAX_PAGE`].
+    pub limit: Option<u32>,
+}
 
 /// Position after the last run of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]

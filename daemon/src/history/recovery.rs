@@ -11,10 +11,10 @@ use proctor_core::model::tier::Tier;
 use proctor_runner::{Clock, StoreError};
 use rustix::io::Errno;
 
-use super::HistoryError;
+use super::error::HistoryError;
 use super::history_files::HistoryFiles;
-use super::run_log_reader::{self, FoldedLog, IdempotencyHashes, LogTail};
-use super::run_log_writer;
+use super::log_lines::{IdempotencyHashes, to_lines};
+use super::run_log_reader::{self, FoldedLog, LogTail};
 
 /// A run whose log is complete.
 pub(super) struct CompleteLog {
@@ -91,7 +91,7 @@ fn repair_log(
     let end = if interrupted { ending_events(view, &folded.tail, folded.last_at.as_deref()) } else { Vec::new() };
     let lines = log_events(view, end, clock);
     if folded.tail != LogTail::Empty || !lines.is_empty() {
-        let lines = run_log_writer::to_lines(&lines)?;
+        let lines = to_lines(&lines)?;
         replace_end(files, run, folded.folded_bytes, &lines)?;
         folded.folded_bytes += lines.len() as u64;
     }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::HistoryError;
 use super::history_files::HistoryFiles;
-use super::run_log_reader::IdempotencyHashes;
+use super::log_lines::IdempotencyHashes;
 use proctor_runner::StoreError;
 
 const INDEX_FILE: &str = "index.sqlite";

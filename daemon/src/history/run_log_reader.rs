@@ -5,37 +5,9 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 
 use proctor_core::api::{LoggedEvent, RunState, RunView};
 use proctor_core::model::names::RunId;
-use proctor_core::text::digest::Sha256Hex;
-use serde::{Deserialize, Serialize};
 
 use super::history_files::MAX_EVENT;
-
-/// The part of an idempotency key that is stored in the first line of a log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct IdempotencyHashes {
-    /// SHA-256 of the key.
-    pub(super) key_sha256: Sha256Hex,
-    /// SHA-256 of the request.
-    pub(super) request_sha256: Sha256Hex,
-}
-
-/// First line of a log: the event plus fields that only the first line has.
-#[derive(Serialize)]
-pub(super) struct FirstLogLine<'a> {
-    #[serde(flatten)]
-    pub(super) logged: &'a LoggedEvent,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) idempotency: Option<&'a IdempotencyHashes>,
-}
-
-#[derive(Deserialize)]
-struct FirstLineKey {
-    #[serde(default)]
-    idempotency: Option<IdempotencyHashes>,
-}
-
-/// Prefix of each line, sufficient to find the number of its event.
-const SEQ_PREFIX: &[u8] = b"{\"seq\":";
+use super::log_lines::{FirstLineKey, IdempotencyHashes, SEQ_PREFIX};
 
 /// Reader of a log.
 pub(super) struct RunLogReader {

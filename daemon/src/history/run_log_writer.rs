@@ -18,10 +18,11 @@ use proctor_runner::StoreError;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::history_files::{self, LogFileIdentity, MAX_EVENT};
+use super::error::HistoryError;
+use super::history_files::{self, LogFileIdentity};
+use super::log_lines::{FirstLogLine, IdempotencyHashes, to_line, to_lines};
 use super::recovery::{elapsed_ms, inconclusive_event, log_events};
-use super::run_log_reader::{FirstLogLine, IdempotencyHashes};
-use super::{HistoryError, HistoryInner, PendingEnd, UNKNOWN_LOG_BYTES};
+use super::shared_history::{PendingEnd, SharedHistory, UNKNOWN_LOG_BYTES};
 
 /// Number of bytes reserved for the end of a run: a doubt and the final event.
 const RESERVED_END_BYTES: u64 = 16 << 10;
@@ -31,7 +32,7 @@ const ALLOCATION_BYTES: u64 = 32 << 10;
 /// Log of an unfinished run, with the folded view of the run. Dropping it before the end records the run as
 /// interrupted.
 pub struct RunLogWriter {
-    history: Arc<HistoryInner>,
+    history: Arc<SharedHistory>,
     view: RunView,
     /// Opened when the run starts, because many runs may be waiting.
     file: Option<File>,
@@ -60,7 +61,7 @@ pub struct RecordedEnd {
 impl RunLogWriter {
     /// Creates a log with its first event. The file is removed again on failure.
     pub(super) fn begin(
-        shared: Arc<HistoryInner>,
+        shared: Arc<SharedHistory>,
         first: &LoggedEvent,
         key: Option<&IdempotencyHashes>,
     ) -> Result<Self, HistoryError> {
@@ -304,20 +305,6 @@ fn allocate_blocks(file: &File, from: u64, until: u64) -> Result<u64, Errno> {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(u64::MAX),
         Err(errno) => Err(errno),
     }
-}
-
-/// Serializes an event as a line of a log.
-fn to_line(event: &impl serde::Serialize) -> Result<Vec<u8>, HistoryError> {
-    let mut line = serde_json::to_vec(event).map_err(HistoryError::UnserializableEvent)?;
-    line.push(b'\n');
-    let limit = usize::try_from(MAX_EVENT).unwrap_or(usize::MAX);
-    if line.len() > limit { Err(HistoryError::TooLarge { bytes: line.len(), limit }) } else { Ok(line) }
-}
-
-/// Serializes events as lines of a log.
-pub(super) fn to_lines<'a>(events: impl IntoIterator<Item = &'a LoggedEvent>) -> Result<Vec<u8>, HistoryError> {
-    let lines: Result<Vec<Vec<u8>>, HistoryError> = events.into_iter().map(to_line).collect();
-    Ok(lines?.concat())
 }
 
 fn io_error(action: &'static str, run: &RunId) -> impl FnOnce(std::io::Error) -> StoreError {

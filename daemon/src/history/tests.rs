@@ -4,10 +4,11 @@ mod damage;
 mod limits;
 mod properties;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use proctor_core::api::{RunState, RunSubmission};
+use proctor_core::api::{RunState, RunSubmission, RunSummary};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
 use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName};
 use proctor_core::model::tier::Tier;
@@ -210,7 +211,7 @@ fn only_one_process_opens_a_history() {
     let state = TestStateDir::new();
     let history = state.history();
     match History::open(state.path(), Clock::system()) {
-        Err(StartError::StateInUse(path)) => assert_eq!(path, state.path()),
+        Err(OpenHistoryError::InUse(path)) => assert_eq!(path, state.path()),
         other => panic!("opened: {:?}", other.map(|(_, recovered)| recovered)),
     }
     let log = history.begin(run("r1")).expect("begins");

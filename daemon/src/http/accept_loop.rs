@@ -22,10 +22,10 @@ use tracing::{debug, warn};
 
 use super::connection::{self, ConnectionContext};
 use super::connection_state::ConnectionState;
+use super::limits::{MAX_DISCARDED, SHUTDOWN_GRACE};
 use super::memory_budget::MemoryBudgets;
 use super::repoll::RepollingFuture;
 use super::response::raw_problem_response;
-use super::{MAX_DISCARDED, SHUTDOWN_GRACE};
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::settings::ResolvedSettings;
 use crate::throttle::Throttle;

@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::connection_state::ConnectionState;
+use super::limits::{DISCARD_PAUSE, MAX_BODY, MAX_DISCARDED, MAX_FIELDS, MAX_HEAD};
 use super::response::raw_problem_response;
-use super::{DISCARD_PAUSE, MAX_BODY, MAX_DISCARDED, MAX_FIELDS, MAX_HEAD};
 
 /// Byte stream of one connection.
 pub(super) struct ClientStream {

@@ -28,10 +28,11 @@ use tracing::{debug, warn};
 use super::client_stream::{ClientStream, head_too_large};
 use super::connection_state::ConnectionState;
 use super::limited_body::LimitedRequestBody;
+use super::limits::{MAX_HEAD, SHUTDOWN_GRACE};
 use super::memory_budget::MemoryBudgets;
 use super::metered_body::MeteredBody;
+use super::response;
 use super::routes::MatchedRoute;
-use super::{MAX_HEAD, SHUTDOWN_GRACE, response};
 use crate::caller::Caller;
 use crate::metrics::{ConnectionGuard, Metrics};
 

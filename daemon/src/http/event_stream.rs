@@ -18,10 +18,10 @@ use proctor_core::model::event::RunEvent;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use super::app_state::AppState;
 use super::query_parameters::{invalid_request, parse_number};
 use super::request_head::RequestHead;
 use super::response::{self, HandlerResult};
-use super::routes::AppState;
 use crate::service::{OutputFeed, RunEventStream};
 
 /// Maximum silence in a stream. It lets a client distinguish a quiet run from a dead daemon, and lets the daemon

@@ -14,9 +14,9 @@ use proctor_core::model::names::ExecId;
 use proctor_core::spec::quoted;
 use tokio_util::sync::CancellationToken;
 
+use super::app_state::AppState;
 use super::request_head::RequestHead;
 use super::response::HandlerResult;
-use super::routes::AppState;
 use crate::service::ExecSession;
 
 /// Content type of JSON lines.

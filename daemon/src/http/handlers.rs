@@ -11,20 +11,23 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderName, HeaderValue, LOCATION};
 use proctor_core::api::openapi;
 use proctor_core::api::operation::Operation;
-use proctor_core::api::{DoctorScope, How, Problem, ProblemType, RunState};
+use proctor_core::api::{DoctorScope, How, MAX_PAGE, Problem, RunState};
 use proctor_core::model::names::IdempotencyKey;
 use proctor_core::spec::quoted;
 use proctor_core::telemetry::TraceContext;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 
+use super::app_state::AppState;
+use super::limits::MAX_SQL_BODY;
 use super::query_parameters::{invalid_request, parse_duration, parse_number};
 use super::request_head::RequestHead;
 use super::response::{HandlerResult, JSON_CONTENT_TYPE, bytes_response, json_response};
-use super::routes::AppState;
-use super::{MAX_SQL_BODY, event_stream, exec_response, output_response};
+use super::{event_stream, exec_response, output_response};
+use crate::history::RunFilter;
 use crate::metrics::{SampledValues, TextFormat};
-use crate::service::{MAX_PAGE, RunFilter, RunUpdate, SerializedRun};
+use crate::runs::SerializedRun;
+use crate::service::RunUpdate;
 
 /// Header that identifies a repeated request.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -233,11 +236,6 @@ async fn metrics(app: &AppState, head: &RequestHead) -> Response {
 fn openapi_document() -> Bytes {
     static DESCRIPTION: OnceLock<Bytes> = OnceLock::new();
     DESCRIPTION.get_or_init(|| openapi::document().to_string().into()).clone()
-}
-
-/// Returns the problem for a missing resource.
-pub(super) fn not_found(detail: String) -> Problem {
-    Problem::new(ProblemType::NotFound, detail)
 }
 
 #[cfg(test)]

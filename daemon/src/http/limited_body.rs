@@ -11,8 +11,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::limits::{DISCARD_PAUSE, MAX_DISCARDED};
 use super::memory_budget::{MemoryBudgetExceeded, MemoryReservation};
-use super::{DISCARD_PAUSE, MAX_DISCARDED};
 
 /// A body that fails with [`io::ErrorKind::TimedOut`] if it is incomplete at the deadline, and with
 /// [`MemoryBudgetExceeded`] if the caller's memory limit is reached. The time starts with the first read.

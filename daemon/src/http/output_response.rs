@@ -19,13 +19,12 @@ use proctor_runner::{LiveStream, StreamState};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
+use super::app_state::AppState;
 use super::byte_range::RequestedRange;
-use super::handlers::not_found;
 use super::metered_body::MAX_SLICE_BYTES;
 use super::query_parameters::{invalid_request, parse_number};
 use super::request_head::RequestHead;
-use super::response::{self, HandlerResult};
-use super::routes::AppState;
+use super::response::{self, HandlerResult, not_found};
 use crate::caller::Caller;
 use crate::service::{MAX_PART, OutputId, OutputSource, OutputUnit, ReportId, Service, StdStream, read_live};
 

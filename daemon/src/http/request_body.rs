@@ -16,8 +16,8 @@ use proctor_core::spec::quoted;
 use proctor_core::text::strict_deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::MAX_BODY;
 use super::limited_body::{is_timed_out, memory_budget_exceeded};
+use super::limits::MAX_BODY;
 use super::query_parameters::invalid_request;
 
 /// Maximum number of characters of a parser message in a response.

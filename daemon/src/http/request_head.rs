@@ -9,8 +9,9 @@ use proctor_core::model::names::RunId;
 use proctor_core::spec::quoted;
 use serde::de::DeserializeOwned;
 
+use super::limits::MAX_BODY;
 use super::query_parameters::{QueryParameters, invalid_request};
-use super::{MAX_BODY, request_body};
+use super::request_body;
 use crate::caller::Caller;
 
 /// A request without its body.

@@ -47,6 +47,11 @@ pub(super) fn json_response<T: Serialize>(status: StatusCode, value: &T) -> Hand
     Ok(response)
 }
 
+/// Returns the problem for a missing resource.
+pub(super) fn not_found(detail: String) -> Problem {
+    Problem::new(ProblemType::NotFound, detail)
+}
+
 /// Returns the response for a problem.
 pub(crate) fn problem_response(problem: &Problem) -> Response {
     // Problems are always serializable.

@@ -11,30 +11,19 @@ use http::{HeaderValue, Method as HttpMethod};
 use proctor_core::api::operation::{Method, Operation, OperationDescription};
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::spec::quoted;
-use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::document_limit::DocumentLimit;
+use super::app_state::AppState;
 use super::query_parameters::invalid_request;
 use super::request_head::RequestHead;
 use super::{handlers, response};
 use crate::mcp;
-use crate::metrics::Metrics;
-use crate::service::Service;
 
 /// All methods of all operations, for `OPTIONS *`.
 const ALL_METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,DELETE,OPTIONS");
 
 /// Path of the MCP endpoint.
 const MCP_PATH: &str = "/mcp";
-
-/// State that handlers use.
-pub(super) struct AppState {
-    pub(super) service: Arc<Service>,
-    pub(super) metrics: Metrics,
-    pub(super) stop: CancellationToken,
-    pub(super) document_limit: DocumentLimit,
-}
 
 /// Pattern of the matched route, for metrics.
 #[derive(Debug, Clone, Copy)]

@@ -25,8 +25,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::accept_loop::AcceptLoop;
+use super::limits::{MAX_BODY, MAX_HEAD};
 use super::memory_budget::MAX_BODIES;
-use super::{MAX_BODY, MAX_HEAD, request_body, response};
+use super::{request_body, response};
 use crate::metrics::{Metrics, SampledValues, SqlCounts, TextFormat};
 use crate::settings::{AllowedUsers, ResolvedSettings};
 

@@ -1,11 +1,12 @@
 //! Errors that prevent the daemon from starting.
 
 use std::io;
+use std::path::Path;
 
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::text::redact::Redactor;
 use tracing::error;
 
-use super::redactor;
 use super::socket::SocketError;
 use crate::service::StartError;
 use proctor_client::installation::{InstallationError, ProcessEnvironment};
@@ -75,4 +76,10 @@ impl LifecycleError {
             other => other.to_string().lines().map(str::to_owned).collect(),
         }
     }
+}
+
+/// Returns a redactor of the secrets in this process's environment.
+pub(super) fn redactor(environment: &ProcessEnvironment) -> Redactor {
+    let variables = environment.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    Redactor::from_environment(variables, |path| Path::new(path).exists())
 }

@@ -1,12 +1,9 @@
-//! Reloads the config atomically: either all settings change, or none.
+//! Reads the config again for a reload.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use proctor_runner::Clock;
-use tracing::{error, info, warn};
+use tracing::error;
 
-use super::{RunningDaemon, service_manager};
 use crate::log::Log;
 use crate::settings::{self, ResolvedSettings};
 use proctor_client::installation::{self, InstallationError, ProcessEnvironment, show};
@@ -24,25 +21,11 @@ impl Reloader {
         Self { config_path: named, environment: around, log }
     }
 
-    /// Reloads the config. A valid one applies to new requests; after an error, the old one stays in effect.
-    pub(super) fn reload(&self, daemon: &RunningDaemon) {
-        service_manager::reloading();
-        let old = Arc::clone(&daemon.settings.borrow());
-        let (is_valid, status) = match self.read_config(&old) {
-            Ok(new) => {
-                self.apply(daemon, &old, new);
-                (true, "the new config holds")
-            }
-            Err(error) => {
-                report_invalid_config(&error);
-                (false, "the new config is not valid; the old one holds")
-            }
-        };
-        daemon.metrics.count_reload(is_valid, Clock::system().now_ms());
-        service_manager::ready(status);
-    }
-
-    fn read_config(&self, old: &ResolvedSettings) -> Result<ResolvedSettings, InstallationError> {
+    /// Reads the config anew.
+    ///
+    /// # Errors
+    /// The config is invalid, or the file of the `old` one is gone.
+    pub(super) fn read_config(&self, old: &ResolvedSettings) -> Result<ResolvedSettings, InstallationError> {
         let found = installation::load_operator_config(self.config_path.as_deref(), &self.environment)?;
         match &old.config {
             // A missing file must not lift the operator's restrictions.
@@ -54,21 +37,14 @@ impl Reloader {
         }
     }
 
-    fn apply(&self, daemon: &RunningDaemon, old: &ResolvedSettings, new: ResolvedSettings) {
-        if new.operator.daemon.socket != old.operator.daemon.socket {
-            warn!("`daemon.socket` has changed; the daemon listens there once it is started again");
-        }
-        self.log.reload(&new.operator.daemon.log);
-        daemon.listening.borrow().set_permissions(&new.allowed_users);
-        daemon.service.reload(new.operator.clone());
-        daemon.service.export_to(super::span_target(&new, &self.environment));
-        let config = new.config.as_deref().map_or_else(|| "none".to_owned(), show);
-        daemon.settings.send_replace(Arc::new(new));
-        info!(config, "the config was read again, and holds from now on");
+    /// Applies the log settings.
+    pub(super) fn reload_log(&self, settings: &ResolvedSettings) {
+        self.log.reload(&settings.operator.daemon.log);
     }
 }
 
-fn report_invalid_config(error: &InstallationError) {
+/// Logs why a new config is invalid.
+pub(super) fn report_invalid_config(error: &InstallationError) {
     for line in error.lines() {
         error!("{line}");
     }

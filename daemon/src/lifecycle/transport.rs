@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::RunningDaemon;
 use crate::http;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -22,25 +21,19 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The running transport.
 pub(super) struct TransportTask(JoinHandle<()>);
 
-struct TransportParts {
-    listener: watch::Receiver<Arc<StdListener>>,
-    service: Arc<Service>,
-    settings: watch::Receiver<Arc<ResolvedSettings>>,
-    stop: CancellationToken,
-    metrics: Metrics,
+/// Parts of the daemon that the transport uses.
+pub(super) struct TransportParts {
+    pub(super) listener: watch::Receiver<Arc<StdListener>>,
+    pub(super) service: Arc<Service>,
+    pub(super) settings: watch::Receiver<Arc<ResolvedSettings>>,
+    pub(super) stop: CancellationToken,
+    pub(super) metrics: Metrics,
 }
 
 impl TransportTask {
     /// Starts to accept connections.
-    pub(super) fn start(daemon: &RunningDaemon, stop: CancellationToken) -> Self {
-        let serving = TransportParts {
-            listener: daemon.listener.subscribe(),
-            service: Arc::clone(&daemon.service),
-            settings: daemon.settings.subscribe(),
-            stop,
-            metrics: daemon.metrics.clone(),
-        };
-        Self(tokio::spawn(serving.serve()))
+    pub(super) fn start(parts: TransportParts) -> Self {
+        Self(tokio::spawn(parts.serve()))
     }
 
     /// Completes after the last response.

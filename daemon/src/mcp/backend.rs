@@ -15,7 +15,8 @@ use proctor_core::telemetry::TraceContext;
 use proctor_runner::StoredPart;
 
 use crate::caller::Caller;
-use crate::service::{OutputId, RunFilter, Service};
+use crate::history::RunFilter;
+use crate::service::{OutputId, Service};
 
 /// Executes the requests of one caller. Each method corresponds to the method of [`Service`] with the same name.
 pub trait Backend: Clone + Send + Sync + 'static {

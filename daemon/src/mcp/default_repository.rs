@@ -10,7 +10,7 @@ use rmcp::model::{ClientCapabilities, InputRequest, InputRequiredResult, InputRe
 use rmcp::service::RequestContext;
 use serde_json::Value;
 
-use super::server::McpSession;
+use super::mcp_session::McpSession;
 use super::untrusted::safe_path;
 
 /// Time that a client has to list its roots.

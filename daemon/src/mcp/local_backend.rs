@@ -6,6 +6,7 @@ use std::time::Duration;
 use proctor_runner::{Clock, EngineConfig};
 
 use crate::caller::Caller;
+use crate::history::OpenHistoryError;
 use crate::metrics::Metrics;
 use crate::service::{Service, ServiceConfig, StartError};
 use crate::telemetry::ExportTarget;
@@ -42,7 +43,7 @@ impl LocalBackend {
             };
             match Service::open_with_history(config, sessions.join(index.to_string())).await {
                 Ok(service) => return Ok(Self { service, caller: Caller { uid } }),
-                Err(StartError::StateInUse(_)) if index + 1 < MAX_SESSIONS => index += 1,
+                Err(StartError::History(OpenHistoryError::InUse(_))) if index + 1 < MAX_SESSIONS => index += 1,
                 Err(error) => return Err(error),
             }
         }

@@ -16,7 +16,8 @@ use proctor_runner::StoredPart;
 use super::backend::Backend;
 use super::resource_uri::VERIFY_PREFIX;
 use crate::client::Client;
-use crate::service::{OutputId, RunFilter};
+use crate::history::RunFilter;
+use crate::service::OutputId;
 use proctor_client::error::ClientError;
 
 /// A daemon that serves the user of this process.

@@ -16,7 +16,7 @@ use super::descriptions;
 use super::resource_uri::{ResourceUri, TEMPLATES, VERIFY_PREFIX};
 use super::run_answer::UNTRUSTED_NOTE;
 use super::untrusted::{KeptEnd, UntrustedText, safe_name};
-use crate::service::RunFilter;
+use crate::history::RunFilter;
 
 /// Maximum number of bytes of an output or document in one read.
 pub(super) const MAX_CHUNK: usize = 32 << 10;

@@ -15,6 +15,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use super::backend::Backend;
 use super::cancellation::{ActiveCall, ActiveCalls};
 use super::default_repository::{self, RepositorySearch};
+use super::mcp_session::McpSession;
 use super::resources;
 use super::tool_answer::error_result;
 use super::tool_calls::ToolCall;
@@ -49,18 +50,6 @@ pub(super) trait ServerAccess: Send + Sync + 'static {
         let _ = context;
         None
     }
-}
-
-/// Properties of a server over stdio besides its backend.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct McpSession {
-    /// Repository around the working directory in which the client started the server. It is the default for calls
-    /// without a repository if the client has no roots.
-    pub work_tree: Option<String>,
-    /// Sentence for the server's instructions that names the program that runs the checks.
-    pub runs_by: Option<String>,
-    /// `true` if the server can send requests to the client, which needs a session.
-    pub can_send_requests: bool,
 }
 
 /// Access for a single caller, the user of this process, over stdio.

@@ -30,12 +30,14 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 use tokio::sync::Notify;
 
 use super::last_line::LastLineTracker;
-use super::server::{MAX_CALLS, McpServer, McpSession, StdioAccess};
+use super::mcp_session::McpSession;
+use super::server::{MAX_CALLS, McpServer, StdioAccess};
 use super::tool_answer::MAX_RESULT;
 use super::{Backend, RemoteBackend, run_answer};
 use crate::client;
 use crate::client::tests::{ok_response, serve_responses_at};
-use crate::service::{OutputId, RunFilter, StdStream};
+use crate::history::RunFilter;
+use crate::service::{OutputId, StdStream};
 use fake_backend::FakeBackend;
 use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
 

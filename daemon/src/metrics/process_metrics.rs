@@ -1,11 +1,10 @@
 //! Metrics of this process from the kernel, under the names that Prometheus clients use.
 
 use std::fs;
+use std::sync::atomic::AtomicU64;
 
-use prometheus_client::registry::{Registry, Unit};
-
-use super::FloatGauge;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
 
 /// Gauges that are updated whenever the metrics are read.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ impl ProcessGauges {
             max_fds: Gauge::default(),
             threads: Gauge::default(),
         };
-        let started = FloatGauge::default();
+        let started = Gauge::<f64, AtomicU64>::default();
         started.set(std::time::Duration::from_millis(started_ms).as_secs_f64());
         to.register_with_unit("process_resident_memory", "Resident memory", Unit::Bytes, gauges.resident.clone());
         to.register("process_open_fds", "Open file descriptors", gauges.open_fds.clone());

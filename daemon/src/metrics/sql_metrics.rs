@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::StateLabels;
+use super::label_sets::StateLabels;
 
 /// Counters and histograms of judgements.
 #[derive(Debug)]

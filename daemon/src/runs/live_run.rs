@@ -12,8 +12,8 @@ use proctor_runner::LiveOutputs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::AdmissionRefusal;
-use crate::service::SerializedRun;
+use super::admission_refusal::AdmissionRefusal;
+use super::serialized_run::SerializedRun;
 
 /// Number of events that are kept in memory for readers that are close behind.
 const MAX_RECENT_EVENTS: usize = 128;

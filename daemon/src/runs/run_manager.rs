@@ -12,12 +12,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::admission_refusal::AdmissionRefusal;
 use super::live_run::LiveRun;
-use super::run_task::{RunTask, end_unrecorded, request_bytes_exceeded};
-use super::{AdmissionRefusal, FoundRun, LastRunOfKey, ManagerMessage, RecentRuns, RunAdmission, RunJob, RunKey};
+use super::manager_message::{FoundRun, LastRunOfKey, ManagerMessage, RecentRuns, RunAdmission};
+use super::run_key::RunKey;
+use super::run_task::{RunJob, RunTask, end_unrecorded, request_bytes_exceeded};
+use super::serialized_run::SerializedRun;
 use crate::history::{History, KeyedRequest};
 use crate::queue::{FairQueue, QueueEntry, QueueFull, QueueLimits};
-use crate::service::SerializedRun;
 
 /// Number of finished runs kept in memory, so that clients waiting for them need no disk access.
 const MAX_RECENT_RUNS: usize = 64;

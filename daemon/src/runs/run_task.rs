@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use super::admission_refusal::{AdmissionRefusal, manager_gone};
 use super::live_run::LiveRun;
-use super::{AdmissionRefusal, manager_gone};
 use crate::history::{History, HistoryError, NewRun, RunLogWriter, inconclusive_event};
 use crate::queue::RepoClaim;
 

@@ -10,10 +10,10 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use tokio::time::Instant;
 
-use super::{MAX_EVENTS, MAX_WAIT, RunEventStream, SerializedRun, Service};
+use super::{MAX_EVENTS, MAX_WAIT, RunEventStream, Service};
 use crate::caller::Caller;
 use crate::history::History;
-use crate::runs::{LiveRun, NewEvents, RunPhase};
+use crate::runs::{LiveRun, NewEvents, RunPhase, SerializedRun};
 
 /// A run and the events since the caller's last request.
 #[derive(Debug, Clone)]

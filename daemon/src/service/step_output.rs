@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::queries::no_step;
-use super::{MAX_WAIT, OutputId, OutputUnit, SerializedRun, Service, StdStream};
+use super::{MAX_WAIT, OutputId, OutputUnit, Service, StdStream};
 use crate::caller::Caller;
-use crate::runs::{FoundRun, LiveRun, RunPhase};
+use crate::runs::{FoundRun, LiveRun, RunPhase, SerializedRun};
 
 /// Maximum number of output bytes in one output event.
 const EVENT_BYTES: usize = 16 << 10;

@@ -13,7 +13,8 @@ use proctor_core::model::names::IdempotencyKey;
 use proctor_core::model::tier::Tier;
 use proctor_core::spec::OperatorConfig;
 use proctor_daemon::caller::Caller;
-use proctor_daemon::service::{OutputId, OutputUnit, RunFilter, StdStream};
+use proctor_daemon::history::RunFilter;
+use proctor_daemon::service::{OutputId, OutputUnit, StdStream};
 
 use super::prior_results::with_reuse;
 use crate::environment::{CHANGESET, TestEnvironment, waiting_step};

@@ -57,15 +57,15 @@ impl GitContext<'_> {
             }
         }
         let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = started.map_err(|error| git_failed_error(&format!("`git` cannot be started: {error}")))?;
+        let mut child = started.map_err(GitCommandError::NotStarted)?;
         let outputs = read_pipes(&mut child, Instant::now() + GIT_TIMEOUT);
         if outputs.is_err() {
             // Ignore the error: the process has already exited.
             let _ = child.kill();
         }
         let ended = child.wait();
-        let [stdout, stderr] = outputs.map_err(|problem| git_failed_error(&problem))?;
-        let status = ended.map_err(|error| git_failed_error(&error.to_string()))?;
+        let [stdout, stderr] = outputs?;
+        let status = ended.map_err(GitCommandError::Io)?;
         Ok(GitCommandOutput {
             code: status.code(),
             stdout,
@@ -74,24 +74,43 @@ impl GitContext<'_> {
     }
 }
 
-fn git_failed_error(problem: &str) -> CliError {
-    CliError::Environment {
-        message: format!("cannot determine where git looks for hooks: {problem}"),
-        hint: "run `git rev-parse --git-path hooks` there to see the problem".to_owned(),
+/// Reason why git gave no complete answer.
+#[derive(Debug, thiserror::Error)]
+enum GitCommandError {
+    /// Git cannot be started.
+    #[error("`git` cannot be started: {0}")]
+    NotStarted(#[source] io::Error),
+    /// Git did not end within [`GIT_TIMEOUT`].
+    #[error("it took longer than {} s", GIT_TIMEOUT.as_secs())]
+    Timeout,
+    /// The output exceeds [`MAX_OUTPUT`].
+    #[error("it printed more than {MAX_OUTPUT} bytes")]
+    TooMuchOutput,
+    /// The output or the exit status cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<GitCommandError> for CliError {
+    fn from(error: GitCommandError) -> Self {
+        Self::Environment {
+            message: format!("cannot determine where git looks for hooks: {error}"),
+            hint: "run `git rev-parse --git-path hooks` there to see the problem".to_owned(),
+        }
     }
 }
 
 /// Reads both pipes to their end.
-fn read_pipes(child: &mut Child, deadline: Instant) -> Result<[Vec<u8>; 2], String> {
+fn read_pipes(child: &mut Child, deadline: Instant) -> Result<[Vec<u8>; 2], GitCommandError> {
     let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let (mut pipes, mut outputs) = ([stdout, stderr], [Vec::new(), Vec::new()]);
     while pipes.iter().any(Option::is_some) {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!("it took longer than {} s", GIT_TIMEOUT.as_secs()));
+            return Err(GitCommandError::Timeout);
         }
-        let ready = wait_until_readable(&pipes, left).map_err(|error| error.to_string())?;
+        let ready = wait_until_readable(&pipes, left)?;
         for ((pipe, bytes), is_ready) in pipes.iter_mut().zip(&mut outputs).zip(ready) {
             if is_ready {
                 read_available(pipe, bytes)?;
@@ -114,15 +133,15 @@ fn wait_until_readable(pipes: &[Option<File>; 2], left: Duration) -> io::Result<
 }
 
 /// Reads available bytes, and drops the pipe at its end.
-fn read_available(pipe: &mut Option<File>, bytes: &mut Vec<u8>) -> Result<(), String> {
+fn read_available(pipe: &mut Option<File>, bytes: &mut Vec<u8>) -> Result<(), GitCommandError> {
     let Some(file) = pipe else { return Ok(()) };
     let mut piece = [0; 4096];
-    match file.read(&mut piece).map_err(|error| error.to_string())? {
+    match file.read(&mut piece)? {
         0 => *pipe = None,
         count => bytes.extend_from_slice(&piece[..count]),
     }
     if bytes.len() > MAX_OUTPUT {
-        return Err(format!("it printed more than {MAX_OUTPUT} bytes"));
+        return Err(GitCommandError::TooMuchOutput);
     }
     Ok(())
 }

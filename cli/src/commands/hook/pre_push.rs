@@ -73,7 +73,7 @@ fn read_input() -> Result<Vec<u8>, CliError> {
 
 fn bad_line_error(bad: &pushed_refs::PushLineError) -> CliError {
     CliError::Usage {
-        message: format!("line {} of standard input does not describe a push: {}", bad.number, bad.problem),
+        message: bad.to_string(),
         hint: "git writes `<local ref> <local id> <remote ref> <remote id>`, see githooks(5)".to_owned(),
     }
 }

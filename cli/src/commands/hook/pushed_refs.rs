@@ -1,6 +1,8 @@
 //! Parses the standard input of a `pre-push` hook (githooks(5)), which has a line for each pushed ref. This module is
 //! pure.
 
+use std::str::Utf8Error;
+
 use crate::text::escape_text;
 
 /// Largest input in bytes, which is enough for about 300,000 refs.
@@ -20,12 +22,30 @@ pub(super) struct RefUpdate {
 }
 
 /// A line that git would not write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {number} of standard input does not describe a push: {problem}")]
 pub(super) struct PushLineError {
     /// Line number, counted from 1.
-    pub number: usize,
-    /// The problem.
-    pub problem: String,
+    number: usize,
+    #[source]
+    problem: PushLineProblem,
+}
+
+/// Reason why a line does not describe a pushed ref.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum PushLineProblem {
+    #[error("it is not UTF-8")]
+    NotUtf8(#[source] Utf8Error),
+    #[error("it does not end: something is missing")]
+    Torn,
+    #[error("four words are expected: local ref, local id, remote ref, remote id")]
+    MissingWords,
+    #[error("a ref has no name")]
+    UnnamedRef,
+    #[error("its two ids are of different formats")]
+    MixedIdFormats,
+    #[error("`{}` is not an object ID", escape_text(.0))]
+    InvalidId(String),
 }
 
 /// Parses the input.
@@ -33,43 +53,42 @@ pub(super) struct PushLineError {
 /// # Errors
 /// The first line that does not have git's format.
 pub(super) fn parse_updates(bytes: &[u8]) -> Result<Vec<RefUpdate>, PushLineError> {
-    let bad = |number: usize, problem: &str| PushLineError { number, problem: problem.to_owned() };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let number = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
-        bad(number, "it is not UTF-8")
+        PushLineError { number, problem: PushLineProblem::NotUtf8(error) }
     })?;
     if !text.is_empty() && !text.ends_with('\n') {
-        return Err(bad(text.lines().count(), "it does not end: something is missing"));
+        return Err(PushLineError { number: text.lines().count(), problem: PushLineProblem::Torn });
     }
     text.split_terminator('\n')
         .enumerate()
-        .map(|(index, line)| parse_update(line).map_err(|problem| bad(index + 1, &problem)))
+        .map(|(index, line)| parse_update(line).map_err(|problem| PushLineError { number: index + 1, problem }))
         .collect()
 }
 
 /// Parses `<local ref> SP <local oid> SP <remote ref> SP <remote oid>`. The local ref may contain spaces, as in
 /// `HEAD@{2 days ago}`; the other fields cannot.
-fn parse_update(line: &str) -> Result<RefUpdate, String> {
+fn parse_update(line: &str) -> Result<RefUpdate, PushLineProblem> {
     let mut words = line.rsplitn(4, ' ');
     let (remote, remote_ref, local, local_ref) = (words.next(), words.next(), words.next(), words.next());
     let (Some(remote), Some(remote_ref), Some(local), Some(local_ref)) = (remote, remote_ref, local, local_ref) else {
-        return Err("four words are expected: local ref, local id, remote ref, remote id".to_owned());
+        return Err(PushLineProblem::MissingWords);
     };
     if local_ref.is_empty() || remote_ref.is_empty() {
-        return Err("a ref has no name".to_owned());
+        return Err(PushLineProblem::UnnamedRef);
     }
     if local.len() != remote.len() {
-        return Err("its two ids are of different formats".to_owned());
+        return Err(PushLineProblem::MixedIdFormats);
     }
     let (local_ref, remote_ref) = (local_ref.to_owned(), remote_ref.to_owned());
     Ok(RefUpdate { local_ref, local: parse_object_id(local)?, remote_ref, remote: parse_object_id(remote)? })
 }
 
 /// Parses a full SHA-1 or SHA-256 object id; an id of zeros means no object.
-fn parse_object_id(text: &str) -> Result<Option<String>, String> {
+fn parse_object_id(text: &str) -> Result<Option<String>, PushLineProblem> {
     let is_id = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     match is_id {
-        false => Err(format!("`{}` is not an object ID", escape_text(text))),
+        false => Err(PushLineProblem::InvalidId(text.to_owned())),
         true if text.bytes().all(|byte| byte == b'0') => Ok(None),
         true => Ok(Some(text.to_owned())),
     }

@@ -15,7 +15,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::{LogPrinter, StreamEscaper, UnitPosition, unit_name, units};
+use super::escaping::StreamEscaper;
+use super::log_printer::LogPrinter;
+use super::run_units::{UnitPosition, unit_name, units};
 use crate::daemon::{client_error, lost_run_error};
 use crate::error::CliError;
 use crate::style::{self, DIM, paint};

@@ -7,7 +7,8 @@ use proctor_core::decision::compare::RunDocuments;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
 use proctor_runner::Engine;
 
-use super::{StreamEscaper, unknown_step_error};
+use super::escaping::StreamEscaper;
+use super::run_units::unknown_step_error;
 use crate::args::LogsArgs;
 use crate::caller::Caller;
 use crate::engine::{self, engine_error};

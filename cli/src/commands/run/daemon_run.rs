@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use proctor_client::error::ClientError;
-use proctor_core::api::{
-    ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, SkillsAsked, Submitted,
-};
+use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, Submitted};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INTERRUPTED, Verdict};
 use proctor_core::model::event::RunEvent;
@@ -16,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{CommandRuns, CompletedRun, ReusedRun, TreeSelection};
-use crate::daemon::{self, client_error, lost_run_error, problem_error};
+use super::completed_run::{CompletedRun, ReusedRun};
+use crate::daemon::{client_error, lost_run_error, problem_error};
 use crate::error::CliError;
 use crate::progress::last_lines::{self, LastLinesSender};
 
@@ -130,34 +128,6 @@ impl DaemonRun {
         Some(match self.client.patch(id).await {
             Ok(bytes) => PatchResult::Written(bytes.to_vec()),
             Err(error) => PatchResult::Refused(error.to_string()),
-        })
-    }
-}
-
-impl CommandRuns<'_> {
-    /// Builds the request for the run of a tree.
-    pub(super) fn submission(&self, tree: TreeSelection) -> Result<RunSubmission, CliError> {
-        let rev = match tree {
-            TreeSelection::Worktree => None,
-            TreeSelection::Commit(rev) => Some(rev),
-            TreeSelection::Staged { .. } => {
-                return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned()));
-            }
-        };
-        Ok(RunSubmission {
-            repo: daemon::repo_utf8(&self.repo)?,
-            profile: self.args.profile.clone(),
-            changeset_id: self.args.changeset.clone(),
-            submodules: self.args.submodules && rev.is_some(),
-            rev,
-            max_tier: self.args.max_tier,
-            sandbox: self.args.sandbox.sandbox,
-            fail_fast: self.args.fail_fast,
-            changes: if self.patch_target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
-            reuse: self.reuse,
-            skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
-            no_caches: self.args.no_caches,
-            env: Some(self.caller.env.clone()),
         })
     }
 }

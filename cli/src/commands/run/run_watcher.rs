@@ -7,7 +7,7 @@ use proctor_core::record::run_record::RunRecord;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::{CompletedRun, RunFuture};
+use super::completed_run::{CompletedRun, RunFuture};
 use crate::error::CliError;
 use crate::human_report::Detail;
 use crate::interrupt::{self, Interrupts, SignalEffect};

@@ -12,7 +12,7 @@ use proctor_runner::{Clock, TraceSettings};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::RunBackend;
+use super::run_backend::RunBackend;
 use crate::caller::Caller;
 use crate::installation::show;
 use crate::screen::Screen;

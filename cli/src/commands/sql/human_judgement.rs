@@ -7,7 +7,7 @@ use proctor_core::sql::{
 };
 use proctor_sql::advice::Advice;
 
-use super::Judged;
+use super::judged_text::Judged;
 use crate::diagnostics::{self, SnippetSource};
 use crate::style::{BAD, DIM, GOOD, UNSURE, paint};
 use crate::text::{count, escape_line};

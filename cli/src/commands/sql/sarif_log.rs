@@ -6,7 +6,7 @@ use proctor_core::code::Coded as _;
 use proctor_core::sql::{SqlDiagnostic, SqlSeverity};
 use serde_json::{Value, json};
 
-use super::Judged;
+use super::judged_text::Judged;
 
 /// Returns a SARIF log with one run.
 pub(super) fn to_sarif_log(judged: &[Judged]) -> Value {

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use super::*;
 use crate::history::history_files::HistoryFiles;
 use crate::history::recovery::recover_log;
+use crate::history::shared_history::IndexState;
 
 /// Returns the complete log of a run that passed.
 fn passed_log() -> (TestStateDir, Vec<u8>) {
@@ -44,7 +45,7 @@ fn recovers_log_cut_at_any_byte() {
     let begun = bytes.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
     let began = bytes[begun..].iter().position(|byte| *byte == b'\n').expect("a line") + 1 + begun;
     let state = TestStateDir::new();
-    let Ok(files) = HistoryFiles::open(state.path()) else { panic!("opens") };
+    let files = HistoryFiles::open(state.path()).expect("opens").expect("not locked");
     let run = id("r1");
     for cut in 0..=bytes.len() {
         write_file(&state.log_path(&run), &bytes[..cut]);
@@ -78,9 +79,9 @@ fn kill_during_repair_leaves_repairable_log() {
     let (_state, history, _) = open_with_log(&bytes[..cut]);
     let (events, _) = history.events(&id("r1"), 0, 100).expect("reads").expect("there");
     // The end was written over the incomplete line, and the bytes after it were not truncated.
-    let mut lines = run_log_writer::to_lines(&events[..events.len() - 1]).expect("writes");
+    let mut lines = log_lines::to_lines(&events[..events.len() - 1]).expect("writes");
     let torn = bytes[lines.len()..].to_vec();
-    lines.extend(run_log_writer::to_lines(&events[events.len() - 1..]).expect("writes"));
+    lines.extend(log_lines::to_lines(&events[events.len() - 1..]).expect("writes"));
     lines.extend(&torn);
     let (_state, history, recovered) = open_with_log(&lines);
     assert_eq!((recovered.interrupted.len(), recovered.quarantined.len()), (0, 1));
@@ -224,7 +225,7 @@ fn unreported_end_is_ignored() {
     let history = state.history();
     let ended = run_with_unwritten_end(&state, &history);
     let taken_back = LoggedEvent { seq: 2, logged_at: "t".into(), event: end_event(Verdict::Passed) };
-    for behind in [run_log_writer::to_lines([&taken_back]).expect("writes"), b"garbage\n".to_vec()] {
+    for behind in [log_lines::to_lines([&taken_back]).expect("writes"), b"garbage\n".to_vec()] {
         let mut file = std::fs::OpenOptions::new().append(true).open(state.log_path(&id("r1"))).expect("opens");
         file.write_all(&behind).expect("writes");
         let (events, more) = history.events(&id("r1"), 0, 9).expect("reads").expect("there");
@@ -251,7 +252,9 @@ fn rejects_symlinked_history_directory() {
         }
         symlink(elsewhere.path(), &path).expect("links");
         match History::open(state.path(), Clock::system()) {
-            Err(StartError::History { reason, .. }) => assert!(reason.contains("symbolic link"), "{reason}"),
+            Err(OpenHistoryError::Failed { source, .. }) => {
+                assert!(source.to_string().contains("symbolic link"), "{source}");
+            }
             other => panic!("{name}: {:?}", other.map(|(_, recovered)| recovered)),
         }
         assert_eq!(std::fs::read_dir(elsewhere.path()).expect("lists").count(), 0);

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::history::shared_history::IndexState;
 
 /// An operation on one of several runs.
 #[derive(Debug, Clone)]

@@ -1,18 +1,15 @@
-//! Checks whether new runs are accepted: the daemon is not shutting down, and the state directory is writable.
+//! Checks whether the state directory is writable.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use proctor_core::api::{Problem, ProblemType, Readiness, ReadinessStatus};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, openat, statvfs, unlinkat};
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tracing::{error, info};
-
-use super::Service;
 
 /// Time during which the result of a write test is reused.
 const PROBE_CACHE_TIME: Duration = Duration::from_secs(1);
@@ -33,11 +30,11 @@ pub(super) struct StateProbe {
 }
 
 /// Number of free bytes if the system reports it, or the reason why the directory is not writable.
-type ProbeResult = Result<Option<u64>, ProbeError>;
+pub(super) type ProbeResult = Result<Option<u64>, ProbeError>;
 
 /// Reason why the state directory is not writable.
 #[derive(Debug, Clone, thiserror::Error)]
-enum ProbeError {
+pub(super) enum ProbeError {
     /// The disk does not answer.
     #[error("its disk does not answer within {} s", PROBE_TIMEOUT.as_secs())]
     Timeout,
@@ -55,7 +52,8 @@ impl StateProbe {
         Self { dir, last: Mutex::default(), pending: Arc::default() }
     }
 
-    async fn probe(&self) -> ProbeResult {
+    /// Returns the number of free bytes if the directory is writable.
+    pub(super) async fn probe(&self) -> ProbeResult {
         let mut last = self.last.lock().await;
         if let Some((at, found)) = &*last
             && at.elapsed() < PROBE_CACHE_TIME
@@ -107,26 +105,6 @@ fn write_test(dir: &Path) -> Result<(), Errno> {
     match fallocate(&file, FallocateFlags::empty(), 0, PROBE_BYTES) {
         Err(Errno::OPNOTSUPP) => rustix::io::pwrite(&file, &[0; 4096], 0).map(drop),
         tried => tried,
-    }
-}
-
-impl Service {
-    /// Reports whether new runs are accepted.
-    ///
-    /// # Errors
-    /// The daemon is shutting down, or its state directory is not writable.
-    pub async fn readiness(&self) -> Result<Readiness, Problem> {
-        let refused = |detail: String, hint: &str| Err(Problem::new(ProblemType::Unavailable, detail).with_hint(hint));
-        if self.is_draining() {
-            return refused("the daemon is shutting down".to_owned(), "try again after the daemon has restarted");
-        }
-        match self.state_probe.probe().await {
-            Ok(state_free_bytes) => Ok(Readiness { status: ReadinessStatus::Ready, state_free_bytes }),
-            Err(reason) => refused(
-                format!("the daemon's state directory cannot be written: {reason}"),
-                "make room in the daemon's state directory, and make sure that it can be written",
-            ),
-        }
     }
 }
 
